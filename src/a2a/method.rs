@@ -1,0 +1,122 @@
+//! JSON-RPC method names of every A2A version, as one closed set.
+
+/// What a call asks for, whichever version's name it carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Method {
+    /// `CancelTask`, `tasks/cancel`.
+    CancelTask,
+    /// `CreateTaskPushNotificationConfig`, `tasks/pushNotificationConfig/set`.
+    CreatePushConfig,
+    /// `DeleteTaskPushNotificationConfig`, `tasks/pushNotificationConfig/delete`.
+    DeletePushConfig,
+    /// `GetExtendedAgentCard`, `agent/getAuthenticatedExtendedCard`.
+    GetExtendedCard,
+    /// `GetTaskPushNotificationConfig`, `tasks/pushNotificationConfig/get`.
+    GetPushConfig,
+    /// `GetTask`, `tasks/get`.
+    GetTask,
+    /// `ListTaskPushNotificationConfigs`, `tasks/pushNotificationConfig/list`.
+    ListPushConfigs,
+    /// `ListTasks`, `tasks/list`.
+    ListTasks,
+    /// `SendMessage`, `message/send`; 0.1: `tasks/send`.
+    SendMessage,
+    /// `SendStreamingMessage`, `message/stream`; 0.1: `tasks/sendSubscribe`.
+    SendStreamingMessage,
+    /// `SubscribeToTask`, `tasks/resubscribe`.
+    SubscribeToTask,
+    /// A name that no version has.
+    Other,
+    /// No method was read: the exchange was refused before its body, or the body has none.
+    Unread,
+}
+
+impl Method {
+    /// All of them, in the order of [`Method::index`].
+    pub const ALL: [Self; 13] = [
+        Self::CancelTask,
+        Self::CreatePushConfig,
+        Self::DeletePushConfig,
+        Self::GetExtendedCard,
+        Self::GetPushConfig,
+        Self::GetTask,
+        Self::ListPushConfigs,
+        Self::ListTasks,
+        Self::SendMessage,
+        Self::SendStreamingMessage,
+        Self::SubscribeToTask,
+        Self::Other,
+        Self::Unread,
+    ];
+
+    /// Classes a method name, compared exactly (JSON-RPC 2.0, 4: names are case-sensitive).
+    pub fn parse(name: &str) -> Self {
+        match name {
+            "CancelTask" | "tasks/cancel" => Self::CancelTask,
+            "CreateTaskPushNotificationConfig"
+            | "tasks/pushNotificationConfig/set"
+            | "tasks/pushNotification/set" => Self::CreatePushConfig,
+            "DeleteTaskPushNotificationConfig" | "tasks/pushNotificationConfig/delete" => {
+                Self::DeletePushConfig
+            }
+            "GetExtendedAgentCard" | "agent/getAuthenticatedExtendedCard" => Self::GetExtendedCard,
+            "GetTaskPushNotificationConfig"
+            | "tasks/pushNotificationConfig/get"
+            | "tasks/pushNotification/get" => Self::GetPushConfig,
+            "GetTask" | "tasks/get" => Self::GetTask,
+            "ListTaskPushNotificationConfigs" | "tasks/pushNotificationConfig/list" => {
+                Self::ListPushConfigs
+            }
+            "ListTasks" | "tasks/list" => Self::ListTasks,
+            "SendMessage" | "message/send" | "tasks/send" => Self::SendMessage,
+            // `message/sendSubscribe` is in no version; the envelope editor renames it.
+            "SendStreamingMessage"
+            | "message/stream"
+            | "tasks/sendSubscribe"
+            | "message/sendSubscribe" => Self::SendStreamingMessage,
+            "SubscribeToTask" | "tasks/resubscribe" => Self::SubscribeToTask,
+            _ => Self::Other,
+        }
+    }
+
+    /// Metric label: a closed set, so that a caller cannot grow our time series.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::CancelTask => "cancel_task",
+            Self::CreatePushConfig => "create_push_config",
+            Self::DeletePushConfig => "delete_push_config",
+            Self::GetExtendedCard => "get_extended_card",
+            Self::GetPushConfig => "get_push_config",
+            Self::GetTask => "get_task",
+            Self::ListPushConfigs => "list_push_configs",
+            Self::ListTasks => "list_tasks",
+            Self::SendMessage => "send_message",
+            Self::SendStreamingMessage => "send_streaming_message",
+            Self::SubscribeToTask => "subscribe_to_task",
+            Self::Other => "other",
+            Self::Unread => "unread",
+        }
+    }
+
+    /// Position in [`Method::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Whether the call carries a message in `params.message`.
+    pub const fn sends(self) -> bool {
+        matches!(self, Self::SendMessage | Self::SendStreamingMessage)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn index_is_the_position_in_all() {
+        for (i, method) in Method::ALL.into_iter().enumerate() {
+            assert_eq!(method.index(), i);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! What travels: methods, envelopes, events. Pure: no I/O, no clock, no framework.
+
+pub mod method;

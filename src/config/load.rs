@@ -1,0 +1,1 @@
+//! Layers: the embedded default, a file, the environment, `--set`.

@@ -1,0 +1,380 @@
+//! What an operator can set. One struct a section; the documentation of each key, with its
+//! default, is `config/default.toml`, which is embedded and always the lowest layer.
+//!
+//! Loading (layers, overrides, checks across keys) is in [`load`]; forms of values in [`value`].
+
+pub mod load;
+pub mod value;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+
+use self::value::{ByteSize, duration, secret_url};
+
+/// The whole configuration, as one immutable value.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// `[server]`
+    pub server: Server,
+    /// `[admin]`
+    pub admin: Admin,
+    /// `[stores]`
+    pub stores: Stores,
+    /// `[auth]`
+    pub auth: Auth,
+    /// `[access]`
+    pub access: Access,
+    /// `[a2a]`
+    pub a2a: A2a,
+    /// `[timeouts]`
+    pub timeouts: Timeouts,
+    /// `[limits]`
+    pub limits: Limits,
+    /// `[stream]`
+    pub stream: Stream,
+    /// `[upstream]`
+    pub upstream: Upstream,
+    /// `[forward]`
+    pub forward: Forward,
+    /// `[registry]`
+    pub registry: Registry,
+    /// `[directory]`
+    pub directory: Directory,
+    /// `[address]`
+    pub address: Address,
+    /// `[keys]`
+    pub keys: Keys,
+    /// `[tokens]`
+    pub tokens: Tokens,
+    /// `[cors]`
+    pub cors: Cors,
+    /// `[rate]`
+    pub rate: Rate,
+    /// `[telemetry]`
+    pub telemetry: Telemetry,
+}
+
+/// `[server]`: the public listener.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// Where callers connect.
+    pub listen: SocketAddr,
+    /// The base URL that callers use; `None`: from `listen`. Resolved by [`Config::public_url`].
+    pub public_url: Option<url::Url>,
+    /// `Host` values that are ours besides the loopback names and `public_url`'s.
+    pub hosts: Vec<String>,
+    /// Certificate chain and key, both or neither.
+    pub tls: Tls,
+    /// Proxies whose `X-Forwarded-For` says who the client is.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Worker threads; 0: one a core.
+    pub threads: usize,
+    /// Open caller connections at most.
+    pub max_connections: usize,
+    /// Exchanges in progress at most.
+    pub max_exchanges: usize,
+    /// How long running exchanges may take to end after SIGTERM.
+    #[serde(with = "duration")]
+    pub drain: Duration,
+}
+
+/// `[server.tls]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// PEM certificate chain.
+    pub cert: Option<PathBuf>,
+    /// PEM private key.
+    pub key: Option<PathBuf>,
+}
+
+/// `[admin]`: the operator's listener.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Admin {
+    /// Where metrics, health and version are served.
+    pub listen: SocketAddr,
+}
+
+/// `[stores]`: durable facts and shared state.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stores {
+    /// `sqlite:PATH` or `postgres://…`. May carry a password, hence secret.
+    #[serde(with = "secret_url")]
+    pub sql: secrecy::SecretString,
+    /// `memory`, `redis://…` or `rediss://…`. May carry a password, hence secret.
+    #[serde(with = "secret_url")]
+    pub shared: secrecy::SecretString,
+    /// Longest wait for one answer of a store.
+    #[serde(with = "duration")]
+    pub timeout: Duration,
+    /// Pooled SQL connections at most.
+    pub sql_connections: u32,
+}
+
+/// `[auth]`: who may prove themselves how.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Auth {
+    /// Whether a request without a credential may act as the canvas.
+    pub mode: AuthMode,
+    /// SHA-256 of the admin tokens, in hexadecimal.
+    pub admin_token_sha256: Vec<value::Sha256Hex>,
+}
+
+/// `auth.mode`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum AuthMode {
+    /// Every request proves who it is from.
+    Token,
+    /// Development on loopback: no credential means the canvas.
+    Open,
+}
+
+/// `[access]`: the hierarchy rule.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Access {
+    /// Whether ancestors beyond the parent count.
+    pub lineage: LineageReach,
+}
+
+/// `access.lineage`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum LineageReach {
+    /// Parent and child only.
+    Direct,
+    /// Any ancestor and any descendant.
+    Any,
+}
+
+/// `[a2a]`: what the gateway does to a call.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct A2a {
+    /// How much of an incomplete call is filled in.
+    pub complete: Complete,
+}
+
+/// `a2a.complete`, also per workspace.
+#[derive(Clone, Copy, Debug, Deserialize, serde::Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Complete {
+    /// Envelope and message.
+    Full,
+    /// Only bodies without `jsonrpc`.
+    Bare,
+    /// Nothing: bytes pass, or are refused.
+    Off,
+}
+
+/// `[timeouts]`: one clock for each wait.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timeouts {
+    /// TCP and TLS to the agent.
+    #[serde(with = "duration")]
+    pub connect: Duration,
+    /// Request sent to response head.
+    #[serde(with = "duration")]
+    pub head: Duration,
+    /// Silence between two pieces of a response.
+    #[serde(with = "duration")]
+    pub idle: Duration,
+    /// A unary exchange as a whole.
+    #[serde(with = "duration")]
+    pub total: Duration,
+    /// A stream as a whole.
+    #[serde(with = "duration")]
+    pub stream: Duration,
+    /// The caller's body, first byte to last.
+    #[serde(with = "duration")]
+    pub request_body: Duration,
+    /// Upper bound of `X-Timeout`.
+    #[serde(with = "duration")]
+    pub max: Duration,
+}
+
+/// `[limits]`: one bound for each buffer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// A request body.
+    pub request_bytes: ByteSize,
+    /// A unary response body.
+    pub response_bytes: ByteSize,
+    /// A stream as a whole.
+    pub stream_bytes: ByteSize,
+    /// Calls in progress at one target, unless the workspace says otherwise.
+    pub target_concurrency: usize,
+}
+
+/// `[stream]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stream {
+    /// Silence after which the gateway sends a comment.
+    #[serde(with = "duration")]
+    pub keepalive: Duration,
+    /// How long a stream may stay open after its final event.
+    #[serde(with = "duration")]
+    pub final_grace: Duration,
+}
+
+/// `[upstream]`: connections to agents.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upstream {
+    /// How long an unused connection is kept.
+    #[serde(with = "duration")]
+    pub idle: Duration,
+}
+
+/// `[forward]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Forward {
+    /// Request fields that pass to the agent besides those of the contract.
+    pub headers: Vec<String>,
+}
+
+/// `[registry]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Registry {
+    /// How long a heartbeat counts.
+    #[serde(with = "duration")]
+    pub heartbeat_ttl: Duration,
+}
+
+/// `[directory]`: where addresses are found.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Directory {
+    /// How long an entry may be served when no store answers.
+    #[serde(with = "duration")]
+    pub stale: Duration,
+    /// Workspaces kept in memory at most, in each cache.
+    pub cache_entries: u64,
+    /// Shared-state key of the host-mapped URL; `{id}` is the workspace.
+    pub url_key: String,
+    /// Shared-state key of the URL on the container network.
+    pub internal_url_key: String,
+    /// Shared-state key of the last heartbeat.
+    pub heartbeat_key: String,
+}
+
+/// `[address]`: where the gateway may connect to (contract §7.4).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Address {
+    /// `default` or `strict`.
+    pub profile: AddressProfile,
+    /// Loopback and private ranges that are allowed. Ignored by `strict`.
+    pub allow: Vec<IpNet>,
+}
+
+/// `address.profile`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum AddressProfile {
+    /// `address.allow` counts.
+    Default,
+    /// Public addresses only.
+    Strict,
+}
+
+/// `[keys]`: trust keys.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Keys {
+    /// Folder of PEM files.
+    pub dir: PathBuf,
+}
+
+/// `[tokens]`: signed tokens.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tokens {
+    /// `iss` of what this gateway signs; `None`: the public URL. Resolved by [`Config::issuer`].
+    pub issuer: Option<String>,
+}
+
+/// `[cors]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cors {
+    /// Origins whose pages may call, exactly as browsers send them.
+    pub origins: Vec<String>,
+}
+
+/// `[rate]`: 0 switches one off.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    /// Requests a second of one credential.
+    pub caller_per_second: u32,
+    /// Requests at once of one credential.
+    pub caller_burst: u32,
+    /// 401 and 403 answers a second to one client address.
+    pub failures_per_second: u32,
+}
+
+/// `[telemetry]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Telemetry {
+    /// Log filter, in the form of `RUST_LOG`: `info`, `warn,access=off`.
+    pub log: String,
+    /// `auto` (human on a terminal, JSON otherwise), `human` or `json`.
+    pub log_format: LogFormat,
+}
+
+/// `telemetry.log_format`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Human on a terminal, JSON otherwise.
+    Auto,
+    /// Lines for people.
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Config {
+    /// The base URL that callers use, without a trailing slash.
+    pub fn public_url(&self) -> String {
+        let scheme = if self.server.tls.cert.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        self.server
+            .public_url
+            .as_ref()
+            .map_or_else(
+                || format!("{scheme}://{}", self.server.listen),
+                ToString::to_string,
+            )
+            .trim_end_matches('/')
+            .to_owned()
+    }
+
+    /// `iss` of what this gateway signs.
+    pub fn issuer(&self) -> String {
+        self.tokens
+            .issuer
+            .clone()
+            .unwrap_or_else(|| self.public_url())
+    }
+}

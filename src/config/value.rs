@@ -1,0 +1,113 @@
+//! Forms of configuration values: `"120s"`, `"10MiB"`, a SHA-256 in hexadecimal, secret URLs.
+
+use std::fmt;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+/// A size in bytes, written `"10MiB"`, `"64KiB"`, `"512B"` or as a bare number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+impl ByteSize {
+    /// The size as a buffer length.
+    pub fn bytes(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        let number: u64 = text[..digits].parse().ok()?;
+        let unit: u64 = match text[digits..].trim() {
+            "" | "B" => 1,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            _ => return None,
+        };
+        number.checked_mul(unit).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Raw {
+            Number(u64),
+            Text(String),
+        }
+        match Raw::deserialize(deserializer)? {
+            Raw::Number(n) => Ok(Self(n)),
+            Raw::Text(text) => Self::parse(&text).ok_or_else(|| {
+                D::Error::custom(format!(
+                    "`{text}` is not a size: write \"10MiB\", \"64KiB\" or \"512B\""
+                ))
+            }),
+        }
+    }
+}
+
+/// A SHA-256, written as 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Sha256Hex(pub [u8; 32]);
+
+impl fmt::Debug for Sha256Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[sha256]")
+    }
+}
+
+impl<'de> Deserialize<'de> for Sha256Hex {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || D::Error::custom("a SHA-256 is written as 64 hexadecimal digits");
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(wrong());
+        }
+        let mut out = [0; 32];
+        for (i, byte) in out.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).map_err(|_| wrong())?;
+        }
+        Ok(Self(out))
+    }
+}
+
+/// `"120s"`, `"5min"`, `"1h 30min"`.
+pub mod duration {
+    use std::time::Duration;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer};
+
+    /// Reads a duration with its unit; a bare number has none and is refused.
+    ///
+    /// # Errors
+    /// When the text is not a duration.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        humantime::parse_duration(&text).map_err(|_| {
+            D::Error::custom(format!(
+                "`{text}` is not a duration: write \"120s\", \"500ms\" or \"30min\""
+            ))
+        })
+    }
+}
+
+/// A URL that may carry a password.
+pub mod secret_url {
+    use secrecy::SecretString;
+    use serde::{Deserialize, Deserializer};
+
+    /// Reads the text into a type that never prints it.
+    ///
+    /// # Errors
+    /// When the value is not a string.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<SecretString, D::Error> {
+        String::deserialize(deserializer).map(SecretString::from)
+    }
+}

@@ -1,0 +1,47 @@
+//! An A2A gateway. Read the modules in this order; each depends only on those above it.
+
+pub mod config;
+pub mod ids;
+pub mod rejection;
+
+// What travels: pure, no I/O, no clock.
+pub mod a2a;
+
+// What is left behind.
+pub mod metrics;
+pub mod telemetry;
+
+// The stores: durable facts (SQL) and shared state. The only two things that are swapped.
+pub mod store;
+
+pub mod db;
+
+pub mod shared;
+
+// Who signs, who asks, who exists, may they, where is the agent: shared by both planes.
+pub mod coherence;
+
+pub mod trust;
+
+pub mod identity;
+
+pub mod workspace;
+
+pub mod hierarchy;
+
+pub mod directory;
+
+// The rooms, assembled.
+pub mod gateway;
+
+// The data plane, then the control plane. Neither imports the other.
+pub mod proxy;
+
+pub mod control;
+
+// The operator's listener, the process, the command line.
+pub mod admin;
+
+pub mod server;
+
+pub mod cli;

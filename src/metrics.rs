@@ -1,0 +1,313 @@
+//! Every metric family and its labels. Doc comments and help texts say the same; labels are closed
+//! sets, never an id. Children are resolved once, since looking one up by label hashes strings.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts,
+    Registry, TextEncoder,
+};
+
+use crate::a2a::method::Method;
+use crate::rejection::Reason;
+
+/// How an exchange ended. The label `outcome`, and the word in the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The agent's answer was passed on whole.
+    Answered,
+    /// The caller left before the end.
+    CallerLeft,
+    /// The gateway refused, or cut the answer, for this reason.
+    Rejected(Reason),
+}
+
+impl Outcome {
+    /// How many there are.
+    const COUNT: usize = Reason::ALL.len() + 2;
+
+    /// The label.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::CallerLeft => "caller_left",
+            Self::Rejected(reason) => reason.word(),
+        }
+    }
+
+    const fn index(self) -> usize {
+        match self {
+            Self::Answered => 0,
+            Self::CallerLeft => 1,
+            Self::Rejected(reason) => 2 + reason as usize,
+        }
+    }
+}
+
+/// Which cache was asked. The label `cache`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Credential to principal.
+    Credentials,
+    /// Workspace to its line of ancestors.
+    Lineages,
+    /// Workspace to its state and address.
+    Directory,
+}
+
+impl Cache {
+    const ALL: [Self; 3] = [Self::Credentials, Self::Lineages, Self::Directory];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Credentials => "credentials",
+            Self::Lineages => "lineages",
+            Self::Directory => "directory",
+        }
+    }
+}
+
+/// All families of this process.
+pub struct Metrics {
+    registry: Registry,
+    exchanges: IntCounterVec,
+    exchange_children: Vec<OnceLock<IntCounter>>,
+    /// Time from the end of the request head to the agent's response head, unary and streamed.
+    head_seconds: [Histogram; 2],
+    /// Time of the whole exchange, unary and streamed.
+    total_seconds: [Histogram; 2],
+    /// Bytes of request bodies as they went to agents.
+    pub request_bytes: IntCounter,
+    /// Bytes of response bodies as they went to callers.
+    pub response_bytes: IntCounter,
+    /// Events passed on in streams.
+    pub events: IntCounter,
+    /// Exchanges in progress.
+    pub open_exchanges: IntGauge,
+    /// Streams in progress.
+    pub open_streams: IntGauge,
+    /// Calls holding a slot of their target.
+    pub target_permits: IntGauge,
+    /// Attempts that were made again because nothing had been sent.
+    pub resends: IntCounter,
+    cache: [[IntCounter; 2]; 3],
+    store_seconds: HistogramVec,
+    store_errors: IntCounterVec,
+    /// Control-plane answers by route and status class.
+    control: IntCounterVec,
+    /// Log lines dropped because the writer was behind.
+    pub log_lines_dropped: IntGauge,
+    /// 1 while the link that carries invalidations is up.
+    pub coherent: IntGauge,
+}
+
+/// Whether a response is a stream of events; index into pairs of children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One body.
+    Unary = 0,
+    /// `text/event-stream`.
+    Stream = 1,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Registers every family in a registry of its own.
+    pub fn new() -> Self {
+        let r = Registry::new();
+        let exchanges = counters(
+            &r,
+            "a2a_gateway_exchanges_total",
+            "A2A exchanges that ended, by method and outcome.",
+            &["method", "outcome"],
+        );
+        let heads = histograms(
+            &r,
+            "a2a_gateway_head_seconds",
+            "Time from the request head to the agent's response head.",
+            &["shape"],
+        );
+        let totals = histograms(
+            &r,
+            "a2a_gateway_exchange_seconds",
+            "Time of a whole A2A exchange.",
+            &["shape"],
+        );
+        let pair =
+            |h: &HistogramVec| ["unary", "stream"].map(|shape| h.with_label_values(&[shape]));
+        let caches = counters(
+            &r,
+            "a2a_gateway_cache_lookups_total",
+            "Look-ups in the caches of admission, by cache and whether they were answered from memory.",
+            &["cache", "result"],
+        );
+        Self {
+            head_seconds: pair(&heads),
+            total_seconds: pair(&totals),
+            exchanges,
+            exchange_children: (0..Method::ALL.len() * Outcome::COUNT)
+                .map(|_| OnceLock::new())
+                .collect(),
+            request_bytes: counter(
+                &r,
+                "a2a_gateway_request_bytes_total",
+                "Bytes of request bodies sent to agents.",
+            ),
+            response_bytes: counter(
+                &r,
+                "a2a_gateway_response_bytes_total",
+                "Bytes of response bodies sent to callers.",
+            ),
+            events: counter(
+                &r,
+                "a2a_gateway_stream_events_total",
+                "Events passed on in streams.",
+            ),
+            open_exchanges: gauge(&r, "a2a_gateway_open_exchanges", "Exchanges in progress."),
+            open_streams: gauge(&r, "a2a_gateway_open_streams", "Streams in progress."),
+            target_permits: gauge(
+                &r,
+                "a2a_gateway_target_permits",
+                "Calls that hold a slot of their target's concurrency limit.",
+            ),
+            resends: counter(
+                &r,
+                "a2a_gateway_resends_total",
+                "Requests sent on a new connection because the pooled one had died before anything was sent.",
+            ),
+            cache: Cache::ALL.map(|c| {
+                ["hit", "miss"].map(|result| caches.with_label_values(&[c.label(), result]))
+            }),
+            store_seconds: histograms(
+                &r,
+                "a2a_gateway_store_seconds",
+                "Time of one store operation.",
+                &["store", "operation"],
+            ),
+            store_errors: counters(
+                &r,
+                "a2a_gateway_store_errors_total",
+                "Store operations that failed or took too long.",
+                &["store", "operation"],
+            ),
+            control: counters(
+                &r,
+                "a2a_gateway_control_answers_total",
+                "Control-plane answers, by route pattern and status.",
+                &["route", "status"],
+            ),
+            log_lines_dropped: gauge(
+                &r,
+                "a2a_gateway_log_lines_dropped",
+                "Log lines dropped because the writer was behind.",
+            ),
+            coherent: gauge(
+                &r,
+                "a2a_gateway_coherent",
+                "1 while the link that carries invalidations is up.",
+            ),
+            registry: r,
+        }
+    }
+
+    /// Counts one ended exchange and its times.
+    pub fn exchange(&self, method: Method, outcome: Outcome, shape: Shape, total: Duration) {
+        let index = method.index() * Outcome::COUNT + outcome.index();
+        self.exchange_children[index]
+            .get_or_init(|| {
+                self.exchanges
+                    .with_label_values(&[method.label(), outcome.word()])
+            })
+            .inc();
+        self.total_seconds[shape as usize].observe(total.as_secs_f64());
+    }
+
+    /// Notes how long the agent took to answer.
+    pub fn head(&self, shape: Shape, elapsed: Duration) {
+        self.head_seconds[shape as usize].observe(elapsed.as_secs_f64());
+    }
+
+    /// Counts one look-up in a cache.
+    pub fn cache(&self, cache: Cache, hit: bool) {
+        self.cache[cache as usize][usize::from(!hit)].inc();
+    }
+
+    /// Notes one store operation.
+    pub fn store(&self, store: &str, operation: &str, elapsed: Duration, ok: bool) {
+        self.store_seconds
+            .with_label_values(&[store, operation])
+            .observe(elapsed.as_secs_f64());
+        if !ok {
+            self.store_errors
+                .with_label_values(&[store, operation])
+                .inc();
+        }
+    }
+
+    /// How often stores were asked so far, over both stores and all operations.
+    pub fn store_operations(&self) -> u64 {
+        use prometheus::core::Collector;
+        self.store_seconds
+            .collect()
+            .iter()
+            .flat_map(|family| family.get_metric().iter())
+            .map(|metric| metric.get_histogram().get_sample_count())
+            .sum()
+    }
+
+    /// Counts one control-plane answer. `route` is the pattern, never the path.
+    pub fn control(&self, route: &str, status: u16) {
+        self.control
+            .with_label_values(&[route, &status.to_string()])
+            .inc();
+    }
+
+    /// The Prometheus text format, version 0.0.4.
+    pub fn render(&self) -> String {
+        let mut out = Vec::with_capacity(16 * 1024);
+        // Encoding into memory fails only for inconsistent families, which `new` rules out.
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut out) {
+            tracing::error!(%error, "cannot encode the metrics");
+        }
+        String::from_utf8(out).unwrap_or_default()
+    }
+}
+
+/// From 250 µs, which a loopback agent can beat, to 30 min, the longest stream.
+const SECONDS: [f64; 18] = [
+    0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+    30.0, 120.0, 600.0, 1800.0,
+];
+
+/// Adds a family whose name and labels are constants of this file.
+fn register<C: prometheus::core::Collector + Clone + 'static>(
+    registry: &Registry,
+    family: prometheus::Result<C>,
+) -> C {
+    family
+        .and_then(|family| registry.register(Box::new(family.clone())).map(|()| family))
+        .expect("metric names in this file are valid and unique: every test starts with them")
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
+    register(registry, IntCounter::new(name, help))
+}
+
+fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    register(registry, IntCounterVec::new(Opts::new(name, help), labels))
+}
+
+fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
+    register(registry, IntGauge::new(name, help))
+}
+
+fn histograms(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
+    let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
+    register(registry, HistogramVec::new(options, labels))
+}

@@ -1,0 +1,332 @@
+//! Why the gateway answered instead of the agent: the only table from reason to status and code.
+#![deny(clippy::wildcard_enum_match_arm)]
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::ids::{InvalidWorkspaceId, RequestId};
+use crate::store::Unavailable;
+
+/// The closed set of reasons (`docs/api.md`, errors). The same word is the JSON `reason`, the
+/// metric label and the outcome in the record. In the order of the contract's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// The body is not JSON.
+    ParseError,
+    /// JSON, but not a call that can be made; or a head that is not the HTTP we accept.
+    InvalidRequest,
+    /// Arguments that contradict each other, the path or their type.
+    InvalidParams,
+    /// A browser page from elsewhere.
+    OriginForbidden,
+    /// `Host` is not one of ours.
+    Misdirected,
+    /// Not the form of a workspace id.
+    InvalidWorkspaceId,
+    /// No credential, or one that proves nothing.
+    Unauthenticated,
+    /// `X-Workspace-ID` is not what the credential proves.
+    CallerMismatch,
+    /// The rule, the scope or the grant says no.
+    NotPermitted,
+    /// No such route on this listener.
+    NotFound,
+    /// The caller may know of it, and it does not exist.
+    WorkspaceNotFound,
+    /// A task that another caller started.
+    TaskNotFound,
+    /// The path exists, the HTTP method does not.
+    MethodNotAllowed,
+    /// The request did not arrive in time.
+    RequestTimeout,
+    /// It exists already, or the change contradicts the present state.
+    Conflict,
+    /// Same key, different body.
+    IdempotencyConflict,
+    /// The workspace was removed.
+    WorkspaceRemoved,
+    /// Over `limits.request_bytes`.
+    BodyTooLarge,
+    /// Not JSON by its own word, or encoded.
+    UnsupportedMediaType,
+    /// Too many requests from this credential.
+    RateLimited,
+    /// A bug.
+    Internal,
+    /// No connection to the agent; nothing was delivered.
+    AgentUnreachable,
+    /// The agent broke HTTP or broke off.
+    AgentProtocolError,
+    /// The agent answered 3xx.
+    AgentRedirected,
+    /// The address policy refuses the address.
+    AddressForbidden,
+    /// Over `limits.response_bytes`, or `limits.stream_bytes` in a stream.
+    ResponseTooLarge,
+    /// The target can't be reached now.
+    WorkspaceOffline,
+    /// The target is on its way up.
+    WorkspaceRestarting,
+    /// The target's concurrency limit is reached.
+    AgentBusy,
+    /// A fact needed to decide safely cannot be read.
+    StoreUnavailable,
+    /// The gateway's own limits.
+    Overloaded,
+    /// Draining.
+    ShuttingDown,
+    /// `timeouts.connect`, `.head`, `.total` or `.stream` passed.
+    AgentTimeout,
+    /// `timeouts.idle` passed.
+    AgentSilent,
+    /// The call went through too many gateways.
+    LoopDetected,
+}
+
+impl Reason {
+    /// All of them, for metrics and tests.
+    pub const ALL: [Self; 35] = [
+        Self::ParseError,
+        Self::InvalidRequest,
+        Self::InvalidParams,
+        Self::OriginForbidden,
+        Self::Misdirected,
+        Self::InvalidWorkspaceId,
+        Self::Unauthenticated,
+        Self::CallerMismatch,
+        Self::NotPermitted,
+        Self::NotFound,
+        Self::WorkspaceNotFound,
+        Self::TaskNotFound,
+        Self::MethodNotAllowed,
+        Self::RequestTimeout,
+        Self::Conflict,
+        Self::IdempotencyConflict,
+        Self::WorkspaceRemoved,
+        Self::BodyTooLarge,
+        Self::UnsupportedMediaType,
+        Self::RateLimited,
+        Self::Internal,
+        Self::AgentUnreachable,
+        Self::AgentProtocolError,
+        Self::AgentRedirected,
+        Self::AddressForbidden,
+        Self::ResponseTooLarge,
+        Self::WorkspaceOffline,
+        Self::WorkspaceRestarting,
+        Self::AgentBusy,
+        Self::StoreUnavailable,
+        Self::Overloaded,
+        Self::ShuttingDown,
+        Self::AgentTimeout,
+        Self::AgentSilent,
+        Self::LoopDetected,
+    ];
+
+    /// The word on the wire, HTTP status and JSON-RPC code, in one row each.
+    ///
+    /// -32000 is used for what is ours, because A2A claims -32001 to -32099 (A2A 1.0, 9.5).
+    const fn row(self) -> (&'static str, u16, i32) {
+        match self {
+            Self::ParseError => ("parse_error", 400, -32_700),
+            Self::InvalidRequest => ("invalid_request", 400, -32_600),
+            Self::InvalidParams => ("invalid_params", 400, -32_602),
+            Self::OriginForbidden => ("origin_forbidden", 403, -32_000),
+            Self::Misdirected => ("misdirected", 421, -32_000),
+            Self::InvalidWorkspaceId => ("invalid_workspace_id", 400, -32_600),
+            Self::Unauthenticated => ("unauthenticated", 401, -32_000),
+            Self::CallerMismatch => ("caller_mismatch", 403, -32_000),
+            Self::NotPermitted => ("not_permitted", 403, -32_000),
+            Self::NotFound => ("not_found", 404, -32_600),
+            Self::WorkspaceNotFound => ("workspace_not_found", 404, -32_000),
+            Self::TaskNotFound => ("task_not_found", 404, -32_001),
+            Self::MethodNotAllowed => ("method_not_allowed", 405, -32_600),
+            Self::RequestTimeout => ("request_timeout", 408, -32_000),
+            Self::Conflict => ("conflict", 409, -32_000),
+            Self::IdempotencyConflict => ("idempotency_conflict", 409, -32_000),
+            Self::WorkspaceRemoved => ("workspace_removed", 410, -32_000),
+            Self::BodyTooLarge => ("body_too_large", 413, -32_600),
+            Self::UnsupportedMediaType => ("unsupported_media_type", 415, -32_005),
+            Self::RateLimited => ("rate_limited", 429, -32_000),
+            Self::Internal => ("internal", 500, -32_603),
+            Self::AgentUnreachable => ("agent_unreachable", 502, -32_000),
+            Self::AgentProtocolError => ("agent_protocol_error", 502, -32_000),
+            Self::AgentRedirected => ("agent_redirected", 502, -32_000),
+            Self::AddressForbidden => ("address_forbidden", 502, -32_000),
+            Self::ResponseTooLarge => ("response_too_large", 502, -32_000),
+            Self::WorkspaceOffline => ("workspace_offline", 503, -32_000),
+            Self::WorkspaceRestarting => ("workspace_restarting", 503, -32_000),
+            Self::AgentBusy => ("agent_busy", 503, -32_000),
+            Self::StoreUnavailable => ("store_unavailable", 503, -32_000),
+            Self::Overloaded => ("overloaded", 503, -32_000),
+            Self::ShuttingDown => ("shutting_down", 503, -32_000),
+            Self::AgentTimeout => ("agent_timeout", 504, -32_000),
+            Self::AgentSilent => ("agent_silent", 504, -32_000),
+            Self::LoopDetected => ("loop_detected", 508, -32_000),
+        }
+    }
+
+    /// The word on the wire: `workspace_offline`.
+    pub const fn word(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The HTTP status.
+    pub const fn status(self) -> u16 {
+        self.row().1
+    }
+
+    /// The JSON-RPC error code.
+    pub const fn rpc_code(self) -> i32 {
+        self.row().2
+    }
+}
+
+/// A refusal, ready to be told to the caller: the reason, a sentence that says what to do, and facts.
+#[derive(Clone, Debug)]
+pub struct Rejection {
+    /// Which row of the table.
+    pub reason: Reason,
+    /// A sentence for the caller. Never a token, a body, an address or a driver's text.
+    pub message: Cow<'static, str>,
+    /// When to try again, in whole seconds; also the `Retry-After` field.
+    pub retry_after: Option<u64>,
+    /// The `Allow` field of a 405.
+    pub allow: Option<&'static str>,
+    /// Further facts for `metadata` (`delivered`, `clock`, `limit`) and, on other routes, top level.
+    pub facts: Vec<(&'static str, String)>,
+    /// What the log should say besides: the chain of causes. Never sent.
+    pub cause: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Rejection {
+    /// A refusal with its sentence.
+    pub fn new(reason: Reason, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+            retry_after: None,
+            allow: None,
+            facts: Vec::new(),
+            cause: None,
+        }
+    }
+
+    /// Says when to try again.
+    #[must_use]
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after.as_secs().max(1));
+        self
+    }
+
+    /// Adds one fact.
+    #[must_use]
+    pub fn fact(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.facts.push((name, value.to_string()));
+        self
+    }
+
+    /// Keeps the cause for the log.
+    #[must_use]
+    pub fn cause(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.cause = Some(std::sync::Arc::new(cause));
+        self
+    }
+
+    /// The body on an A2A route: a JSON-RPC error that platform clients can read too. `rpc_id` is
+    /// the request's own token, spelled as it came.
+    pub fn rpc_body(&self, request_id: &RequestId, rpc_id: Option<&str>) -> String {
+        let mut metadata = Map::new();
+        metadata.insert("requestId".into(), request_id.as_str().into());
+        if let Some(seconds) = self.retry_after {
+            metadata.insert("retryAfter".into(), seconds.to_string().into());
+        }
+        for (name, value) in &self.facts {
+            metadata.insert((*name).into(), value.as_str().into());
+        }
+        let error = json!({
+            "code": self.reason.rpc_code(),
+            "message": self.message,
+            "data": [{
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": self.reason.word().to_uppercase(),
+                "domain": "a2a-gateway",
+                "metadata": metadata,
+            }],
+        });
+        // The id is spliced in as it was spelled: `1.0` and `1` are different tokens to their owner.
+        let mut body = format!(
+            r#"{{"jsonrpc":"2.0","id":{},"error":{error}"#,
+            rpc_id.unwrap_or("null")
+        );
+        if let Some(seconds) = self.retry_after {
+            body.push_str(&format!(r#","retry_after":{seconds}"#));
+        }
+        if self.reason == Reason::WorkspaceRestarting {
+            body.push_str(r#","restarting":true"#);
+        }
+        body.push('}');
+        body
+    }
+
+    /// The body on every other route.
+    pub fn plain_body(&self, request_id: &RequestId) -> String {
+        let mut body = Map::new();
+        body.insert("error".into(), Value::from(self.message.as_ref()));
+        body.insert("reason".into(), self.reason.word().into());
+        body.insert("request_id".into(), request_id.as_str().into());
+        if let Some(seconds) = self.retry_after {
+            body.insert("retry_after".into(), seconds.into());
+        }
+        for (name, value) in &self.facts {
+            body.insert((*name).into(), value.as_str().into());
+        }
+        Value::Object(body).to_string()
+    }
+}
+
+impl From<Unavailable> for Rejection {
+    fn from(error: Unavailable) -> Self {
+        Self::new(
+            Reason::StoreUnavailable,
+            "the gateway cannot read a fact it needs to decide safely; try again shortly",
+        )
+        .retry_after(Duration::from_secs(1))
+        .cause(error)
+    }
+}
+
+impl From<InvalidWorkspaceId> for Rejection {
+    fn from(error: InvalidWorkspaceId) -> Self {
+        Self::new(Reason::InvalidWorkspaceId, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_word() {
+        let words: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|r| r.word()).collect();
+        assert_eq!(words.len(), Reason::ALL.len());
+        assert!(Reason::ALL.iter().all(|r| (400..600).contains(&r.status())));
+    }
+
+    #[test]
+    fn an_a2a_refusal_has_the_contracts_shape_and_keeps_the_ids_spelling() {
+        let rejection = Rejection::new(Reason::WorkspaceRestarting, "on its way up")
+            .retry_after(Duration::from_secs(15));
+        let id = RequestId::from_caller(Some(b"r-1"));
+        assert_eq!(
+            rejection.rpc_body(&id, Some("1.0")),
+            concat!(
+                r#"{"jsonrpc":"2.0","id":1.0,"error":{"code":-32000,"data":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","#,
+                r#""domain":"a2a-gateway","metadata":{"requestId":"r-1","retryAfter":"15"},"reason":"WORKSPACE_RESTARTING"}],"#,
+                r#""message":"on its way up"},"retry_after":15,"restarting":true}"#
+            )
+        );
+    }
+}
