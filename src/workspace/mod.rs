@@ -11,7 +11,7 @@ mod view;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub use self::table::{Created, Register, Seen, Step, Workspaces};
+pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
 pub use self::timestamp::Timestamp;
 pub use self::view::{Urls, View};
 use crate::config::Complete;

@@ -12,8 +12,8 @@ use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
-/// Steps from a workspace to its furthest ancestor at most. A longer line is treated as a cycle.
-pub const DEPTH_MAX: usize = 64;
+/// Workspaces in one line at most, itself included. A longer one is treated as a cycle.
+pub const LINE_MAX: usize = 64;
 
 /// The workspaces in the SQL store.
 #[derive(Clone)]
@@ -164,8 +164,8 @@ impl Workspaces {
         self.db.run("workspace_find", work).await
     }
 
-    /// The workspace and those above it, nearest first; empty when there is none. At most
-    /// [`DEPTH_MAX`] steps up, however the data loops; it ends at a removed ancestor.
+    /// The workspace and those above it, nearest first; empty when there is none. At most one more
+    /// than [`LINE_MAX`], however the data loops; it ends at a removed ancestor.
     ///
     /// # Errors
     /// When the store cannot be asked.
