@@ -48,7 +48,9 @@ impl Location {
 
 fn postgres(text: &str) -> Result<Location, InvalidUrl> {
     let mut url = url::Url::parse(text).map_err(|error| {
-        invalid(format!("not a URL ({error}); percent-encode special characters in the password"))
+        invalid(format!(
+            "not a URL ({error}); percent-encode special characters in the password"
+        ))
     })?;
     if !url.query_pairs().any(|(key, _)| key == "application_name") {
         url.query_pairs_mut()
@@ -56,8 +58,7 @@ fn postgres(text: &str) -> Result<Location, InvalidUrl> {
     }
     PgConnectOptions::from_url(&url)
         .map_err(|_| invalid("a parameter of the PostgreSQL URL is not understood"))?;
-    let options = AnyConnectOptions::from_url(&url)
-        .map_err(|_| invalid("not a PostgreSQL URL"))?;
+    let options = AnyConnectOptions::from_url(&url).map_err(|_| invalid("not a PostgreSQL URL"))?;
     Ok(Location {
         backend: Backend::Postgres,
         options,
@@ -72,7 +73,9 @@ fn sqlite(path: &str) -> Result<Location, InvalidUrl> {
     }
     let path = create_file(Path::new(path)).map_err(|error| InvalidUrl {
         source: Some(Arc::new(error)),
-        ..invalid(format!("the SQLite file `{path}` cannot be created or opened"))
+        ..invalid(format!(
+            "the SQLite file `{path}` cannot be created or opened"
+        ))
     })?;
     let url = format!("sqlite://{}?mode=rwc", percent_encode(&path));
     let options = url::Url::parse(&url)
