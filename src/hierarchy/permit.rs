@@ -10,8 +10,8 @@ use super::lineage::Lineages;
 use super::{Denied, Lineage, Rule, decide};
 use crate::coherence::Coherence;
 use crate::config::LineageReach;
-use crate::ids::WorkspaceId;
 use crate::identity::{CredentialKind, Principal, Proof};
+use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
@@ -39,6 +39,17 @@ impl Permit {
     /// Why.
     pub fn rule(&self) -> Rule {
         self.rule
+    }
+
+    /// For tests of the rooms that demand one.
+    #[cfg(test)]
+    pub(crate) fn of(caller: Option<WorkspaceId>, target: WorkspaceId) -> Self {
+        let rule = Rule::Operator;
+        Self {
+            target,
+            caller,
+            rule,
+        }
     }
 }
 
@@ -196,3 +207,6 @@ fn not_found() -> Rejection {
         "there is no workspace of this id: create it with POST /workspaces",
     )
 }
+
+#[cfg(test)]
+mod tests;
