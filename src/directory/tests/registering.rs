@@ -222,6 +222,12 @@ async fn a_creation_is_checked_and_an_id_is_given_once() {
         let outcome = reason(room.directory.create(&creation)).await;
         assert_eq!(outcome, Some(expected), "{creation:?}");
     }
+}
+
+#[tokio::test]
+async fn a_removed_parent_has_no_new_children_and_a_nameless_creation_gets_an_id() {
+    let room = room().await;
+    room.directory.create(&creation("p")).await.unwrap();
     room.set_status("p", Status::Removed).await;
     let orphan = Creation {
         parent_id: Some(id("p")),
