@@ -4,4 +4,6 @@
 
 mod harness;
 
+mod directory;
+
 mod stores;
