@@ -1,1 +1,405 @@
-//! (to come)
+//! What keeps the caches of every replica honest (architecture D3): facts are cached for minutes
+//! and dropped by push. When the push link is down, or when there is none though others may write,
+//! an entry counts for one second.
+//!
+//! Invariant: once [`Coherence::invalidate`] has returned, no request that begins later on this
+//! replica is decided by the old fact, not even by a load that was in progress.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::hash::Hash;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use moka::future::Cache;
+use moka::ops::compute::Op;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::ids::WorkspaceId;
+use crate::metrics::{self, Metrics};
+use crate::shared::{Notice, Shared};
+
+/// The channel on which replicas tell each other what to forget.
+const CHANNEL: &str = "gw:invalidate";
+
+/// How long a fact counts while invalidations arrive: long enough that steady state asks no store,
+/// short enough that a fact changed behind our back is seen some day.
+const AGE_MAX_LINKED: Duration = Duration::from_secs(300);
+
+/// How long a fact counts while invalidations may be missed (contract §2: in force within 1 s).
+const AGE_MAX_UNLINKED: Duration = Duration::from_secs(1);
+
+/// Invalidations kept for a publish that failed. Beyond it one that drops everything replaces them.
+const UNSENT_MAX: usize = 1024;
+
+/// Pause between two tries to publish what is unsent.
+const RESEND_PAUSE: Duration = Duration::from_millis(250);
+
+/// Which cached facts are no longer true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Invalidation {
+    /// A credential, by the SHA-256 of its text in hexadecimal.
+    Credential(String),
+    /// All of them: after a gap in what was heard.
+    Everything,
+    /// A workspace's parent, org, or that it exists; with it the lineage of all below it.
+    Lineage(WorkspaceId),
+    /// A workspace's state, address or settings.
+    Workspace(WorkspaceId),
+}
+
+impl Invalidation {
+    /// Reads what [`fmt::Display`] wrote. `:` is in no id, so the first one divides.
+    fn parse(text: &str) -> Option<Self> {
+        if text == "everything" {
+            return Some(Self::Everything);
+        }
+        let (kind, name) = text.split_once(':')?;
+        match kind {
+            "credential" => Some(Self::Credential(name.to_owned())),
+            "lineage" => WorkspaceId::parse(name).ok().map(Self::Lineage),
+            "workspace" => WorkspaceId::parse(name).ok().map(Self::Workspace),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Invalidation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Credential(hash) => write!(f, "credential:{hash}"),
+            Self::Everything => f.write_str("everything"),
+            Self::Lineage(id) => write!(f, "lineage:{id}"),
+            Self::Workspace(id) => write!(f, "workspace:{id}"),
+        }
+    }
+}
+
+type Forget = dyn Fn(Invalidation) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+
+/// How this replica hears of changes made elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// Both stores are embedded: nobody else can change anything.
+    NotNeeded,
+    /// The SQL store is a server's, but the shared state is this process's: others may write unheard.
+    Missing,
+    /// Through the shared state's publish and subscribe.
+    Channel,
+}
+
+/// The link between the caches of all replicas.
+pub struct Coherence {
+    shared: Shared,
+    metrics: Arc<Metrics>,
+    link: Link,
+    up: AtomicBool,
+    /// Counts invalidations, so that a load can tell that one came while it read.
+    epoch: AtomicU64,
+    caches: RwLock<Vec<Arc<Forget>>>,
+    unsent: Mutex<VecDeque<Invalidation>>,
+    resend: Notify,
+}
+
+impl Coherence {
+    /// The link over `shared`. `sql_is_embedded`: whether nobody else can write durable facts.
+    pub fn new(shared: Shared, sql_is_embedded: bool, metrics: Arc<Metrics>) -> Arc<Self> {
+        let link = match (sql_is_embedded, shared.is_embedded()) {
+            (true, true) => Link::NotNeeded,
+            (false, true) => Link::Missing,
+            (_, false) => Link::Channel,
+        };
+        metrics.coherent.set(i64::from(link == Link::NotNeeded));
+        Arc::new(Self {
+            shared,
+            metrics,
+            link,
+            up: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
+            caches: RwLock::default(),
+            unsent: Mutex::default(),
+            resend: Notify::new(),
+        })
+    }
+
+    /// How long a cached fact counts now.
+    pub fn max_age(&self) -> Duration {
+        match self.link {
+            Link::NotNeeded => AGE_MAX_LINKED,
+            Link::Channel if self.up.load(Ordering::Acquire) => AGE_MAX_LINKED,
+            Link::Channel | Link::Missing => AGE_MAX_UNLINKED,
+        }
+    }
+
+    /// Has `forget` called with every invalidation, ours and other replicas'. For rooms with a cache
+    /// that is not a [`Coherent`] one; registered once, when the room is built.
+    pub fn on_invalidation<F>(
+        &self,
+        forget: impl Fn(Invalidation) -> F + Send + Sync + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.caches
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::new(move |what| Box::pin(forget(what))));
+    }
+
+    /// Drops the fact here, then tells the other replicas. Call it after the change is committed.
+    ///
+    /// A publish that fails is repeated by [`Coherence::run`] until it succeeds.
+    pub async fn invalidate(&self, what: Invalidation) {
+        self.apply(&what).await;
+        if self.link != Link::Channel {
+            return;
+        }
+        if let Err(error) = self.shared.publish(CHANNEL, &what.to_string()).await {
+            tracing::warn!(%error, "other replicas could not be told what to forget; will repeat");
+            self.keep_unsent(what);
+        }
+    }
+
+    /// Listens and repeats, for as long as the process lives. A background task of the server.
+    pub async fn run(&self) {
+        if self.link == Link::Channel {
+            tokio::join!(self.listen(), self.repeat());
+        }
+    }
+
+    async fn listen(&self) {
+        let mut subscription = self.shared.subscribe(CHANNEL);
+        loop {
+            match subscription.next().await {
+                Notice::Message(text) => match Invalidation::parse(&text) {
+                    Some(what) => self.apply(&what).await,
+                    // A newer replica's kind: dropping everything is never wrong.
+                    None => self.apply(&Invalidation::Everything).await,
+                },
+                Notice::Down => self.set_up(false),
+                Notice::Up => {
+                    // What was said during the gap was missed. Dropped first, trusted after.
+                    self.apply(&Invalidation::Everything).await;
+                    self.set_up(true);
+                }
+            }
+        }
+    }
+
+    async fn repeat(&self) {
+        loop {
+            let Some(what) = self.next_unsent() else {
+                self.resend.notified().await;
+                continue;
+            };
+            if self.shared.publish(CHANNEL, &what.to_string()).await.is_err() {
+                self.keep_unsent(what);
+                tokio::time::sleep(RESEND_PAUSE).await;
+            }
+        }
+    }
+
+    fn set_up(&self, up: bool) {
+        self.up.store(up, Ordering::Release);
+        self.metrics.coherent.set(i64::from(up));
+    }
+
+    fn next_unsent(&self) -> Option<Invalidation> {
+        self.unsent
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    }
+
+    fn keep_unsent(&self, what: Invalidation) {
+        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        if unsent.len() >= UNSENT_MAX {
+            unsent.clear();
+            unsent.push_back(Invalidation::Everything);
+        } else {
+            unsent.push_back(what);
+        }
+        drop(unsent);
+        self.resend.notify_one();
+    }
+
+    async fn apply(&self, what: &Invalidation) {
+        // Before the entries go: a load that reads the old epoch later than this does not exist.
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        let caches = self
+            .caches
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        for forget in caches {
+            forget(what.clone()).await;
+        }
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+}
+
+/// One loaded fact.
+struct Entry<V> {
+    value: V,
+    loaded_at: Instant,
+    /// The epoch before the load began.
+    epoch: u64,
+    /// Seen in the cache with no invalidation since the load began: from here on a drop finds it.
+    settled: AtomicBool,
+}
+
+/// A bounded cache of facts: single-flight on a miss, aged by [`Coherence::max_age`].
+///
+/// The owner registers with [`Coherence::on_invalidation`] and calls [`Coherent::forget`].
+pub struct Coherent<K, V> {
+    entries: Cache<K, Arc<Entry<V>>>,
+    coherence: Arc<Coherence>,
+    metrics: Arc<Metrics>,
+    name: metrics::Cache,
+    /// Entries of an earlier epoch were dropped all at once.
+    floor: Arc<AtomicU64>,
+    /// Whether a value still counts by what it says itself, besides its age.
+    current: fn(&V) -> bool,
+}
+
+impl<K, V> Clone for Coherent<K, V> {
+    fn clone(&self) -> Self {
+        Self {
+            entries: self.entries.clone(),
+            coherence: Arc::clone(&self.coherence),
+            metrics: Arc::clone(&self.metrics),
+            name: self.name,
+            floor: Arc::clone(&self.floor),
+            current: self.current,
+        }
+    }
+}
+
+impl<K, V> Coherent<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// An empty cache of at most `entries_max`, counted under `name`.
+    pub fn new(
+        coherence: Arc<Coherence>,
+        metrics: Arc<Metrics>,
+        name: metrics::Cache,
+        entries_max: u64,
+        current: fn(&V) -> bool,
+    ) -> Self {
+        Self {
+            entries: Cache::new(entries_max),
+            coherence,
+            metrics,
+            name,
+            floor: Arc::default(),
+            current,
+        }
+    }
+
+    /// The fact from memory, if it still counts.
+    pub async fn get(&self, key: &K) -> Option<V> {
+        let found = self.entries.get(key).await;
+        let good = found.filter(|entry| self.counts(entry));
+        self.metrics.cache(self.name, good.is_some());
+        good.map(|entry| entry.value.clone())
+    }
+
+    /// The fact from memory, else from `load`, which all who wait for the same key share.
+    ///
+    /// # Errors
+    /// What `load` said, for everyone who waited for it. Errors are not kept.
+    pub async fn get_or_load<E, F>(&self, key: &K, load: impl Fn() -> F) -> Result<V, Arc<E>>
+    where
+        E: Send + Sync + 'static,
+        F: Future<Output = Result<V, E>>,
+    {
+        if let Some(value) = self.get(key).await {
+            return Ok(value);
+        }
+        let asked_at = self.coherence.epoch();
+        loop {
+            self.evict_lapsed(key).await;
+            let entry = self
+                .entries
+                .try_get_with_by_ref(key, async {
+                    let epoch = self.coherence.epoch();
+                    let loaded_at = Instant::now();
+                    let value = load().await?;
+                    Ok(Arc::new(Entry {
+                        value,
+                        loaded_at,
+                        epoch,
+                        settled: AtomicBool::new(false),
+                    }))
+                })
+                .await?;
+            if self.counts(&entry) {
+                return Ok(entry.value.clone());
+            }
+            self.evict(key, &entry).await;
+            // A load that began before this request asked may have read what was changed since.
+            // The next round's load begins after that one ended, so two rounds are enough.
+            if entry.epoch >= asked_at {
+                return Ok(entry.value.clone());
+            }
+        }
+    }
+
+    /// Drops one fact.
+    pub async fn forget(&self, key: &K) {
+        self.entries.invalidate(key).await;
+    }
+
+    /// Drops all facts.
+    pub fn forget_all(&self) {
+        // moka compares times, which can be equal; the epoch cannot.
+        self.floor.store(self.coherence.epoch(), Ordering::Release);
+        self.entries.invalidate_all();
+    }
+
+    /// Whether the entry decides for requests that begin now.
+    fn counts(&self, entry: &Entry<V>) -> bool {
+        self.settle(entry)
+            && entry.epoch >= self.floor.load(Ordering::Acquire)
+            && entry.loaded_at.elapsed() < self.coherence.max_age()
+            && (self.current)(&entry.value)
+    }
+
+    fn settle(&self, entry: &Entry<V>) -> bool {
+        if entry.settled.load(Ordering::Acquire) {
+            return true;
+        }
+        let unchanged = entry.epoch == self.coherence.epoch();
+        if unchanged {
+            entry.settled.store(true, Ordering::Release);
+        }
+        unchanged
+    }
+
+    async fn evict_lapsed(&self, key: &K) {
+        if let Some(entry) = self.entries.get(key).await
+            && !self.counts(&entry)
+        {
+            self.evict(key, &entry).await;
+        }
+    }
+
+    /// Drops `entry`, but not one that took its place meanwhile.
+    async fn evict(&self, key: &K, entry: &Arc<Entry<V>>) {
+        self.entries
+            .entry_by_ref(key)
+            .and_compute_with(async |found| match found {
+                Some(found) if Arc::ptr_eq(found.value(), entry) => Op::Remove,
+                _ => Op::Nop,
+            })
+            .await;
+    }
+}

@@ -1,6 +1,9 @@
-//! The one way in which a store fails: it cannot be asked. Both stores share it.
+//! How a store fails: its URL cannot be used, or it cannot be asked. Both stores share these.
 
 use std::sync::Arc;
+
+/// What a driver, or the system below it, said.
+pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 /// A store could not answer. Never to be read as "no": whoever decides access must refuse.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -12,10 +15,23 @@ pub struct Unavailable {
     pub operation: &'static str,
     /// What the driver said. Shared, since single-flight hands one failure to several waiters.
     #[source]
-    pub source: Arc<dyn std::error::Error + Send + Sync>,
+    pub source: Cause,
 }
 
 /// The store took longer than its clock allows.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no answer within {0:?}")]
 pub struct TooSlow(pub std::time::Duration);
+
+/// A store's URL cannot be used. Never shows the URL, which may carry a password.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{key}: {problem}")]
+pub struct InvalidUrl {
+    /// The configuration key: `stores.sql` or `stores.shared`.
+    pub key: &'static str,
+    /// What is wrong, and what to write instead.
+    pub problem: String,
+    /// What the system said, when the URL is well formed but what it names cannot be used.
+    #[source]
+    pub source: Option<Cause>,
+}

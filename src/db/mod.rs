@@ -1,1 +1,187 @@
-//! (to come)
+//! Durable facts: one set of portable SQL texts on SQLite (one gateway) or PostgreSQL (replicas).
+//!
+//! Rooms own their tables and write the SQL; this room owns the pool, the clock over every
+//! operation, and the schema. Texts use `$1` markers, `ON CONFLICT` and `RETURNING`; times are `i64`
+//! milliseconds, ids and JSON are text. No booleans, no blobs: the `Any` driver maps those
+//! differently on each side.
+
+mod migrate;
+mod open;
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use sqlx::any::AnyPoolOptions;
+use sqlx::{Any, AnyPool, Transaction};
+use tokio::time::Instant;
+
+use self::open::{Backend, Location};
+use crate::config;
+use crate::metrics::Metrics;
+use crate::store::{Cause, InvalidUrl, TooSlow, Unavailable};
+
+/// Handle to the SQL store. Clones share one pool.
+#[derive(Clone)]
+pub struct Db(Arc<Inner>);
+
+struct Inner {
+    location: Location,
+    connections: u32,
+    timeout: Duration,
+    metrics: Arc<Metrics>,
+    /// Made on first use, since a pool belongs to the runtime that makes it.
+    pool: OnceLock<AnyPool>,
+    /// Whether the schema is known to be ours. Nothing is asked before.
+    migrated: AtomicBool,
+}
+
+impl Db {
+    /// Checks the URL and, for SQLite, creates the folder and the file. Connects to nothing.
+    ///
+    /// # Errors
+    /// When `stores.sql` has no known form, or the SQLite file cannot be created.
+    pub fn open(settings: &config::Stores, metrics: Arc<Metrics>) -> Result<Self, InvalidUrl> {
+        let location = Location::parse(&settings.sql)?;
+        let connections = match location.backend {
+            Backend::Sqlite => settings.sql_connections.min(SQLITE_CONNECTIONS_MAX),
+            Backend::Postgres => settings.sql_connections,
+        };
+        Ok(Self(Arc::new(Inner {
+            location,
+            connections: connections.max(1),
+            timeout: settings.timeout,
+            metrics,
+            pool: OnceLock::new(),
+            migrated: AtomicBool::new(false),
+        })))
+    }
+
+    /// Whether this is the SQLite file of a single gateway.
+    pub fn is_embedded(&self) -> bool {
+        self.0.location.backend == Backend::Sqlite
+    }
+
+    /// The pool, for queries inside [`Db::run`]. The first call must be inside a runtime.
+    pub fn pool(&self) -> &AnyPool {
+        self.0.pool.get_or_init(|| {
+            let inner = &self.0;
+            let options = AnyPoolOptions::new()
+                .max_connections(inner.connections)
+                .acquire_timeout(inner.timeout);
+            inner
+                .location
+                .backend
+                .hooks(options, inner.timeout)
+                .connect_lazy_with(inner.location.options.clone())
+        })
+    }
+
+    /// Begins a transaction; use it inside [`Db::run`]. Dropping it rolls back.
+    ///
+    /// SQLite takes the write lock at once: a transaction that reads first and writes later would
+    /// otherwise fail, without waiting, as soon as another one has written in between.
+    ///
+    /// # Errors
+    /// What the driver says; [`Db::run`] turns it into [`Unavailable`].
+    pub async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
+        match self.0.location.backend {
+            Backend::Sqlite => self.pool().begin_with("BEGIN IMMEDIATE").await,
+            Backend::Postgres => self.pool().begin().await,
+        }
+    }
+
+    /// Runs `work` under the store's clock and counts it as `operation` (a metric label: one of a
+    /// closed set of short words).
+    ///
+    /// Everything but a value is [`Unavailable`], so ask with `fetch_optional` for what may be
+    /// missing, and with `ON CONFLICT` for what may exist. Work that ran out of time may still have
+    /// been done: a write that is not idempotent needs a key of its own.
+    ///
+    /// # Errors
+    /// When the store fails, is too slow, or its schema has not been brought up to date yet.
+    pub async fn run<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, Unavailable> {
+        if !self.0.migrated.load(Ordering::Acquire) {
+            return Err(unavailable(operation, NotMigrated));
+        }
+        let work = async { work.await.map_err(cause) };
+        self.clocked(operation, self.0.timeout, work).await
+    }
+
+    /// Asks for nothing, to learn whether the store answers and is migrated.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub async fn ping(&self) -> Result<(), Unavailable> {
+        let work = async { sqlx::query("SELECT 1").execute(self.pool()).await };
+        self.run("ping", work).await.map(|_| ())
+    }
+
+    async fn clocked<T>(
+        &self,
+        operation: &'static str,
+        limit: Duration,
+        work: impl Future<Output = Result<T, Cause>>,
+    ) -> Result<T, Unavailable> {
+        let started = Instant::now();
+        let result = match tokio::time::timeout(limit, work).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(source)) => Err(Unavailable {
+                store: STORE,
+                operation,
+                source,
+            }),
+            Err(_) => Err(unavailable(operation, TooSlow(limit))),
+        };
+        let elapsed = started.elapsed();
+        self.0
+            .metrics
+            .store(STORE, operation, elapsed, result.is_ok());
+        result
+    }
+}
+
+/// The metric label of this store.
+const STORE: &str = "sql";
+
+/// Each SQLite connection is a thread, and only one of them writes at a time.
+const SQLITE_CONNECTIONS_MAX: u32 = 8;
+
+/// The schema was not brought up to date yet, so no answer could be trusted.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the schema is not up to date yet")]
+struct NotMigrated;
+
+/// What the database refused, without the detail line, in which PostgreSQL repeats whole rows.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("database error {code}: {message}")]
+struct Refused {
+    code: String,
+    message: String,
+}
+
+fn cause(error: sqlx::Error) -> Cause {
+    match error {
+        sqlx::Error::Database(refused) => Arc::new(Refused {
+            code: refused.code().unwrap_or_default().into_owned(),
+            message: refused.message().to_owned(),
+        }),
+        other => Arc::new(other),
+    }
+}
+
+fn unavailable(
+    operation: &'static str,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> Unavailable {
+    Unavailable {
+        store: STORE,
+        operation,
+        source: Arc::new(source),
+    }
+}

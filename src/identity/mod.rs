@@ -1,1 +1,260 @@
-//! (to come)
+//! WHO ASKS: from a credential to a proven principal, the credentials themselves, and how often
+//! each may ask.
+//!
+//! Invariants: a principal exists only with a proof; nothing here widens access when a store is
+//! away; a credential's text is never kept, logged or compared outside of its hash.
+
+mod authenticate;
+mod canvas;
+mod credential;
+mod rate;
+mod token;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use moka::future::Cache;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::{Mutex, mpsc};
+
+pub use self::canvas::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX};
+pub use self::credential::{CredentialHash, is_admin_token};
+pub use self::rate::Rates;
+pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow};
+
+use self::authenticate::Refusal;
+use self::token::Tokens;
+use crate::coherence::{Coherence, Coherent, Invalidation};
+use crate::config::{AuthMode, Config};
+use crate::db::Db;
+use crate::ids::WorkspaceId;
+use crate::metrics::{self, Metrics};
+use crate::store::Unavailable;
+use crate::trust::Keys;
+
+/// Credentials remembered as good. An entry is about 300 bytes: 30 MB when full.
+const PROOFS_MAX: u64 = 100_000;
+
+/// Credentials remembered as wrong: in a cache of their own, so that guesses evict no good one.
+const REFUSALS_MAX: u64 = 10_000;
+
+/// How long a wrong credential is remembered: it takes the edge off a loop, and a token that another
+/// program writes into the table works within a second.
+const REFUSAL_TTL: Duration = Duration::from_secs(1);
+
+/// Uses waiting to be written down. Beyond it a use is forgotten; the next one is noted.
+const USES_MAX: usize = 1024;
+
+/// Who a credential proves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Principal {
+    /// An agent in its workspace.
+    Workspace {
+        /// Which.
+        id: WorkspaceId,
+    },
+    /// A browser user.
+    Canvas {
+        /// As the issuer of the token named them.
+        user: String,
+        /// The org whose workspaces may be reached.
+        org: Option<String>,
+        /// If present, only these.
+        workspaces: Option<Vec<WorkspaceId>>,
+    },
+    /// An integration that acts in one org.
+    Org {
+        /// Which.
+        org: String,
+    },
+    /// The holder of an admin token.
+    Operator,
+}
+
+impl Principal {
+    /// The workspace, if it is one.
+    pub fn workspace(&self) -> Option<&WorkspaceId> {
+        match self {
+            Self::Workspace { id } => Some(id),
+            Self::Canvas { .. } | Self::Org { .. } | Self::Operator => None,
+        }
+    }
+}
+
+/// By which kind of credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CredentialKind {
+    /// `a2aa_…`.
+    Admin,
+    /// A canvas JWT.
+    Canvas,
+    /// `a2ae_…`: good for one registration, and for nothing else.
+    Enrolment,
+    /// None, in `auth.mode = "open"`.
+    Open,
+    /// `a2ao_…`.
+    Org,
+    /// `a2aw_…`, or a platform's token.
+    Workspace,
+}
+
+impl CredentialKind {
+    /// The word in logs and records.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Canvas => "canvas",
+            Self::Enrolment => "enrolment",
+            Self::Open => "open",
+            Self::Org => "org",
+            Self::Workspace => "workspace",
+        }
+    }
+}
+
+/// A principal, and what proved it. Only [`Identity`] makes one.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Proof {
+    /// Who asks.
+    pub principal: Principal,
+    /// What they showed.
+    pub kind: CredentialKind,
+    /// Its first 8 characters; never more. Empty in open mode.
+    pub prefix: String,
+    /// Tells credentials apart in [`Rates`]. 0 in open mode: all share one allowance.
+    pub rate_key: u64,
+    /// When it ends by itself: milliseconds since 1970.
+    expires_at: Option<i64>,
+    /// What an enrolment is redeemed by.
+    hash: Option<CredentialHash>,
+}
+
+impl Proof {
+    fn is_current(&self) -> bool {
+        self.expires_at.is_none_or(|at| now_ms() < at)
+    }
+}
+
+/// The credentials and who they prove.
+pub struct Identity {
+    config: Arc<Config>,
+    keys: Arc<Keys>,
+    coherence: Arc<Coherence>,
+    tokens: Tokens,
+    /// Hashes from the configuration and the environment.
+    admins: Vec<CredentialHash>,
+    proofs: Coherent<CredentialHash, Arc<Proof>>,
+    refusals: Cache<CredentialHash, Refusal>,
+    open: Option<Arc<Proof>>,
+    uses: mpsc::Sender<String>,
+    uses_to_note: Mutex<mpsc::Receiver<String>>,
+}
+
+impl Identity {
+    /// Assembles the room; asks nothing. `admin_token` counts besides the hashes in the configuration.
+    pub fn new(
+        config: Arc<Config>,
+        db: Db,
+        keys: Arc<Keys>,
+        coherence: Arc<Coherence>,
+        metrics: Arc<Metrics>,
+        admin_token: Option<&SecretString>,
+    ) -> Self {
+        let configured = config.auth.admin_token_sha256.iter().copied();
+        let admins = configured
+            .map(CredentialHash::from)
+            .chain(admin_token.map(|token| CredentialHash::of(token.expose_secret())))
+            .collect();
+        let proofs = Coherent::new(
+            Arc::clone(&coherence),
+            metrics,
+            metrics::Cache::Credentials,
+            PROOFS_MAX,
+            |proof: &Arc<Proof>| proof.is_current(),
+        );
+        forget_what_changes(&coherence, &proofs);
+        let (uses, uses_to_note) = mpsc::channel(USES_MAX);
+        let open = (config.auth.mode == AuthMode::Open).then(|| Arc::new(open_proof()));
+        Self {
+            config,
+            keys,
+            coherence,
+            tokens: Tokens::new(db),
+            admins,
+            proofs,
+            refusals: Cache::builder()
+                .max_capacity(REFUSALS_MAX)
+                .time_to_live(REFUSAL_TTL)
+                .build(),
+            open,
+            uses,
+            uses_to_note: Mutex::new(uses_to_note),
+        }
+    }
+
+    /// Writes down when tokens were used, off the way of the requests. A background task; runs until
+    /// it is dropped.
+    pub async fn run(&self) {
+        let mut uses = self.uses_to_note.lock().await;
+        while let Some(token_id) = uses.recv().await {
+            if let Err(error) = self.tokens.note_use(&token_id, now_ms()).await {
+                tracing::debug!(%error, "a token's last use was not noted");
+            }
+        }
+    }
+
+    /// Makes an admin token if there is none at all: neither configured nor stored. To be printed
+    /// once by the caller; every replica that starts at the same time gets `None` but one.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn ensure_admin_token(&self) -> Result<Option<SecretString>, Unavailable> {
+        if !self.admins.is_empty() {
+            return Ok(None);
+        }
+        self.tokens.create_first_admin(now_ms()).await
+    }
+}
+
+fn forget_what_changes(coherence: &Coherence, proofs: &Coherent<CredentialHash, Arc<Proof>>) {
+    let proofs = proofs.clone();
+    coherence.on_invalidation(move |what| {
+        let proofs = proofs.clone();
+        async move {
+            match what {
+                Invalidation::Credential(hex) => match CredentialHash::from_hex(&hex) {
+                    Some(hash) => proofs.forget(&hash).await,
+                    None => proofs.forget_all(),
+                },
+                Invalidation::Everything => proofs.forget_all(),
+                // A token says which workspace; what may be done with it is other rooms' matter.
+                Invalidation::Lineage(_) | Invalidation::Workspace(_) => {}
+            }
+        }
+    });
+}
+
+fn open_proof() -> Proof {
+    Proof {
+        principal: Principal::Canvas {
+            user: "open".into(),
+            org: None,
+            workspaces: None,
+        },
+        kind: CredentialKind::Open,
+        prefix: String::new(),
+        rate_key: 0,
+        expires_at: None,
+        hash: None,
+    }
+}
+
+/// Milliseconds since 1970.
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests;

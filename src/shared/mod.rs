@@ -1,1 +1,248 @@
-//! (to come)
+//! Shared state: what lives for a while (leases, claims, counters) and what must be told at once
+//! (publish/subscribe, changed keys). In process for one gateway, on Redis for replicas.
+//!
+//! Rooms own their key names and channels; the only Redis commands are in [`redis`].
+
+mod memory;
+mod redis;
+mod subscription;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::ExposeSecret as _;
+use tokio::time::Instant;
+
+use self::memory::Memory;
+use self::redis::Redis;
+pub use self::subscription::{Notice, Subscription};
+use crate::config;
+use crate::metrics::Metrics;
+use crate::store::{Cause, InvalidUrl, Unavailable};
+
+/// Handle to the shared state. Clones are the same store.
+///
+/// Every operation is [`Unavailable`] at the latest after `stores.timeout`, and then a write may or
+/// may not have been done. Times to live count in milliseconds; less than one counts as one.
+#[derive(Clone)]
+pub struct Shared {
+    store: Store,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Clone)]
+enum Store {
+    Memory(Arc<Memory>),
+    Redis(Arc<Redis>),
+}
+
+impl Shared {
+    /// Checks the URL. Connects to nothing: the first operation does.
+    ///
+    /// # Errors
+    /// When `stores.shared` has no known form, or names a certificate file that cannot be read.
+    pub fn open(settings: &config::Stores, metrics: Arc<Metrics>) -> Result<Self, InvalidUrl> {
+        let url = settings.shared.expose_secret();
+        let store = if url == "memory" {
+            Store::Memory(Arc::default())
+        } else {
+            Store::Redis(Arc::new(Redis::open(url, settings.timeout)?))
+        };
+        Ok(Self { store, metrics })
+    }
+
+    /// Whether this is the memory of a single gateway.
+    pub fn is_embedded(&self) -> bool {
+        matches!(self.store, Store::Memory(_))
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn get(&self, key: &str) -> Result<Option<String>, Unavailable> {
+        self.run("get", async {
+            match &self.store {
+                Store::Memory(memory) => Ok(memory.get(key)),
+                Store::Redis(redis) => redis.get(key).await,
+            }
+        })
+        .await
+    }
+
+    /// The values of several keys in their order, in one round trip.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn get_many(&self, keys: &[&str]) -> Result<Vec<Option<String>>, Unavailable> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.run("get_many", async {
+            match &self.store {
+                Store::Memory(memory) => Ok(memory.get_many(keys)),
+                Store::Redis(redis) => redis.get_many(keys).await,
+            }
+        })
+        .await
+    }
+
+    /// The value of a key and how long it still lives; `None`: until it is deleted.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn get_with_ttl(
+        &self,
+        key: &str,
+    ) -> Result<Option<(String, Option<Duration>)>, Unavailable> {
+        self.run("get_with_ttl", async {
+            match &self.store {
+                Store::Memory(memory) => Ok(memory.get_with_ttl(key)),
+                Store::Redis(redis) => redis.get_with_ttl(key).await,
+            }
+        })
+        .await
+    }
+
+    /// Writes a key, with its time to live or for good. An earlier time to live is forgotten.
+    ///
+    /// # Errors
+    /// When the store does not answer, or is full.
+    pub async fn set(
+        &self,
+        key: &str,
+        value: &str,
+        ttl: Option<Duration>,
+    ) -> Result<(), Unavailable> {
+        self.run("set", async {
+            match &self.store {
+                Store::Memory(memory) => memory.set(key, value, ttl),
+                Store::Redis(redis) => redis.set(key, value, ttl).await,
+            }
+        })
+        .await
+    }
+
+    /// Writes a key unless it exists. Of several callers at once, exactly one reads `true`.
+    ///
+    /// # Errors
+    /// When the store does not answer, or is full.
+    pub async fn set_if_absent(
+        &self,
+        key: &str,
+        value: &str,
+        ttl: Duration,
+    ) -> Result<bool, Unavailable> {
+        self.run("set_if_absent", async {
+            match &self.store {
+                Store::Memory(memory) => memory.set_if_absent(key, value, ttl),
+                Store::Redis(redis) => redis.set_if_absent(key, value, ttl).await,
+            }
+        })
+        .await
+    }
+
+    /// Deletes keys; those that do not exist are no error.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn delete(&self, keys: &[&str]) -> Result<(), Unavailable> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.run("delete", async {
+            match &self.store {
+                Store::Memory(memory) => {
+                    memory.delete(keys);
+                    Ok(())
+                }
+                Store::Redis(redis) => redis.delete(keys).await,
+            }
+        })
+        .await
+    }
+
+    /// Adds one to a counter and returns it. `ttl` counts from the first increment, not the last.
+    ///
+    /// # Errors
+    /// When the store does not answer, is full, or the key holds something else.
+    pub async fn increment(&self, key: &str, ttl: Duration) -> Result<i64, Unavailable> {
+        self.run("increment", async {
+            match &self.store {
+                Store::Memory(memory) => memory.increment(key, ttl),
+                Store::Redis(redis) => redis.increment(key, ttl).await,
+            }
+        })
+        .await
+    }
+
+    /// Tells everyone who is subscribed to `channel` right now, on every replica, this one included.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn publish(&self, channel: &str, message: &str) -> Result<(), Unavailable> {
+        self.run("publish", async {
+            match &self.store {
+                Store::Memory(memory) => {
+                    memory.publish(channel, message);
+                    Ok(())
+                }
+                Store::Redis(redis) => redis.publish(channel, message).await,
+            }
+        })
+        .await
+    }
+
+    /// Asks for nothing, to learn whether the store answers.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn ping(&self) -> Result<(), Unavailable> {
+        self.run("ping", async {
+            match &self.store {
+                Store::Memory(_) => Ok(()),
+                Store::Redis(redis) => redis.ping().await,
+            }
+        })
+        .await
+    }
+
+    /// Listens to a channel. Nothing is complete before the first [`Notice::Up`]. On Redis the link
+    /// is made by the first [`Subscription::next`], and is its own.
+    pub fn subscribe(&self, channel: &'static str) -> Subscription {
+        match &self.store {
+            Store::Memory(memory) => memory.subscribe(channel),
+            Store::Redis(redis) => redis.subscribe(channel),
+        }
+    }
+
+    /// Listens to changes of keys that begin with one of `prefixes`, whoever makes them: each
+    /// message is the name of a key that was written or deleted, or has lapsed (which may be told
+    /// late). Otherwise like [`Shared::subscribe`].
+    pub fn watch(&self, prefixes: Vec<String>) -> Subscription {
+        match &self.store {
+            Store::Memory(memory) => memory.watch(prefixes),
+            Store::Redis(redis) => redis.watch(prefixes),
+        }
+    }
+
+    async fn run<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, Cause>>,
+    ) -> Result<T, Unavailable> {
+        let started = Instant::now();
+        let result = work.await.map_err(|source| Unavailable {
+            store: STORE,
+            operation,
+            source,
+        });
+        self.metrics
+            .store(STORE, operation, started.elapsed(), result.is_ok());
+        result
+    }
+}
+
+/// The metric label of this store.
+const STORE: &str = "shared";

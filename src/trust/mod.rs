@@ -1,1 +1,5 @@
-//! (to come)
+//! SIGNED TOKENS: the gateway's own keys, and what they signed.
+
+mod keys;
+
+pub use keys::{KeyError, Keys, TOKEN_BYTES_MAX, TokenError};

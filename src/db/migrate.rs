@@ -1,0 +1,92 @@
+//! The schema, embedded in order. Migrations only add, so that a replica of the previous release
+//! still works, and may even start, on the schema of the next.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Executor as _, SqlSafeStr as _};
+
+use super::{Backend, Db, cause};
+use crate::store::{Cause, Unavailable};
+
+/// The whole of a migration, the wait for another replica's included.
+const MIGRATE_MAX: Duration = Duration::from_secs(60);
+
+/// Version, name, text. Never edit one that was released: databases remember its checksum.
+const MIGRATIONS: [(i64, &str, &str); 1] = [(
+    1,
+    "workspaces",
+    include_str!("migrations/0001_workspaces.sql"),
+)];
+
+impl Db {
+    /// Brings the schema up to date; afterwards [`Db::run`] works. Safe to repeat, and safe to
+    /// call from several replicas at once: PostgreSQL's advisory lock lets one through at a time.
+    ///
+    /// # Errors
+    /// When the database cannot be asked, or holds a schema that is not ours. The caller retries.
+    pub async fn migrate(&self) -> Result<(), Unavailable> {
+        let done = self.clocked("migrate", MIGRATE_MAX, self.apply()).await;
+        if done.is_ok() {
+            self.0.migrated.store(true, Ordering::Release);
+        }
+        done
+    }
+
+    async fn apply(&self) -> Result<(), Cause> {
+        // Detached, so that dropping it closes it: the lock belongs to the session, and in the pool
+        // it would outlive a migration that was given up.
+        let mut connection = self.pool().acquire().await.map_err(cause)?.detach();
+        if self.0.location.backend == Backend::Postgres {
+            let patience = format!("SET statement_timeout = {}", MIGRATE_MAX.as_millis());
+            connection
+                .execute(AssertSqlSafe(patience))
+                .await
+                .map_err(cause)?;
+        }
+        let applied = match self.0.location.backend {
+            Backend::Postgres => run(&mut connection).await,
+            Backend::Sqlite => run_unlocked(&mut connection).await,
+        };
+        // The work is done; a failing farewell changes nothing.
+        let _ = tokio::time::timeout(self.0.timeout, connection.close()).await;
+        applied
+    }
+}
+
+/// SQLite has no advisory lock. Two that start on one file at the same moment collide inside a
+/// transaction: one fails as a whole, and finds the work done when it looks again.
+async fn run_unlocked(connection: &mut AnyConnection) -> Result<(), Cause> {
+    let mut result = run(connection).await;
+    for _ in 0..SQLITE_ATTEMPTS {
+        if result.is_ok() {
+            break;
+        }
+        tokio::time::sleep(SQLITE_PAUSE).await;
+        result = run(connection).await;
+    }
+    result
+}
+
+const SQLITE_ATTEMPTS: usize = 5;
+const SQLITE_PAUSE: Duration = Duration::from_millis(50);
+
+async fn run(connection: &mut AnyConnection) -> Result<(), Cause> {
+    let migrations = MIGRATIONS.map(|(version, name, text)| {
+        Migration::new(
+            version,
+            name.into(),
+            MigrationType::Simple,
+            text.into_sql_str(),
+            false,
+        )
+    });
+    let mut migrator = Migrator::with_migrations(migrations.into());
+    migrator.set_ignore_missing(true);
+    migrator.run(connection).await.map_err(|error| match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => cause(error),
+        other => Arc::new(other),
+    })
+}

@@ -1,0 +1,180 @@
+//! From `stores.sql` to connection options: the forms of the URL, the SQLite file, and what every
+//! new connection is told.
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::{ExposeSecret as _, SecretString};
+use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
+
+use crate::store::InvalidUrl;
+
+/// Which database is behind the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backend {
+    Postgres,
+    Sqlite,
+}
+
+/// Where the database is. No `Debug`: the options hold the password.
+pub(super) struct Location {
+    pub(super) backend: Backend,
+    pub(super) options: AnyConnectOptions,
+}
+
+impl Location {
+    /// Reads `stores.sql`. For SQLite it makes the folder and the file, since their permissions
+    /// must be right before anything is written.
+    pub(super) fn parse(url: &SecretString) -> Result<Self, InvalidUrl> {
+        sqlx::any::install_default_drivers();
+        let text = url.expose_secret();
+        if let Some(rest) = text.strip_prefix("sqlite:") {
+            return sqlite(rest.strip_prefix("//").unwrap_or(rest));
+        }
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            return postgres(text);
+        }
+        Err(invalid(
+            "write `sqlite:PATH` or `postgres://USER:PASSWORD@HOST/DATABASE`",
+        ))
+    }
+}
+
+fn postgres(text: &str) -> Result<Location, InvalidUrl> {
+    let mut url = url::Url::parse(text).map_err(|error| {
+        invalid(format!(
+            "not a URL ({error}); percent-encode special characters in the password"
+        ))
+    })?;
+    if !url.query_pairs().any(|(key, _)| key == "application_name") {
+        url.query_pairs_mut()
+            .append_pair("application_name", "a2a-gateway");
+    }
+    PgConnectOptions::from_url(&url)
+        .map_err(|_| invalid("a parameter of the PostgreSQL URL is not understood"))?;
+    let options = AnyConnectOptions::from_url(&url).map_err(|_| invalid("not a PostgreSQL URL"))?;
+    Ok(Location {
+        backend: Backend::Postgres,
+        options,
+    })
+}
+
+fn sqlite(path: &str) -> Result<Location, InvalidUrl> {
+    if path.is_empty() || path == ":memory:" || path.contains('?') {
+        return Err(invalid(
+            "SQLite needs the path of a file and takes no parameters: write `sqlite:data/gateway.db`",
+        ));
+    }
+    let path = create_file(Path::new(path)).map_err(|error| InvalidUrl {
+        source: Some(Arc::new(error)),
+        ..invalid(format!(
+            "the SQLite file `{path}` cannot be created or opened"
+        ))
+    })?;
+    let url = format!("sqlite://{}?mode=rwc", percent_encode(&path));
+    let options = url::Url::parse(&url)
+        .ok()
+        .and_then(|url| AnyConnectOptions::from_url(&url).ok())
+        .ok_or_else(|| invalid("the path of the SQLite file cannot be written as a URL"))?;
+    Ok(Location {
+        backend: Backend::Sqlite,
+        options,
+    })
+}
+
+/// Creates the folder (0700) and the file (0600) if they are missing, and narrows an existing file
+/// to 0600: it holds token hashes and agents' credentials. SQLite gives its `-wal` and `-shm`
+/// files the same mode. Returns the absolute path.
+fn create_file(path: &Path) -> io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    let path = folder.canonicalize()?.join(name);
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)?;
+    let mut permissions = file.metadata()?.permissions();
+    if permissions.mode() & 0o077 != 0 {
+        permissions.set_mode(0o600);
+        file.set_permissions(permissions)?;
+    }
+    Ok(path)
+}
+
+/// The path as it must stand in a URL.
+fn percent_encode(path: &Path) -> String {
+    let mut out = String::new();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-_.~".contains(byte) {
+            out.push(char::from(*byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+impl Backend {
+    /// What every new connection is told, and how one is looked at before it goes back to the pool.
+    pub(super) fn hooks(self, options: AnyPoolOptions, timeout: Duration) -> AnyPoolOptions {
+        let told = self.session(timeout);
+        let options = options.after_connect(move |connection, _| {
+            let told = told.clone();
+            Box::pin(async move { connection.execute(AssertSqlSafe(told)).await.map(|_| ()) })
+        });
+        if self == Self::Sqlite {
+            return options;
+        }
+        // Work that ran out of time leaves its answer on the wire. The pool itself would wait for it
+        // without a clock, and a dead network would so take every place in the pool for good.
+        options.after_release(move |connection, _| {
+            Box::pin(async move {
+                let alive = tokio::time::timeout(timeout, connection.ping()).await;
+                Ok(matches!(alive, Ok(Ok(()))))
+            })
+        })
+    }
+
+    /// Settings of a session, as SQL.
+    ///
+    /// SQLite: wait for a writer before anything else, since even the switch to WAL may meet one;
+    /// `FULL`, since a revoked token must stay revoked after a power cut, and commits are rare.
+    /// PostgreSQL: what we gave up waiting for must not go on holding locks.
+    fn session(self, timeout: Duration) -> String {
+        let milliseconds = timeout.as_millis();
+        match self {
+            Self::Sqlite => format!(
+                "PRAGMA busy_timeout = {milliseconds}; PRAGMA journal_mode = WAL; \
+                 PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
+            ),
+            Self::Postgres => format!(
+                "SET statement_timeout = {milliseconds}; \
+                 SET idle_in_transaction_session_timeout = {milliseconds};"
+            ),
+        }
+    }
+}
+
+fn invalid(problem: impl Into<String>) -> InvalidUrl {
+    InvalidUrl {
+        key: "stores.sql",
+        problem: problem.into(),
+        source: None,
+    }
+}

@@ -1,0 +1,210 @@
+//! From the field `Authorization` to a proof. Steady state asks no store: a good credential is
+//! answered from memory until it is revoked, ages or expires.
+
+use std::sync::Arc;
+
+use super::credential::{Credential, CredentialHash, Form};
+use super::{CredentialKind, Identity, Principal, Proof, now_ms};
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::trust::TokenError;
+
+/// Between two notes of the same token's use.
+const USE_NOTED_EVERY_MS: i64 = 60_000;
+
+/// Why a credential proves nothing. Which one is no secret: it depends on the credential alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// In no table: never made, revoked, or its workspace was removed.
+    Unknown,
+    /// A signed token that is not good.
+    Signed(TokenError),
+}
+
+impl Refusal {
+    fn rejection(self) -> Rejection {
+        match self {
+            Self::Unknown => unauthenticated(
+                "the credential is unknown, revoked, or belongs to a removed workspace; send one that is live",
+            ),
+            Self::Signed(TokenError::Expired) => {
+                unauthenticated("the token has expired; ask its issuer for a new one")
+            }
+            Self::Signed(error) => unauthenticated(error.to_string()),
+        }
+    }
+}
+
+/// Why there is no proof.
+enum NoProof {
+    Refused(Refusal),
+    Unavailable(Unavailable),
+}
+
+impl From<Unavailable> for NoProof {
+    fn from(error: Unavailable) -> Self {
+        Self::Unavailable(error)
+    }
+}
+
+impl Identity {
+    /// Who the value of an `Authorization` field proves. `None`: the request has no such field.
+    ///
+    /// # Errors
+    /// `unauthenticated`, also for an enrolment token, which is good only where
+    /// [`Identity::authenticate_enrolment`] asks; `store_unavailable` when the fact cannot be read.
+    pub async fn authenticate(
+        &self,
+        authorization: Option<&[u8]>,
+    ) -> Result<Arc<Proof>, Rejection> {
+        let Some(field) = authorization else {
+            return self.open.clone().ok_or_else(|| {
+                unauthenticated(
+                    "send `Authorization: Bearer <token>` with a workspace, canvas, org or admin token",
+                )
+            });
+        };
+        let credential = parse(field)?;
+        if credential.form == Form::Enrolment {
+            return Err(unauthenticated(
+                "an enrolment token is only good for one POST /registry/register; send the workspace token that it answers with",
+            ));
+        }
+        let hash = credential.hash();
+        if let Some(refusal) = self.refusals.get(&hash).await {
+            return Err(refusal.rejection());
+        }
+        let loaded = self
+            .proofs
+            .get_or_load(&hash, || self.load(credential, hash))
+            .await;
+        match loaded {
+            Ok(proof) => Ok(proof),
+            Err(no_proof) => match &*no_proof {
+                NoProof::Refused(refusal) => {
+                    self.refusals.insert(hash, *refusal).await;
+                    Err(refusal.rejection())
+                }
+                NoProof::Unavailable(error) => Err(error.clone().into()),
+            },
+        }
+    }
+
+    /// As [`Identity::authenticate`], for the one route that takes an enrolment token. Nothing is
+    /// used up: [`Identity::redeem_enrolment`] does that.
+    ///
+    /// # Errors
+    /// As [`Identity::authenticate`].
+    pub async fn authenticate_enrolment(
+        &self,
+        authorization: Option<&[u8]>,
+    ) -> Result<Arc<Proof>, Rejection> {
+        let credential = match authorization.map(parse) {
+            Some(Ok(credential)) if credential.form == Form::Enrolment => credential,
+            _ => return self.authenticate(authorization).await,
+        };
+        let hash = credential.hash();
+        // Never cached: it is shown once.
+        let found = self.tokens.find_enrolment(hash, now_ms()).await?;
+        let id = found.ok_or_else(|| {
+            unauthenticated(
+                "the enrolment token is unknown, used or older than 24 h; ask an operator for a token of the workspace",
+            )
+        })?;
+        let principal = Principal::Workspace { id };
+        let mut proof = prove(principal, CredentialKind::Enrolment, credential, hash);
+        proof.hash = Some(hash);
+        Ok(Arc::new(proof))
+    }
+
+    /// Whether what the caller says of itself is what it proved. `claimed` is the value of
+    /// `X-Workspace-ID`: a claim, never a proof (contract §2).
+    ///
+    /// # Errors
+    /// `caller_mismatch` when it names anything else, or when the credential proves no workspace.
+    pub fn check_caller(proof: &Proof, claimed: Option<&[u8]>) -> Result<(), Rejection> {
+        let Some(claimed) = claimed else {
+            return Ok(());
+        };
+        let proven = proof.principal.workspace();
+        if proven.is_some_and(|id| id.as_str().as_bytes() == claimed) {
+            return Ok(());
+        }
+        Err(Rejection::new(
+            Reason::CallerMismatch,
+            "X-Workspace-ID names a workspace that the credential does not prove; leave it out, or send that workspace's token",
+        ))
+    }
+
+    async fn load(
+        &self,
+        credential: Credential<'_>,
+        hash: CredentialHash,
+    ) -> Result<Arc<Proof>, NoProof> {
+        let unknown = NoProof::Refused(Refusal::Unknown);
+        let (principal, kind, expires_at) = match credential.form {
+            Form::Workspace => {
+                let found = self.tokens.find_workspace(hash).await?.ok_or(unknown)?;
+                self.note_use(found.token_id, found.last_used_at);
+                let principal = Principal::Workspace { id: found.workspace };
+                (principal, CredentialKind::Workspace, None)
+            }
+            Form::Org => {
+                let org = self.tokens.find_org(hash).await?.ok_or(unknown)?;
+                (Principal::Org { org }, CredentialKind::Org, None)
+            }
+            Form::Admin => {
+                if !hash.is_one_of(&self.admins) && !self.tokens.is_admin(hash).await? {
+                    return Err(unknown);
+                }
+                (Principal::Operator, CredentialKind::Admin, None)
+            }
+            Form::Jwt => {
+                let (principal, expires_at) = self
+                    .verify_canvas(credential.text())
+                    .map_err(|error| NoProof::Refused(Refusal::Signed(error)))?;
+                (principal, CredentialKind::Canvas, Some(expires_at))
+            }
+            // `authenticate` has refused it.
+            Form::Enrolment => return Err(unknown),
+        };
+        let mut proof = prove(principal, kind, credential, hash);
+        proof.expires_at = expires_at;
+        Ok(Arc::new(proof))
+    }
+
+    /// Has the use written down, at most once a minute a token. A full queue drops it.
+    fn note_use(&self, token_id: String, last_used_at: Option<i64>) {
+        if last_used_at.is_none_or(|at| now_ms() - at >= USE_NOTED_EVERY_MS) {
+            let _ = self.uses.try_send(token_id);
+        }
+    }
+}
+
+fn prove(
+    principal: Principal,
+    kind: CredentialKind,
+    credential: Credential<'_>,
+    hash: CredentialHash,
+) -> Proof {
+    Proof {
+        principal,
+        kind,
+        prefix: credential.prefix().to_owned(),
+        rate_key: hash.rate_key(),
+        expires_at: None,
+        hash: None,
+    }
+}
+
+fn parse(field: &[u8]) -> Result<Credential<'_>, Rejection> {
+    Credential::parse(field).map_err(|_| {
+        unauthenticated(
+            "the credential has no known form: send `Authorization: Bearer <token>` with exactly one a2aw_, a2ao_ or a2aa_ token, or a canvas JWT",
+        )
+    })
+}
+
+fn unauthenticated(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
+    Rejection::new(Reason::Unauthenticated, message)
+}

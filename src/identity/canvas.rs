@@ -1,0 +1,125 @@
+//! Canvas tokens: short-lived JWTs for a browser user, signed and accepted by this gateway.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, Principal, now_ms};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::trust::{TOKEN_BYTES_MAX, TokenError};
+
+/// The `typ` of the header, so that no other token of ours passes for one.
+const TYP: &str = "a2a-canvas+jwt";
+
+/// The one scope.
+const SCOPE: &str = "a2a:canvas";
+
+/// How long one lasts when nothing is asked for: a working hour, since it cannot be revoked.
+pub const CANVAS_TTL_DEFAULT: Duration = Duration::from_secs(3600);
+
+/// The longest that may be asked for.
+pub const CANVAS_TTL_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Longest name of a user or an org, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+/// What the token says. Times are seconds since 1970.
+#[derive(Debug, Serialize, Deserialize)]
+struct Claims {
+    iss: String,
+    aud: String,
+    sub: String,
+    iat: i64,
+    nbf: i64,
+    exp: i64,
+    jti: String,
+    scope: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    org: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workspaces: Option<Vec<String>>,
+}
+
+impl Identity {
+    /// Signs a canvas token for `user`: for `workspaces` if given, else for all of `org`. Answers
+    /// with the token and when it expires, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// `invalid_params` when a name or the lifetime is out of bounds, or the list too long.
+    pub fn issue_canvas_token(
+        &self,
+        user: &str,
+        org: Option<&str>,
+        workspaces: Option<&[WorkspaceId]>,
+        ttl: Duration,
+    ) -> Result<(String, i64), Rejection> {
+        check_name("user", user)?;
+        if let Some(org) = org {
+            check_name("org", org)?;
+        }
+        if ttl < Duration::from_secs(1) || ttl > CANVAS_TTL_MAX {
+            return Err(Rejection::new(
+                Reason::InvalidParams,
+                "`ttl_seconds` is a whole number from 1 to 86400",
+            ));
+        }
+        let now = now_ms() / 1000;
+        let exp = now + i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX - now);
+        let issuer = self.config.issuer();
+        let claims = Claims {
+            aud: issuer.clone(),
+            iss: issuer,
+            sub: user.to_owned(),
+            iat: now,
+            nbf: now,
+            exp,
+            jti: uuid::Uuid::now_v7().to_string(),
+            scope: SCOPE.to_owned(),
+            org: org.map(str::to_owned),
+            workspaces: workspaces.map(|ids| ids.iter().map(ToString::to_string).collect()),
+        };
+        let token = self.keys.sign(TYP, &claims).map_err(|error| {
+            Rejection::new(Reason::Internal, "the token could not be signed").cause(error)
+        })?;
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(Rejection::new(
+                Reason::InvalidParams,
+                "`workspaces` is too long for a token of 8192 bytes: name fewer, or an `org` instead",
+            ));
+        }
+        Ok((token, exp * 1000))
+    }
+
+    /// Who a canvas token proves, and until when in milliseconds since 1970.
+    pub(super) fn verify_canvas(&self, token: &str) -> Result<(Principal, i64), TokenError> {
+        let issuer = self.config.issuer();
+        let claims: Claims = self.keys.verify(token, TYP, &issuer, &issuer)?;
+        if claims.scope != SCOPE {
+            return Err(TokenError::Claims);
+        }
+        let parse = |ids: Vec<String>| ids.iter().map(|id| WorkspaceId::parse(id)).collect();
+        let workspaces = claims
+            .workspaces
+            .map(parse)
+            .transpose()
+            .map_err(|_| TokenError::Claims)?;
+        let principal = Principal::Canvas {
+            user: claims.sub,
+            org: claims.org,
+            workspaces,
+        };
+        Ok((principal, claims.exp.saturating_mul(1000)))
+    }
+}
+
+fn check_name(member: &str, name: &str) -> Result<(), Rejection> {
+    let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
+    if fits && !name.chars().any(char::is_control) {
+        return Ok(());
+    }
+    Err(Rejection::new(
+        Reason::InvalidParams,
+        format!("`{member}` has 1 to {NAME_BYTES_MAX} bytes and no control characters"),
+    ))
+}

@@ -1,0 +1,283 @@
+//! A credential as presented: which form it has, and its hash. The text itself goes no further than
+//! the look-up, and is never printed.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rand::RngCore;
+use secrecy::SecretString;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::config::value::Sha256Hex;
+
+/// Characters of 256 random bits in base64url.
+const RANDOM_LEN: usize = 43;
+
+/// Characters of a credential that may be shown and kept (contract §10).
+const PREFIX_LEN: usize = 8;
+
+/// What a credential looks like. Decides where it is looked up, and proves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// `a2aa_` + 43.
+    Admin,
+    /// `a2ae_` + 43: once, to register.
+    Enrolment,
+    /// Three parts between two dots.
+    Jwt,
+    /// `a2ao_` + 43.
+    Org,
+    /// `a2aw_` + 43, or a platform's bare 43.
+    Workspace,
+}
+
+impl Form {
+    /// What stands before the 43 characters of the tokens that we make.
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Admin => "a2aa_",
+            Self::Enrolment => "a2ae_",
+            Self::Org => "a2ao_",
+            Self::Workspace => "a2aw_",
+            Self::Jwt => "",
+        }
+    }
+
+    fn of(text: &str) -> Option<Self> {
+        let opaque = [Self::Admin, Self::Enrolment, Self::Org, Self::Workspace]
+            .into_iter()
+            .find(|form| text.strip_prefix(form.label()).is_some_and(is_random));
+        match opaque {
+            Some(form) => Some(form),
+            None if is_random(text) => Some(Self::Workspace),
+            None if text.bytes().filter(|b| *b == b'.').count() == 2 => Some(Self::Jwt),
+            None => None,
+        }
+    }
+}
+
+fn is_random(text: &str) -> bool {
+    text.len() == RANDOM_LEN && text.bytes().all(is_base64url)
+}
+
+fn is_base64url(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
+}
+
+/// The field `Authorization` cannot be read as one bearer credential of a form that we know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unreadable;
+
+/// What stands in `Authorization`, borrowed from the request.
+#[derive(Clone, Copy)]
+pub(super) struct Credential<'a> {
+    text: &'a str,
+    pub(super) form: Form,
+}
+
+impl<'a> Credential<'a> {
+    /// Reads the value of an `Authorization` field: `Bearer`, in any case, and exactly one credential.
+    pub(super) fn parse(field: &'a [u8]) -> Result<Self, Unreadable> {
+        let field = std::str::from_utf8(field).map_err(|_| Unreadable)?;
+        let (scheme, rest) = field.trim_matches(' ').split_once(' ').ok_or(Unreadable)?;
+        let text = rest.trim_matches(' ');
+        // No character of another credential, a list or a control can be inside.
+        let clean = text.bytes().all(|b| is_base64url(b) || b == b'.');
+        if !scheme.eq_ignore_ascii_case("bearer") || !clean {
+            return Err(Unreadable);
+        }
+        let form = Form::of(text).ok_or(Unreadable)?;
+        Ok(Self { text, form })
+    }
+
+    /// The text, for verifying a signature.
+    pub(super) fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// The characters that may be shown.
+    pub(super) fn prefix(&self) -> &'a str {
+        // The text is ASCII and, by its form, longer; a shorter one (`a.b.`) is shown whole.
+        self.text.get(..PREFIX_LEN).unwrap_or(self.text)
+    }
+
+    /// SHA-256 of the text.
+    pub(super) fn hash(&self) -> CredentialHash {
+        CredentialHash::of(self.text)
+    }
+}
+
+impl fmt::Debug for Credential<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential")
+            .field("form", &self.form)
+            .finish_non_exhaustive()
+    }
+}
+
+/// SHA-256 of a credential's text: what is stored, and the key of the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CredentialHash([u8; 32]);
+
+impl CredentialHash {
+    /// Hashes the text of a credential.
+    pub fn of(text: &str) -> Self {
+        Self(Sha256::digest(text).into())
+    }
+
+    /// 64 lower-case hexadecimal digits, as in the tables.
+    pub fn to_hex(self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Reads what [`CredentialHash::to_hex`] wrote.
+    pub(super) fn from_hex(text: &str) -> Option<Self> {
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        let mut hash = [0; 32];
+        for (i, byte) in hash.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
+        }
+        Some(Self(hash))
+    }
+
+    /// Whether it is one of `known`, in a time that tells nothing of which.
+    pub(super) fn is_one_of(&self, known: &[Self]) -> bool {
+        known
+            .iter()
+            .fold(subtle::Choice::from(0), |found, hash| {
+                found | self.0.ct_eq(&hash.0)
+            })
+            .into()
+    }
+
+    /// A number that tells credentials apart, for counting. Not secret.
+    pub(super) fn rate_key(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+impl From<Sha256Hex> for CredentialHash {
+    fn from(hash: Sha256Hex) -> Self {
+        Self(hash.0)
+    }
+}
+
+impl fmt::Debug for CredentialHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[sha256]")
+    }
+}
+
+/// A credential just made. Its text is handed out once.
+pub(super) struct Fresh {
+    pub(super) text: SecretString,
+    pub(super) prefix: String,
+    pub(super) hash: CredentialHash,
+}
+
+impl Fresh {
+    /// A new random credential of an opaque `form`.
+    pub(super) fn new(form: Form) -> Self {
+        let mut random = [0; 32];
+        rand::rng().fill_bytes(&mut random);
+        let text = format!("{}{}", form.label(), URL_SAFE_NO_PAD.encode(random));
+        Self {
+            prefix: text.chars().take(PREFIX_LEN).collect(),
+            hash: CredentialHash::of(&text),
+            text: text.into(),
+        }
+    }
+}
+
+/// Whether `text` has the form of an admin token: `a2aa_` and 43 base64url characters.
+pub fn is_admin_token(text: &str) -> bool {
+    Form::of(text) == Some(Form::Admin)
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::ExposeSecret;
+
+    use super::*;
+
+    fn random() -> String {
+        "x-_9".repeat(11)[..43].to_owned()
+    }
+
+    fn form(field: &str) -> Result<Form, Unreadable> {
+        Credential::parse(field.as_bytes()).map(|credential| credential.form)
+    }
+
+    #[test]
+    fn forms_are_told_apart() {
+        let random = random();
+        for (label, expected) in [
+            ("a2aw_", Form::Workspace),
+            ("", Form::Workspace),
+            ("a2ao_", Form::Org),
+            ("a2aa_", Form::Admin),
+            ("a2ae_", Form::Enrolment),
+            ("e30.e30.", Form::Jwt),
+        ] {
+            assert_eq!(form(&format!("Bearer {label}{random}")), Ok(expected));
+            assert_eq!(form(&format!("bEARER   {label}{random} ")), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn anything_but_one_bearer_credential_is_unreadable() {
+        let random = random();
+        for field in [
+            String::new(),
+            "Bearer".into(),
+            "Bearer ".into(),
+            format!("Basic {random}"),
+            random.clone(),
+            format!("Bearer {random}x"),
+            format!("Bearer a2ax_{random}"),
+            format!("Bearer {random} {random}"),
+            format!("Bearer {random},Bearer {random}"),
+            format!("Bearer\t{random}"),
+            format!("Bearer a2aw_{}=", &random[1..]),
+            "Bearer a.b".into(),
+            "Bearer a.b.c.d".into(),
+        ] {
+            assert_eq!(form(&field), Err(Unreadable), "{field}");
+        }
+        assert_eq!(
+            Credential::parse(b"Bearer \xff.\xff.\xff").map(|c| c.form),
+            Err(Unreadable)
+        );
+    }
+
+    #[test]
+    fn what_is_made_can_be_presented() {
+        for made in [Form::Admin, Form::Enrolment, Form::Org, Form::Workspace] {
+            let fresh = Fresh::new(made);
+            let text = fresh.text.expose_secret();
+            assert_eq!(form(&format!("Bearer {text}")), Ok(made));
+            assert_eq!(CredentialHash::of(text), fresh.hash);
+            assert_eq!(fresh.prefix, text[..8]);
+            assert_eq!(
+                CredentialHash::from_hex(&fresh.hash.to_hex()),
+                Some(fresh.hash)
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_secret_is_printed() {
+        let field = format!("Bearer a2aw_{}", random());
+        let credential = Credential::parse(field.as_bytes()).unwrap();
+        assert_eq!(
+            format!("{credential:?}"),
+            "Credential { form: Workspace, .. }"
+        );
+        assert_eq!(format!("{:?}", credential.hash()), "[sha256]");
+    }
+}

@@ -1,0 +1,501 @@
+//! The tables of opaque tokens: `workspace_auth_tokens`, `enrolment_tokens`, `org_tokens`,
+//! `admin_tokens`. The only file with SQL that touches them. What is stored is the SHA-256; a token
+//! is shown once, by whoever made it.
+
+use secrecy::SecretString;
+use sqlx::Row;
+use sqlx::any::AnyRow;
+
+use super::credential::{CredentialHash, Form, Fresh};
+use super::{Identity, Proof, now_ms};
+use crate::coherence::Invalidation;
+use crate::db::Db;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+
+/// Live tokens of one workspace, or of one org, at most (contract §8.2).
+pub const LIVE_TOKENS_MAX: i64 = 50;
+
+/// How long an enrolment token waits for its agent.
+const ENROLMENT_TTL_MS: i64 = 24 * 3600 * 1000;
+
+/// The row that the first starts of several replicas meet at. Not the form of a hash, so it is no
+/// token's.
+const FIRST_START: &str = "first-start";
+
+// A removed workspace's tokens prove nothing, whether or not they were revoked: hence the join.
+const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at \
+    FROM workspace_auth_tokens t JOIN workspaces w ON w.id = t.workspace_id \
+    WHERE t.token_hash = $1 AND t.revoked_at IS NULL AND w.status <> 'removed'";
+const FIND_ENROLMENT: &str = "SELECT t.workspace_id \
+    FROM enrolment_tokens t JOIN workspaces w ON w.id = t.workspace_id \
+    WHERE t.token_hash = $1 AND t.redeemed_at IS NULL AND t.expires_at > $2 AND w.status <> 'removed'";
+const FIND_ORG: &str = "SELECT org FROM org_tokens WHERE token_hash = $1 AND revoked_at IS NULL";
+const FIND_ADMIN: &str = "SELECT token_hash FROM admin_tokens WHERE token_hash = $1";
+
+// Changes nothing, but holds the row until the transaction ends: two that issue a token for the same
+// workspace take turns, and neither meets its removal.
+const HOLD_WORKSPACE: &str =
+    "UPDATE workspaces SET updated_at = updated_at WHERE id = $1 AND status <> 'removed'";
+const COUNT_WORKSPACE: &str =
+    "SELECT COUNT(*) FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL";
+const INSERT_WORKSPACE: &str = "INSERT INTO workspace_auth_tokens \
+    (id, workspace_id, token_hash, prefix, created_at) VALUES ($1, $2, $3, $4, $5)";
+const LIST_WORKSPACE: &str = "SELECT id, prefix, CAST(NULL AS TEXT), created_at, last_used_at \
+    FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL AND id > $2 \
+    ORDER BY id LIMIT $3";
+// Idempotent: whoever lost the first answer repeats it, and the replicas are told again.
+const REVOKE_WORKSPACE: &str = "UPDATE workspace_auth_tokens \
+    SET revoked_at = COALESCE(revoked_at, $3) WHERE workspace_id = $1 AND id = $2 \
+    RETURNING token_hash";
+const NOTE_USE: &str = "UPDATE workspace_auth_tokens SET last_used_at = $2 WHERE id = $1";
+
+const INSERT_ENROLMENT: &str = "INSERT INTO enrolment_tokens \
+    (token_hash, workspace_id, created_at, expires_at) VALUES ($1, $2, $3, $4)";
+const REDEEM_ENROLMENT: &str = "UPDATE enrolment_tokens SET redeemed_at = $2 \
+    WHERE token_hash = $1 AND redeemed_at IS NULL AND expires_at > $2";
+const RESTORE_ENROLMENT: &str =
+    "UPDATE enrolment_tokens SET redeemed_at = NULL WHERE token_hash = $1";
+
+// One statement: two at the same moment may pass the limit by one, which harms nobody.
+const INSERT_ORG: &str = "INSERT INTO org_tokens (id, org, token_hash, prefix, note, created_at) \
+    SELECT $1, $2, $3, $4, $5, $6 \
+    WHERE (SELECT COUNT(*) FROM org_tokens WHERE org = $2 AND revoked_at IS NULL) < $7";
+const LIST_ORG: &str = "SELECT id, prefix, note, created_at, CAST(NULL AS BIGINT) \
+    FROM org_tokens WHERE org = $1 AND revoked_at IS NULL AND id > $2 ORDER BY id LIMIT $3";
+const REVOKE_ORG: &str = "UPDATE org_tokens SET revoked_at = COALESCE(revoked_at, $3) \
+    WHERE org = $1 AND id = $2 RETURNING token_hash";
+
+const HOLD_FIRST_START: &str = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, $2) \
+    ON CONFLICT (token_hash) DO UPDATE SET created_at = excluded.created_at";
+const COUNT_ADMIN: &str = "SELECT COUNT(*) FROM admin_tokens WHERE token_hash <> $1";
+const INSERT_ADMIN: &str = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, $2)";
+
+/// A token just made. Its text is in no other place.
+#[derive(Debug)]
+pub struct IssuedToken {
+    /// The token, to be shown once.
+    pub token: SecretString,
+    /// Its name, by which it is revoked.
+    pub token_id: String,
+    /// Its first 8 characters.
+    pub prefix: String,
+    /// Milliseconds since 1970.
+    pub created_at: i64,
+}
+
+/// A live token, as lists show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRow {
+    /// Its name. Ordered by time.
+    pub token_id: String,
+    /// Its first 8 characters.
+    pub prefix: String,
+    /// What its maker wrote, for tokens of an org.
+    pub note: Option<String>,
+    /// Milliseconds since 1970.
+    pub created_at: i64,
+    /// Milliseconds since 1970, within some minutes; not kept for tokens of an org.
+    pub last_used_at: Option<i64>,
+}
+
+/// A live token of a workspace, as authentication needs it.
+pub(super) struct Found {
+    pub(super) token_id: String,
+    pub(super) workspace: WorkspaceId,
+    pub(super) last_used_at: Option<i64>,
+}
+
+/// What became of a wish for a token.
+enum Issue {
+    Done,
+    NoWorkspace,
+    Full,
+}
+
+/// The four tables.
+pub(super) struct Tokens {
+    db: Db,
+}
+
+impl Tokens {
+    pub(super) fn new(db: Db) -> Self {
+        Self { db }
+    }
+
+    pub(super) async fn find_workspace(
+        &self,
+        hash: CredentialHash,
+    ) -> Result<Option<Found>, Unavailable> {
+        let work = async {
+            let query = sqlx::query(FIND_WORKSPACE).bind(hash.to_hex());
+            let row = query.fetch_optional(self.db.pool()).await?;
+            row.map(|row| {
+                Ok(Found {
+                    token_id: row.try_get(0)?,
+                    workspace: workspace_id(&row, 1)?,
+                    last_used_at: row.try_get(2)?,
+                })
+            })
+            .transpose()
+        };
+        self.db.run("find_token", work).await
+    }
+
+    pub(super) async fn find_enrolment(
+        &self,
+        hash: CredentialHash,
+        now: i64,
+    ) -> Result<Option<WorkspaceId>, Unavailable> {
+        let work = async {
+            let query = sqlx::query(FIND_ENROLMENT).bind(hash.to_hex()).bind(now);
+            let row = query.fetch_optional(self.db.pool()).await?;
+            row.map(|row| workspace_id(&row, 0)).transpose()
+        };
+        self.db.run("find_enrolment", work).await
+    }
+
+    pub(super) async fn find_org(
+        &self,
+        hash: CredentialHash,
+    ) -> Result<Option<String>, Unavailable> {
+        let query = sqlx::query_scalar(FIND_ORG).bind(hash.to_hex());
+        let work = async { query.fetch_optional(self.db.pool()).await };
+        self.db.run("find_org_token", work).await
+    }
+
+    pub(super) async fn is_admin(&self, hash: CredentialHash) -> Result<bool, Unavailable> {
+        let query = sqlx::query(FIND_ADMIN).bind(hash.to_hex());
+        let work = async { query.fetch_optional(self.db.pool()).await };
+        let row = self.db.run("find_admin_token", work).await?;
+        Ok(row.is_some())
+    }
+
+    pub(super) async fn note_use(&self, token_id: &str, now: i64) -> Result<(), Unavailable> {
+        let query = sqlx::query(NOTE_USE).bind(token_id).bind(now);
+        let work = async { query.execute(self.db.pool()).await };
+        self.db.run("note_use", work).await.map(|_| ())
+    }
+
+    /// One admin token, if there is none: whoever holds the first-start row decides.
+    pub(super) async fn create_first_admin(
+        &self,
+        now: i64,
+    ) -> Result<Option<SecretString>, Unavailable> {
+        let fresh = Fresh::new(Form::Admin);
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            let hold = sqlx::query(HOLD_FIRST_START).bind(FIRST_START).bind(now);
+            hold.execute(&mut *tx).await?;
+            let count = sqlx::query_scalar(COUNT_ADMIN).bind(FIRST_START);
+            let there: i64 = count.fetch_one(&mut *tx).await?;
+            if there == 0 {
+                let insert = sqlx::query(INSERT_ADMIN).bind(fresh.hash.to_hex()).bind(now);
+                insert.execute(&mut *tx).await?;
+            }
+            tx.commit().await?;
+            Ok(there == 0)
+        };
+        let made = self.db.run("first_admin_token", work).await?;
+        Ok(made.then_some(fresh.text))
+    }
+
+    /// A token for `workspace`, if it has fewer than `live_max` live ones.
+    async fn issue_workspace(
+        &self,
+        workspace: &WorkspaceId,
+        token: &IssuedToken,
+        hash: CredentialHash,
+        live_max: i64,
+    ) -> Result<Issue, Unavailable> {
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            let hold = sqlx::query(HOLD_WORKSPACE).bind(workspace.as_str());
+            if hold.execute(&mut *tx).await?.rows_affected() == 0 {
+                return Ok(Issue::NoWorkspace);
+            }
+            let count = sqlx::query_scalar(COUNT_WORKSPACE).bind(workspace.as_str());
+            let live: i64 = count.fetch_one(&mut *tx).await?;
+            if live >= live_max {
+                return Ok(Issue::Full);
+            }
+            sqlx::query(INSERT_WORKSPACE)
+                .bind(token.token_id.as_str())
+                .bind(workspace.as_str())
+                .bind(hash.to_hex())
+                .bind(token.prefix.as_str())
+                .bind(token.created_at)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(Issue::Done)
+        };
+        self.db.run("issue_token", work).await
+    }
+
+    /// The live tokens of a workspace or an org, by the text that lists them.
+    async fn list(
+        &self,
+        text: &'static str,
+        owner: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, Unavailable> {
+        let work = async {
+            let query = sqlx::query(text)
+                .bind(owner)
+                .bind(after)
+                .bind(i64::from(limit));
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter().map(token_row).collect()
+        };
+        self.db.run("list_tokens", work).await
+    }
+
+    /// The hash of the token that is now revoked, by the text that does it.
+    async fn revoke(
+        &self,
+        text: &'static str,
+        owner: &str,
+        token_id: &str,
+    ) -> Result<Option<String>, Unavailable> {
+        let query = sqlx::query_scalar(text)
+            .bind(owner)
+            .bind(token_id)
+            .bind(now_ms());
+        let work = async { query.fetch_optional(self.db.pool()).await };
+        self.db.run("revoke_token", work).await
+    }
+}
+
+impl Identity {
+    /// A new token of `workspace`.
+    ///
+    /// # Errors
+    /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `workspace_not_found` when it does not
+    /// exist or was removed.
+    pub async fn issue_workspace_token(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<IssuedToken, Rejection> {
+        let issued = self.issue_below(workspace, LIVE_TOKENS_MAX).await?;
+        issued.ok_or_else(|| too_many("workspace"))
+    }
+
+    /// The first token of `workspace`, or `None` if it has a live one. Of several at the same moment
+    /// one gets it.
+    ///
+    /// # Errors
+    /// `workspace_not_found` when it does not exist or was removed.
+    pub async fn issue_first_workspace_token(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<Option<IssuedToken>, Rejection> {
+        self.issue_below(workspace, 1).await
+    }
+
+    async fn issue_below(
+        &self,
+        workspace: &WorkspaceId,
+        live_max: i64,
+    ) -> Result<Option<IssuedToken>, Rejection> {
+        let (token, hash) = fresh(Form::Workspace);
+        let issue = self.tokens.issue_workspace(workspace, &token, hash, live_max);
+        match issue.await? {
+            Issue::Done => Ok(Some(token)),
+            Issue::Full => Ok(None),
+            Issue::NoWorkspace => Err(Rejection::new(
+                Reason::WorkspaceNotFound,
+                "there is no such workspace, or it was removed; create it with POST /workspaces",
+            )),
+        }
+    }
+
+    /// How many live tokens `workspace` has.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn live_token_count(&self, workspace: &WorkspaceId) -> Result<u64, Unavailable> {
+        let query = sqlx::query_scalar(COUNT_WORKSPACE).bind(workspace.as_str());
+        let work = async { query.fetch_one(self.tokens.db.pool()).await };
+        let live: i64 = self.tokens.db.run("count_tokens", work).await?;
+        Ok(u64::try_from(live).unwrap_or(0))
+    }
+
+    /// Live tokens of `workspace` after the token id `after` (empty: from the first), oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn list_workspace_tokens(
+        &self,
+        workspace: &WorkspaceId,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, Unavailable> {
+        self.tokens
+            .list(LIST_WORKSPACE, workspace.as_str(), after, limit)
+            .await
+    }
+
+    /// Ends a token of `workspace`, here at once and on every replica within a second. Repeating it
+    /// is harmless. `false`: the workspace never had such a token.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_workspace_token(
+        &self,
+        workspace: &WorkspaceId,
+        token_id: &str,
+    ) -> Result<bool, Unavailable> {
+        self.revoke(REVOKE_WORKSPACE, workspace.as_str(), token_id)
+            .await
+    }
+
+    /// A token for the one registration of `workspace`, good for 24 h.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn issue_enrolment(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<SecretString, Unavailable> {
+        let fresh = Fresh::new(Form::Enrolment);
+        let now = now_ms();
+        let query = sqlx::query(INSERT_ENROLMENT)
+            .bind(fresh.hash.to_hex())
+            .bind(workspace.as_str())
+            .bind(now)
+            .bind(now + ENROLMENT_TTL_MS);
+        let work = async { query.execute(self.tokens.db.pool()).await };
+        self.tokens.db.run("issue_enrolment", work).await?;
+        Ok(fresh.text)
+    }
+
+    /// Uses up the enrolment token behind `proof`. Of several at the same moment one gets `true`.
+    /// A proof by another credential has nothing to use up and is `true`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn redeem_enrolment(&self, proof: &Proof) -> Result<bool, Unavailable> {
+        let Some(hash) = proof.hash else {
+            return Ok(true);
+        };
+        let query = sqlx::query(REDEEM_ENROLMENT)
+            .bind(hash.to_hex())
+            .bind(now_ms());
+        let work = async { query.execute(self.tokens.db.pool()).await };
+        let done = self.tokens.db.run("redeem_enrolment", work).await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Gives an enrolment token back whose registration failed after it was redeemed.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; an operator then has to issue a workspace token.
+    pub async fn restore_enrolment(&self, proof: &Proof) -> Result<(), Unavailable> {
+        let Some(hash) = proof.hash else {
+            return Ok(());
+        };
+        let query = sqlx::query(RESTORE_ENROLMENT).bind(hash.to_hex());
+        let work = async { query.execute(self.tokens.db.pool()).await };
+        let done = self.tokens.db.run("restore_enrolment", work).await;
+        done.map(|_| ())
+    }
+
+    /// A new token of `org`, with a note of what it is for.
+    ///
+    /// # Errors
+    /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already.
+    pub async fn issue_org_token(
+        &self,
+        org: &str,
+        note: Option<&str>,
+    ) -> Result<IssuedToken, Rejection> {
+        let (token, hash) = fresh(Form::Org);
+        let query = sqlx::query(INSERT_ORG)
+            .bind(token.token_id.clone())
+            .bind(org)
+            .bind(hash.to_hex())
+            .bind(token.prefix.clone())
+            .bind(note)
+            .bind(token.created_at)
+            .bind(LIVE_TOKENS_MAX);
+        let work = async { query.execute(self.tokens.db.pool()).await };
+        let done = self.tokens.db.run("issue_org_token", work).await?;
+        if done.rows_affected() == 0 {
+            return Err(too_many("org"));
+        }
+        Ok(token)
+    }
+
+    /// Live tokens of `org` after the token id `after` (empty: from the first), oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn list_org_tokens(
+        &self,
+        org: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, Unavailable> {
+        self.tokens.list(LIST_ORG, org, after, limit).await
+    }
+
+    /// Ends a token of `org`, likewise.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_org_token(&self, org: &str, token_id: &str) -> Result<bool, Unavailable> {
+        self.revoke(REVOKE_ORG, org, token_id).await
+    }
+
+    async fn revoke(
+        &self,
+        text: &'static str,
+        owner: &str,
+        token_id: &str,
+    ) -> Result<bool, Unavailable> {
+        let Some(hash) = self.tokens.revoke(text, owner, token_id).await? else {
+            return Ok(false);
+        };
+        self.coherence
+            .invalidate(Invalidation::Credential(hash))
+            .await;
+        Ok(true)
+    }
+}
+
+fn fresh(form: Form) -> (IssuedToken, CredentialHash) {
+    let fresh = Fresh::new(form);
+    let token = IssuedToken {
+        token: fresh.text,
+        token_id: uuid::Uuid::now_v7().to_string(),
+        prefix: fresh.prefix,
+        created_at: now_ms(),
+    };
+    (token, fresh.hash)
+}
+
+fn too_many(owner: &str) -> Rejection {
+    Rejection::new(
+        Reason::Conflict,
+        format!("the {owner} has {LIVE_TOKENS_MAX} live tokens; revoke one that is no longer used"),
+    )
+    .fact("limit", LIVE_TOKENS_MAX)
+}
+
+fn token_row(row: &AnyRow) -> Result<TokenRow, sqlx::Error> {
+    Ok(TokenRow {
+        token_id: row.try_get(0)?,
+        prefix: row.try_get(1)?,
+        note: row.try_get(2)?,
+        created_at: row.try_get(3)?,
+        last_used_at: row.try_get(4)?,
+    })
+}
+
+fn workspace_id(row: &AnyRow, column: usize) -> Result<WorkspaceId, sqlx::Error> {
+    let text: String = row.try_get(column)?;
+    WorkspaceId::parse(&text).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}

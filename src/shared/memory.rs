@@ -1,0 +1,293 @@
+//! Shared state in process, for a single gateway. Lost at its end, as everything here may be.
+//!
+//! Bounded by entries and by bytes. What has lapsed is never read, and every write first removes it;
+//! if the store is full of what still lives, new keys are refused rather than old ones forgotten: a
+//! forgotten revocation or claim would widen access.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::subscription::{Feed, Subscription};
+use crate::store::Cause;
+
+/// Keys at once.
+const ENTRIES_MAX: usize = 1_000_000;
+
+/// Bytes of keys and values at once: 256 MiB.
+const BYTES_MAX: usize = 256 << 20;
+
+/// Lapsed keys that one write removes at most, so that no caller pays for everyone's.
+const SWEEP_MAX: usize = 128;
+
+/// The store holds as much as it may.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the in-process store is full; put `stores.shared` on Redis")]
+struct Full;
+
+/// Only a counter can be incremented.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the key does not hold a counter")]
+struct NotACounter;
+
+#[derive(Default)]
+pub(super) struct Memory(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<Arc<str>, Entry>,
+    /// Those entries that lapse, soonest first.
+    lapsing: BTreeSet<(Instant, Arc<str>)>,
+    bytes: usize,
+    channels: HashMap<&'static str, Vec<Weak<Feed>>>,
+    watches: Vec<(Vec<String>, Weak<Feed>)>,
+}
+
+struct Entry {
+    value: String,
+    lapses_at: Option<Instant>,
+}
+
+impl Memory {
+    pub(super) fn get(&self, key: &str) -> Option<String> {
+        let now = Instant::now();
+        self.state().live(key, now).map(|entry| entry.value.clone())
+    }
+
+    pub(super) fn get_many(&self, keys: &[&str]) -> Vec<Option<String>> {
+        let now = Instant::now();
+        let state = self.state();
+        keys.iter()
+            .map(|key| state.live(key, now).map(|entry| entry.value.clone()))
+            .collect()
+    }
+
+    pub(super) fn get_with_ttl(&self, key: &str) -> Option<(String, Option<Duration>)> {
+        let now = Instant::now();
+        let state = self.state();
+        let entry = state.live(key, now)?;
+        let ttl = entry.lapses_at.map(|at| at.saturating_duration_since(now));
+        Some((entry.value.clone(), ttl))
+    }
+
+    pub(super) fn set(&self, key: &str, value: &str, ttl: Option<Duration>) -> Result<(), Cause> {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.sweep(now);
+        state.put(key, value.to_owned(), ttl.and_then(|ttl| lapse(now, ttl)))
+    }
+
+    pub(super) fn set_if_absent(
+        &self,
+        key: &str,
+        value: &str,
+        ttl: Duration,
+    ) -> Result<bool, Cause> {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.sweep(now);
+        if state.live(key, now).is_some() {
+            return Ok(false);
+        }
+        state.put(key, value.to_owned(), lapse(now, ttl))?;
+        Ok(true)
+    }
+
+    pub(super) fn delete(&self, keys: &[&str]) {
+        let mut state = self.state();
+        state.sweep(Instant::now());
+        for key in keys {
+            state.remove(key);
+        }
+    }
+
+    pub(super) fn increment(&self, key: &str, ttl: Duration) -> Result<i64, Cause> {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.sweep(now);
+        let (count, lapses_at) = match state.live(key, now) {
+            None => (0, lapse(now, ttl)),
+            Some(entry) => {
+                let count: i64 = entry.value.parse().map_err(|_| cause(NotACounter))?;
+                (count, entry.lapses_at)
+            }
+        };
+        let count = count.checked_add(1).ok_or_else(|| cause(NotACounter))?;
+        state.put(key, count.to_string(), lapses_at)?;
+        Ok(count)
+    }
+
+    pub(super) fn publish(&self, channel: &str, message: &str) {
+        let mut state = self.state();
+        let Some(feeds) = state.channels.get_mut(channel) else {
+            return;
+        };
+        feeds.retain(|feed| {
+            let feed = feed.upgrade();
+            feed.iter()
+                .for_each(|feed| feed.message(message.to_owned()));
+            feed.is_some()
+        });
+    }
+
+    pub(super) fn subscribe(&self, channel: &'static str) -> Subscription {
+        let feed = Arc::new(Feed::default());
+        feed.up();
+        let mut state = self.state();
+        let feeds = state.channels.entry(channel).or_default();
+        feeds.retain(|feed| feed.strong_count() > 0);
+        feeds.push(Arc::downgrade(&feed));
+        Subscription::direct(feed)
+    }
+
+    pub(super) fn watch(&self, prefixes: Vec<String>) -> Subscription {
+        let feed = Arc::new(Feed::default());
+        feed.up();
+        let mut state = self.state();
+        state.watches.retain(|(_, feed)| feed.strong_count() > 0);
+        state.watches.push((prefixes, Arc::downgrade(&feed)));
+        Subscription::direct(feed)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each step leaves the state whole, so a panic elsewhere cannot have broken it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn live(&self, key: &str, now: Instant) -> Option<&Entry> {
+        self.entries
+            .get(key)
+            .filter(|entry| entry.lapses_at.is_none_or(|at| now < at))
+    }
+
+    fn put(&mut self, key: &str, value: String, lapses_at: Option<Instant>) -> Result<(), Cause> {
+        let old_value = self.entries.get(key).map(|entry| entry.value.len());
+        let old_bytes = old_value.map_or(0, |value| key.len() + value);
+        let bytes = self.bytes - old_bytes + key.len() + value.len();
+        if BYTES_MAX < bytes || (old_value.is_none() && ENTRIES_MAX <= self.entries.len()) {
+            return Err(cause(Full));
+        }
+        self.take(key);
+        let shared: Arc<str> = key.into();
+        if let Some(at) = lapses_at {
+            self.lapsing.insert((at, shared.clone()));
+        }
+        self.entries.insert(shared, Entry { value, lapses_at });
+        self.bytes = bytes;
+        self.tell(key);
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &str) {
+        if self.take(key) {
+            self.tell(key);
+        }
+    }
+
+    fn take(&mut self, key: &str) -> bool {
+        let Some((key, entry)) = self.entries.remove_entry(key) else {
+            return false;
+        };
+        self.bytes -= key.len() + entry.value.len();
+        if let Some(at) = entry.lapses_at {
+            self.lapsing.remove(&(at, key));
+        }
+        true
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        for _ in 0..SWEEP_MAX {
+            match self.lapsing.first() {
+                Some((at, key)) if *at <= now => {
+                    let key = key.clone();
+                    self.remove(&key);
+                }
+                _ => break,
+            }
+        }
+    }
+
+    fn tell(&self, key: &str) {
+        for (prefixes, feed) in &self.watches {
+            if prefixes.iter().any(|prefix| key.starts_with(prefix))
+                && let Some(feed) = feed.upgrade()
+            {
+                feed.message(key.to_owned());
+            }
+        }
+    }
+}
+
+/// When it lapses. A time beyond the clock's range never comes.
+fn lapse(now: Instant, ttl: Duration) -> Option<Instant> {
+    now.checked_add(ttl.max(Duration::from_millis(1)))
+}
+
+fn cause(error: impl std::error::Error + Send + Sync + 'static) -> Cause {
+    Arc::new(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn lapsed_keys_are_not_read_and_the_next_write_removes_them() {
+        let memory = Memory::default();
+        memory.set("lease", "up", Some(SECOND)).unwrap();
+        memory.set("fact", "stays", None).unwrap();
+        assert_eq!(
+            memory.get_with_ttl("lease"),
+            Some(("up".into(), Some(SECOND)))
+        );
+        tokio::time::advance(SECOND).await;
+        assert_eq!(memory.get("lease"), None);
+        assert_eq!(memory.state().entries.len(), 2);
+        memory.set("other", "x", None).unwrap();
+        assert_eq!(memory.state().entries.len(), 2);
+        assert!(memory.state().lapsing.is_empty());
+        assert_eq!(memory.get_with_ttl("fact"), Some(("stays".into(), None)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn overwriting_leaves_nothing_behind() {
+        let memory = Memory::default();
+        for round in 0..1_000_u64 {
+            let ttl = Some(SECOND + Duration::from_millis(round));
+            memory.set("lease", "value", ttl).unwrap();
+        }
+        assert_eq!(memory.state().lapsing.len(), 1);
+        assert_eq!(memory.state().bytes, "lease".len() + "value".len());
+        memory.delete(&["lease", "missing"]);
+        assert!(memory.state().lapsing.is_empty());
+        assert_eq!(memory.state().bytes, 0);
+    }
+
+    #[test]
+    fn a_full_store_refuses_new_bytes_and_keeps_the_old() {
+        let memory = Memory::default();
+        let big = "x".repeat(BYTES_MAX - 10);
+        memory.set("big", &big, None).unwrap();
+        assert!(memory.set("another", "12345678", None).is_err());
+        assert!(memory.increment("count", SECOND).is_ok());
+        memory.set("big", "small", None).unwrap();
+        assert!(memory.set("another", "12345678", None).is_ok());
+    }
+
+    #[test]
+    fn dropped_subscribers_are_forgotten() {
+        let memory = Memory::default();
+        drop(memory.subscribe("news"));
+        drop(memory.watch(vec!["ws:".to_owned()]));
+        let (_news, _watch) = (memory.subscribe("news"), memory.watch(Vec::new()));
+        let state = memory.state();
+        assert_eq!(state.channels["news"].len(), 1);
+        assert_eq!(state.watches.len(), 1);
+    }
+}

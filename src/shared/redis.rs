@@ -1,0 +1,444 @@
+//! Shared state on Redis 6 or later: the only Redis commands of the crate.
+//!
+//! One multiplexed connection serves all operations; it is made on first use and again after any
+//! doubt. Each subscription has a connection of its own, probed so that a dead one is known within
+//! 1 s: what relies on being told (caches of access) may not be older than that.
+//!
+//! Not `redis::aio::ConnectionManager`: it keeps a connection whose answers time out, so a network
+//! that swallows packets would cut us off until the kernel gives up, after a quarter of an hour.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::aio::{MultiplexedConnection, SendError};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _,
+    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, TlsCertificates, Value,
+    from_redis_value, pipe,
+};
+use tokio::sync::{Mutex, Notify};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::subscription::{Feed, Plan, Subscription};
+use crate::store::{Cause, InvalidUrl, TooSlow};
+
+/// TCP, TLS and the first commands of a connection.
+const CONNECT_MAX: Duration = Duration::from_secs(1);
+
+/// Time between two probes of a subscription's link; with [`PROBE_MAX`] below 1 s.
+const PROBE_EVERY: Duration = Duration::from_millis(400);
+
+/// How long the answer to a probe may take.
+const PROBE_MAX: Duration = Duration::from_millis(500);
+
+/// First and longest pause between two attempts to bring a link up.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Whether a question may be asked again when the connection breaks before its answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    /// It changes something.
+    Never,
+    /// It only reads. Servers drop idle connections, which must not fail a read.
+    Once,
+}
+
+pub(super) struct Redis {
+    client: Client,
+    timeout: Duration,
+    slot: Mutex<Slot>,
+}
+
+/// The connection for operations. Locked while connecting, so that one attempt serves all.
+#[derive(Default)]
+struct Slot {
+    connected: Option<Connected>,
+    /// The last failed attempt, for those who waited while it ran.
+    failed: Option<(Instant, Cause)>,
+}
+
+#[derive(Clone)]
+struct Connected {
+    connection: MultiplexedConnection,
+    /// Set by whoever finds out first: the driver, or an operation without an answer.
+    gone: Arc<AtomicBool>,
+}
+
+impl Redis {
+    pub(super) fn open(url: &str, timeout: Duration) -> Result<Self, InvalidUrl> {
+        Ok(Self {
+            client: client(url)?,
+            timeout,
+            slot: Mutex::default(),
+        })
+    }
+
+    pub(super) async fn get(&self, key: &str) -> Result<Option<String>, Cause> {
+        self.one(pipe().cmd("GET").arg(key), Repeat::Once).await
+    }
+
+    pub(super) async fn get_many(&self, keys: &[&str]) -> Result<Vec<Option<String>>, Cause> {
+        self.one(pipe().cmd("MGET").arg(keys), Repeat::Once).await
+    }
+
+    pub(super) async fn get_with_ttl(
+        &self,
+        key: &str,
+    ) -> Result<Option<(String, Option<Duration>)>, Cause> {
+        let mut both = pipe();
+        both.atomic().cmd("GET").arg(key).cmd("PTTL").arg(key);
+        let (value, ttl): (Option<String>, i64) = self.ask(&both, Repeat::Once).await?;
+        // Negative: it has no time to live.
+        let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
+        Ok(value.map(|value| (value, ttl)))
+    }
+
+    pub(super) async fn set(
+        &self,
+        key: &str,
+        value: &str,
+        ttl: Option<Duration>,
+    ) -> Result<(), Cause> {
+        let mut set = pipe();
+        set.cmd("SET").arg(key).arg(value);
+        if let Some(ttl) = ttl {
+            set.arg("PX").arg(milliseconds(ttl));
+        }
+        self.one(&set, Repeat::Never).await
+    }
+
+    pub(super) async fn set_if_absent(
+        &self,
+        key: &str,
+        value: &str,
+        ttl: Duration,
+    ) -> Result<bool, Cause> {
+        let mut set = pipe();
+        set.cmd("SET").arg(key).arg(value).arg("NX");
+        set.arg("PX").arg(milliseconds(ttl));
+        let written: Option<String> = self.one(&set, Repeat::Never).await?;
+        Ok(written.is_some())
+    }
+
+    pub(super) async fn delete(&self, keys: &[&str]) -> Result<(), Cause> {
+        self.one(pipe().cmd("DEL").arg(keys), Repeat::Never).await
+    }
+
+    pub(super) async fn increment(&self, key: &str, ttl: Duration) -> Result<i64, Cause> {
+        let mut increment = pipe();
+        // Not `PEXPIRE … NX`, which needs Redis 7.
+        increment.atomic().cmd("SET").arg(key).arg(0).arg("NX");
+        increment.arg("PX").arg(milliseconds(ttl)).ignore();
+        increment.cmd("INCR").arg(key);
+        self.one(&increment, Repeat::Never).await
+    }
+
+    pub(super) async fn publish(&self, channel: &str, message: &str) -> Result<(), Cause> {
+        let mut publish = pipe();
+        publish.cmd("PUBLISH").arg(channel).arg(message);
+        self.one(&publish, Repeat::Never).await
+    }
+
+    pub(super) async fn ping(&self) -> Result<(), Cause> {
+        self.one(pipe().cmd("PING"), Repeat::Once).await
+    }
+
+    pub(super) fn subscribe(&self, channel: &'static str) -> Subscription {
+        let mut listen = pipe();
+        listen.cmd("SUBSCRIBE").arg(channel);
+        self.link(Some(listen))
+    }
+
+    pub(super) fn watch(&self, prefixes: Vec<String>) -> Subscription {
+        let prefixes = disjoint(prefixes);
+        // Without a prefix the server would tell of every key there is.
+        let listen = (!prefixes.is_empty()).then(|| {
+            let mut track = pipe();
+            track.cmd("CLIENT").arg("TRACKING").arg("ON").arg("BCAST");
+            for prefix in &prefixes {
+                track.arg("PREFIX").arg(prefix);
+            }
+            track
+        });
+        self.link(listen)
+    }
+
+    fn link(&self, listen: Option<Pipeline>) -> Subscription {
+        let feed = Arc::new(Feed::default());
+        let plan: Plan = Box::pin(keep_up(self.client.clone(), listen, feed.clone()));
+        Subscription::linked(feed, plan)
+    }
+
+    /// Asks for one value.
+    async fn one<T: FromRedisValue>(&self, query: &Pipeline, repeat: Repeat) -> Result<T, Cause> {
+        let (value,): (T,) = self.ask(query, repeat).await?;
+        Ok(value)
+    }
+
+    async fn ask<T: FromRedisValue>(&self, query: &Pipeline, repeat: Repeat) -> Result<T, Cause> {
+        let deadline = Instant::now() + self.timeout;
+        let mut repeats = usize::from(repeat == Repeat::Once);
+        loop {
+            let mut connected = timeout_at(deadline, self.connected())
+                .await
+                .map_err(|_| self.too_slow())??;
+            let answer = query.query_async(&mut connected.connection);
+            let Ok(answer) = timeout_at(deadline, answer).await else {
+                connected.gone.store(true, Ordering::Release);
+                return Err(self.too_slow());
+            };
+            match answer {
+                Ok(value) => return Ok(value),
+                Err(error) if is_lost(&error) => {
+                    connected.gone.store(true, Ordering::Release);
+                    if repeats == 0 {
+                        return Err(Arc::new(error));
+                    }
+                    repeats -= 1;
+                }
+                Err(error) => return Err(Arc::new(error)),
+            }
+        }
+    }
+
+    async fn connected(&self) -> Result<Connected, Cause> {
+        let asked = Instant::now();
+        let mut slot = self.slot.lock().await;
+        if let Some(connected) = &slot.connected
+            && !connected.gone.load(Ordering::Acquire)
+        {
+            return Ok(connected.clone());
+        }
+        slot.connected = None;
+        if let Some((at, cause)) = &slot.failed
+            && asked < *at
+        {
+            return Err(cause.clone());
+        }
+        let gone = Arc::new(AtomicBool::new(false));
+        let told = gone.clone();
+        let attempt = connect(&self.client, move |push| {
+            if push.kind == PushKind::Disconnection {
+                told.store(true, Ordering::Release);
+            }
+        });
+        match attempt.await {
+            Ok(connection) => {
+                let connected = Connected { connection, gone };
+                slot.connected = Some(connected.clone());
+                slot.failed = None;
+                Ok(connected)
+            }
+            Err(cause) => {
+                slot.failed = Some((Instant::now(), cause.clone()));
+                Err(cause)
+            }
+        }
+    }
+
+    fn too_slow(&self) -> Cause {
+        Arc::new(TooSlow(self.timeout))
+    }
+}
+
+async fn connect(
+    client: &Client,
+    pushed: impl Fn(PushInfo) + Send + Sync + 'static,
+) -> Result<MultiplexedConnection, Cause> {
+    // Every answer has the clock of who waits for it.
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_push_sender(move |push| {
+            pushed(push);
+            Ok::<(), SendError>(())
+        });
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    match timeout(CONNECT_MAX, connection).await {
+        Ok(connection) => connection.map_err(|error| Arc::new(error) as Cause),
+        Err(_) => Err(Arc::new(TooSlow(CONNECT_MAX))),
+    }
+}
+
+/// Keeps one subscription's link up. Ends when the subscription is dropped.
+async fn keep_up(client: Client, listen: Option<Pipeline>, feed: Arc<Feed>) {
+    let mut pause = PAUSE.0;
+    let mut told = false;
+    loop {
+        let gone = Arc::new(Notify::new());
+        match listening(&client, listen.as_ref(), &feed, &gone).await {
+            Ok(connection) => {
+                tracing::debug!("Subscribed to shared state");
+                feed.up();
+                let since = Instant::now();
+                let cause = watch_over(connection, &gone).await;
+                feed.down();
+                tracing::warn!(error = %cause, "Lost a subscription to shared state; reconnecting");
+                told = true;
+                if PAUSE.1 < since.elapsed() {
+                    pause = PAUSE.0;
+                }
+            }
+            Err(error) => {
+                if !told {
+                    tracing::warn!(%error, "Cannot subscribe to shared state; trying on");
+                }
+                told = true;
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}
+
+/// A connection on which the server has confirmed that it will tell us.
+async fn listening(
+    client: &Client,
+    listen: Option<&Pipeline>,
+    feed: &Arc<Feed>,
+    gone: &Arc<Notify>,
+) -> Result<MultiplexedConnection, Cause> {
+    let (feed, gone) = (feed.clone(), gone.clone());
+    let mut connection = connect(client, move |push| match push.kind {
+        PushKind::Disconnection => gone.notify_one(),
+        PushKind::Message => {
+            // Channel, then message.
+            if let Some(message) = push.data.into_iter().nth(1) {
+                feed.message(text(message));
+            }
+        }
+        PushKind::Invalidate => match push.data.into_iter().next() {
+            Some(Value::Array(keys)) => keys.into_iter().for_each(|key| feed.message(text(key))),
+            // The whole database was flushed.
+            _ => feed.gap(),
+        },
+        _ => {}
+    })
+    .await?;
+    if let Some(listen) = listen {
+        let confirmed = listen.query_async::<Value>(&mut connection);
+        timeout(CONNECT_MAX, confirmed)
+            .await
+            .map_err(|_| Arc::new(TooSlow(CONNECT_MAX)) as Cause)?
+            .map_err(|error| Arc::new(error) as Cause)?;
+    }
+    Ok(connection)
+}
+
+/// Waits until the link is lost, by the driver's word or by the silence after a probe.
+async fn watch_over(mut connection: MultiplexedConnection, gone: &Notify) -> Cause {
+    let probe = redis::cmd("PING");
+    loop {
+        tokio::select! {
+            () = gone.notified() => return Arc::new(std::io::Error::from(std::io::ErrorKind::ConnectionReset)),
+            () = tokio::time::sleep(PROBE_EVERY) => {}
+        }
+        match timeout(PROBE_MAX, probe.query_async::<Value>(&mut connection)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Arc::new(error),
+            Err(_) => return Arc::new(TooSlow(PROBE_MAX)),
+        }
+    }
+}
+
+/// Whether another connection may do better: this one is broken, or its server is not the one that
+/// takes writes (any more, or yet).
+fn is_lost(error: &RedisError) -> bool {
+    error.is_io_error()
+        || error.is_unrecoverable_error()
+        || matches!(error.code(), Some("READONLY" | "LOADING" | "MASTERDOWN"))
+}
+
+fn text(value: Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        other => from_redis_value(other).unwrap_or_default(),
+    }
+}
+
+fn milliseconds(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// Without those that another covers: the server refuses overlapping prefixes.
+fn disjoint(mut prefixes: Vec<String>) -> Vec<String> {
+    prefixes.sort_unstable();
+    prefixes.dedup_by(|longer, shorter| longer.starts_with(shorter.as_str()));
+    prefixes
+}
+
+fn client(text: &str) -> Result<Client, InvalidUrl> {
+    if !text.starts_with("redis://") && !text.starts_with("rediss://") {
+        return Err(invalid("write `memory`, `redis://HOST` or `rediss://HOST`"));
+    }
+    let mut url = url::Url::parse(text).map_err(|error| {
+        invalid(format!(
+            "not a URL ({error}); percent-encode special characters in the password"
+        ))
+    })?;
+    if url.fragment().is_some() {
+        return Err(invalid(
+            "certificates are always checked: instead of `#insecure` name the issuer, `?sslrootcert=FILE`",
+        ));
+    }
+    let issuer = take_issuer(&mut url)?;
+    let info = url
+        .into_connection_info()
+        .map_err(|error| invalid(format!("not a Redis URL: {error}")))?;
+    let settings = info
+        .redis_settings()
+        .clone()
+        .set_protocol(ProtocolVersion::RESP3);
+    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
+    build(info, text.starts_with("rediss://"), issuer)
+        .map_err(|error| invalid(format!("not a Redis URL: {error}")))
+}
+
+fn build(
+    info: ConnectionInfo,
+    tls: bool,
+    root_cert: Option<Vec<u8>>,
+) -> redis::RedisResult<Client> {
+    if !tls {
+        return Client::open(info);
+    }
+    // rustls panics without a provider, and Pingora installs its own only with the first listener.
+    pingora::tls::install_default_crypto_provider();
+    let client_tls = None;
+    Client::build_with_tls(
+        info,
+        TlsCertificates {
+            client_tls,
+            root_cert,
+        },
+    )
+}
+
+/// Takes `sslrootcert=FILE` (PEM; the name PostgreSQL uses) out of the URL and reads the file.
+fn take_issuer(url: &mut url::Url) -> Result<Option<Vec<u8>>, InvalidUrl> {
+    let (ours, rest): (Vec<_>, Vec<_>) = url
+        .query_pairs()
+        .into_owned()
+        .partition(|(key, _)| key == "sslrootcert");
+    url.set_query(None);
+    if !rest.is_empty() {
+        url.query_pairs_mut().extend_pairs(rest);
+    }
+    let Some((_, path)) = ours.into_iter().next() else {
+        return Ok(None);
+    };
+    std::fs::read(&path).map(Some).map_err(|error| InvalidUrl {
+        source: Some(Arc::new(error)),
+        ..invalid(format!("`sslrootcert`: cannot read `{path}`"))
+    })
+}
+
+fn invalid(problem: impl Into<String>) -> InvalidUrl {
+    InvalidUrl {
+        key: "stores.shared",
+        problem: problem.into(),
+        source: None,
+    }
+}
