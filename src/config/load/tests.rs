@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use secrecy::ExposeSecret;
+use toml::{Table, Value};
 
 use super::*;
 
