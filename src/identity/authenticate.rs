@@ -146,7 +146,9 @@ impl Identity {
             Form::Workspace => {
                 let found = self.tokens.find_workspace(hash).await?.ok_or(unknown)?;
                 self.note_use(found.token_id, found.last_used_at);
-                let principal = Principal::Workspace { id: found.workspace };
+                let principal = Principal::Workspace {
+                    id: found.workspace,
+                };
                 (principal, CredentialKind::Workspace, None)
             }
             Form::Org => {

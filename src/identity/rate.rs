@@ -226,7 +226,9 @@ mod tests {
             assert_eq!(refused.reason, Reason::RateLimited);
         }
         rates.failures_exceeded(other).unwrap();
-        rates.failures_exceeded("::ffff:192.0.2.1".parse().unwrap()).unwrap();
+        rates
+            .failures_exceeded("::ffff:192.0.2.1".parse().unwrap())
+            .unwrap();
     }
 
     #[tokio::test]

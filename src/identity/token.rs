@@ -191,7 +191,9 @@ impl Tokens {
             let count = sqlx::query_scalar(COUNT_ADMIN).bind(FIRST_START);
             let there: i64 = count.fetch_one(&mut *tx).await?;
             if there == 0 {
-                let insert = sqlx::query(INSERT_ADMIN).bind(fresh.hash.to_hex()).bind(now);
+                let insert = sqlx::query(INSERT_ADMIN)
+                    .bind(fresh.hash.to_hex())
+                    .bind(now);
                 insert.execute(&mut *tx).await?;
             }
             tx.commit().await?;
@@ -301,7 +303,9 @@ impl Identity {
         live_max: i64,
     ) -> Result<Option<IssuedToken>, Rejection> {
         let (token, hash) = fresh(Form::Workspace);
-        let issue = self.tokens.issue_workspace(workspace, &token, hash, live_max);
+        let issue = self
+            .tokens
+            .issue_workspace(workspace, &token, hash, live_max);
         match issue.await? {
             Issue::Done => Ok(Some(token)),
             Issue::Full => Ok(None),

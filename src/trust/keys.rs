@@ -118,7 +118,8 @@ impl Keys {
         match write_new(&path) {
             Ok(()) => {}
             // Made earlier, or by another process just now.
-            Err(KeyError::File { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(KeyError::File { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {
+            }
             Err(error) => return Err(error),
         }
         Self::from_pkcs8(&read_der(&path)?).ok_or(KeyError::NotAKey { path })
@@ -255,7 +256,8 @@ fn write_new(path: &Path) -> Result<(), KeyError> {
 
 fn new_pem() -> Result<String, KeyError> {
     let pair = Ed25519KeyPair::generate().map_err(|_| KeyError::Generation)?;
-    let der: aws_lc_rs::encoding::Pkcs8V1Der<'_> = pair.as_der().map_err(|_| KeyError::Generation)?;
+    let der: aws_lc_rs::encoding::Pkcs8V1Der<'_> =
+        pair.as_der().map_err(|_| KeyError::Generation)?;
     // 48 to 85 bytes of DER: PEM lines have 64 characters.
     let text = STANDARD.encode(der.as_ref());
     let mut pem = format!("{PEM_BEGIN}\n");

@@ -1,0 +1,390 @@
+//! The room on real embedded stores.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+
+use super::*;
+use crate::rejection::{Reason, Rejection};
+use crate::shared::Shared;
+
+struct House {
+    identity: Identity,
+    keys: Arc<Keys>,
+    db: Db,
+    metrics: Arc<Metrics>,
+    config: Arc<Config>,
+    _dir: tempfile::TempDir,
+}
+
+impl House {
+    async fn new(admin: Option<&SecretString>, change: impl FnOnce(&mut Config)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config: Config = toml::from_str(include_str!("../../config/default.toml")).unwrap();
+        config.stores.sql = format!("sqlite:{}", dir.path().join("gw.db").display()).into();
+        change(&mut config);
+        let config = Arc::new(config);
+        let metrics = Arc::new(Metrics::new());
+        let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
+        db.migrate().await.unwrap();
+        let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
+        let coherence = Coherence::new(shared, db.is_embedded(), Arc::clone(&metrics));
+        let keys = Arc::new(Keys::load_or_create(dir.path()).unwrap());
+        let identity = Identity::new(
+            Arc::clone(&config),
+            db.clone(),
+            Arc::clone(&keys),
+            coherence,
+            Arc::clone(&metrics),
+            admin,
+        );
+        Self {
+            identity,
+            keys,
+            db,
+            metrics,
+            config,
+            _dir: dir,
+        }
+    }
+
+    async fn plain() -> Self {
+        Self::new(None, |_| {}).await
+    }
+
+    /// A row in the table of workspaces.
+    async fn workspace(&self, id: &str) -> WorkspaceId {
+        let text = "INSERT INTO workspaces (id, name, status, delivery_mode, liveness, created_at, \
+            updated_at) VALUES ($1, $1, 'online', 'push', 'heartbeat', 0, 0)";
+        let query = sqlx::query(text).bind(id.to_owned());
+        query.execute(self.db.pool()).await.unwrap();
+        WorkspaceId::parse(id).unwrap()
+    }
+
+    async fn remove(&self, id: &WorkspaceId) {
+        let query = sqlx::query("UPDATE workspaces SET status = 'removed' WHERE id = $1");
+        let query = query.bind(id.as_str().to_owned());
+        query.execute(self.db.pool()).await.unwrap();
+    }
+
+    async fn ask(&self, token: &str) -> Result<Arc<Proof>, Rejection> {
+        let field = format!("Bearer {token}");
+        self.identity.authenticate(Some(field.as_bytes())).await
+    }
+
+    async fn reason(&self, token: &str) -> Reason {
+        self.ask(token).await.unwrap_err().reason
+    }
+
+    fn canvas(&self, change: impl FnOnce(&mut serde_json::Value)) -> String {
+        let issuer = self.config.issuer();
+        let now = now_ms() / 1000;
+        let mut claims = json!({"iss": issuer, "aud": issuer, "sub": "ada", "iat": now, "nbf": now,
+            "exp": now + 60, "jti": "1", "scope": "a2a:canvas", "org": "acme"});
+        change(&mut claims);
+        self.keys.sign("a2a-canvas+jwt", &claims).unwrap()
+    }
+}
+
+fn text(token: &IssuedToken) -> &str {
+    token.token.expose_secret()
+}
+
+#[tokio::test]
+async fn a_workspace_token_proves_its_workspace_until_revoked() {
+    let house = House::plain().await;
+    let id = house.workspace("ws-1").await;
+    let token = house.identity.issue_workspace_token(&id).await.unwrap();
+    let proof = house.ask(text(&token)).await.unwrap();
+    assert_eq!(proof.principal, Principal::Workspace { id: id.clone() });
+    assert_eq!(proof.kind, CredentialKind::Workspace);
+    assert_eq!(proof.prefix, text(&token)[..8]);
+
+    let revoke = || house.identity.revoke_workspace_token(&id, &token.token_id);
+    assert!(revoke().await.unwrap());
+    assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
+    assert!(revoke().await.unwrap(), "repeating it is harmless");
+    let other = WorkspaceId::parse("ws-2").unwrap();
+    let foreign = house
+        .identity
+        .revoke_workspace_token(&other, &token.token_id);
+    assert!(!foreign.await.unwrap());
+}
+
+#[tokio::test]
+async fn steady_state_asks_no_store_and_a_crowd_asks_once() {
+    let house = House::plain().await;
+    let id = house.workspace("ws-1").await;
+    let token = house.identity.issue_workspace_token(&id).await.unwrap();
+    let before = house.metrics.store_operations();
+    let crowd = (0..50).map(|_| house.ask(text(&token)));
+    for proof in futures_of(crowd).await {
+        proof.unwrap();
+    }
+    assert_eq!(house.metrics.store_operations() - before, 1);
+    house.ask(text(&token)).await.unwrap();
+    assert_eq!(house.metrics.store_operations() - before, 1);
+}
+
+/// All at once, in one task each.
+async fn futures_of<F: Future>(all: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut all: Vec<_> = all.map(Box::pin).collect();
+    let mut done = Vec::new();
+    std::future::poll_fn(|cx| {
+        let mut i = 0;
+        while i < all.len() {
+            match all[i].as_mut().poll(cx) {
+                std::task::Poll::Ready(output) => {
+                    done.push(output);
+                    drop(all.swap_remove(i));
+                }
+                std::task::Poll::Pending => i += 1,
+            }
+        }
+        if all.is_empty() {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await;
+    done
+}
+
+#[tokio::test]
+async fn guesses_are_remembered_for_a_moment_and_evict_no_good_entry() {
+    let house = House::plain().await;
+    let guess = format!("a2aw_{}", "x".repeat(43));
+    assert_eq!(house.reason(&guess).await, Reason::Unauthenticated);
+    let before = house.metrics.store_operations();
+    assert_eq!(house.reason(&guess).await, Reason::Unauthenticated);
+    assert_eq!(house.metrics.store_operations(), before);
+}
+
+#[tokio::test]
+async fn a_removed_workspaces_tokens_prove_nothing_and_no_new_one_is_made() {
+    let house = House::plain().await;
+    let id = house.workspace("ws-1").await;
+    let token = house.identity.issue_workspace_token(&id).await.unwrap();
+    let enrolment = house.identity.issue_enrolment(&id).await.unwrap();
+    house.remove(&id).await;
+    assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
+    let field = format!("Bearer {}", enrolment.expose_secret());
+    let refused = house
+        .identity
+        .authenticate_enrolment(Some(field.as_bytes()));
+    assert_eq!(refused.await.unwrap_err().reason, Reason::Unauthenticated);
+    let issued = house.identity.issue_workspace_token(&id).await;
+    assert_eq!(issued.unwrap_err().reason, Reason::WorkspaceNotFound);
+}
+
+#[tokio::test]
+async fn fifty_live_tokens_are_enough() {
+    let house = House::plain().await;
+    let id = house.workspace("ws-1").await;
+    for _ in 0..LIVE_TOKENS_MAX {
+        house.identity.issue_workspace_token(&id).await.unwrap();
+    }
+    let refused = house.identity.issue_workspace_token(&id).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::Conflict);
+    assert_eq!(house.identity.live_token_count(&id).await.unwrap(), 50);
+
+    let page = house.identity.list_workspace_tokens(&id, "", 20).await;
+    let page = page.unwrap();
+    assert_eq!(page.len(), 20);
+    let last = &page[19].token_id;
+    let rest = house.identity.list_workspace_tokens(&id, last, 500).await;
+    assert_eq!(rest.unwrap().len(), 30);
+    house
+        .identity
+        .revoke_workspace_token(&id, last)
+        .await
+        .unwrap();
+    house.identity.issue_workspace_token(&id).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_first_token_is_given_once() {
+    let house = House::plain().await;
+    let id = house.workspace("ws-1").await;
+    let first = || house.identity.issue_first_workspace_token(&id);
+    let given = futures_of((0..8).map(|_| first())).await;
+    let given: Vec<_> = given.into_iter().map(Result::unwrap).collect();
+    assert_eq!(given.iter().flatten().count(), 1);
+}
+
+#[tokio::test]
+async fn an_enrolment_token_registers_once_and_does_nothing_else() {
+    let house = House::plain().await;
+    let id = house.workspace("ws-1").await;
+    let token = house.identity.issue_enrolment(&id).await.unwrap();
+    let token = token.expose_secret();
+    assert_eq!(house.reason(token).await, Reason::Unauthenticated);
+
+    let field = format!("Bearer {token}");
+    let enrol = || {
+        house
+            .identity
+            .authenticate_enrolment(Some(field.as_bytes()))
+    };
+    let proof = enrol().await.unwrap();
+    assert_eq!(proof.kind, CredentialKind::Enrolment);
+    assert_eq!(proof.principal.workspace(), Some(&id));
+    assert!(house.identity.redeem_enrolment(&proof).await.unwrap());
+    assert!(!house.identity.redeem_enrolment(&proof).await.unwrap());
+    assert_eq!(enrol().await.unwrap_err().reason, Reason::Unauthenticated);
+
+    house.identity.restore_enrolment(&proof).await.unwrap();
+    enrol().await.unwrap();
+}
+
+#[tokio::test]
+async fn org_tokens_act_in_their_org_until_revoked() {
+    let house = House::plain().await;
+    let issued = house.identity.issue_org_token("acme", Some("ci")).await;
+    let token = issued.unwrap();
+    let proof = house.ask(text(&token)).await.unwrap();
+    assert_eq!(proof.principal, Principal::Org { org: "acme".into() });
+    let listed = house.identity.list_org_tokens("acme", "", 10).await;
+    assert_eq!(listed.unwrap()[0].note.as_deref(), Some("ci"));
+    let revoke = |org| house.identity.revoke_org_token(org, &token.token_id);
+    assert!(!revoke("other").await.unwrap());
+    assert!(revoke("acme").await.unwrap());
+    assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
+}
+
+#[tokio::test]
+async fn admin_tokens_come_from_the_start_or_are_made_once() {
+    let given: SecretString = format!("a2aa_{}", "y".repeat(43)).into();
+    let house = House::new(Some(&given), |_| {}).await;
+    let proof = house.ask(given.expose_secret()).await.unwrap();
+    assert_eq!(proof.principal, Principal::Operator);
+    assert!(house.identity.ensure_admin_token().await.unwrap().is_none());
+
+    let house = House::plain().await;
+    assert_eq!(
+        house.reason(given.expose_secret()).await,
+        Reason::Unauthenticated
+    );
+    let made = house.identity.ensure_admin_token().await.unwrap().unwrap();
+    assert!(is_admin_token(made.expose_secret()));
+    assert!(house.identity.ensure_admin_token().await.unwrap().is_none());
+    let proof = house.ask(made.expose_secret()).await.unwrap();
+    assert_eq!(proof.kind, CredentialKind::Admin);
+}
+
+#[tokio::test]
+async fn no_credential_is_refused_except_in_open_mode_and_a_wrong_one_always() {
+    let house = House::plain().await;
+    let refused = house.identity.authenticate(None).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::Unauthenticated);
+    assert!(refused.message.contains("Authorization: Bearer"));
+
+    let house = House::new(None, |config| config.auth.mode = AuthMode::Open).await;
+    let proof = house.identity.authenticate(None).await.unwrap();
+    assert_eq!(proof.kind, CredentialKind::Open);
+    assert_eq!(house.reason("rubbish").await, Reason::Unauthenticated);
+    let unknown = format!("a2aw_{}", "x".repeat(43));
+    assert_eq!(house.reason(&unknown).await, Reason::Unauthenticated);
+}
+
+#[tokio::test]
+async fn canvas_tokens_prove_a_user_within_their_time() {
+    let house = House::plain().await;
+    let only = [WorkspaceId::parse("ws-1").unwrap()];
+    let hour = Duration::from_secs(3600);
+    let (token, expires_at) = house
+        .identity
+        .issue_canvas_token("ada", Some("acme"), Some(&only), hour)
+        .unwrap();
+    assert!((expires_at - now_ms() - 3_600_000).abs() < 5000);
+    let proof = house.ask(&token).await.unwrap();
+    let expected = Principal::Canvas {
+        user: "ada".into(),
+        org: Some("acme".into()),
+        workspaces: Some(only.to_vec()),
+    };
+    assert_eq!(proof.principal, expected);
+    assert_eq!(proof.kind, CredentialKind::Canvas);
+
+    let wrong: [fn(&mut serde_json::Value); 5] = [
+        |claims| claims["scope"] = "a2a:message".into(),
+        |claims| claims["exp"] = 1.into(),
+        |claims| claims["aud"] = "http://else".into(),
+        |claims| claims["iss"] = "http://else".into(),
+        |claims| claims["workspaces"] = json!(["a b"]),
+    ];
+    for change in wrong {
+        let reason = house.reason(&house.canvas(change)).await;
+        assert_eq!(reason, Reason::Unauthenticated);
+    }
+    for ttl in [Duration::ZERO, CANVAS_TTL_MAX + Duration::from_secs(1)] {
+        let refused = house.identity.issue_canvas_token("ada", None, None, ttl);
+        assert_eq!(refused.unwrap_err().reason, Reason::InvalidParams);
+    }
+}
+
+#[tokio::test]
+async fn a_cached_canvas_proof_does_not_outlive_its_token() {
+    let house = House::plain().await;
+    let now = now_ms() / 1000;
+    // Good by the leeway when it is first seen; past it when it is seen again.
+    let token = house.canvas(|claims| claims["exp"] = (now - 4).into());
+    house.ask(&token).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    assert_eq!(house.reason(&token).await, Reason::Unauthenticated);
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_read_refuses_but_a_cached_proof_counts() {
+    let house = House::plain().await;
+    let id = house.workspace("ws-1").await;
+    let issue = || house.identity.issue_workspace_token(&id);
+    let (seen, unseen) = (issue().await.unwrap(), issue().await.unwrap());
+    house.ask(text(&seen)).await.unwrap();
+    house.db.pool().close().await;
+    house.ask(text(&seen)).await.unwrap();
+    assert_eq!(house.reason(text(&unseen)).await, Reason::StoreUnavailable);
+    let configured = house.canvas(|_| {});
+    house.ask(&configured).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_callers_own_word_counts_only_when_it_is_proven() {
+    let house = House::plain().await;
+    let id = house.workspace("ws-1").await;
+    let token = house.identity.issue_workspace_token(&id).await.unwrap();
+    let proof = house.ask(text(&token)).await.unwrap();
+    Identity::check_caller(&proof, None).unwrap();
+    Identity::check_caller(&proof, Some(b"ws-1")).unwrap();
+    for claimed in [&b"ws-2"[..], b"", b"WS-1", b"ws-1 ", b"ws-1,ws-1"] {
+        let refused = Identity::check_caller(&proof, Some(claimed)).unwrap_err();
+        assert_eq!(refused.reason, Reason::CallerMismatch);
+    }
+    let canvas = house.ask(&house.canvas(|_| {})).await.unwrap();
+    let refused = Identity::check_caller(&canvas, Some(b"ws-1")).unwrap_err();
+    assert_eq!(refused.reason, Reason::CallerMismatch);
+}
+
+#[tokio::test]
+async fn uses_are_noted_behind_the_callers_back() {
+    let house = House::plain().await;
+    let id = house.workspace("ws-1").await;
+    let token = house.identity.issue_workspace_token(&id).await.unwrap();
+    house.ask(text(&token)).await.unwrap();
+    let noted = async {
+        loop {
+            let rows = house.identity.list_workspace_tokens(&id, "", 1).await;
+            if rows.unwrap()[0].last_used_at.is_some() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = house.identity.run() => {}
+        noted = tokio::time::timeout(Duration::from_secs(5), noted) => noted.unwrap(),
+    }
+}
