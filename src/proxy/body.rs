@@ -9,7 +9,7 @@ use super::admit::{Admitted, too_large};
 use super::exchange::Exchange;
 use super::origin::browser_made;
 use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
-use crate::a2a::generation::Generation;
+use crate::a2a::Generation;
 use crate::config::Complete;
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Rejection};

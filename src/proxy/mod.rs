@@ -215,7 +215,7 @@ impl Proxy {
             client,
             scheme: if self.gateway.config.server.tls.cert.is_some() { "https" } else { "http" },
             version_1_0: completed.wrapped
-                && agent.generation == crate::a2a::generation::Generation::V1,
+                && agent.generation == crate::a2a::Generation::V1,
             body_len: completed.body.len(),
         };
         let wire = request_head(&forwarded, &self.extra_fields);

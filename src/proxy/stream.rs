@@ -17,9 +17,6 @@ use crate::a2a::event::{self, Splitter};
 use crate::gateway::Cut;
 use crate::rejection::{Reason, Rejection};
 
-/// A comment (WHATWG HTML, 9.2.6): proxies and callers see that the stream lives.
-const KEEPALIVE: Bytes = Bytes::from_static(b": keepalive\n\n");
-
 /// How long one write to a caller that does not read may take.
 const WRITE_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -111,7 +108,10 @@ impl<'a> Events<'a> {
                         return Ok(Some(cut));
                     }
                 }
-                Step::Keepalive => self.write(KEEPALIVE, false).await?,
+                Step::Keepalive => {
+                    let comment = self.splitter.framing().keepalive();
+                    self.write(Bytes::from_static(comment.as_bytes()), false).await?;
+                }
                 Step::AgentEnded => {
                     let rest = std::mem::take(&mut self.splitter).take_rest();
                     self.write(rest, true).await?;
@@ -188,7 +188,7 @@ impl<'a> Events<'a> {
     async fn finish(&mut self, cut: Rejection) -> Result<Ended, Ended> {
         let body = cut.rpc_body(&self.exchange.request_id, self.exchange.rpc_id.as_deref());
         self.exchange.rejected(&cut);
-        let last = event::last_event(&body, self.splitter.framing());
+        let last = event::final_event(&body, self.splitter.framing());
         self.write(last, true).await?;
         Ok(Ended::Answered)
     }
