@@ -60,9 +60,8 @@ impl Leases {
 
     /// Grants or renews.
     pub(super) async fn renew(&self, id: &WorkspaceId, now: Timestamp) -> Result<(), Unavailable> {
-        let value = now.0.to_string();
-        let done = self.shared.set(&self.key.key(id), &value, Some(self.ttl));
-        self.watched(done.await)
+        let (key, value) = (self.key.key(id), now.0.to_string());
+        self.watched(self.shared.set(&key, &value, Some(self.ttl)).await)
     }
 
     /// Reads one lease. A key without an end, which only another program writes, counts as new.

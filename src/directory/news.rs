@@ -24,17 +24,17 @@ impl News {
         self.lock().get(id).cloned()
     }
 
-    /// Writes all of it down. What cannot be written is kept, unless newer came.
+    /// Writes all of it down. Until it is written it stays here.
     pub(super) async fn flush(&self, workspaces: &Workspaces) -> Result<(), Unavailable> {
-        let all: Vec<Seen> = self.lock().drain().map(|(_, seen)| seen).collect();
-        let mut batches = all.chunks(BATCH_MAX);
-        while let Some(batch) = batches.next() {
-            if let Err(error) = workspaces.set_last_seen_many(batch).await {
-                let mut kept = self.lock();
-                for seen in batch.iter().chain(batches.flatten()) {
-                    kept.entry(seen.id.clone()).or_insert_with(|| seen.clone());
+        let all: Vec<Seen> = self.lock().values().cloned().collect();
+        for batch in all.chunks(BATCH_MAX) {
+            workspaces.set_last_seen_many(batch).await?;
+            let mut kept = self.lock();
+            for seen in batch {
+                // Newer news came meanwhile: they wait for the next time.
+                if kept.get(&seen.id) == Some(seen) {
+                    kept.remove(&seen.id);
                 }
-                return Err(error);
             }
         }
         Ok(())
