@@ -45,14 +45,6 @@ pub(super) enum RegistryError {
         /// Its sentence.
         message: String,
     },
-    /// It did not give what the contract promises.
-    #[error("{route} answered without `{member}`")]
-    Incomplete {
-        /// Method and path.
-        route: String,
-        /// What is missing.
-        member: &'static str,
-    },
 }
 
 impl RegistryError {
@@ -60,7 +52,7 @@ impl RegistryError {
     pub(super) fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(*status),
-            Self::Unanswered { .. } | Self::Incomplete { .. } => None,
+            Self::Unanswered { .. } => None,
         }
     }
 }
