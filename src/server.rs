@@ -17,7 +17,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use crate::config::Config;
-use crate::gateway::Gateway;
+use crate::config::load::Loaded;
+use crate::gateway::{Gateway, OpenError};
+use crate::metrics::Metrics;
 use crate::proxy::{Connections, Proxy};
 use crate::{admin, control};
 
@@ -49,17 +51,23 @@ pub enum ServeError {
     /// `forward.headers` names a field that may not be forwarded.
     #[error("forward.headers: {0}")]
     ForwardHeaders(String),
+    /// The rooms cannot be assembled.
+    #[error("cannot start: {0}")]
+    Open(#[from] OpenError),
     /// The process cannot be set up.
     #[error("cannot set up the server: {0}")]
     Setup(String),
 }
 
-/// Serves until SIGTERM or SIGINT. `companion` runs beside it, and may be nothing.
+/// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Before anything is served: an address is taken, a certificate cannot be used.
-pub fn run(gateway: Arc<Gateway>, companion: Companion) -> Result<(), ServeError> {
-    let config = Arc::clone(&gateway.config);
+/// Before anything is served: an address is taken, a store's address, a key or a certificate cannot
+/// be used.
+pub fn run(loaded: Loaded) -> Result<(), ServeError> {
+    let config = Arc::new(loaded.config);
+    let metrics = Arc::new(Metrics::new());
+    let gateway = Gateway::open(Arc::clone(&config), loaded.admin_token.as_ref(), metrics)?;
     probe("server.listen", config.server.listen)?;
     probe("admin.listen", config.admin.listen)?;
     let threads = match config.server.threads {
@@ -85,10 +93,8 @@ pub fn run(gateway: Arc<Gateway>, companion: Companion) -> Result<(), ServeError
     let mut rooms = background_service("rooms", Rooms(Arc::clone(&gateway)));
     rooms.threads = Some(1);
     let admin = background_service("admin", AdminListener(Arc::clone(&gateway)));
-    let companion = background_service("companion", companion);
     let rooms = server.add_service(rooms);
     server.add_service(admin);
-    server.add_service(companion);
     server.add_service(public).add_dependency(&rooms);
 
     let address = config.server.listen;
@@ -96,34 +102,6 @@ pub fn run(gateway: Arc<Gateway>, companion: Companion) -> Result<(), ServeError
     server.run(RunArgs { shutdown_signal: Box::new(Signals(Arc::clone(&gateway))) });
     tracing::info!("a2a-gateway has ended");
     Ok(())
-}
-
-/// Work that runs beside the gateway, such as the demo's agents.
-pub type Companion = CompanionService;
-
-/// A future that is started with the other services and dropped when they end.
-pub struct CompanionService(std::sync::Mutex<Option<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>>);
-
-impl CompanionService {
-    /// Nothing besides the gateway.
-    pub fn none() -> Self {
-        Self(std::sync::Mutex::new(None))
-    }
-
-    /// Runs `work` once.
-    pub fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(std::sync::Mutex::new(Some(Box::pin(work))))
-    }
-}
-
-#[async_trait]
-impl BackgroundService for CompanionService {
-    async fn start(&self, _shutdown: ShutdownWatch) {
-        let work = self.0.lock().map(|mut work| work.take()).unwrap_or_default();
-        if let Some(work) = work {
-            work.await;
-        }
-    }
 }
 
 /// Pingora panics in a service when it cannot bind; an operator deserves a sentence.
