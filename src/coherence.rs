@@ -229,7 +229,8 @@ impl Coherence {
         self.resend.notify_one();
     }
 
-    async fn apply(&self, what: &Invalidation) {
+    /// Drops the fact here and tells nobody: for what every replica hears of by itself.
+    pub async fn apply(&self, what: &Invalidation) {
         // Before the entries go: a load that reads the old epoch later than this does not exist.
         self.epoch.fetch_add(1, Ordering::AcqRel);
         let caches = self

@@ -85,7 +85,9 @@ async fn run(connection: &mut AnyConnection) -> Result<(), Cause> {
     });
     let mut migrator = Migrator::with_migrations(migrations.into());
     migrator.set_ignore_missing(true);
-    migrator.run(connection).await.map_err(|error| match error {
+    // Not `run`: its future cannot be spawned (the compiler finds `Acquire` not general enough).
+    let done = migrator.run_direct(None, connection, false).await;
+    done.map_err(|error| match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => cause(error),
         other => Arc::new(other),
     })

@@ -1,1 +1,201 @@
-//! (to come)
+//! Where is the agent, and does it live: from a permit to an endpoint or the inbox, registration and
+//! heartbeats (contract §4), and the concurrency limit of each target.
+//!
+//! Owns the URL keys and the lease key in the shared state. Steady state asks no store: an entry is
+//! in memory until the lease it saw ends, the coherence link says otherwise, or a URL key changes.
+//! Invariant: an [`Endpoint`] exists only if the address policy let its URL through, and
+//! [`Directory::address`] is the only way from it to an address.
+
+mod address;
+mod beat;
+mod discover;
+mod entry;
+mod intake;
+mod keys;
+mod lease;
+mod news;
+mod register;
+mod resolve;
+mod resolver;
+mod slots;
+mod sweep;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
+
+use moka::future::Cache;
+use tokio::time::Instant;
+
+use self::address::Policy;
+use self::entry::Entry;
+use self::keys::KeyPattern;
+use self::lease::Leases;
+use self::news::News;
+use self::resolver::Resolver;
+use self::slots::{Calls, Slots};
+use crate::a2a::Generation;
+use crate::coherence::{Coherence, Coherent};
+use crate::config::{Complete, Config};
+use crate::ids::WorkspaceId;
+use crate::metrics::{self, Metrics};
+use crate::rejection::{Reason, Rejection};
+use crate::shared::Shared;
+use crate::workspace::Workspaces;
+
+pub use self::address::Endpoint;
+pub use self::beat::{Beat, Beaten};
+pub use self::discover::Discovered;
+pub use self::intake::AGENT_CARD_BYTES_MAX;
+pub use self::register::{Creation, Placement, Registered, Registrar, Registration};
+pub use self::slots::Slot;
+
+/// How long a URL key lives without being refreshed.
+const URL_TTL: Duration = Duration::from_secs(300);
+/// How often a heartbeat refreshes them: half of it, so that a missed turn does no harm.
+const URL_REFRESH: Duration = Duration::from_secs(150);
+/// After how long to ask again for a workspace that cannot be reached (contract §1.1).
+const RETRY_AFTER: Duration = Duration::from_secs(15);
+
+/// Where a permitted message goes.
+#[derive(Clone, Debug)]
+pub enum Destination {
+    /// To the agent that listens there.
+    Agent(Arc<Agent>),
+    /// To the inbox, from which the agent fetches it.
+    Inbox,
+}
+
+/// A reachable agent and what a call to it needs to know.
+#[derive(Debug)]
+pub struct Agent {
+    /// Its workspace.
+    pub id: WorkspaceId,
+    /// Where it listens.
+    pub endpoint: Endpoint,
+    /// Which generation of A2A it speaks, by its card.
+    pub generation: Generation,
+    /// How much of an incomplete call is filled in.
+    pub complete: Complete,
+    /// Its own bound on silence; `None`: `timeouts.idle`.
+    pub idle_timeout: Option<Duration>,
+    /// Calls in progress at most.
+    concurrency_max: usize,
+    calls: Arc<Calls>,
+}
+
+/// The room.
+pub struct Directory {
+    workspaces: Workspaces,
+    shared: Shared,
+    coherence: Arc<Coherence>,
+    metrics: Arc<Metrics>,
+    resolver: Resolver,
+    leases: Leases,
+    news: News,
+    slots: Slots,
+    entries: Coherent<WorkspaceId, Arc<Entry>>,
+    /// The last entry that was read whole, for when no store answers (architecture D8).
+    known: Cache<WorkspaceId, Arc<Entry>>,
+    /// Counts what was said of workspaces, so that a load can tell that it was overtaken.
+    changes: Arc<AtomicU64>,
+    /// Since when SQL does not answer, in milliseconds after `started`; 0: it does.
+    outage_since: AtomicU64,
+    started: Instant,
+    /// Whether every change of a URL key is heard of.
+    watched: Arc<AtomicBool>,
+    url_key: KeyPattern,
+    internal_url_key: KeyPattern,
+    /// Workspaces whose URL keys were refreshed lately.
+    refreshed: Cache<WorkspaceId, ()>,
+    settings: Settings,
+}
+
+/// What of the configuration counts here.
+struct Settings {
+    complete: Complete,
+    concurrency_max: usize,
+    /// `directory.stale`.
+    stale: Duration,
+}
+
+impl Directory {
+    /// Assembles the room; asks nothing.
+    pub fn new(
+        config: &Config,
+        workspaces: Workspaces,
+        shared: Shared,
+        coherence: Arc<Coherence>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let entries_max = config.directory.cache_entries;
+        let entries = Coherent::new(
+            Arc::clone(&coherence),
+            Arc::clone(&metrics),
+            metrics::Cache::Directory,
+            entries_max,
+            |entry: &Arc<Entry>| entry.is_current(),
+        );
+        let known = Cache::new(entries_max);
+        let changes = Arc::default();
+        resolve::forget_what_changes(&coherence, &entries, &known, &changes);
+        let heartbeat_key = &config.directory.heartbeat_key;
+        let heartbeat_ttl = config.registry.heartbeat_ttl;
+        Self {
+            resolver: Resolver::new(Policy::new(&config.address)),
+            leases: Leases::new(shared.clone(), heartbeat_key, heartbeat_ttl),
+            news: News::default(),
+            slots: Slots::default(),
+            entries,
+            known,
+            changes,
+            outage_since: AtomicU64::new(0),
+            started: Instant::now(),
+            // In process there is no other writer, and our own writes invalidate.
+            watched: Arc::new(AtomicBool::new(shared.is_embedded())),
+            url_key: KeyPattern::new(&config.directory.url_key),
+            internal_url_key: KeyPattern::new(&config.directory.internal_url_key),
+            refreshed: Cache::builder()
+                .max_capacity(entries_max)
+                .time_to_live(URL_REFRESH)
+                .build(),
+            settings: Settings {
+                complete: config.a2a.complete,
+                concurrency_max: config.limits.target_concurrency,
+                stale: config.directory.stale,
+            },
+            workspaces,
+            shared,
+            coherence,
+            metrics,
+        }
+    }
+
+    /// The address to dial: looked up, judged by the address policy, and not to be looked up again.
+    ///
+    /// # Errors
+    /// `address_forbidden`, `agent_unreachable`.
+    pub async fn address(&self, endpoint: &Endpoint) -> Result<SocketAddr, Rejection> {
+        self.resolver.address(endpoint).await
+    }
+
+    /// Takes one of the agent's slots for a call.
+    ///
+    /// # Errors
+    /// `agent_busy` when all are taken.
+    pub fn slot(&self, agent: &Agent) -> Result<Slot, Rejection> {
+        let gauge = &self.metrics.target_permits;
+        Slot::take(&agent.calls, agent.concurrency_max, gauge).ok_or_else(|| {
+            Rejection::new(
+                Reason::AgentBusy,
+                "the workspace has as many calls in progress as it takes; try again shortly",
+            )
+            .retry_after(Duration::from_secs(1))
+            .fact("limit", agent.concurrency_max)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

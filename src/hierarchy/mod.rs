@@ -1,1 +1,147 @@
-//! (to come)
+//! May they: CanCommunicate, the rule of contract §2.1, pure. Facts are loaded in [`lineage`] and
+//! the rule is asked in [`permit`]; nothing here waits or reads a store.
+//!
+//! Invariants: no relation crosses orgs, none reaches a removed workspace or goes through one, and
+//! data with a cycle denies. A [`Permit`] exists only where the rule said yes.
+
+mod lineage;
+mod permit;
+
+use crate::config::LineageReach;
+use crate::ids::WorkspaceId;
+
+pub use self::permit::{Hierarchy, Permit};
+
+/// A workspace's place: who is above it, nearest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lineage {
+    /// The workspace.
+    pub id: WorkspaceId,
+    /// Whom it belongs to; no org counts as one org.
+    pub org: Option<String>,
+    /// Its parent, the parent's parent, and so on. Ends with the first removed one, which is kept,
+    /// since its other children are still siblings.
+    pub ancestors: Vec<WorkspaceId>,
+    /// Whether it was removed.
+    pub removed: bool,
+    /// Whether the line leads back into itself, or is longer than any that we made.
+    pub cyclic: bool,
+}
+
+impl Lineage {
+    /// The workspace above it.
+    pub fn parent(&self) -> Option<&WorkspaceId> {
+        self.ancestors.first()
+    }
+
+    fn descends_from(&self, other: &Self) -> bool {
+        self.ancestors.contains(&other.id)
+    }
+}
+
+/// What the caller is to the target: why it may. The first that holds, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// It is the target.
+    SelfRule,
+    /// It is the target's parent.
+    Parent,
+    /// It is the target's child.
+    Child,
+    /// Both have the same parent.
+    Sibling,
+    /// Both have none, in one org.
+    RootSibling,
+    /// It is further up the target's line.
+    Ancestor,
+    /// It is further down the target's line.
+    Descendant,
+    /// An explicit, unexpired grant.
+    Grant,
+    /// A canvas user whose token covers the target.
+    Canvas,
+    /// An integration of the target's org.
+    Org,
+    /// An operator.
+    Operator,
+}
+
+impl Rule {
+    /// The word in answers, the record and the log.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::SelfRule => "self",
+            Self::Parent => "parent",
+            Self::Child => "child",
+            Self::Sibling => "sibling",
+            Self::RootSibling => "root_sibling",
+            Self::Ancestor => "ancestor",
+            Self::Descendant => "descendant",
+            Self::Grant => "grant",
+            Self::Canvas => "canvas",
+            Self::Org => "org",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+/// Why the rule says no. For the log and for operators; a caller is told no more than `not_permitted`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// One of the two was removed, and is in no relation.
+    #[error("one of the two workspaces was removed")]
+    Removed,
+    /// The data has a cycle, so no relation can be trusted.
+    #[error("the line of one of the two workspaces has a cycle")]
+    Cyclic,
+    /// They belong to different orgs, which only a grant joins.
+    #[error("the two workspaces belong to different orgs")]
+    OtherOrg,
+    /// Same org, and no relation.
+    #[error("the two workspaces are not related")]
+    Unrelated,
+}
+
+/// CanCommunicate (contract §2.1): whether `caller` may message `target`, and as what.
+///
+/// # Errors
+/// [`Denied`], with the first reason that applies.
+pub fn decide(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result<Rule, Denied> {
+    if caller.removed || target.removed {
+        return Err(Denied::Removed);
+    }
+    if caller.cyclic || target.cyclic {
+        return Err(Denied::Cyclic);
+    }
+    if caller.id == target.id {
+        return Ok(Rule::SelfRule);
+    }
+    // Grants come here one day: after the relations, and as the only rule that crosses orgs.
+    relation(caller, target, reach)
+}
+
+fn relation(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result<Rule, Denied> {
+    if caller.org != target.org {
+        return Err(Denied::OtherOrg);
+    }
+    match (caller.parent(), target.parent()) {
+        (_, Some(parent)) if *parent == caller.id => return Ok(Rule::Parent),
+        (Some(parent), _) if *parent == target.id => return Ok(Rule::Child),
+        // Also when that parent was removed: children keep their place, and one another.
+        (Some(one), Some(other)) if one == other => return Ok(Rule::Sibling),
+        (None, None) => return Ok(Rule::RootSibling),
+        _ => {}
+    }
+    if reach == LineageReach::Any {
+        if target.descends_from(caller) {
+            return Ok(Rule::Ancestor);
+        }
+        if caller.descends_from(target) {
+            return Ok(Rule::Descendant);
+        }
+    }
+    Err(Denied::Unrelated)
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 //!
 //! Rooms own their key names and channels; the only Redis commands are in [`redis`].
 
+mod client;
 mod memory;
 mod redis;
 mod subscription;

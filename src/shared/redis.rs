@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _,
-    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, TlsCertificates, Value,
+    AsyncConnectionConfig, Client, FromRedisValue, Pipeline, PushInfo, PushKind, RedisError, Value,
     from_redis_value, pipe,
 };
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::client::client;
 use super::subscription::{Feed, Plan, Subscription};
 use crate::store::{Cause, InvalidUrl, TooSlow};
 
@@ -366,79 +366,4 @@ fn disjoint(mut prefixes: Vec<String>) -> Vec<String> {
     prefixes.sort_unstable();
     prefixes.dedup_by(|longer, shorter| longer.starts_with(shorter.as_str()));
     prefixes
-}
-
-fn client(text: &str) -> Result<Client, InvalidUrl> {
-    if !text.starts_with("redis://") && !text.starts_with("rediss://") {
-        return Err(invalid("write `memory`, `redis://HOST` or `rediss://HOST`"));
-    }
-    let mut url = url::Url::parse(text).map_err(|error| {
-        invalid(format!(
-            "not a URL ({error}); percent-encode special characters in the password"
-        ))
-    })?;
-    if url.fragment().is_some() {
-        return Err(invalid(
-            "certificates are always checked: instead of `#insecure` name the issuer, `?sslrootcert=FILE`",
-        ));
-    }
-    let issuer = take_issuer(&mut url)?;
-    let info = url
-        .into_connection_info()
-        .map_err(|error| invalid(format!("not a Redis URL: {error}")))?;
-    let settings = info
-        .redis_settings()
-        .clone()
-        .set_protocol(ProtocolVersion::RESP3);
-    let tcp = info.tcp_settings().clone().set_nodelay(true);
-    let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
-    build(info, text.starts_with("rediss://"), issuer)
-        .map_err(|error| invalid(format!("not a Redis URL: {error}")))
-}
-
-fn build(
-    info: ConnectionInfo,
-    tls: bool,
-    root_cert: Option<Vec<u8>>,
-) -> redis::RedisResult<Client> {
-    if !tls {
-        return Client::open(info);
-    }
-    // rustls panics without a provider, and Pingora installs its own only with the first listener.
-    pingora::tls::install_default_crypto_provider();
-    let client_tls = None;
-    Client::build_with_tls(
-        info,
-        TlsCertificates {
-            client_tls,
-            root_cert,
-        },
-    )
-}
-
-/// Takes `sslrootcert=FILE` (PEM; the name PostgreSQL uses) out of the URL and reads the file.
-fn take_issuer(url: &mut url::Url) -> Result<Option<Vec<u8>>, InvalidUrl> {
-    let (ours, rest): (Vec<_>, Vec<_>) = url
-        .query_pairs()
-        .into_owned()
-        .partition(|(key, _)| key == "sslrootcert");
-    url.set_query(None);
-    if !rest.is_empty() {
-        url.query_pairs_mut().extend_pairs(rest);
-    }
-    let Some((_, path)) = ours.into_iter().next() else {
-        return Ok(None);
-    };
-    std::fs::read(&path).map(Some).map_err(|error| InvalidUrl {
-        source: Some(Arc::new(error)),
-        ..invalid(format!("`sslrootcert`: cannot read `{path}`"))
-    })
-}
-
-fn invalid(problem: impl Into<String>) -> InvalidUrl {
-    InvalidUrl {
-        key: "stores.shared",
-        problem: problem.into(),
-        source: None,
-    }
 }

@@ -1,0 +1,83 @@
+//! Discovery (contract §4.4) and reading a workspace (§8.1).
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::address::Endpoint;
+use super::entry::not_found;
+use super::{Destination, Directory};
+use crate::hierarchy::Permit;
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+use crate::workspace::{DeliveryMode, Status, Timestamp, Workspace};
+
+/// What discovery tells of a target; the control plane adds `proxy_url` and, to workspaces, a token.
+#[derive(Clone, Debug, Serialize)]
+pub struct Discovered {
+    /// The target.
+    pub id: String,
+    /// For people.
+    pub name: String,
+    /// Where to reach it from where the caller is; `None` for a poll target.
+    pub url: Option<String>,
+    /// How messages reach it.
+    pub delivery_mode: DeliveryMode,
+    /// Where it is in its life.
+    pub status: Status,
+    /// Its last sign of life.
+    pub last_seen: Option<Timestamp>,
+    /// Its card, as it registered it.
+    pub agent_card: Option<Box<RawValue>>,
+}
+
+impl Directory {
+    /// Tells where a permitted target is: on the agents' own network to a workspace, as the host sees
+    /// it to everyone else.
+    ///
+    /// # Errors
+    /// As [`Directory::resolve`], with `last_seen` where it is offline.
+    pub async fn discover(&self, permit: &Permit) -> Result<Discovered, Rejection> {
+        let entry = self.entry(permit.target()).await?;
+        let destination = self.destination(permit.target(), &entry).await?;
+        let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
+        let url = match (destination, permit.caller()) {
+            (Destination::Inbox, _) => None,
+            (Destination::Agent(_), Some(_)) => entry.urls.internal.as_deref(),
+            (Destination::Agent(_), None) => entry.urls.host.as_deref(),
+        };
+        if let Some(url) = url {
+            // Another program may have written it: nobody is sent where we would not go.
+            Endpoint::parse(url, self.resolver.policy())?;
+        }
+        Ok(Discovered {
+            id: workspace.id.as_str().to_owned(),
+            name: workspace.name.clone(),
+            url: url.map(str::to_owned),
+            delivery_mode: workspace.delivery_mode,
+            status: workspace.status,
+            last_seen: self.last_seen(workspace),
+            agent_card: workspace.agent_card.clone(),
+        })
+    }
+
+    /// The workspace as it is now: the row, and what heartbeats said since it was written.
+    ///
+    /// # Errors
+    /// `workspace_not_found`; `store_unavailable`. A removed one is returned: whether it may be read
+    /// is the caller's to decide.
+    pub async fn view(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
+        let mut workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
+        if let Some(seen) = self.news.of(id)
+            && workspace.last_seen < Some(seen.last_seen)
+        {
+            workspace.last_seen = Some(seen.last_seen);
+            workspace.active_tasks = seen.active_tasks;
+            workspace.current_task = seen.current_task;
+        }
+        // A lapse counts from its moment, not from when the sweep comes by.
+        if workspace.status.is_up() && self.entry(id).await.is_ok_and(|entry| entry.has_lapsed()) {
+            workspace.status = Status::Offline;
+        }
+        Ok(workspace)
+    }
+}

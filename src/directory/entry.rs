@@ -1,0 +1,219 @@
+//! What is remembered of one workspace: its row, its URLs, until when it lives, and what follows
+//! from them for a message. Judged once, when it is loaded.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::address::Endpoint;
+use super::{Agent, Destination, Directory, RETRY_AFTER};
+use crate::a2a::Generation;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
+
+/// How long an entry counts that was not read whole, or that nobody would tell us to drop.
+const UNSURE_TTL: Duration = Duration::from_secs(1);
+
+/// Where the agent listens: from the shared state, which other programs write, else from SQL.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Urls {
+    /// As the gateway and the host see it.
+    pub(super) host: Option<String>,
+    /// As other workspaces see it.
+    pub(super) internal: Option<String>,
+}
+
+/// Whether the workspace lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pulse {
+    /// Its status says all there is to say: it is not up, or its liveness is assumed, or the shared
+    /// state does not answer.
+    AsItsStatus,
+    /// A lease was seen that ends after this.
+    Beats(Duration),
+    /// It should beat, and does not.
+    Lapsed,
+}
+
+/// One workspace, as of `loaded_at`.
+pub(super) struct Entry {
+    /// `None`: there never was one.
+    pub(super) workspace: Option<Workspace>,
+    pub(super) urls: Urls,
+    pub(super) pulse: Pulse,
+    /// Whether the shared state answered, too.
+    pub(super) whole: bool,
+    pub(super) loaded_at: Instant,
+    /// How long it counted as far as coherence is concerned, when it was loaded.
+    pub(super) age_max: Duration,
+    /// Whether its lapse was written down.
+    pub(super) lapse_noted: AtomicBool,
+    /// For [`Pulse::Beats`]: milliseconds after `loaded_at`; heartbeats move it on.
+    alive_until: AtomicU64,
+    reach: Result<Destination, Rejection>,
+    /// Whether changes of its URL keys are heard of.
+    watched: Arc<AtomicBool>,
+}
+
+impl Directory {
+    /// Puts together what was read.
+    pub(super) fn entry_of(
+        &self,
+        workspace: Option<Workspace>,
+        urls: Urls,
+        pulse: Pulse,
+        whole: bool,
+    ) -> Entry {
+        let reach = workspace.as_ref().map_or_else(
+            || Err(not_found()),
+            |workspace| self.reach(workspace, &urls, pulse),
+        );
+        Entry {
+            alive_until: AtomicU64::new(match pulse {
+                Pulse::Beats(left) => millis(left),
+                Pulse::AsItsStatus | Pulse::Lapsed => u64::MAX,
+            }),
+            workspace,
+            urls,
+            pulse,
+            whole,
+            loaded_at: Instant::now(),
+            age_max: self.coherence.max_age(),
+            lapse_noted: AtomicBool::new(false),
+            reach,
+            watched: Arc::clone(&self.watched),
+        }
+    }
+
+    /// Where a message goes, or why it cannot.
+    fn reach(
+        &self,
+        workspace: &Workspace,
+        urls: &Urls,
+        pulse: Pulse,
+    ) -> Result<Destination, Rejection> {
+        let polls = workspace.delivery_mode == DeliveryMode::Poll;
+        match workspace.status {
+            Status::Removed => return Err(removed()),
+            Status::Provisioning | Status::Restarting | Status::Hibernated => {
+                return Err(restarting(workspace.status));
+            }
+            Status::Paused => return Err(offline(workspace, "an operator paused the workspace")),
+            Status::Failed => return Err(offline(workspace, "the workspace failed to start")),
+            // An inbox is there for agents that come and go.
+            Status::Offline | Status::Online | Status::Degraded if polls => {
+                return Ok(Destination::Inbox);
+            }
+            Status::Offline => {
+                return Err(offline(
+                    workspace,
+                    "the workspace is offline: it sends no heartbeat",
+                ));
+            }
+            Status::Online | Status::Degraded => {}
+        }
+        if pulse == Pulse::Lapsed {
+            let ttl = self.leases.ttl().as_secs();
+            let message = format!("the workspace has sent no heartbeat for {ttl} s");
+            return Err(offline(workspace, message));
+        }
+        let Some(url) = urls.host.as_deref() else {
+            return Err(offline(
+                workspace,
+                "the workspace has registered no URL to be reached at",
+            ));
+        };
+        let endpoint = Endpoint::parse(url, self.resolver.policy())?;
+        Ok(Destination::Agent(Arc::new(self.agent(workspace, endpoint))))
+    }
+
+    fn agent(&self, workspace: &Workspace, endpoint: Endpoint) -> Agent {
+        let card = workspace.agent_card.as_ref();
+        let card = card.and_then(|card| serde_json::from_str(card.get()).ok());
+        let seconds = workspace.idle_timeout_seconds.filter(|s| *s > 0);
+        let own_max = workspace.max_concurrent.filter(|max| *max > 0);
+        Agent {
+            id: workspace.id.clone(),
+            endpoint,
+            generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
+            complete: workspace.complete.unwrap_or(self.settings.complete),
+            idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
+            concurrency_max: own_max.map_or(self.settings.concurrency_max, |max| {
+                usize::try_from(max).unwrap_or(usize::MAX)
+            }),
+            calls: self.slots.of(&workspace.id),
+        }
+    }
+}
+
+impl Entry {
+    /// Whether it still decides, apart from what coherence says.
+    pub(super) fn is_current(&self) -> bool {
+        let sure = self.whole
+            && self.workspace.is_some()
+            && self.pulse != Pulse::Lapsed
+            && self.watched.load(Ordering::Acquire);
+        (sure || self.loaded_at.elapsed() < UNSURE_TTL) && self.is_alive()
+    }
+
+    /// Whether the lease it saw, or a heartbeat since, still lasts.
+    pub(super) fn is_alive(&self) -> bool {
+        millis(self.loaded_at.elapsed()) < self.alive_until.load(Ordering::Acquire)
+    }
+
+    /// A heartbeat came in here: alive for `ttl` from now, without asking a store.
+    pub(super) fn extend(&self, ttl: Duration) {
+        if matches!(self.pulse, Pulse::Beats(_)) {
+            let until = millis(self.loaded_at.elapsed().saturating_add(ttl));
+            self.alive_until.fetch_max(until, Ordering::AcqRel);
+        }
+    }
+
+    /// Where a message goes.
+    pub(super) fn destination(&self) -> Result<Destination, Rejection> {
+        self.reach.clone()
+    }
+}
+
+/// Whether only heartbeats keep it where it is.
+pub(super) fn must_beat(workspace: &Workspace) -> bool {
+    workspace.status.is_up() && workspace.liveness == Liveness::Heartbeat
+}
+
+pub(super) fn not_found() -> Rejection {
+    Rejection::new(
+        Reason::WorkspaceNotFound,
+        "there is no workspace of this id: create it with POST /workspaces",
+    )
+}
+
+pub(super) fn removed() -> Rejection {
+    Rejection::new(
+        Reason::WorkspaceRemoved,
+        "the workspace was removed; its id is not given away again",
+    )
+}
+
+fn restarting(status: Status) -> Rejection {
+    let message = match status {
+        Status::Hibernated => "the workspace is hibernated: wake it, then try again",
+        Status::Provisioning => "the workspace has not registered yet; try again shortly",
+        _ => "the workspace is restarting; try again shortly",
+    };
+    Rejection::new(Reason::WorkspaceRestarting, message).retry_after(RETRY_AFTER)
+}
+
+fn offline(workspace: &Workspace, message: impl Into<Cow<'static, str>>) -> Rejection {
+    let refusal = Rejection::new(Reason::WorkspaceOffline, message).retry_after(RETRY_AFTER);
+    match workspace.last_seen {
+        Some(last_seen) => refusal.fact("last_seen", last_seen),
+        None => refusal,
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,93 @@
+//! What is taken in from registrations and creations: checked once, before anything is written.
+
+use serde_json::value::RawValue;
+
+use super::Directory;
+use super::address::Endpoint;
+use crate::rejection::{Reason, Rejection};
+
+/// Longest agent card, in bytes (contract §4.1).
+pub const AGENT_CARD_BYTES_MAX: usize = 256 * 1024;
+/// Longest name, role and org, in characters.
+const LABEL_CHARS_MAX: usize = 256;
+
+/// Whether a name that cannot be looked up from here is a mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lookup {
+    /// The gateway itself will connect to it.
+    Required,
+    /// It is a name on the agents' own network, which the gateway may not be on.
+    Optional,
+}
+
+/// Checks an agent card: an object, not too long.
+pub(super) fn check_card(card: &RawValue) -> Result<(), Rejection> {
+    if !card.get().starts_with('{') {
+        return Err(invalid("agent_card must be a JSON object"));
+    }
+    if card.get().len() > AGENT_CARD_BYTES_MAX {
+        return Err(invalid("agent_card is longer than 256 KiB"));
+    }
+    Ok(())
+}
+
+/// Checks a label: not empty, not too long, nothing invisible in it.
+pub(super) fn check_label(name: &'static str, text: &str) -> Result<(), Rejection> {
+    let bad = text.trim().is_empty()
+        || text.chars().count() > LABEL_CHARS_MAX
+        || text.chars().any(char::is_control);
+    if bad {
+        return Err(invalid(format!(
+            "{name} must have 1 to {LABEL_CHARS_MAX} characters, none of them a control character"
+        )));
+    }
+    Ok(())
+}
+
+impl Directory {
+    /// Judges a URL by the address policy, as it will be judged at each connect.
+    pub(super) async fn vet(&self, url: Option<&str>, lookup: Lookup) -> Result<(), Rejection> {
+        let Some(url) = url else { return Ok(()) };
+        let endpoint = Endpoint::parse(url, self.resolver.policy())?;
+        match self.resolver.address(&endpoint).await {
+            Err(refusal)
+                if refusal.reason == Reason::AddressForbidden || lookup == Lookup::Required =>
+            {
+                Err(refusal)
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
+pub(super) fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
+    Rejection::new(Reason::InvalidParams, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_card_is_an_object_of_at_most_256_kib() {
+        let of_length = |bytes: usize| card(&format!("{{\"a\":\"{}\"}}", "x".repeat(bytes - 8)));
+        assert!(check_card(&card(" {} ")).is_ok());
+        assert!(check_card(&of_length(AGENT_CARD_BYTES_MAX)).is_ok());
+        assert!(check_card(&of_length(AGENT_CARD_BYTES_MAX + 1)).is_err());
+        for wrong in ["null", "[]", "\"{}\"", "1"] {
+            assert!(check_card(&card(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn labels_are_visible_text() {
+        assert!(check_label("name", "Développeur 1").is_ok());
+        for wrong in ["", "  ", "a\0b", "a\nb", &"x".repeat(257)] {
+            assert!(check_label("name", wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Key patterns in the shared state: `ws:{id}:url`. Configurable, since existing deployments use
+//! several, and other programs write some of them.
+
+use crate::ids::WorkspaceId;
+
+/// What stands for the workspace in a pattern.
+const PLACE: &str = "{id}";
+
+/// A pattern, taken apart. Without a place for the id the id goes to the end.
+#[derive(Clone, Debug)]
+pub(super) struct KeyPattern {
+    prefix: String,
+    suffix: String,
+}
+
+impl KeyPattern {
+    pub(super) fn new(pattern: &str) -> Self {
+        let (prefix, suffix) = pattern.split_once(PLACE).unwrap_or((pattern, ""));
+        Self {
+            prefix: prefix.to_owned(),
+            suffix: suffix.to_owned(),
+        }
+    }
+
+    /// The key of one workspace.
+    pub(super) fn key(&self, id: &WorkspaceId) -> String {
+        format!("{}{id}{}", self.prefix, self.suffix)
+    }
+
+    /// Whose key it is, if it is one of these.
+    pub(super) fn id(&self, key: &str) -> Option<WorkspaceId> {
+        let id = key.strip_prefix(&self.prefix)?.strip_suffix(&self.suffix)?;
+        WorkspaceId::parse(id).ok()
+    }
+
+    /// What all of its keys begin with.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_its_workspace_and_only_that() {
+        let url = KeyPattern::new("ws:{id}:url");
+        let id = WorkspaceId::parse("a.b").unwrap();
+        assert_eq!(url.key(&id), "ws:a.b:url");
+        assert_eq!(url.id("ws:a.b:url"), Some(id));
+        for foreign in ["ws:a.b:internal_url", "ws::url", "ws:a:b:url", "a.b", "ws:url"] {
+            assert_eq!(url.id(foreign), None, "{foreign}");
+        }
+    }
+}

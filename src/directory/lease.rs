@@ -1,0 +1,110 @@
+//! Liveness: a lease that lapses unless renewed.
+//!
+//! Key `directory.heartbeat_key`, value the time of the last heartbeat in milliseconds, TTL
+//! `registry.heartbeat_ttl`. Grant and renewal are the same `SET … EX`: a renewal must be able to
+//! bring a lapsed lease back, which a bare `EXPIRE` cannot.
+//!
+//! A missing lease proves a lapse, except while the shared state may have lost leases that were
+//! granted: after it was away, or, in process, after a start. Then, for one TTL, `last_seen` in SQL
+//! counts as well.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::keys::KeyPattern;
+use crate::ids::WorkspaceId;
+use crate::shared::Shared;
+use crate::store::Unavailable;
+use crate::workspace::Timestamp;
+
+/// What the shared state says of one workspace's liveness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lease {
+    /// Alive for at least this long.
+    Held(Duration),
+    /// None is there.
+    Missing,
+}
+
+/// The leases of all workspaces.
+pub(super) struct Leases {
+    shared: Shared,
+    key: KeyPattern,
+    ttl: Duration,
+    started: Instant,
+    /// Until when a missing lease proves nothing, in milliseconds after `started`.
+    doubtful_until: AtomicU64,
+}
+
+impl Leases {
+    pub(super) fn new(shared: Shared, key: &str, ttl: Duration) -> Self {
+        let leases = Self {
+            key: KeyPattern::new(key),
+            ttl,
+            started: Instant::now(),
+            doubtful_until: AtomicU64::new(0),
+            shared,
+        };
+        if leases.shared.is_embedded() {
+            leases.doubt();
+        }
+        leases
+    }
+
+    /// How long a heartbeat counts.
+    pub(super) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Grants or renews.
+    pub(super) async fn renew(&self, id: &WorkspaceId, now: Timestamp) -> Result<(), Unavailable> {
+        let (key, value) = (self.key.key(id), now.0.to_string());
+        self.watched(self.shared.set(&key, &value, Some(self.ttl)).await)
+    }
+
+    /// Reads one lease. A key without an end, which only another program writes, counts as new.
+    pub(super) async fn read(&self, id: &WorkspaceId) -> Result<Lease, Unavailable> {
+        let found = self.shared.get_with_ttl(&self.key.key(id)).await;
+        Ok(match self.watched(found)? {
+            Some((_, left)) => Lease::Held(left.unwrap_or(self.ttl)),
+            None => Lease::Missing,
+        })
+    }
+
+    /// Which of `ids` hold a lease, in one round trip.
+    pub(super) async fn held(&self, ids: &[WorkspaceId]) -> Result<Vec<bool>, Unavailable> {
+        let keys: Vec<String> = ids.iter().map(|id| self.key.key(id)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let found = self.watched(self.shared.get_many(&keys).await)?;
+        Ok(found.iter().map(Option::is_some).collect())
+    }
+
+    /// How much longer a workspace without a lease counts as alive; `None`: it lapsed.
+    pub(super) fn benefit_of_doubt(
+        &self,
+        last_seen: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Duration> {
+        let doubtful = self.elapsed_ms() < self.doubtful_until.load(Ordering::Acquire);
+        let left = last_seen?.after(self.ttl).since(now);
+        (doubtful && !left.is_zero()).then_some(left)
+    }
+
+    /// From here on, for one TTL, a missing lease proves nothing.
+    pub(super) fn doubt(&self) {
+        let ttl = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
+        let until = self.elapsed_ms().saturating_add(ttl);
+        self.doubtful_until.fetch_max(until, Ordering::AcqRel);
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// A store that does not answer may come back empty.
+    fn watched<T>(&self, result: Result<T, Unavailable>) -> Result<T, Unavailable> {
+        result.inspect_err(|_| self.doubt())
+    }
+}

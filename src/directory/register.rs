@@ -1,0 +1,356 @@
+//! Registration (contract §4.1) and creation (§8.1). SQL first, then the shared state, then every
+//! cache; a failure in between is told, and doing it again completes it.
+
+use serde_json::value::RawValue;
+
+use super::entry::{not_found, removed};
+use super::intake::{Lookup, check_card, check_label, invalid};
+use super::{Directory, URL_TTL};
+use crate::coherence::Invalidation;
+use crate::config::Complete;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::workspace::{
+    Created, DeliveryMode, LINE_MAX, Liveness, NewWorkspace, Register, Status, Timestamp, Workspace,
+};
+
+/// Who registers: it decides what else may be said.
+#[derive(Clone, Debug)]
+pub enum Registrar {
+    /// The workspace, by its own or its enrolment token.
+    Itself,
+    /// An integration of this org; may create, and moves nothing.
+    Org {
+        /// Which.
+        org: String,
+        /// Name and place of what it creates.
+        placement: Placement,
+    },
+    /// An operator; may create and move.
+    Operator(Placement),
+}
+
+/// What only operators and org tokens may say of a workspace. `None` says nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    /// For people.
+    pub name: Option<String>,
+    /// The workspace above it.
+    pub parent_id: Option<WorkspaceId>,
+    /// Whom it belongs to.
+    pub org: Option<String>,
+}
+
+/// A registration.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    /// Which workspace.
+    pub id: WorkspaceId,
+    /// Where its agent listens. `push` needs one.
+    pub url: Option<String>,
+    /// The same on the agents' own network.
+    pub internal_url: Option<String>,
+    /// Its card.
+    pub agent_card: Box<RawValue>,
+    /// How messages reach it; `None` keeps what it is, `push` for a new one.
+    pub delivery_mode: Option<DeliveryMode>,
+}
+
+/// What a registration did.
+#[derive(Clone, Debug)]
+pub struct Registered {
+    /// The workspace as it is now.
+    pub workspace: Workspace,
+    /// Whether it was made.
+    pub created: bool,
+}
+
+/// A workspace to create.
+#[derive(Clone, Debug)]
+pub struct Creation {
+    /// Its id; `None`: a new one.
+    pub id: Option<WorkspaceId>,
+    /// For people.
+    pub name: String,
+    /// The workspace above it.
+    pub parent_id: Option<WorkspaceId>,
+    /// Whom it belongs to; `None`: whom its parent belongs to.
+    pub org: Option<String>,
+    /// What it is for.
+    pub role: Option<String>,
+    /// How messages reach it.
+    pub delivery_mode: DeliveryMode,
+    /// Where its agent listens.
+    pub url: Option<String>,
+    /// Where its card is fetched.
+    pub card_url: Option<String>,
+    /// Calls in progress at most.
+    pub max_concurrent: Option<u32>,
+    /// What keeps it online.
+    pub liveness: Liveness,
+    /// How much of an incomplete call is filled in.
+    pub complete: Option<Complete>,
+}
+
+impl Directory {
+    /// Takes in a registration and brings the workspace online.
+    ///
+    /// # Errors
+    /// `invalid_params`, `address_forbidden`, `agent_unreachable` (the URL's name has no address),
+    /// `workspace_not_found`, `workspace_removed`, `not_permitted` and `conflict` (a move),
+    /// `store_unavailable`.
+    pub async fn register(
+        &self,
+        registration: &Registration,
+        registrar: &Registrar,
+    ) -> Result<Registered, Rejection> {
+        check_card(&registration.agent_card)?;
+        let found = self.workspaces.find(&registration.id).await?;
+        let mode = registration
+            .delivery_mode
+            .or(found.as_ref().map(|w| w.delivery_mode))
+            .unwrap_or(DeliveryMode::Push);
+        if mode == DeliveryMode::Push && registration.url.is_none() {
+            return Err(invalid(
+                "delivery_mode push needs the url at which the agent listens; without one, poll",
+            ));
+        }
+        let name = self.settle(found.as_ref(), registrar).await?;
+        self.vet(registration.url.as_deref(), Lookup::Required).await?;
+        let internal_url = registration.internal_url.as_deref();
+        self.vet(internal_url, Lookup::Optional).await?;
+        let created = found.is_none();
+        if created {
+            self.create_unregistered(&registration.id, mode, registrar)
+                .await?;
+        }
+        let workspace = self.bring_online(registration, mode, name).await?;
+        Ok(Registered { workspace, created })
+    }
+
+    /// Whether `registrar` may register what was found, and moves it if that was said. Returns the
+    /// name to set.
+    async fn settle(
+        &self,
+        found: Option<&Workspace>,
+        registrar: &Registrar,
+    ) -> Result<Option<String>, Rejection> {
+        let placement = registrar.placement();
+        if let Some(name) = placement.and_then(|p| p.name.as_deref()) {
+            check_label("name", name)?;
+        }
+        let Some(found) = found else {
+            return placement.map(|p| p.name.clone()).ok_or_else(not_found);
+        };
+        if let Registrar::Org { org, .. } = registrar
+            && found.org.as_ref() != Some(org)
+        {
+            return Err(not_permitted("the workspace belongs to another org"));
+        }
+        if found.status == Status::Removed {
+            return Err(removed());
+        }
+        let Some(placement) = placement else {
+            return Ok(None);
+        };
+        let parent_id = placement.parent_id.as_ref().or(found.parent_id.as_ref());
+        let org = placement.org.as_ref().or(found.org.as_ref());
+        if parent_id != found.parent_id.as_ref() || org != found.org.as_ref() {
+            let Registrar::Operator(_) = registrar else {
+                return Err(not_permitted("only an operator moves a workspace"));
+            };
+            self.place(&found.id, parent_id, org.map(String::as_str))
+                .await?;
+        }
+        Ok(placement.name.clone())
+    }
+
+    async fn create_unregistered(
+        &self,
+        id: &WorkspaceId,
+        delivery_mode: DeliveryMode,
+        registrar: &Registrar,
+    ) -> Result<(), Rejection> {
+        let placement = registrar.placement().cloned().unwrap_or_default();
+        let org = match registrar {
+            Registrar::Org { org, .. } => Some(org.clone()),
+            Registrar::Itself | Registrar::Operator(_) => placement.org,
+        };
+        let creation = Creation {
+            id: Some(id.clone()),
+            name: placement.name.unwrap_or_else(|| id.as_str().to_owned()),
+            parent_id: placement.parent_id,
+            org,
+            role: None,
+            delivery_mode,
+            url: None,
+            card_url: None,
+            max_concurrent: None,
+            liveness: Liveness::Heartbeat,
+            complete: None,
+        };
+        self.create(&creation).await.map(|_| ())
+    }
+
+    async fn bring_online(
+        &self,
+        registration: &Registration,
+        delivery_mode: DeliveryMode,
+        name: Option<String>,
+    ) -> Result<Workspace, Rejection> {
+        let id = &registration.id;
+        let change = Register {
+            delivery_mode,
+            url: registration.url.clone(),
+            internal_url: registration.internal_url.clone(),
+            agent_card: Some(registration.agent_card.clone()),
+            name,
+        };
+        let now = Timestamp::now();
+        let workspace = self.workspaces.register(id, &change, now).await?;
+        let workspace = workspace.ok_or_else(removed)?;
+        let shared = self.publish_presence(&workspace, now).await;
+        // Whatever became of the shared state, the row has changed.
+        self.coherence
+            .invalidate(Invalidation::Workspace(id.clone()))
+            .await;
+        shared?;
+        Ok(workspace)
+    }
+
+    /// Lease and URL keys. A URL that is not registered any more goes at once: it would win over SQL.
+    async fn publish_presence(
+        &self,
+        workspace: &Workspace,
+        now: Timestamp,
+    ) -> Result<(), Unavailable> {
+        let id = &workspace.id;
+        let keys = [self.url_key.key(id), self.internal_url_key.key(id)];
+        for (key, url) in keys.iter().zip([&workspace.url, &workspace.internal_url]) {
+            match url {
+                Some(url) => self.shared.set(key, url, Some(URL_TTL)).await?,
+                None => self.shared.delete(&[key]).await?,
+            }
+        }
+        self.refreshed.insert(id.clone(), ()).await;
+        self.leases.renew(id, now).await
+    }
+
+    /// Creates a workspace. It waits for its agent to register, unless its liveness is assumed.
+    ///
+    /// # Errors
+    /// `invalid_params`, `address_forbidden`, `agent_unreachable`, `conflict` (the id is or was
+    /// taken; the parent cannot have children), `store_unavailable`.
+    pub async fn create(&self, creation: &Creation) -> Result<Workspace, Rejection> {
+        check_label("name", &creation.name)?;
+        for (name, label) in [("role", &creation.role), ("org", &creation.org)] {
+            label.as_deref().map_or(Ok(()), |l| check_label(name, l))?;
+        }
+        if creation.max_concurrent == Some(0) {
+            return Err(invalid("max_concurrent must be at least 1"));
+        }
+        let assumed = creation.liveness == Liveness::Assumed;
+        let reachable = creation.delivery_mode == DeliveryMode::Poll || creation.url.is_some();
+        if assumed && !reachable {
+            return Err(invalid(
+                "liveness assumed needs the url at which the agent listens: it will not register",
+            ));
+        }
+        let id = creation.id.clone().unwrap_or_else(WorkspaceId::random);
+        let org = match &creation.parent_id {
+            Some(parent) => self.org_below(&id, parent, creation.org.as_deref()).await?,
+            None => creation.org.clone(),
+        };
+        self.vet(creation.url.as_deref(), Lookup::Required).await?;
+        self.vet(creation.card_url.as_deref(), Lookup::Required).await?;
+        let new = NewWorkspace {
+            id: id.clone(),
+            name: creation.name.clone(),
+            role: creation.role.clone(),
+            parent_id: creation.parent_id.clone(),
+            org,
+            status: if assumed { Status::Online } else { Status::Provisioning },
+            delivery_mode: creation.delivery_mode,
+            liveness: creation.liveness,
+            url: creation.url.clone(),
+            internal_url: None,
+            card_url: creation.card_url.clone(),
+            agent_card: None,
+            complete: creation.complete,
+            max_concurrent: creation.max_concurrent,
+        };
+        let Created::Done(workspace) = self.workspaces.create(&new, Timestamp::now()).await? else {
+            return Err(conflict("a workspace of this id exists, or did: choose another"));
+        };
+        self.tell_moved(&id).await;
+        Ok(*workspace)
+    }
+
+    /// Moves a workspace.
+    async fn place(
+        &self,
+        id: &WorkspaceId,
+        parent_id: Option<&WorkspaceId>,
+        org: Option<&str>,
+    ) -> Result<(), Rejection> {
+        if let Some(parent) = parent_id {
+            self.org_below(id, parent, org).await?;
+        }
+        let now = Timestamp::now();
+        if !self.workspaces.set_place(id, parent_id, org, now).await? {
+            return Err(removed());
+        }
+        self.tell_moved(id).await;
+        Ok(())
+    }
+
+    async fn tell_moved(&self, id: &WorkspaceId) {
+        for what in [
+            Invalidation::Lineage(id.clone()),
+            Invalidation::Workspace(id.clone()),
+        ] {
+            self.coherence.invalidate(what).await;
+        }
+    }
+
+    /// The org that `id` has below `parent`, which must be able to have it as a child.
+    async fn org_below(
+        &self,
+        id: &WorkspaceId,
+        parent: &WorkspaceId,
+        org: Option<&str>,
+    ) -> Result<Option<String>, Rejection> {
+        let line = self.workspaces.line(parent).await?;
+        let Some(first) = line.first().filter(|step| !step.removed) else {
+            return Err(conflict("the parent does not exist, or was removed"));
+        };
+        if org.is_some() && org != first.org.as_deref() {
+            return Err(conflict("the parent belongs to another org"));
+        }
+        if line.iter().any(|step| step.id == *id) {
+            return Err(conflict("the workspace would be its own ancestor"));
+        }
+        if line.len() >= LINE_MAX {
+            return Err(conflict("the hierarchy is 64 levels deep at most"));
+        }
+        Ok(first.org.clone())
+    }
+}
+
+impl Registrar {
+    fn placement(&self) -> Option<&Placement> {
+        match self {
+            Self::Itself => None,
+            Self::Org { placement, .. } | Self::Operator(placement) => Some(placement),
+        }
+    }
+}
+
+fn conflict(message: &'static str) -> Rejection {
+    Rejection::new(Reason::Conflict, message)
+}
+
+fn not_permitted(message: &'static str) -> Rejection {
+    Rejection::new(Reason::NotPermitted, message)
+}

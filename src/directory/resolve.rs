@@ -1,0 +1,248 @@
+//! From a permit to a destination: entries from memory, from the stores, or, when no store answers,
+//! from what was known a moment ago (architecture D8).
+//!
+//! | SQL | shared state | what counts |
+//! |---|---|---|
+//! | answers | answers | the row; URLs from the shared state first; the lease |
+//! | answers | away | the row, its status included: no lease can be read, and heartbeats still reach SQL |
+//! | away | answers | the row of up to `directory.stale` ago, with the shared state's URLs and lease |
+//! | away | away | the entry of up to `directory.stale` ago |
+//!
+//! None of this touches who may: that was decided before, by the permit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use moka::future::Cache;
+
+use super::entry::{Entry, Pulse, Urls, must_beat};
+use super::lease::Lease;
+use super::{Destination, Directory};
+use crate::coherence::{Coherence, Coherent, Invalidation};
+use crate::hierarchy::Permit;
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+use crate::shared::Notice;
+use crate::store::Unavailable;
+use crate::workspace::{Timestamp, Workspace};
+
+/// What the shared state says of one workspace.
+struct Heard {
+    url: Option<String>,
+    internal_url: Option<String>,
+    lease: Lease,
+}
+
+/// Whether the row was read just now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sql {
+    Answers,
+    Away,
+}
+
+impl Directory {
+    /// Where a message that is permitted goes.
+    ///
+    /// # Errors
+    /// `workspace_offline`, `workspace_restarting`, `address_forbidden`, `workspace_removed`;
+    /// `store_unavailable` when nothing is known.
+    pub async fn resolve(&self, permit: &Permit) -> Result<Destination, Rejection> {
+        let entry = self.entry(permit.target()).await?;
+        self.destination(permit.target(), &entry).await
+    }
+
+    /// Follows other programs' changes of URL keys, for as long as the process lives. A background
+    /// task of the server; without it such a change counts after 1 s.
+    pub async fn follow(&self) {
+        if self.shared.is_embedded() {
+            return;
+        }
+        let prefixes = [&self.url_key, &self.internal_url_key].map(|key| key.prefix().to_owned());
+        let mut prefixes = prefixes.to_vec();
+        prefixes.dedup();
+        let mut changes = self.shared.watch(prefixes);
+        loop {
+            match changes.next().await {
+                Notice::Message(key) => self.forget_key(&key).await,
+                Notice::Down => {
+                    self.watched.store(false, Ordering::Release);
+                    self.leases.doubt();
+                }
+                Notice::Up => {
+                    // It may have come back empty, and what was said during the gap was missed.
+                    self.leases.doubt();
+                    self.coherence.apply(&Invalidation::Everything).await;
+                    self.watched.store(true, Ordering::Release);
+                }
+            }
+        }
+    }
+
+    async fn forget_key(&self, key: &str) {
+        let id = self.url_key.id(key).or_else(|| self.internal_url_key.id(key));
+        // Here only: every replica hears of the key by itself.
+        if let Some(id) = id {
+            self.coherence.apply(&Invalidation::Workspace(id)).await;
+        }
+    }
+
+    pub(super) async fn entry(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Rejection> {
+        if let Some(entry) = self.entries.get(id).await {
+            return Ok(entry);
+        }
+        // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
+        let loaded = Box::pin(self.entries.get_or_load(id, || self.load(id))).await;
+        loaded.map_err(|error| Rejection::from(Unavailable::clone(&error)))
+    }
+
+    /// Where a message goes; notes a lapse that nobody noted yet.
+    pub(super) async fn destination(
+        &self,
+        id: &WorkspaceId,
+        entry: &Entry,
+    ) -> Result<Destination, Rejection> {
+        if entry.pulse == Pulse::Lapsed && !entry.lapse_noted.swap(true, Ordering::AcqRel) {
+            Box::pin(self.note_lapse(id)).await;
+        }
+        entry.destination()
+    }
+
+    async fn load(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Unavailable> {
+        let changes = self.changes.load(Ordering::Acquire);
+        let (row, heard) = tokio::join!(self.workspaces.find(id), self.hear(id));
+        match row {
+            Ok(row) => {
+                self.outage_since.store(0, Ordering::Release);
+                let entry = Arc::new(self.assemble(row, heard.ok(), Sql::Answers));
+                self.known.insert(id.clone(), Arc::clone(&entry)).await;
+                if self.changes.load(Ordering::Acquire) != changes {
+                    self.known.invalidate(id).await;
+                }
+                Ok(entry)
+            }
+            Err(error) => self.stale(id, heard.ok()).await.ok_or(error),
+        }
+    }
+
+    /// Reads the shared state: two round trips at once.
+    async fn hear(&self, id: &WorkspaceId) -> Result<Heard, Unavailable> {
+        let keys = [self.url_key.key(id), self.internal_url_key.key(id)];
+        let keys = [keys[0].as_str(), keys[1].as_str()];
+        let (urls, lease) = tokio::join!(self.shared.get_many(&keys), self.leases.read(id));
+        let mut urls = urls.inspect_err(|_| self.leases.doubt())?.into_iter();
+        Ok(Heard {
+            url: urls.next().flatten(),
+            internal_url: urls.next().flatten(),
+            lease: lease?,
+        })
+    }
+
+    fn assemble(&self, row: Option<Workspace>, heard: Option<Heard>, sql: Sql) -> Entry {
+        let Some(workspace) = row else {
+            return self.entry_of(None, Urls::default(), Pulse::AsItsStatus, true);
+        };
+        let pulse = heard.as_ref().map_or(Pulse::AsItsStatus, |heard| {
+            self.pulse(&workspace, heard.lease)
+        });
+        let whole = heard.is_some() && sql == Sql::Answers;
+        let (url, internal_url) = heard.map_or((None, None), |h| (h.url, h.internal_url));
+        let host = url.or_else(|| workspace.url.clone());
+        let urls = Urls {
+            internal: internal_url
+                .or_else(|| workspace.internal_url.clone())
+                .or_else(|| host.clone()),
+            host,
+        };
+        self.entry_of(Some(workspace), urls, pulse, whole)
+    }
+
+    fn pulse(&self, workspace: &Workspace, lease: Lease) -> Pulse {
+        if !must_beat(workspace) {
+            return Pulse::AsItsStatus;
+        }
+        let last_seen = self.last_seen(workspace);
+        match lease {
+            Lease::Held(left) => Pulse::Beats(left),
+            Lease::Missing => self
+                .leases
+                .benefit_of_doubt(last_seen, Timestamp::now())
+                .map_or(Pulse::Lapsed, Pulse::Beats),
+        }
+    }
+
+    /// The last sign of life: what SQL knows, or what was heard here since.
+    pub(super) fn last_seen(&self, workspace: &Workspace) -> Option<Timestamp> {
+        let heard = self.news.of(&workspace.id).map(|seen| seen.last_seen);
+        workspace.last_seen.max(heard)
+    }
+
+    /// What was known when SQL stopped answering, if that is recent enough.
+    async fn stale(&self, id: &WorkspaceId, heard: Option<Heard>) -> Option<Arc<Entry>> {
+        let outage = self.outage();
+        let known = self.known.get(id).await?;
+        let stale = self.settings.stale;
+        let age = known.loaded_at.elapsed();
+        if outage >= stale || age >= known.age_max.saturating_add(stale) {
+            return None;
+        }
+        tracing::debug!(workspace.id = %id, "SQL does not answer: its last known state counts");
+        Some(Arc::new(match heard {
+            Some(heard) => self.assemble(known.workspace.clone(), Some(heard), Sql::Away),
+            None => {
+                let (row, urls) = (known.workspace.clone(), known.urls.clone());
+                self.entry_of(row, urls, known.pulse_of_old(), false)
+            }
+        }))
+    }
+
+    /// How long SQL has not answered; counts from now if it did until now.
+    fn outage(&self) -> Duration {
+        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = now.max(1);
+        let first = self.outage_since.compare_exchange(
+            0,
+            now,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        let since = first.err().unwrap_or(now);
+        Duration::from_millis(now.saturating_sub(since))
+    }
+}
+
+impl Entry {
+    /// Without a store to prove a lapse, one that was alive stays so; one that was not, too.
+    fn pulse_of_old(&self) -> Pulse {
+        match self.pulse {
+            Pulse::Lapsed => Pulse::Lapsed,
+            Pulse::Beats(_) | Pulse::AsItsStatus => Pulse::AsItsStatus,
+        }
+    }
+}
+
+/// Drops an entry when its workspace changed, here or on another replica.
+pub(super) fn forget_what_changes(
+    coherence: &Coherence,
+    entries: &Coherent<WorkspaceId, Arc<Entry>>,
+    known: &Cache<WorkspaceId, Arc<Entry>>,
+    changes: &Arc<AtomicU64>,
+) {
+    let (entries, known, changes) = (entries.clone(), known.clone(), Arc::clone(changes));
+    coherence.on_invalidation(move |what| {
+        let (entries, known) = (entries.clone(), known.clone());
+        changes.fetch_add(1, Ordering::AcqRel);
+        async move {
+            match what {
+                Invalidation::Workspace(id) => {
+                    entries.forget(&id).await;
+                    known.invalidate(&id).await;
+                }
+                // After a gap everything is asked for again; if no store answers then, what was
+                // known before the gap is all there is, for `directory.stale`.
+                Invalidation::Everything => entries.forget_all(),
+                Invalidation::Credential(_) | Invalidation::Lineage(_) => {}
+            }
+        }
+    });
+}

@@ -1,0 +1,276 @@
+//! Loading and remembering lineages. An entry is dropped when its workspace or any of its ancestors
+//! moves, is created or is removed.
+//!
+//! A move of one workspace changes the lineage of all below it. Instead of searching the cache for
+//! them, each move is noted in a short log, and an entry looks at the notes it has not seen yet when
+//! it is next asked for: one comparison when there are none.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Lineage;
+use crate::coherence::{Coherence, Coherent, Invalidation};
+use crate::ids::WorkspaceId;
+use crate::metrics::{self, Metrics};
+use crate::store::Unavailable;
+use crate::workspace::{LINE_MAX, Step, Workspaces};
+
+/// How long "there is no such workspace" counts: enough that a caller who guesses ids costs little.
+const ABSENT_TTL: Duration = Duration::from_secs(1);
+
+/// Moves remembered. An entry that missed more than these is loaded again.
+const MOVES_MAX: usize = 1024;
+
+/// The moves of the last time, numbered from 1.
+#[derive(Default)]
+struct Moves {
+    /// The number of the newest.
+    newest: AtomicU64,
+    log: RwLock<VecDeque<WorkspaceId>>,
+}
+
+impl Moves {
+    fn newest(&self) -> u64 {
+        self.newest.load(Ordering::Acquire)
+    }
+
+    fn note(&self, id: WorkspaceId) {
+        let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
+        if log.len() == MOVES_MAX {
+            log.pop_front();
+        }
+        log.push_back(id);
+        self.newest.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether a move after number `seen` touched `lineage`, or so many were made that nobody knows.
+    /// With it the number up to which this is the answer.
+    fn touched(&self, seen: u64, id: &WorkspaceId, lineage: Option<&Lineage>) -> (bool, u64) {
+        let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
+        let newest = self.newest();
+        let missed = usize::try_from(newest.saturating_sub(seen)).unwrap_or(usize::MAX);
+        if missed > log.len() {
+            return (true, newest);
+        }
+        let touched = log.iter().rev().take(missed).any(|moved| {
+            moved == id || lineage.is_some_and(|lineage| lineage.ancestors.contains(moved))
+        });
+        (touched, newest)
+    }
+}
+
+/// A lineage as it was read, or that there is none.
+struct Known {
+    id: WorkspaceId,
+    lineage: Option<Arc<Lineage>>,
+    loaded_at: Instant,
+    moves: Arc<Moves>,
+    /// No move up to this number touched it.
+    seen: AtomicU64,
+}
+
+impl Known {
+    fn is_current(&self) -> bool {
+        if self.lineage.is_none() && self.loaded_at.elapsed() >= ABSENT_TTL {
+            return false;
+        }
+        let seen = self.seen.load(Ordering::Acquire);
+        if seen == self.moves.newest() {
+            return true;
+        }
+        let (touched, newest) = self.moves.touched(seen, &self.id, self.lineage.as_deref());
+        if !touched {
+            self.seen.fetch_max(newest, Ordering::AcqRel);
+        }
+        !touched
+    }
+}
+
+/// The lineages, in memory where they still count.
+pub(super) struct Lineages {
+    workspaces: Workspaces,
+    moves: Arc<Moves>,
+    known: Coherent<WorkspaceId, Arc<Known>>,
+}
+
+impl Lineages {
+    pub(super) fn new(
+        workspaces: Workspaces,
+        coherence: &Arc<Coherence>,
+        metrics: Arc<Metrics>,
+        entries_max: u64,
+    ) -> Self {
+        let moves = Arc::<Moves>::default();
+        let known = Coherent::new(
+            Arc::clone(coherence),
+            metrics,
+            metrics::Cache::Lineages,
+            entries_max,
+            |known: &Arc<Known>| known.is_current(),
+        );
+        let (noted, cache) = (Arc::clone(&moves), known.clone());
+        coherence.on_invalidation(move |what| {
+            let (noted, cache) = (Arc::clone(&noted), cache.clone());
+            async move {
+                match what {
+                    Invalidation::Lineage(id) => noted.note(id),
+                    Invalidation::Everything => cache.forget_all(),
+                    Invalidation::Credential(_) | Invalidation::Workspace(_) => {}
+                }
+            }
+        });
+        Self {
+            workspaces,
+            moves,
+            known,
+        }
+    }
+
+    /// The lineage of `id`; `None` when there never was such a workspace.
+    pub(super) async fn find(
+        &self,
+        id: &WorkspaceId,
+    ) -> Result<Option<Arc<Lineage>>, Arc<Unavailable>> {
+        if let Some(known) = self.known.get(id).await {
+            return Ok(known.lineage.clone());
+        }
+        // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
+        let known = Box::pin(self.known.get_or_load(id, || self.load(id))).await?;
+        Ok(known.lineage.clone())
+    }
+
+    async fn load(&self, id: &WorkspaceId) -> Result<Arc<Known>, Unavailable> {
+        let seen = AtomicU64::new(self.moves.newest());
+        let loaded_at = Instant::now();
+        let lineage = assemble(self.workspaces.line(id).await?);
+        if lineage.as_ref().is_some_and(|lineage| lineage.cyclic) {
+            tracing::error!(workspace.id = %id, "The hierarchy has a cycle above this workspace: it reaches nobody");
+        }
+        Ok(Arc::new(Known {
+            id: id.clone(),
+            lineage: lineage.map(Arc::new),
+            loaded_at,
+            moves: Arc::clone(&self.moves),
+            seen,
+        }))
+    }
+}
+
+/// From the rows of a line to a lineage. Pure.
+fn assemble(line: Vec<Step>) -> Option<Lineage> {
+    // The query looks one step further than any line may be.
+    let mut cyclic = line.len() > LINE_MAX;
+    let mut steps = line.into_iter();
+    let first = steps.next()?;
+    let mut ancestors: Vec<WorkspaceId> = Vec::new();
+    let mut above = first.parent_id;
+    while let Some(parent) = above {
+        if parent == first.id || ancestors.contains(&parent) {
+            cyclic = true;
+            break;
+        }
+        ancestors.push(parent);
+        // Beyond a removed ancestor, or one that does not exist, nothing is related.
+        above = steps
+            .next()
+            .filter(|step| !step.removed)
+            .and_then(|step| step.parent_id);
+    }
+    Some(Lineage {
+        id: first.id,
+        org: first.org,
+        ancestors,
+        removed: first.removed,
+        cyclic,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> WorkspaceId {
+        WorkspaceId::parse(text).unwrap()
+    }
+
+    fn step(text: &str) -> Step {
+        let (name, parent) = text.split_once('<').unwrap_or((text, ""));
+        Step {
+            id: id(name.trim_end_matches('!')),
+            parent_id: (!parent.is_empty()).then(|| id(parent)),
+            org: None,
+            removed: name.ends_with('!'),
+        }
+    }
+
+    fn above(line: &[&str]) -> (String, bool) {
+        let lineage = assemble(line.iter().map(|text| step(text)).collect()).unwrap();
+        let ids: Vec<_> = lineage.ancestors.iter().map(WorkspaceId::as_str).collect();
+        (ids.join(" "), lineage.cyclic)
+    }
+
+    #[test]
+    fn a_line_ends_at_a_root_a_gap_a_removed_one_or_a_cycle() {
+        for (line, ancestors, cyclic) in [
+            (&["a"][..], "", false),
+            (&["a<b", "b<c", "c"], "b c", false),
+            (&["a<b", "b!<c"], "b", false),
+            (&["a!<b", "b<c", "c"], "b c", false),
+            (&["a<ghost"], "ghost", false),
+            (&["a<a", "a<a", "a<a"], "", true),
+            (&["a<b", "b<a", "a<b", "b<a"], "b", true),
+            (&["a<b", "b<c", "c<b", "b<c"], "b c", true),
+        ] {
+            assert_eq!(above(line), (ancestors.to_owned(), cyclic), "{line:?}");
+        }
+        assert!(assemble(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_line_longer_than_any_that_we_make_counts_as_a_cycle() {
+        let line = |steps: usize| {
+            let all = (0..steps).map(|i| step(&format!("w{i}<w{}", i + 1)));
+            assemble(all.collect()).unwrap()
+        };
+        assert!(!line(LINE_MAX).cyclic);
+        assert!(line(LINE_MAX + 1).cyclic);
+    }
+
+    #[test]
+    fn a_move_touches_those_below_and_nobody_else() {
+        let moves = Arc::<Moves>::default();
+        let known = |name: &str, ancestors: &[&str]| Known {
+            id: id(name),
+            lineage: Some(Arc::new(Lineage {
+                id: id(name),
+                org: None,
+                ancestors: ancestors.iter().map(|name| id(name)).collect(),
+                removed: false,
+                cyclic: false,
+            })),
+            loaded_at: Instant::now(),
+            moves: Arc::clone(&moves),
+            seen: AtomicU64::new(moves.newest()),
+        };
+        let (child, other) = (known("child", &["parent", "root"]), known("other", &["root"]));
+        assert!(child.is_current() && other.is_current());
+        moves.note(id("parent"));
+        assert!(!child.is_current() && other.is_current());
+        moves.note(id("other"));
+        assert!(!child.is_current() && !other.is_current());
+        let late = known("late", &[]);
+        for _ in 0..MOVES_MAX {
+            moves.note(id("x"));
+        }
+        assert!(late.is_current());
+        let idle = known("idle", &[]);
+        for _ in 0..=MOVES_MAX {
+            moves.note(id("x"));
+        }
+        assert!(!idle.is_current(), "more moves than are remembered");
+    }
+}

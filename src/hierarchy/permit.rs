@@ -1,0 +1,198 @@
+//! From a proof and a target to a [`Permit`], or to the refusal that the caller may see.
+//!
+//! A workspace or an org token learns of a target that it may not reach nothing at all: unknown,
+//! removed, foreign and merely unrelated targets get one and the same answer, so that ids cannot be
+//! probed (contract §1.1, `not_permitted`).
+
+use std::sync::Arc;
+
+use super::lineage::Lineages;
+use super::{Denied, Lineage, Rule, decide};
+use crate::coherence::Coherence;
+use crate::config::LineageReach;
+use crate::ids::WorkspaceId;
+use crate::identity::{CredentialKind, Principal, Proof};
+use crate::metrics::Metrics;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::workspace::Workspaces;
+
+/// Proof that the caller may reach the target. Only [`Hierarchy`] makes one.
+#[derive(Clone, Debug)]
+pub struct Permit {
+    target: WorkspaceId,
+    caller: Option<WorkspaceId>,
+    rule: Rule,
+}
+
+impl Permit {
+    /// Whom it is for.
+    pub fn target(&self) -> &WorkspaceId {
+        &self.target
+    }
+
+    /// The calling workspace; `None` when the caller is none (canvas, integration, operator).
+    pub fn caller(&self) -> Option<&WorkspaceId> {
+        self.caller.as_ref()
+    }
+
+    /// Why.
+    pub fn rule(&self) -> Rule {
+        self.rule
+    }
+}
+
+/// The room: lineages, and the rule over them.
+pub struct Hierarchy {
+    lineages: Lineages,
+    reach: LineageReach,
+}
+
+impl Hierarchy {
+    /// Assembles the room; asks nothing. At most `entries_max` lineages are kept.
+    pub fn new(
+        workspaces: Workspaces,
+        coherence: &Arc<Coherence>,
+        metrics: Arc<Metrics>,
+        reach: LineageReach,
+        entries_max: u64,
+    ) -> Self {
+        Self {
+            lineages: Lineages::new(workspaces, coherence, metrics, entries_max),
+            reach,
+        }
+    }
+
+    /// Whether whom `proof` proves may reach `target`.
+    ///
+    /// # Errors
+    /// `not_permitted`; `workspace_not_found` and `workspace_removed` for those who may know;
+    /// `store_unavailable`.
+    pub async fn permit(&self, proof: &Proof, target: &WorkspaceId) -> Result<Permit, Rejection> {
+        if proof.kind == CredentialKind::Enrolment {
+            return Err(Rejection::new(
+                Reason::NotPermitted,
+                "an enrolment token is good for one POST /registry/register, which returns the \
+                 workspace's own token",
+            ));
+        }
+        self.permit_principal(&proof.principal, target).await
+    }
+
+    async fn permit_principal(
+        &self,
+        principal: &Principal,
+        target: &WorkspaceId,
+    ) -> Result<Permit, Rejection> {
+        let rule = match principal {
+            Principal::Workspace { id } => self.relate(id, target).await?,
+            Principal::Canvas {
+                org, workspaces, ..
+            } => {
+                let org = org.as_deref();
+                self.canvas(org, workspaces.as_deref(), target).await?
+            }
+            Principal::Org { org } => {
+                let found = self.find(target).await?;
+                let own = found.filter(|t| t.org.as_ref() == Some(org));
+                let own = own.ok_or_else(not_permitted)?;
+                present(&own)?;
+                Rule::Org
+            }
+            Principal::Operator => {
+                let found = self.find(target).await?.ok_or_else(not_found)?;
+                present(&found)?;
+                Rule::Operator
+            }
+        };
+        Ok(Permit {
+            target: target.clone(),
+            caller: principal.workspace().cloned(),
+            rule,
+        })
+    }
+
+    /// What `caller` is to `target`, for `POST /registry/check-access`.
+    ///
+    /// # Errors
+    /// `store_unavailable`. That the rule says no is in the inner result; `None` is an unknown end.
+    pub async fn check(
+        &self,
+        caller: &WorkspaceId,
+        target: &WorkspaceId,
+    ) -> Result<Result<Rule, Option<Denied>>, Rejection> {
+        let (caller, target) = tokio::try_join!(self.find(caller), self.find(target))?;
+        let (Some(caller), Some(target)) = (caller, target) else {
+            return Ok(Err(None));
+        };
+        Ok(decide(&caller, &target, self.reach).map_err(Some))
+    }
+
+    async fn relate(&self, caller: &WorkspaceId, target: &WorkspaceId) -> Result<Rule, Rejection> {
+        if caller == target {
+            let own = self.find(caller).await?.ok_or_else(not_found)?;
+            present(&own)?;
+            return decide(&own, &own, self.reach).map_err(denied);
+        }
+        // Both are always asked for, so that an unknown target takes the same path as a denied one.
+        let (caller, target) = tokio::try_join!(self.find(caller), self.find(target))?;
+        let (Some(caller), Some(target)) = (caller, target) else {
+            return Err(not_permitted());
+        };
+        decide(&caller, &target, self.reach).map_err(denied)
+    }
+
+    /// A canvas token's own list decides; without one its org; without both it may reach all.
+    async fn canvas(
+        &self,
+        org: Option<&str>,
+        workspaces: Option<&[WorkspaceId]>,
+        target: &WorkspaceId,
+    ) -> Result<Rule, Rejection> {
+        if workspaces.is_some_and(|list| !list.contains(target)) {
+            return Err(not_permitted());
+        }
+        let found = self.find(target).await?.ok_or_else(not_found)?;
+        let scoped = workspaces.is_none();
+        if scoped && org.is_some_and(|org| found.org.as_deref() != Some(org)) {
+            return Err(not_permitted());
+        }
+        present(&found)?;
+        Ok(Rule::Canvas)
+    }
+
+    async fn find(&self, id: &WorkspaceId) -> Result<Option<Arc<Lineage>>, Rejection> {
+        let found = self.lineages.find(id).await;
+        found.map_err(|error| Rejection::from(Unavailable::clone(&error)))
+    }
+}
+
+fn present(target: &Lineage) -> Result<(), Rejection> {
+    if target.removed {
+        return Err(Rejection::new(
+            Reason::WorkspaceRemoved,
+            "the workspace was removed; its id is not given away again",
+        ));
+    }
+    Ok(())
+}
+
+/// The one answer to everyone who may not know more. The cause is for the log.
+fn denied(why: Denied) -> Rejection {
+    not_permitted().cause(why)
+}
+
+fn not_permitted() -> Rejection {
+    Rejection::new(
+        Reason::NotPermitted,
+        "this credential may not reach that workspace: workspaces reach themselves, their parent, \
+         children and siblings; POST /registry/check-access says which rule holds",
+    )
+}
+
+fn not_found() -> Rejection {
+    Rejection::new(
+        Reason::WorkspaceNotFound,
+        "there is no workspace of this id: create it with POST /workspaces",
+    )
+}

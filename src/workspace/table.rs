@@ -1,0 +1,454 @@
+//! The table `workspaces`: every SQL text that touches it.
+
+use std::fmt::Write as _;
+
+use serde_json::value::RawValue;
+use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::{DeliveryMode, Liveness, NewWorkspace, Status, Timestamp, Workspace};
+use crate::config::Complete;
+use crate::db::Db;
+use crate::ids::WorkspaceId;
+use crate::store::Unavailable;
+
+/// Workspaces in one line at most, itself included. A longer one is treated as a cycle.
+pub const LINE_MAX: usize = 64;
+
+/// The workspaces in the SQL store.
+#[derive(Clone)]
+pub struct Workspaces {
+    db: Db,
+}
+
+/// What became of a creation.
+#[derive(Debug)]
+pub enum Created {
+    /// It exists now.
+    Done(Box<Workspace>),
+    /// The id is taken, possibly by a removed workspace.
+    Taken,
+}
+
+/// One step of a line: a workspace and what ties it to the next.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The workspace.
+    pub id: WorkspaceId,
+    /// The one above it.
+    pub parent_id: Option<WorkspaceId>,
+    /// Whom it belongs to.
+    pub org: Option<String>,
+    /// Whether it was removed.
+    pub removed: bool,
+}
+
+/// What a registration changes.
+#[derive(Clone, Debug)]
+pub struct Register {
+    /// How messages reach it.
+    pub delivery_mode: DeliveryMode,
+    /// Where its agent listens.
+    pub url: Option<String>,
+    /// The same on the agents' own network; `None` keeps none.
+    pub internal_url: Option<String>,
+    /// Its card; `None` keeps what is there.
+    pub agent_card: Option<Box<RawValue>>,
+    /// Its name; `None` keeps what is there.
+    pub name: Option<String>,
+}
+
+/// What heartbeats said of one workspace since the last flush.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Whose.
+    pub id: WorkspaceId,
+    /// When.
+    pub last_seen: Timestamp,
+    /// How many tasks it has.
+    pub active_tasks: u32,
+    /// What it is working on.
+    pub current_task: Option<String>,
+}
+
+macro_rules! columns {
+    () => {
+        "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, \
+         agent_card, complete, max_concurrent, idle_timeout_seconds, current_task, active_tasks, \
+         last_seen, created_at, updated_at"
+    };
+}
+
+const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces WHERE id = $1");
+
+const CREATE: &str = concat!(
+    "INSERT INTO workspaces (id, name, role, parent_id, org, status, delivery_mode, liveness, url, \
+     internal_url, card_url, agent_card, complete, max_concurrent, active_tasks, created_at, updated_at) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15) \
+     ON CONFLICT (id) DO NOTHING RETURNING ",
+    columns!()
+);
+
+/// Goes up from `$1`. Beyond a removed workspace nothing is related, so the line ends there.
+const LINE: &str = "\
+    WITH RECURSIVE line (id, parent_id, org, status, depth) AS ( \
+      SELECT id, parent_id, org, status, 0 FROM workspaces WHERE id = $1 \
+      UNION ALL \
+      SELECT w.id, w.parent_id, w.org, w.status, line.depth + 1 \
+        FROM workspaces w JOIN line ON w.id = line.parent_id \
+        WHERE line.depth < 64 AND (line.depth = 0 OR line.status <> 'removed')) \
+    SELECT id, parent_id, org, status FROM line ORDER BY depth";
+
+const REGISTER: &str = concat!(
+    "UPDATE workspaces SET status = 'online', delivery_mode = $2, url = $3, internal_url = $4, \
+     agent_card = COALESCE($5, agent_card), name = COALESCE($6, name), last_seen = $7, updated_at = $7 \
+     WHERE id = $1 AND status <> 'removed' RETURNING ",
+    columns!()
+);
+
+const SET_STATUS: &str = "UPDATE workspaces SET status = $3, updated_at = $4 \
+     WHERE id = $1 AND status = $2 RETURNING id";
+
+const SET_IDLE_TIMEOUT: &str = "UPDATE workspaces SET idle_timeout_seconds = $2, updated_at = $3 \
+     WHERE id = $1 AND status <> 'removed'";
+
+const SET_PLACE: &str = "UPDATE workspaces SET parent_id = $2, org = $3, updated_at = $4 \
+     WHERE id = $1 AND status <> 'removed' RETURNING id";
+
+const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \
+     WHERE id = $1 AND status IN ('online', 'degraded') AND liveness = 'heartbeat' RETURNING id";
+
+const OVERDUE: &str = "SELECT id, last_seen FROM workspaces \
+     WHERE status IN ('online', 'degraded') AND liveness = 'heartbeat' \
+     AND (last_seen IS NULL OR last_seen <= $1) AND id > $2 ORDER BY id LIMIT $3";
+
+impl Workspaces {
+    /// The table in `db`.
+    pub fn new(db: Db) -> Self {
+        Self { db }
+    }
+
+    /// Creates a workspace, unless its id was ever used.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn create(&self, new: &NewWorkspace, now: Timestamp) -> Result<Created, Unavailable> {
+        let row = sqlx::query(CREATE)
+            .bind(new.id.as_str())
+            .bind(&new.name)
+            .bind(new.role.as_deref())
+            .bind(new.parent_id.as_ref().map(WorkspaceId::as_str))
+            .bind(new.org.as_deref())
+            .bind(new.status.word())
+            .bind(new.delivery_mode.word())
+            .bind(new.liveness.word())
+            .bind(new.url.as_deref())
+            .bind(new.internal_url.as_deref())
+            .bind(new.card_url.as_deref())
+            .bind(new.agent_card.as_deref().map(RawValue::get))
+            .bind(new.complete.map(complete_word))
+            .bind(new.max_concurrent.map(i64::from))
+            .bind(now.0);
+        let work = async { optional(row.fetch_optional(self.db.pool()).await?, workspace) };
+        let created = self.db.run("workspace_create", work).await?;
+        Ok(created.map_or(Created::Taken, |workspace| Created::Done(Box::new(workspace))))
+    }
+
+    /// The workspace, removed or not; `None` when there never was one.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn find(&self, id: &WorkspaceId) -> Result<Option<Workspace>, Unavailable> {
+        let row = sqlx::query(FIND).bind(id.as_str());
+        let work = async { optional(row.fetch_optional(self.db.pool()).await?, workspace) };
+        self.db.run("workspace_find", work).await
+    }
+
+    /// The workspace and those above it, nearest first; empty when there is none. At most one more
+    /// than [`LINE_MAX`], however the data loops; it ends at a removed ancestor.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn line(&self, id: &WorkspaceId) -> Result<Vec<Step>, Unavailable> {
+        let rows = sqlx::query(LINE).bind(id.as_str());
+        let work = async {
+            let rows = rows.fetch_all(self.db.pool()).await?;
+            rows.iter().map(step).collect()
+        };
+        self.db.run("workspace_line", work).await
+    }
+
+    /// Takes over a registration and brings the workspace online; `None` when there is none that
+    /// was not removed.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn register(
+        &self,
+        id: &WorkspaceId,
+        change: &Register,
+        now: Timestamp,
+    ) -> Result<Option<Workspace>, Unavailable> {
+        let row = sqlx::query(REGISTER)
+            .bind(id.as_str())
+            .bind(change.delivery_mode.word())
+            .bind(change.url.as_deref())
+            .bind(change.internal_url.as_deref())
+            .bind(change.agent_card.as_deref().map(RawValue::get))
+            .bind(change.name.as_deref())
+            .bind(now.0);
+        let work = async { optional(row.fetch_optional(self.db.pool()).await?, workspace) };
+        self.db.run("workspace_register", work).await
+    }
+
+    /// Moves the workspace from status `from` to `to`; false when it is not in `from` any more.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn set_status(
+        &self,
+        id: &WorkspaceId,
+        from: Status,
+        to: Status,
+        now: Timestamp,
+    ) -> Result<bool, Unavailable> {
+        let row = sqlx::query(SET_STATUS)
+            .bind(id.as_str())
+            .bind(from.word())
+            .bind(to.word())
+            .bind(now.0);
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        self.db.run("workspace_set_status", work).await
+    }
+
+    /// Keeps the longest silence that the workspace asked for.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn set_idle_timeout(
+        &self,
+        id: &WorkspaceId,
+        seconds: Option<u32>,
+        now: Timestamp,
+    ) -> Result<(), Unavailable> {
+        let change = sqlx::query(SET_IDLE_TIMEOUT)
+            .bind(id.as_str())
+            .bind(seconds.map(i64::from))
+            .bind(now.0);
+        let work = async { change.execute(self.db.pool()).await.map(|_| ()) };
+        self.db.run("workspace_set_idle_timeout", work).await
+    }
+
+    /// Puts the workspace elsewhere in the hierarchy; false when there is none that was not removed.
+    /// That the move makes no cycle is the caller's to check.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn set_place(
+        &self,
+        id: &WorkspaceId,
+        parent_id: Option<&WorkspaceId>,
+        org: Option<&str>,
+        now: Timestamp,
+    ) -> Result<bool, Unavailable> {
+        let row = sqlx::query(SET_PLACE)
+            .bind(id.as_str())
+            .bind(parent_id.map(WorkspaceId::as_str))
+            .bind(org)
+            .bind(now.0);
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        self.db.run("workspace_set_place", work).await
+    }
+
+    /// Notes that the heartbeat lapsed; false when another replica noted it, or it does not matter.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn lapse(&self, id: &WorkspaceId, now: Timestamp) -> Result<bool, Unavailable> {
+        let row = sqlx::query(LAPSE).bind(id.as_str()).bind(now.0);
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        self.db.run("workspace_lapse", work).await
+    }
+
+    /// Workspaces that count as up but were last seen at `cutoff` or before, by this table, which
+    /// runs behind the heartbeats: in order of id, beyond `after`, at most `limit`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn overdue(
+        &self,
+        cutoff: Timestamp,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<(WorkspaceId, Option<Timestamp>)>, Unavailable> {
+        let rows = sqlx::query(OVERDUE)
+            .bind(cutoff.0)
+            .bind(after)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let work = async {
+            let rows = rows.fetch_all(self.db.pool()).await?;
+            rows.iter()
+                .map(|row| {
+                    let seen = row.try_get::<Option<i64>, _>("last_seen")?;
+                    Ok((id(row, "id")?, seen.map(Timestamp)))
+                })
+                .collect()
+        };
+        self.db.run("workspace_overdue", work).await
+    }
+
+    /// Writes down what heartbeats said, in one statement. Older news never replaces newer.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn set_last_seen_many(&self, seen: &[Seen]) -> Result<(), Unavailable> {
+        if seen.is_empty() {
+            return Ok(());
+        }
+        let text = last_seen_text(seen.len());
+        let mut query = sqlx::query(AssertSqlSafe(text));
+        for one in seen {
+            query = query
+                .bind(one.id.as_str())
+                .bind(one.last_seen.0)
+                .bind(i64::from(one.active_tasks))
+                .bind(one.current_task.as_deref());
+        }
+        let work = async { query.execute(self.db.pool()).await.map(|_| ()) };
+        self.db.run("workspace_set_last_seen", work).await
+    }
+}
+
+/// `UPDATE … FROM (one SELECT for each workspace)`: the only form of many updates in one that both
+/// databases read.
+fn last_seen_text(count: usize) -> String {
+    let mut text = String::from(
+        "UPDATE workspaces SET last_seen = news.seen, active_tasks = news.tasks, \
+         current_task = news.task FROM (",
+    );
+    for i in 0..count {
+        let separator = if i == 0 { "" } else { " UNION ALL " };
+        let (a, b, c, d) = (4 * i + 1, 4 * i + 2, 4 * i + 3, 4 * i + 4);
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "{separator}SELECT ${a} AS id, ${b} AS seen, ${c} AS tasks, ${d} AS task"
+        );
+    }
+    text.push_str(
+        ") AS news WHERE workspaces.id = news.id \
+         AND (workspaces.last_seen IS NULL OR workspaces.last_seen < news.seen)",
+    );
+    text
+}
+
+fn optional<T>(
+    row: Option<AnyRow>,
+    read: fn(&AnyRow) -> Result<T, sqlx::Error>,
+) -> Result<Option<T>, sqlx::Error> {
+    row.as_ref().map(read).transpose()
+}
+
+fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
+    let card = text(row, "agent_card")?;
+    Ok(Workspace {
+        id: id(row, "id")?,
+        name: row.try_get("name")?,
+        role: text(row, "role")?,
+        parent_id: optional_id(row, "parent_id")?,
+        org: text(row, "org")?,
+        status: word(row, "status", Status::parse)?,
+        delivery_mode: word(row, "delivery_mode", DeliveryMode::parse)?,
+        liveness: word(row, "liveness", Liveness::parse)?,
+        url: text(row, "url")?,
+        internal_url: text(row, "internal_url")?,
+        card_url: text(row, "card_url")?,
+        agent_card: card
+            .map(RawValue::from_string)
+            .transpose()
+            .map_err(|error| unreadable("agent_card", error))?,
+        complete: text(row, "complete")?
+            .map(|word| complete(&word))
+            .transpose()?,
+        max_concurrent: number(row, "max_concurrent")?,
+        idle_timeout_seconds: number(row, "idle_timeout_seconds")?,
+        current_task: text(row, "current_task")?,
+        active_tasks: number(row, "active_tasks")?.unwrap_or(0),
+        last_seen: row.try_get::<Option<i64>, _>("last_seen")?.map(Timestamp),
+        created_at: Timestamp(row.try_get("created_at")?),
+        updated_at: Timestamp(row.try_get("updated_at")?),
+    })
+}
+
+fn step(row: &AnyRow) -> Result<Step, sqlx::Error> {
+    Ok(Step {
+        id: id(row, "id")?,
+        parent_id: optional_id(row, "parent_id")?,
+        org: text(row, "org")?,
+        removed: word(row, "status", Status::parse)? == Status::Removed,
+    })
+}
+
+fn text(row: &AnyRow, column: &'static str) -> Result<Option<String>, sqlx::Error> {
+    row.try_get(column)
+}
+
+fn number(row: &AnyRow, column: &'static str) -> Result<Option<u32>, sqlx::Error> {
+    let value: Option<i64> = row.try_get(column)?;
+    value
+        .map(|value| u32::try_from(value).map_err(|error| unreadable(column, error)))
+        .transpose()
+}
+
+fn id(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx::Error> {
+    let text: String = row.try_get(column)?;
+    WorkspaceId::parse(&text).map_err(|error| unreadable(column, error))
+}
+
+fn optional_id(row: &AnyRow, column: &'static str) -> Result<Option<WorkspaceId>, sqlx::Error> {
+    text(row, column)?
+        .map(|text| WorkspaceId::parse(&text).map_err(|error| unreadable(column, error)))
+        .transpose()
+}
+
+fn word<T>(
+    row: &AnyRow,
+    column: &'static str,
+    parse: fn(&str) -> Option<T>,
+) -> Result<T, sqlx::Error> {
+    let text: String = row.try_get(column)?;
+    parse(&text).ok_or_else(|| unreadable(column, UnknownWord))
+}
+
+fn complete(word: &str) -> Result<Complete, sqlx::Error> {
+    match word {
+        "full" => Ok(Complete::Full),
+        "bare" => Ok(Complete::Bare),
+        "off" => Ok(Complete::Off),
+        _ => Err(unreadable("complete", UnknownWord)),
+    }
+}
+
+const fn complete_word(complete: Complete) -> &'static str {
+    match complete {
+        Complete::Full => "full",
+        Complete::Bare => "bare",
+        Complete::Off => "off",
+    }
+}
+
+/// A word that this release does not know: written by a newer one, or by hand.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a word that this release does not know")]
+struct UnknownWord;
+
+/// A row that cannot be read decides nothing: it counts as a store that cannot be asked.
+fn unreadable(
+    column: &'static str,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> sqlx::Error {
+    sqlx::Error::ColumnDecode {
+        index: column.to_owned(),
+        source: Box::new(source),
+    }
+}

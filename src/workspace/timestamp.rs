@@ -1,0 +1,86 @@
+//! Wall-clock times: stored as milliseconds, shown as RFC 3339 (contract §1).
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Serialize, Serializer};
+
+/// The last instant that RFC 3339 can write: 9999-12-31T23:59:59.999Z.
+const LAST_MS: u64 = 253_402_300_799_999;
+
+/// An instant on the wall clock, in milliseconds since 1970, UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// The present.
+    pub fn now() -> Self {
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    /// This instant, `span` earlier.
+    #[must_use]
+    pub fn before(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(millis(span)))
+    }
+
+    /// This instant, `span` later.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(millis(span)))
+    }
+
+    /// How long from `earlier` to this instant; zero when it is the other way round.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What RFC 3339 cannot write is shown as the nearest that it can.
+        let since = u64::try_from(self.0).unwrap_or(0).min(LAST_MS);
+        let time = UNIX_EPOCH + Duration::from_millis(since);
+        humantime::format_rfc3339_millis(time).fmt(f)
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339_in_utc_with_milliseconds() {
+        for (ms, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_007, "2000-02-29T00:00:00.007Z"),
+            (1_798_761_599_999, "2026-12-31T23:59:59.999Z"),
+            (-5, "1970-01-01T00:00:00.000Z"),
+            (i64::MAX, "9999-12-31T23:59:59.999Z"),
+        ] {
+            assert_eq!(Timestamp(ms).to_string(), text);
+            assert_eq!(serde_json::to_value(Timestamp(ms)).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn spans_saturate() {
+        assert_eq!(Timestamp(5).since(Timestamp(9)), Duration::ZERO);
+        assert_eq!(Timestamp(9).since(Timestamp(5)), Duration::from_millis(4));
+        assert_eq!(Timestamp(i64::MAX).after(Duration::MAX).0, i64::MAX);
+        assert_eq!(Timestamp(10).before(Duration::from_millis(3)).0, 7);
+    }
+}

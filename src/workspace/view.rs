@@ -1,0 +1,66 @@
+//! What a workspace reads as (contract §8.1).
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{DeliveryMode, Liveness, Status, Timestamp, Workspace};
+
+/// Whether a reader may see where the agent listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urls {
+    /// Itself and operators.
+    Shown,
+    /// Everyone else reads `null`.
+    Hidden,
+}
+
+/// A workspace as JSON, members in the contract's order.
+#[derive(Debug, Serialize)]
+pub struct View<'a> {
+    id: &'a str,
+    name: &'a str,
+    role: Option<&'a str>,
+    parent_id: Option<&'a str>,
+    org: Option<&'a str>,
+    status: Status,
+    delivery_mode: DeliveryMode,
+    liveness: Liveness,
+    url: Option<&'a str>,
+    internal_url: Option<&'a str>,
+    card_url: Option<&'a str>,
+    agent_card: Option<&'a RawValue>,
+    last_seen: Option<Timestamp>,
+    active_tasks: u32,
+    current_task: Option<&'a str>,
+    max_concurrent: Option<u32>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+impl Workspace {
+    /// The JSON for a reader who may, or may not, see the URLs. `card_url` is a URL of the agent's
+    /// too, and goes with them.
+    pub fn view(&self, urls: Urls) -> View<'_> {
+        let shown = urls == Urls::Shown;
+        View {
+            id: self.id.as_str(),
+            name: &self.name,
+            role: self.role.as_deref(),
+            parent_id: self.parent_id.as_ref().map(|id| id.as_str()),
+            org: self.org.as_deref(),
+            status: self.status,
+            delivery_mode: self.delivery_mode,
+            liveness: self.liveness,
+            url: self.url.as_deref().filter(|_| shown),
+            internal_url: self.internal_url.as_deref().filter(|_| shown),
+            card_url: self.card_url.as_deref().filter(|_| shown),
+            agent_card: self.agent_card.as_deref(),
+            last_seen: self.last_seen,
+            active_tasks: self.active_tasks,
+            current_task: self.current_task.as_deref(),
+            max_concurrent: self.max_concurrent,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        }
+    }
+}

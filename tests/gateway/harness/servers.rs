@@ -1,0 +1,428 @@
+//! Real Redis and PostgreSQL servers on free ports, in folders of their own. They never touch a
+//! server that already runs, and they end with the test process however that ends: each is held by a
+//! shell that reads from a pipe of ours, and cleans up when the pipe closes.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::relay::Relay;
+
+/// How long a server may take to answer for the first time, on a busy machine.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// Runs "$@", tells its id, and ends it when standard input ends. The folder goes too, unless the
+/// last word was `keep`.
+const KEEPER: &str = r#"
+folder=$1; shift
+"$@" >>"$folder/log" 2>&1 </dev/null &
+server=$!
+echo $server
+read -r word
+kill -QUIT $server 2>/dev/null
+kill -CONT $server 2>/dev/null
+wait $server
+[ "$word" = keep ] || rm -rf -- "$folder"
+"#;
+
+/// The Redis of this test process. For cases that do not harm it; prefix keys and channels.
+pub(crate) fn redis() -> &'static Redis {
+    static SERVER: OnceLock<Redis> = OnceLock::new();
+    SERVER.get_or_init(Redis::start)
+}
+
+/// The PostgreSQL of this test process. Take a [`Postgres::database`] each.
+pub(crate) fn postgres() -> &'static Postgres {
+    static SERVER: OnceLock<Postgres> = OnceLock::new();
+    SERVER.get_or_init(Postgres::start)
+}
+
+/// A Redis server without persistence.
+pub(crate) struct Redis {
+    server: Server,
+    tls: bool,
+}
+
+impl Redis {
+    /// Starts one and waits until it answers.
+    pub(crate) fn start() -> Self {
+        let server = Server::start("redis", |folder, port| {
+            let mut command = vec!["redis-server".into()];
+            command.extend(redis_arguments(folder));
+            command.extend(["--port".into(), port.to_string()]);
+            command
+        });
+        Self { server, tls: false }
+    }
+
+    /// Starts one that speaks only TLS, with a certificate of an issuer of its own.
+    pub(crate) fn start_tls() -> Self {
+        let server = Server::start("redis-tls", |folder, port| {
+            write_certificate(folder);
+            let file = |name: &str| folder.join(name).display().to_string();
+            let mut command = vec!["redis-server".into()];
+            command.extend(redis_arguments(folder));
+            command.extend(["--port".into(), "0".into()]);
+            command.extend(["--tls-port".into(), port.to_string()]);
+            command.extend(["--tls-cert-file".into(), file("cert.pem")]);
+            command.extend(["--tls-key-file".into(), file("key.pem")]);
+            command.extend(["--tls-auth-clients".into(), "no".into()]);
+            command
+        });
+        Self { server, tls: true }
+    }
+
+    /// The URL for `stores.shared`.
+    pub(crate) fn url(&self) -> String {
+        let address = self.server.address;
+        if self.tls {
+            let issuer = self.server.folder.join("cert.pem");
+            return format!("rediss://{address}?sslrootcert={}", issuer.display());
+        }
+        format!("redis://{address}")
+    }
+
+    /// A relay to it, and the URL through it.
+    pub(crate) fn relayed(&self) -> (Relay, String) {
+        let relay = Relay::to(self.server.address);
+        let url = format!("redis://{}", relay.address());
+        (relay, url)
+    }
+
+    /// Runs one command as another client and returns what `redis-cli` prints.
+    pub(crate) fn command(&self, words: &[&str]) -> String {
+        let port = self.server.address.port().to_string();
+        run(Command::new("redis-cli").args(["-p", &port]).args(words))
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&self) {
+        self.server.kill();
+    }
+
+    /// Starts it again on the same port, empty, and waits until it answers.
+    pub(crate) fn restart(&self) {
+        self.server.restart();
+    }
+
+    /// SIGSTOP: it holds its connections and answers nothing.
+    pub(crate) fn pause(&self) {
+        self.server.signal_all("STOP");
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.server.signal_all("CONT");
+    }
+}
+
+/// A PostgreSQL server with everything slow switched off.
+pub(crate) struct Postgres {
+    server: Server,
+}
+
+impl Postgres {
+    /// Initialises a cluster, starts it and waits until it answers.
+    pub(crate) fn start() -> Self {
+        let server = Server::start("postgres", |folder, port| {
+            let data = folder.join("data").display().to_string();
+            if !Path::new(&data).exists() {
+                initialise(folder, &data);
+            }
+            let mut command = as_postgres();
+            command.push(program("postgres"));
+            command.extend(["-D".into(), data]);
+            command.extend(["-k".into(), folder.display().to_string()]);
+            for setting in [
+                "listen_addresses=127.0.0.1",
+                &format!("port={port}"),
+                "fsync=off",
+                "synchronous_commit=off",
+                "full_page_writes=off",
+                "max_connections=300",
+                "shared_buffers=32MB",
+            ] {
+                command.extend(["-c".into(), setting.into()]);
+            }
+            command
+        });
+        Self { server }
+    }
+
+    /// The URL, for `stores.sql`, of a new and empty database.
+    pub(crate) fn database(&self) -> String {
+        self.database_at(self.server.address)
+    }
+
+    /// A relay to it, and the URL of a new and empty database through it.
+    pub(crate) fn relayed(&self) -> (Relay, String) {
+        let relay = Relay::to(self.server.address);
+        let url = self.database_at(relay.address());
+        (relay, url)
+    }
+
+    fn database_at(&self, address: SocketAddr) -> String {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("case_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let port = self.server.address.port().to_string();
+        run(Command::new(program("createdb")).args([
+            "-h",
+            "127.0.0.1",
+            "-U",
+            "postgres",
+            "-p",
+            &port,
+            &name,
+        ]));
+        format!("postgres://postgres@{address}/{name}")
+    }
+
+    /// SIGKILL to it and to every process it has: a power cut.
+    pub(crate) fn kill(&self) {
+        self.server.kill();
+    }
+
+    /// Starts it again on the same port, with its data, and waits until it answers.
+    pub(crate) fn restart(&self) {
+        self.server.restart();
+    }
+
+    /// SIGSTOP to it and to every process it has.
+    pub(crate) fn pause(&self) {
+        self.server.signal_all("STOP");
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.server.signal_all("CONT");
+    }
+}
+
+struct Server {
+    folder: PathBuf,
+    address: SocketAddr,
+    command: Vec<String>,
+    running: Mutex<Running>,
+}
+
+struct Running {
+    /// The shell. Dropping its standard input ends the server.
+    keeper: Child,
+    /// The server itself.
+    id: u32,
+}
+
+impl Server {
+    fn start(name: &str, command: impl Fn(&Path, u16) -> Vec<String>) -> Self {
+        let prefix = format!("a2a-gateway-{name}-");
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir();
+        let folder = folder.unwrap().keep();
+        let mut log = String::new();
+        // Another process may take the port between our look and the server's.
+        for _ in 0..3 {
+            let address = free_address();
+            let command = command(&folder, address.port());
+            let running = Running::begin(&folder, &command);
+            let server = Self {
+                folder: folder.clone(),
+                address,
+                command,
+                running: Mutex::new(running),
+            };
+            if server.answers() {
+                return server;
+            }
+            log = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+            server.end("keep\n");
+        }
+        panic!("{name} does not start: {log}");
+    }
+
+    /// Waits for the first answer. False when the server has ended instead.
+    fn answers(&self) -> bool {
+        let deadline = Instant::now() + START_MAX;
+        while Instant::now() < deadline {
+            if answers(self.address, self.command.iter().any(|word| word == "-D")) {
+                return true;
+            }
+            if !self.is_running() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    fn is_running(&self) -> bool {
+        let id = self.running.lock().unwrap().id;
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        // A zombie has ended.
+        stat.rsplit(") ")
+            .next()
+            .is_some_and(|rest| !rest.starts_with('Z'))
+            && !stat.is_empty()
+    }
+
+    fn restart(&self) {
+        self.end("keep\n");
+        *self.running.lock().unwrap() = Running::begin(&self.folder, &self.command);
+        assert!(self.answers(), "{:?} does not start again", self.command);
+    }
+
+    /// Tells the shell to end the server, with its last word, and waits for both.
+    fn end(&self, word: &str) {
+        let mut running = self.running.lock().unwrap();
+        if let Some(mut input) = running.keeper.stdin.take() {
+            // It fails when the shell is gone, which is what we want.
+            let _ = input.write_all(word.as_bytes());
+        }
+        let _ = running.keeper.wait();
+    }
+
+    fn kill(&self) {
+        // Stopped first, so that it cannot begin further processes meanwhile.
+        self.signal_all("STOP");
+        self.signal_all("KILL");
+        let deadline = Instant::now() + START_MAX;
+        while self.is_running() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn signal_all(&self, signal: &str) {
+        let id = self.running.lock().unwrap().id;
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let mut kill = Command::new("kill");
+        kill.arg(format!("-{signal}")).arg(id.to_string());
+        kill.args(children.unwrap_or_default().split_whitespace());
+        // A child may have ended in between.
+        let _ = kill.stderr(Stdio::null()).status();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.signal_all("CONT");
+        self.end("");
+    }
+}
+
+impl Running {
+    fn begin(folder: &Path, command: &[String]) -> Self {
+        let mut keeper = Command::new("sh")
+            .args(["-c", KEEPER, "keeper"])
+            .arg(folder)
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let output = keeper.stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        let id = line.trim().parse().unwrap();
+        Self { keeper, id }
+    }
+}
+
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap()
+}
+
+fn answers(address: SocketAddr, postgres: bool) -> bool {
+    if postgres {
+        let port = address.port().to_string();
+        let mut ready = Command::new(program("pg_isready"));
+        ready.args(["-q", "-h", "127.0.0.1", "-p", &port]);
+        return ready.status().is_ok_and(|status| status.success());
+    }
+    let Ok(mut stream) = TcpStream::connect(address) else {
+        return false;
+    };
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+    // A TLS server closes on this, which is an answer too.
+    let mut answer = [0; 5];
+    stream.write_all(b"PING\r\n").is_ok() && stream.read(&mut answer).is_ok()
+}
+
+fn redis_arguments(folder: &Path) -> Vec<String> {
+    let folder = folder.display().to_string();
+    let words = [
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        &folder,
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ];
+    words.map(String::from).into()
+}
+
+fn write_certificate(folder: &Path) {
+    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    std::fs::write(folder.join("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(folder.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+}
+
+fn initialise(folder: &Path, data: &str) {
+    let user = as_postgres();
+    if !user.is_empty() {
+        run(Command::new("chown").arg("postgres:postgres").arg(folder));
+    }
+    let initdb = [program("initdb")];
+    let mut words = user.iter().chain(&initdb);
+    run(Command::new(words.next().unwrap())
+        .args(words)
+        .args(["-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8"])
+        .args(["--locale=C", "--no-sync", "--no-instructions"]));
+}
+
+/// PostgreSQL refuses to run as root.
+fn as_postgres() -> Vec<String> {
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        return Vec::new();
+    }
+    let words = [
+        "setpriv",
+        "--reuid=postgres",
+        "--regid=postgres",
+        "--clear-groups",
+    ];
+    words.map(String::from).into()
+}
+
+/// A PostgreSQL program: the newest under `/usr/lib/postgresql`, else the one in the path.
+fn program(name: &str) -> String {
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten();
+    versions
+        .flatten()
+        .map(|version| version.path().join("bin").join(name))
+        .filter(|path| path.exists())
+        .max()
+        .map_or_else(|| name.to_owned(), |path| path.display().to_string())
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| {
+        panic!("{command:?}: {error} (install redis-server and postgresql)")
+    });
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}: {text} {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}

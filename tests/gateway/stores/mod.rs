@@ -1,0 +1,48 @@
+//! The two stores: the same cases on both implementations, then the outages of the real servers.
+
+mod db;
+mod db_outages;
+mod shared;
+mod shared_outages;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2a_gateway::config::Stores;
+use a2a_gateway::db::Db;
+use a2a_gateway::metrics::Metrics;
+use a2a_gateway::shared::{Notice, Shared, Subscription};
+
+/// `stores.timeout` of these cases.
+const TIMEOUT: Duration = Duration::from_millis(800);
+
+/// What a busy machine may add to a clock.
+const SLACK: Duration = Duration::from_millis(1_200);
+
+fn settings(sql: &str, shared: &str) -> Stores {
+    Stores {
+        sql: sql.into(),
+        shared: shared.into(),
+        timeout: TIMEOUT,
+        sql_connections: 4,
+    }
+}
+
+fn open_db(url: &str) -> Db {
+    Db::open(&settings(url, "memory"), Arc::new(Metrics::new())).unwrap()
+}
+
+fn open_shared(url: &str) -> Shared {
+    Shared::open(&settings("sqlite:unused.db", url), Arc::new(Metrics::new())).unwrap()
+}
+
+/// The next notice, which must come soon.
+async fn next(subscription: &mut Subscription) -> Notice {
+    let soon = Duration::from_secs(10);
+    let notice = tokio::time::timeout(soon, subscription.next()).await;
+    notice.expect("a notice within 10 s")
+}
+
+fn message(text: &str) -> Notice {
+    Notice::Message(text.to_owned())
+}

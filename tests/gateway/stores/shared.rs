@@ -1,0 +1,211 @@
+//! Shared state, in process and on Redis.
+
+use std::time::Duration;
+
+use a2a_gateway::shared::{Notice, Shared};
+
+use super::{message, next, open_shared};
+use crate::harness::servers::{self, Redis};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Both implementations. On Redis the cases share a server: each prefixes its keys.
+fn both() -> [Shared; 2] {
+    [open_shared("memory"), open_shared(&servers::redis().url())]
+}
+
+#[tokio::test]
+async fn what_was_written_is_read_and_what_was_deleted_is_not() {
+    for shared in both() {
+        shared.set("rt:a", "1 ü \u{0}", None).await.unwrap();
+        shared.set("rt:b", "", Some(MINUTE)).await.unwrap();
+        assert_eq!(shared.get("rt:a").await.unwrap().unwrap(), "1 ü \u{0}");
+        let keys = ["rt:missing", "rt:b", "rt:a"];
+        let values = shared.get_many(&keys).await.unwrap();
+        assert_eq!(values, [None, Some("".into()), Some("1 ü \u{0}".into())]);
+        shared.delete(&["rt:a", "rt:missing"]).await.unwrap();
+        assert_eq!(shared.get("rt:a").await.unwrap(), None);
+        assert!(shared.get_many(&[]).await.unwrap().is_empty());
+        shared.delete(&[]).await.unwrap();
+        shared.ping().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_time_to_live_is_told_replaced_and_forgotten() {
+    for shared in both() {
+        shared.set("ttl:a", "1", Some(MINUTE)).await.unwrap();
+        let (_, ttl) = shared.get_with_ttl("ttl:a").await.unwrap().unwrap();
+        assert!(ttl.is_some_and(|ttl| MINUTE / 2 < ttl && ttl <= MINUTE));
+        shared.set("ttl:a", "2", Some(MINUTE * 9)).await.unwrap();
+        let (_, ttl) = shared.get_with_ttl("ttl:a").await.unwrap().unwrap();
+        assert!(ttl.is_some_and(|ttl| MINUTE < ttl));
+        shared.set("ttl:a", "3", None).await.unwrap();
+        let read = shared.get_with_ttl("ttl:a").await.unwrap();
+        assert_eq!(read, Some(("3".into(), None)));
+        assert_eq!(shared.get_with_ttl("ttl:missing").await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn keys_lapse() {
+    for shared in both() {
+        let soon = Duration::from_millis(30);
+        shared.set("lapse:a", "1", Some(soon)).await.unwrap();
+        shared.set_if_absent("lapse:b", "1", soon).await.unwrap();
+        shared.increment("lapse:c", soon).await.unwrap();
+        // Less than the finest unit is not "for good".
+        let least = Some(Duration::ZERO);
+        shared.set("lapse:d", "1", least).await.unwrap();
+        tokio::time::sleep(soon * 3).await;
+        let keys = ["lapse:a", "lapse:b", "lapse:c", "lapse:d"];
+        let values = shared.get_many(&keys).await.unwrap();
+        assert_eq!(values, [None, None, None, None]);
+        assert!(shared.set_if_absent("lapse:b", "2", soon).await.unwrap());
+        assert_eq!(shared.increment("lapse:c", soon).await.unwrap(), 1);
+    }
+}
+
+#[tokio::test]
+async fn of_many_claims_one_wins() {
+    for shared in both() {
+        let claims = (0..20).map(|number| {
+            let shared = shared.clone();
+            let claim = async move {
+                let value = number.to_string();
+                shared.set_if_absent("claim", &value, MINUTE).await.unwrap()
+            };
+            tokio::spawn(claim)
+        });
+        let mut winners = 0;
+        for claim in claims.collect::<Vec<_>>() {
+            winners += usize::from(claim.await.unwrap());
+        }
+        assert_eq!(winners, 1);
+        shared.delete(&["claim"]).await.unwrap();
+        assert!(shared.set_if_absent("claim", "x", MINUTE).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_counter_counts_each_and_lapses_from_its_first_increment() {
+    for shared in both() {
+        let counts = (0..20).map(|_| {
+            let shared = shared.clone();
+            tokio::spawn(async move { shared.increment("count", MINUTE).await.unwrap() })
+        });
+        let mut seen = Vec::new();
+        for count in counts.collect::<Vec<_>>() {
+            seen.push(count.await.unwrap());
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (1..=20).collect::<Vec<i64>>());
+        shared.increment("count", MINUTE * 60).await.unwrap();
+        let (value, ttl) = shared.get_with_ttl("count").await.unwrap().unwrap();
+        assert_eq!(value, "21");
+        assert!(ttl.is_some_and(|ttl| ttl <= MINUTE));
+        shared.set("count", "many", None).await.unwrap();
+        assert!(shared.increment("count", MINUTE).await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn what_is_published_reaches_every_subscriber_of_the_channel() {
+    for shared in both() {
+        let mut first = shared.subscribe("case:news");
+        let mut second = shared.clone().subscribe("case:news");
+        let mut other = shared.subscribe("case:other");
+        for subscription in [&mut first, &mut second, &mut other] {
+            assert_eq!(next(subscription).await, Notice::Up);
+        }
+        shared.publish("case:news", "one").await.unwrap();
+        shared.publish("case:news", "two ü").await.unwrap();
+        shared.publish("case:other", "three").await.unwrap();
+        for subscription in [&mut first, &mut second] {
+            assert_eq!(next(subscription).await, message("one"));
+            assert_eq!(next(subscription).await, message("two ü"));
+        }
+        assert_eq!(next(&mut other).await, message("three"));
+        drop(first);
+        shared.publish("case:news", "four").await.unwrap();
+        assert_eq!(next(&mut second).await, message("four"));
+    }
+}
+
+#[tokio::test]
+async fn a_watch_tells_of_every_change_under_its_prefixes_and_of_no_other() {
+    for shared in both() {
+        let prefixes = ["watch:a:", "watch:", "watched:"].map(String::from);
+        let mut watch = shared.watch(prefixes.into());
+        assert_eq!(next(&mut watch).await, Notice::Up);
+        shared.set("unwatched", "1", None).await.unwrap();
+        shared.set("watch:a:1", "1", None).await.unwrap();
+        assert_eq!(next(&mut watch).await, message("watch:a:1"));
+        shared
+            .set_if_absent("watched:2", "1", MINUTE)
+            .await
+            .unwrap();
+        assert_eq!(next(&mut watch).await, message("watched:2"));
+        shared.increment("watch:3", MINUTE).await.unwrap();
+        assert_eq!(next(&mut watch).await, message("watch:3"));
+        shared.delete(&["watch:a:1"]).await.unwrap();
+        assert_eq!(next(&mut watch).await, message("watch:a:1"));
+    }
+}
+
+#[tokio::test]
+async fn a_watch_on_redis_hears_other_programs_lapsing_keys_and_a_flush() {
+    let redis = Redis::start();
+    let mut watch = open_shared(&redis.url()).watch(vec!["ws:".into()]);
+    assert_eq!(next(&mut watch).await, Notice::Up);
+    redis.command(&["SET", "ws:1:url", "http://other"]);
+    assert_eq!(next(&mut watch).await, message("ws:1:url"));
+    redis.command(&["PEXPIRE", "ws:1:url", "50"]);
+    assert_eq!(next(&mut watch).await, message("ws:1:url"));
+    assert_eq!(next(&mut watch).await, message("ws:1:url"));
+    redis.command(&["FLUSHALL"]);
+    assert_eq!(next(&mut watch).await, Notice::Down);
+    assert_eq!(next(&mut watch).await, Notice::Up);
+}
+
+#[tokio::test]
+async fn watching_nothing_hears_nothing() {
+    for shared in both() {
+        let mut watch = shared.watch(Vec::new());
+        assert_eq!(next(&mut watch).await, Notice::Up);
+        shared.set("nothing:1", "1", None).await.unwrap();
+        let wait = tokio::time::timeout(Duration::from_millis(100), watch.next());
+        assert!(wait.await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_subscription_closes_its_connection() {
+    let redis = Redis::start();
+    let clients = || redis.command(&["CLIENT", "LIST"]).lines().count();
+    let before = clients();
+    let mut news = open_shared(&redis.url()).subscribe("case:news");
+    assert_eq!(next(&mut news).await, Notice::Up);
+    assert_eq!(clients(), before + 1);
+    drop(news);
+    for _ in 0..100 {
+        if clients() == before {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the connection is still open");
+}
+
+#[tokio::test]
+async fn redis_may_be_reached_by_tls_with_an_issuer_of_its_own() {
+    let redis = Redis::start_tls();
+    let shared = open_shared(&redis.url());
+    shared.set("tls", "1", None).await.unwrap();
+    assert_eq!(shared.get("tls").await.unwrap().as_deref(), Some("1"));
+    let mut news = shared.subscribe("case:news");
+    assert_eq!(next(&mut news).await, Notice::Up);
+    let strangers = redis.url();
+    let (unchecked, _) = strangers.split_once('?').unwrap();
+    assert!(open_shared(unchecked).ping().await.is_err());
+}
