@@ -24,7 +24,11 @@ impl ProxyHttp for PassThrough {
         _session: &mut Session,
         _ctx: &mut (),
     ) -> pingora::Result<Box<HttpPeer>> {
-        Ok(Box::new(HttpPeer::new(self.0.as_str(), false, String::new())))
+        Ok(Box::new(HttpPeer::new(
+            self.0.as_str(),
+            false,
+            String::new(),
+        )))
     }
 
     async fn upstream_request_filter(
@@ -39,12 +43,18 @@ impl ProxyHttp for PassThrough {
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let (Some(listen), Some(upstream), Some(threads)) =
-        (arguments.next(), arguments.next(), arguments.next().and_then(|t| t.parse().ok()))
-    else {
+    let (Some(listen), Some(upstream), Some(threads)) = (
+        arguments.next(),
+        arguments.next(),
+        arguments.next().and_then(|t| t.parse().ok()),
+    ) else {
         panic!("usage: passthrough LISTEN UPSTREAM THREADS");
     };
-    let conf = ServerConf { threads, grace_period_seconds: Some(0), ..ServerConf::default() };
+    let conf = ServerConf {
+        threads,
+        grace_period_seconds: Some(0),
+        ..ServerConf::default()
+    };
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
     let mut service = http_proxy_service(&server.configuration, PassThrough(upstream));

@@ -22,7 +22,9 @@ struct Pace {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let mut arguments = std::env::args().skip(1);
-    let listen = arguments.next().expect("usage: upstream LISTEN BODY_BYTES [EVENTS INTERVAL_MS]");
+    let listen = arguments
+        .next()
+        .expect("usage: upstream LISTEN BODY_BYTES [EVENTS INTERVAL_MS]");
     let mut number = || arguments.next().and_then(|n| n.parse::<u64>().ok());
     let bytes = number().unwrap_or(512);
     let pace = Pace {
@@ -30,7 +32,8 @@ async fn main() {
         interval: Duration::from_millis(number().unwrap_or(0)),
     };
     let text = "x".repeat(usize::try_from(bytes).expect("a body that fits in memory"));
-    let body = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"kind":"message","text":"{text}"}}}}"#);
+    let body =
+        format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"kind":"message","text":"{text}"}}}}"#);
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
@@ -38,7 +41,9 @@ async fn main() {
     let answer: &'static [u8] = answer.into_bytes().leak();
     let listener = TcpListener::bind(&listen).await.expect("a free address");
     loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
         tokio::spawn(async move {
             let _ = stream.set_nodelay(true);
             let _ = serve(stream, answer, pace).await;
@@ -83,7 +88,8 @@ fn head(held: &[u8]) -> Option<(usize, usize, bool)> {
 }
 
 async fn events(mut stream: TcpStream, pace: Pace) -> std::io::Result<()> {
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;
     for n in 0..pace.events {
         let event = format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"n\":{n}}}}}\n\n");

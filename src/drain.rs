@@ -12,7 +12,10 @@ pub struct Drain {
 
 impl Default for Drain {
     fn default() -> Self {
-        Self { draining: AtomicBool::new(false), cut: watch::Sender::new(false) }
+        Self {
+            draining: AtomicBool::new(false),
+            cut: watch::Sender::new(false),
+        }
     }
 }
 

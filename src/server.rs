@@ -54,9 +54,6 @@ pub enum ServeError {
     /// The rooms cannot be assembled.
     #[error("cannot start: {0}")]
     Open(#[from] OpenError),
-    /// The process cannot be set up.
-    #[error("cannot set up the server: {0}")]
-    Setup(String),
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -81,7 +78,7 @@ pub fn run(loaded: Loaded) -> Result<(), ServeError> {
         ..ServerConf::default()
     };
     let mut server = Server::new_with_opt_and_conf(None, conf);
-    server.try_bootstrap().map_err(|e| ServeError::Setup(e.to_string()))?;
+    server.bootstrap();
 
     let proxy = Proxy::new(Arc::clone(&gateway), control::router(Arc::clone(&gateway)))
         .map_err(ServeError::ForwardHeaders)?;
@@ -99,7 +96,9 @@ pub fn run(loaded: Loaded) -> Result<(), ServeError> {
 
     let address = config.server.listen;
     tracing::info!(%address, admin = %config.admin.listen, threads, "a2a-gateway is starting");
-    server.run(RunArgs { shutdown_signal: Box::new(Signals(Arc::clone(&gateway))) });
+    server.run(RunArgs {
+        shutdown_signal: Box::new(Signals(Arc::clone(&gateway))),
+    });
     tracing::info!("a2a-gateway has ended");
     Ok(())
 }
@@ -108,7 +107,11 @@ pub fn run(loaded: Loaded) -> Result<(), ServeError> {
 fn probe(key: &'static str, address: SocketAddr) -> Result<(), ServeError> {
     TcpListener::bind(address)
         .map(drop)
-        .map_err(|source| ServeError::Listen { key, address, source })
+        .map_err(|source| ServeError::Listen {
+            key,
+            address,
+            source,
+        })
 }
 
 fn listener(config: &Config) -> Result<ListenerConfig, ServeError> {
@@ -118,7 +121,9 @@ fn listener(config: &Config) -> Result<ListenerConfig, ServeError> {
         return Ok(listener);
     };
     let path = |p: &std::path::Path| {
-        p.to_str().map(str::to_owned).ok_or_else(|| ServeError::Tls("the path is not text".into()))
+        p.to_str()
+            .map(str::to_owned)
+            .ok_or_else(|| ServeError::Tls("the path is not text".into()))
     };
     let mut settings = TlsSettings::intermediate(&path(cert)?, &path(key)?)
         .map_err(|e| ServeError::Tls(e.to_string()))?;
@@ -176,9 +181,10 @@ struct Signals(Arc<Gateway>);
 #[async_trait]
 impl ShutdownSignalWatch for Signals {
     async fn recv(&self) -> ShutdownSignal {
-        let (Ok(mut terminate), Ok(mut interrupt)) =
-            (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-        else {
+        let (Ok(mut terminate), Ok(mut interrupt)) = (
+            signal(SignalKind::terminate()),
+            signal(SignalKind::interrupt()),
+        ) else {
             tracing::error!("cannot listen for signals; end the process with SIGKILL");
             return std::future::pending().await;
         };

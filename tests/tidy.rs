@@ -65,13 +65,65 @@ fn deny(folder: &str, words: &[&str]) {
 
 #[test]
 fn rooms_keep_their_walls() {
-    deny("src/a2a", &["tokio::", "pingora", "axum", ".await", "Instant::now", "SystemTime::now"]);
+    deny(
+        "src/a2a",
+        &[
+            "tokio::",
+            "pingora",
+            "axum",
+            ".await",
+            "Instant::now",
+            "SystemTime::now",
+        ],
+    );
     deny("src/hierarchy/mod.rs", &["sqlx", "redis::", "Instant::now"]);
-    deny("src/proxy", &["crate::control", "crate::admin", "crate::cli", "sqlx", "redis::"]);
-    deny("src/control", &["crate::proxy", "crate::admin", "crate::cli", "sqlx", "redis::"]);
-    deny("src/admin", &["crate::proxy", "crate::control", "crate::cli", "sqlx", "redis::"]);
-    for room in ["trust", "identity", "workspace", "hierarchy", "directory", "db", "shared"] {
-        let upward = ["crate::proxy", "crate::control", "crate::admin", "crate::cli", "pingora", "axum"];
+    deny(
+        "src/proxy",
+        &[
+            "crate::control",
+            "crate::admin",
+            "crate::cli",
+            "sqlx",
+            "redis::",
+        ],
+    );
+    deny(
+        "src/control",
+        &[
+            "crate::proxy",
+            "crate::admin",
+            "crate::cli",
+            "sqlx",
+            "redis::",
+        ],
+    );
+    deny(
+        "src/admin",
+        &[
+            "crate::proxy",
+            "crate::control",
+            "crate::cli",
+            "sqlx",
+            "redis::",
+        ],
+    );
+    for room in [
+        "trust",
+        "identity",
+        "workspace",
+        "hierarchy",
+        "directory",
+        "db",
+        "shared",
+    ] {
+        let upward = [
+            "crate::proxy",
+            "crate::control",
+            "crate::admin",
+            "crate::cli",
+            "pingora",
+            "axum",
+        ];
         deny(&format!("src/{room}"), &upward);
     }
 }
@@ -87,15 +139,23 @@ fn redis_commands_have_one_home() {
 
 #[test]
 fn each_table_is_spelled_in_one_file() {
-    let tables =
-        ["workspaces", "workspace_auth_tokens", "enrolment_tokens", "org_tokens", "admin_tokens"];
+    let tables = [
+        "workspaces",
+        "workspace_auth_tokens",
+        "enrolment_tokens",
+        "org_tokens",
+        "admin_tokens",
+    ];
     for table in tables {
         let mut homes = BTreeSet::new();
         for (path, text) in sources("src") {
             let spelled = ["FROM ", "INTO ", "UPDATE ", "JOIN "].iter().any(|verb| {
-                product(&text).match_indices(&format!("{verb}{table}")).any(|(at, hit)| {
-                    !product(&text)[at + hit.len()..].starts_with(|c: char| c == '_' || c.is_alphanumeric())
-                })
+                product(&text)
+                    .match_indices(&format!("{verb}{table}"))
+                    .any(|(at, hit)| {
+                        !product(&text)[at + hit.len()..]
+                            .starts_with(|c: char| c == '_' || c.is_alphanumeric())
+                    })
             });
             if spelled {
                 homes.insert(path);
@@ -109,7 +169,10 @@ fn each_table_is_spelled_in_one_file() {
 fn no_room_is_called_anything() {
     for (path, _) in sources("src") {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-        assert!(!["utils", "util", "helpers", "common", "misc"].contains(&name.as_str()), "{name}");
+        assert!(
+            !["utils", "util", "helpers", "common", "misc"].contains(&name.as_str()),
+            "{name}"
+        );
     }
 }
 
@@ -119,7 +182,11 @@ fn every_file_says_what_it_is_for_and_stays_readable() {
         for (path, text) in sources(folder) {
             assert!(text.starts_with("//!"), "{} has no header", path.display());
             let lines = text.lines().count();
-            assert!(lines <= FILE_LINES_MAX, "{} has {lines} lines", path.display());
+            assert!(
+                lines <= FILE_LINES_MAX,
+                "{} has {lines} lines",
+                path.display()
+            );
         }
     }
 }
@@ -138,7 +205,10 @@ fn every_reason_is_documented() {
     let documented = text("docs/api.md");
     for reason in a2a_gateway::rejection::Reason::ALL {
         let word = format!("`{}`", reason.word());
-        assert!(documented.contains(&word), "docs/api.md does not explain {word}");
+        assert!(
+            documented.contains(&word),
+            "docs/api.md does not explain {word}"
+        );
     }
 }
 
@@ -146,11 +216,16 @@ fn every_reason_is_documented() {
 fn every_metric_is_documented() {
     let documented = text("docs/operations.md");
     let source = text("src/metrics.rs");
-    let names: BTreeSet<_> =
-        source.split('"').filter(|word| word.starts_with("a2a_gateway_")).collect();
+    let names: BTreeSet<_> = source
+        .split('"')
+        .filter(|word| word.starts_with("a2a_gateway_"))
+        .collect();
     assert!(names.len() > 10);
     for name in names {
-        assert!(documented.contains(name), "docs/operations.md does not explain {name}");
+        assert!(
+            documented.contains(name),
+            "docs/operations.md does not explain {name}"
+        );
     }
 }
 

@@ -14,14 +14,12 @@ use super::exchange::Exchange;
 use crate::directory::Destination;
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
-use crate::identity::{Identity, Proof};
+use crate::identity::Identity;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 
 /// Proof that everything but the body was checked.
 pub(super) struct Admitted {
-    /// Who asks.
-    pub(super) proof: Arc<Proof>,
     /// That they may.
     pub(super) permit: Permit,
     /// Where to.
@@ -42,20 +40,26 @@ pub(super) async fn admit(
     target: Result<WorkspaceId, InvalidWorkspaceId>,
 ) -> Result<Admitted, Rejection> {
     let target = target?;
-    exchange.target = Some(target.clone());
+    exchange.callee = Some(target.clone());
     refuse_declared_oversize(gateway, head)?;
     gateway.rates.failures_exceeded(client)?;
     let authorization = single(head, &header::AUTHORIZATION)?;
     let proof = gateway.identity.authenticate(authorization).await?;
-    exchange.caller = Some(proof.principal.to_string());
-    exchange.credential = Some((proof.kind.label(), proof.prefix.clone()));
-    Identity::check_caller(&proof, head.headers.get("x-workspace-id").map(|v| v.as_bytes()))?;
+    exchange.proof = Some(Arc::clone(&proof));
+    Identity::check_caller(
+        &proof,
+        head.headers.get("x-workspace-id").map(|v| v.as_bytes()),
+    )?;
     gateway.rates.admit(&proof)?;
     let permit = gateway.hierarchy.permit(&proof, &target).await?;
     exchange.rule = Some(permit.rule().word());
     let destination = gateway.directory.resolve(&permit).await?;
     let timeout = requested_timeout(head, gateway.config.timeouts.max)?;
-    Ok(Admitted { proof, permit, destination, timeout })
+    Ok(Admitted {
+        permit,
+        destination,
+        timeout,
+    })
 }
 
 /// The one value of a field that must not be repeated: two proxies could each look at another one.
@@ -74,7 +78,10 @@ fn single<'h>(
 }
 
 fn refuse_declared_oversize(gateway: &Gateway, head: &RequestHeader) -> Result<(), Rejection> {
-    let declared = head.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok());
+    let declared = head
+        .headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok());
     let limit = gateway.config.limits.request_bytes;
     match declared.and_then(|v| v.trim().parse::<u64>().ok()) {
         Some(bytes) if bytes > limit.0 => Err(too_large(limit.0)),
@@ -93,7 +100,9 @@ pub(super) fn too_large(limit: u64) -> Rejection {
 
 /// `X-Timeout: <seconds>`, bounded by `timeouts.max`.
 fn requested_timeout(head: &RequestHeader, max: Duration) -> Result<Option<Duration>, Rejection> {
-    let Some(field) = head.headers.get("x-timeout") else { return Ok(None) };
+    let Some(field) = head.headers.get("x-timeout") else {
+        return Ok(None);
+    };
     let text = field.to_str().unwrap_or_default();
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse::<u64>() {

@@ -8,8 +8,8 @@ use tokio::time::{Instant, timeout_at};
 use super::admit::{Admitted, too_large};
 use super::exchange::Exchange;
 use super::origin::browser_made;
-use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
 use crate::a2a::Generation;
+use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
 use crate::config::Complete;
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Rejection};
@@ -38,7 +38,10 @@ pub(super) async fn read(gateway: &Gateway, session: &mut ServerSession) -> Resu
     let limit = gateway.config.limits.request_bytes.bytes();
     let deadline = Instant::now() + gateway.config.timeouts.request_body;
     if expects_continue(&session.req_header().headers) {
-        session.write_continue_response().await.map_err(|_| NoBody::CallerLeft)?;
+        session
+            .write_continue_response()
+            .await
+            .map_err(|_| NoBody::CallerLeft)?;
     }
     let mut held = Held::default();
     loop {
@@ -74,13 +77,18 @@ impl Held {
         }
         if !self.first.is_empty() {
             self.rest.reserve(2 * (self.first.len() + piece.len()));
-            self.rest.extend_from_slice(&std::mem::take(&mut self.first));
+            self.rest
+                .extend_from_slice(&std::mem::take(&mut self.first));
         }
         self.rest.extend_from_slice(&piece);
     }
 
     fn into_bytes(self) -> Bytes {
-        if self.rest.is_empty() { self.first } else { self.rest.freeze() }
+        if self.rest.is_empty() {
+            self.first
+        } else {
+            self.rest.freeze()
+        }
     }
 }
 
@@ -128,9 +136,15 @@ fn expects_continue(headers: &HeaderMap) -> bool {
 }
 
 fn too_slow(gateway: &Gateway) -> Rejection {
-    Rejection::new(Reason::RequestTimeout, "the request body did not arrive in time")
-        .fact("clock", "request_body")
-        .fact("limit", humantime::format_duration(gateway.config.timeouts.request_body))
+    Rejection::new(
+        Reason::RequestTimeout,
+        "the request body did not arrive in time",
+    )
+    .fact("clock", "request_body")
+    .fact(
+        "limit",
+        humantime::format_duration(gateway.config.timeouts.request_body),
+    )
 }
 
 fn broken(error: &pingora::Error) -> NoBody {
@@ -140,7 +154,9 @@ fn broken(error: &pingora::Error) -> NoBody {
             Reason::RequestTimeout,
             "the request body did not arrive in time",
         )),
-        ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error => NoBody::CallerLeft,
+        ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error => {
+            NoBody::CallerLeft
+        }
         _ => NoBody::Refused(Rejection::new(
             Reason::InvalidRequest,
             "the framing of the request body is broken",
@@ -160,7 +176,10 @@ pub(super) fn complete(
 ) -> Result<Completed, Rejection> {
     let completion = Completion {
         target: admitted.permit.target().as_str(),
-        caller: admitted.permit.caller().map(crate::ids::WorkspaceId::as_str),
+        caller: admitted
+            .permit
+            .caller()
+            .map(crate::ids::WorkspaceId::as_str),
         complete: call.complete,
         generation: call.generation,
         accept_prefers_stream: call.prefers_stream,
@@ -202,7 +221,10 @@ fn refusal(fault: Fault) -> Rejection {
 pub(super) fn prefers_stream(headers: &HeaderMap) -> bool {
     let mut stream = None;
     let mut json = None;
-    let ranges = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
+    let ranges = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|v| v.to_str().ok());
     for (position, range) in ranges.flat_map(|v| v.split(',')).enumerate() {
         let mut parts = range.split(';');
         let media = parts.next().unwrap_or_default().trim();

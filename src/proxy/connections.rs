@@ -25,7 +25,11 @@ pub struct Connections {
 impl Connections {
     /// Bounds the connections of `proxy`.
     pub fn new(proxy: Proxy, max: usize) -> Self {
-        Self { proxy: Arc::new(proxy), open: AtomicUsize::new(0), max }
+        Self {
+            proxy: Arc::new(proxy),
+            open: AtomicUsize::new(0),
+            max,
+        }
     }
 }
 

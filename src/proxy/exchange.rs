@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::a2a::method::Method;
 use crate::gateway::Gateway;
+use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::metrics::{Outcome, Shape};
 use crate::rejection::{Reason, Rejection};
@@ -25,12 +26,10 @@ pub(super) struct Exchange {
     pub(super) method: Method,
     /// The request's own JSON-RPC id, as it was spelled, once the body was read.
     pub(super) rpc_id: Option<String>,
-    /// Who the credential proves, for the record.
-    pub(super) caller: Option<String>,
-    /// Form and first 8 characters of the credential.
-    pub(super) credential: Option<(&'static str, String)>,
+    /// Who asks, and what proved it.
+    pub(super) proof: Option<Arc<Proof>>,
     /// The workspace of the path, once its form was checked.
-    pub(super) target: Option<WorkspaceId>,
+    pub(super) callee: Option<WorkspaceId>,
     /// The rule that let it pass.
     pub(super) rule: Option<&'static str>,
     /// The status that went to the caller; 0 while none did.
@@ -58,9 +57,8 @@ impl Exchange {
             request_id,
             method: Method::Unread,
             rpc_id: None,
-            caller: None,
-            credential: None,
-            target: None,
+            proof: None,
+            callee: None,
             rule: None,
             status: 0,
             request_bytes: 0,
@@ -110,11 +108,12 @@ impl Drop for Exchange {
         }
         tracing::info!(
             target: "access",
-            exchange.id = %self.request_id,
-            caller = self.caller.as_deref(),
-            credential.kind = self.credential.as_ref().map(|c| c.0),
-            credential.prefix = self.credential.as_ref().map(|c| c.1.as_str()),
-            target.id = self.target.as_ref().map(WorkspaceId::as_str),
+            {
+            exchange.id = self.request_id.as_str(),
+            caller = self.proof.as_ref().map(|p| tracing::field::display(&p.principal)),
+            credential.kind = self.proof.as_ref().map(|p| p.kind.word()),
+            credential.prefix = self.proof.as_ref().map(|p| p.prefix.as_str()),
+            callee = self.callee.as_ref().map(WorkspaceId::as_str),
             rule = self.rule,
             method = self.method.label(),
             outcome = outcome.word(),
@@ -122,7 +121,8 @@ impl Drop for Exchange {
             request_bytes = self.request_bytes,
             response_bytes = self.response_bytes,
             events = self.events,
-            duration_ms = elapsed.as_secs_f64() * 1000.0,
+            duration_ms = elapsed.as_secs_f64() * 1000.0
+            },
             "A2A exchange ended"
         );
     }
@@ -130,7 +130,9 @@ impl Drop for Exchange {
 
 /// Logs what stands behind a refusal, where an operator should look at it.
 pub(super) fn log_cause(rejection: &Rejection, request_id: &RequestId) {
-    let Some(cause) = &rejection.cause else { return };
+    let Some(cause) = &rejection.cause else {
+        return;
+    };
     let chain = crate::telemetry::Chain(cause.as_ref());
     match rejection.reason {
         Reason::Internal => {

@@ -99,11 +99,20 @@ pub fn extra_fields(names: &[String]) -> Result<HashSet<HeaderName>, String> {
                 .map_err(|_| format!("`{name}` is not the name of a header field"))?;
             let own = matches!(
                 parsed.as_str(),
-                "host" | "content-length" | "content-encoding" | "expect" | "via" | "authorization"
-                    | "cookie" | "x-request-id" | "x-workspace-id"
+                "host"
+                    | "content-length"
+                    | "content-encoding"
+                    | "expect"
+                    | "via"
+                    | "authorization"
+                    | "cookie"
+                    | "x-request-id"
+                    | "x-workspace-id"
             );
             if own || is_hop_by_hop(&parsed) || parsed.as_str().starts_with("x-forwarded-") {
-                return Err(format!("`{name}` is set by the gateway and can't be forwarded"));
+                return Err(format!(
+                    "`{name}` is set by the gateway and can't be forwarded"
+                ));
             }
             Ok(parsed)
         })
@@ -129,9 +138,12 @@ pub(super) fn response_head(
     }
     head.append_header("x-request-id", request_id.as_str())?;
     if let Some(done) = completed {
-        head.append_header("x-a2a-completed", HeaderValue::from_str(&done).map_err(|e| {
-            pingora::Error::because(pingora::ErrorType::InternalError, "a completion word", e)
-        })?)?;
+        head.append_header(
+            "x-a2a-completed",
+            HeaderValue::from_str(&done).map_err(|e| {
+                pingora::Error::because(pingora::ErrorType::InternalError, "a completion word", e)
+            })?,
+        )?;
     }
     origins.expose(request, &mut head);
     Ok(head)

@@ -28,7 +28,11 @@ pub(super) fn check(session: &ServerSession) -> Result<(), Rejection> {
     if head.headers.len() > FIELDS_MAX {
         return refuse("the request head has more than 100 fields");
     }
-    let bytes: usize = head.headers.iter().map(|(n, v)| n.as_str().len() + v.len() + 4).sum();
+    let bytes: usize = head
+        .headers
+        .iter()
+        .map(|(n, v)| n.as_str().len() + v.len() + 4)
+        .sum();
     if bytes > HEAD_BYTES_MAX {
         return refuse("the request head is larger than 32 KiB");
     }
@@ -72,22 +76,33 @@ fn absolute_or_asterisk(target: &[u8], method: &Method) -> bool {
 
 /// Refuses what makes the end of an HTTP/1 message a matter of opinion (RFC 9112, 6.1 and 11.2).
 fn check_framing(session: &ServerSession, headers: &HeaderMap) -> Result<(), Rejection> {
-    let Some(http1) = session.as_http1() else { return Ok(()) };
+    let Some(http1) = session.as_http1() else {
+        return Ok(());
+    };
     let raw = http1.get_headers_raw_bytes();
     let refuse = |why: &'static str| Err(Rejection::new(Reason::InvalidRequest, why));
-    if raw.iter().enumerate().any(|(i, b)| *b == b'\n' && (i == 0 || raw[i - 1] != b'\r')) {
+    if raw
+        .iter()
+        .enumerate()
+        .any(|(i, b)| *b == b'\n' && (i == 0 || raw[i - 1] != b'\r'))
+    {
         return refuse("a line of the request head ends without a carriage return");
     }
     if headers.contains_key(header::TRANSFER_ENCODING) {
         // Pingora has dropped the Content-Length by now; the raw head still has it.
         let both = raw.split(|b| *b == b'\n').any(|line| {
-            line.get(..15).is_some_and(|name| name.eq_ignore_ascii_case(b"content-length:"))
+            line.get(..15)
+                .is_some_and(|name| name.eq_ignore_ascii_case(b"content-length:"))
         });
         if both {
             return refuse("the request has both Content-Length and Transfer-Encoding");
         }
         let codings = headers.get_all(header::TRANSFER_ENCODING);
-        if codings.iter().count() != 1 || !codings.iter().all(|v| v.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+        if codings.iter().count() != 1
+            || !codings
+                .iter()
+                .all(|v| v.as_bytes().eq_ignore_ascii_case(b"chunked"))
+        {
             return refuse("the only Transfer-Encoding served here is chunked");
         }
     }
@@ -98,5 +113,7 @@ fn check_framing(session: &ServerSession, headers: &HeaderMap) -> Result<(), Rej
 pub(super) fn authority(head: &RequestHeader) -> Option<&str> {
     let from_target = head.uri.authority().map(http::uri::Authority::as_str);
     let from_field = || head.headers.get(header::HOST).and_then(|v| v.to_str().ok());
-    from_target.or_else(from_field).filter(|host| !host.is_empty())
+    from_target
+        .or_else(from_field)
+        .filter(|host| !host.is_empty())
 }

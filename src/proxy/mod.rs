@@ -92,7 +92,8 @@ impl Proxy {
     /// Serves one request. `false`: the connection must be broken off.
     async fn serve(self: &Arc<Self>, session: &mut ServerSession) -> bool {
         let head = session.req_header();
-        let request_id = RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
+        let request_id =
+            RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
         match route(head.uri.path()) {
             Route::A2a(target) => self.a2a(session, request_id, target).await,
             Route::BelowBase => self.below_base(session, request_id).await,
@@ -112,8 +113,11 @@ impl Proxy {
             .retry_after(Duration::from_secs(1)));
         }
         Slot::take(&self.exchanges, self.gateway.config.server.max_exchanges).ok_or_else(|| {
-            Rejection::new(Reason::Overloaded, "the gateway is at its limit of exchanges (server.max_exchanges)")
-                .retry_after(Duration::from_secs(1))
+            Rejection::new(
+                Reason::Overloaded,
+                "the gateway is at its limit of exchanges (server.max_exchanges)",
+            )
+            .retry_after(Duration::from_secs(1))
         })
     }
 
@@ -143,7 +147,9 @@ impl Proxy {
             }
             Ended::Refused(rejection) => {
                 self.note_failure(session, &rejection);
-                reject::refuse(session, &self.origins, &mut exchange, &rejection).await.is_ok()
+                reject::refuse(session, &self.origins, &mut exchange, &rejection)
+                    .await
+                    .is_ok()
             }
         }
     }
@@ -160,16 +166,24 @@ impl Proxy {
             Err(rejection) => return rejection.into(),
         };
         if session.req_header().method != Method::POST {
-            let mut rejection = Rejection::new(Reason::MethodNotAllowed, "send A2A calls with POST");
+            let mut rejection =
+                Rejection::new(Reason::MethodNotAllowed, "send A2A calls with POST");
             rejection.allow = Some("POST, OPTIONS");
             return rejection.into();
         }
         let client = self.client(session);
-        let admitted =
-            match admit(&self.gateway, exchange, session.req_header(), client, target).await {
-                Ok(admitted) => admitted,
-                Err(rejection) => return rejection.into(),
-            };
+        let admitted = match admit(
+            &self.gateway,
+            exchange,
+            session.req_header(),
+            client,
+            target,
+        )
+        .await
+        {
+            Ok(admitted) => admitted,
+            Err(rejection) => return rejection.into(),
+        };
         let received = match body::read(&self.gateway, session).await {
             Ok(received) => received,
             Err(NoBody::Refused(rejection)) => return rejection.into(),
@@ -213,9 +227,12 @@ impl Proxy {
             request_id: &exchange.request_id,
             caller: admitted.permit.caller(),
             client,
-            scheme: if self.gateway.config.server.tls.cert.is_some() { "https" } else { "http" },
-            version_1_0: completed.wrapped
-                && agent.generation == crate::a2a::Generation::V1,
+            scheme: if self.gateway.config.server.tls.cert.is_some() {
+                "https"
+            } else {
+                "http"
+            },
+            version_1_0: completed.wrapped && agent.generation == crate::a2a::Generation::V1,
             body_len: completed.body.len(),
         };
         let wire = request_head(&forwarded, &self.extra_fields);
@@ -237,44 +254,60 @@ impl Proxy {
             return answered;
         }
         let rejection = self.preliminaries(session).err().unwrap_or_else(|| {
-            Rejection::new(Reason::NotFound, "no such A2A route; POST to /workspaces/{id}/a2a")
+            Rejection::new(
+                Reason::NotFound,
+                "no such A2A route; POST to /workspaces/{id}/a2a",
+            )
         });
-        answer(session, &self.origins, &request_id, &rejection, Dialect::Rpc(None)).await.is_ok()
+        answer(
+            session,
+            &self.origins,
+            &request_id,
+            &rejection,
+            Dialect::Rpc(None),
+        )
+        .await
+        .is_ok()
     }
 
     /// Hands everything else to the control plane.
-    async fn control(
-        self: &Arc<Self>,
-        session: &mut ServerSession,
-        request_id: RequestId,
-    ) -> bool {
+    async fn control(self: &Arc<Self>, session: &mut ServerSession, request_id: RequestId) -> bool {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
         let _slot = match self.preliminaries(session) {
             Ok(slot) => slot,
             Err(rejection) => {
-                return answer(session, &self.origins, &request_id, &rejection, Dialect::Plain)
-                    .await
-                    .is_ok();
+                return answer(
+                    session,
+                    &self.origins,
+                    &request_id,
+                    &rejection,
+                    Dialect::Plain,
+                )
+                .await
+                .is_ok();
             }
         };
         bridge::pass(self, session, &request_id).await.is_ok()
     }
 
     /// Answers a CORS preflight, before any credential is asked for.
-    async fn preflight(
-        &self,
-        session: &mut ServerSession,
-        request_id: &RequestId,
-    ) -> Option<bool> {
+    async fn preflight(&self, session: &mut ServerSession, request_id: &RequestId) -> Option<bool> {
         let mut head = self.origins.preflight(session.req_header())?;
         self.origins.check(session.req_header()).ok()?;
-        self.origins.expose(&session.req_header().headers, &mut head);
+        self.origins
+            .expose(&session.req_header().headers, &mut head);
         // A request id is visible ASCII, so the field can be built.
         let _ = head.insert_header("x-request-id", request_id.as_str());
         let written = session.write_response_header(Box::new(head)).await.is_ok();
-        Some(written && session.write_response_body(bytes::Bytes::new(), true).await.is_ok())
+        Some(
+            written
+                && session
+                    .write_response_body(bytes::Bytes::new(), true)
+                    .await
+                    .is_ok(),
+        )
     }
 
     fn note_failure(&self, session: &ServerSession, rejection: &Rejection) {
@@ -284,10 +317,17 @@ impl Proxy {
     }
 
     fn client(&self, session: &ServerSession) -> IpAddr {
-        let peer = session.client_addr().and_then(|a| a.as_inet()).map(std::net::SocketAddr::ip);
+        let peer = session
+            .client_addr()
+            .and_then(|a| a.as_inet())
+            .map(std::net::SocketAddr::ip);
         // Every listener of ours is TCP, so a peer without an address cannot be.
         let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        client_address(peer, &session.req_header().headers, &self.gateway.config.server.trusted_proxies)
+        client_address(
+            peer,
+            &session.req_header().headers,
+            &self.gateway.config.server.trusted_proxies,
+        )
     }
 }
 
@@ -323,7 +363,10 @@ impl HttpServerApp for Proxy {
                 return None;
             }
         }
-        let expects = session.req_header().headers.contains_key(http::header::EXPECT);
+        let expects = session
+            .req_header()
+            .headers
+            .contains_key(http::header::EXPECT);
         session.set_close_on_response_before_downstream_finish(expects);
         session.set_total_drain_timeout(Some(DRAIN));
         session.set_pipelining_enabled(true);
@@ -346,7 +389,9 @@ impl HttpServerApp for Proxy {
 
     fn h2_options(&self) -> Option<H2Options> {
         let mut options = H2Options::new();
-        options.max_header_list_size(32 * 1024).max_concurrent_streams(100);
+        options
+            .max_header_list_size(32 * 1024)
+            .max_concurrent_streams(100);
         Some(options)
     }
 }
@@ -366,7 +411,9 @@ async fn refuse_unreadable(session: &mut ServerSession, error: &pingora::Error) 
     }
     let rejection = Rejection::new(Reason::InvalidRequest, "the request head is not valid HTTP");
     let request_id = RequestId::random();
-    let Ok(head) = reject::head_of(&rejection, &request_id) else { return };
+    let Ok(head) = reject::head_of(&rejection, &request_id) else {
+        return;
+    };
     let body = bytes::Bytes::from(rejection.plain_body(&request_id));
     let write = async {
         session.write_response_header(Box::new(head)).await?;

@@ -34,7 +34,11 @@ impl Origins {
     /// Reads `server.public_url`, `server.hosts` and `cors.origins` once.
     pub(super) fn new(config: &Config) -> Self {
         let port = config.server.listen.port();
-        let scheme = if config.server.tls.cert.is_some() { "https" } else { "http" };
+        let scheme = if config.server.tls.cert.is_some() {
+            "https"
+        } else {
+            "http"
+        };
         let mut hosts: HashSet<String> = HashSet::new();
         for name in ["localhost", "127.0.0.1", "[::1]"] {
             hosts.insert(format!("{name}:{port}"));
@@ -44,7 +48,10 @@ impl Origins {
         if let Some(url) = &config.server.public_url
             && let Some(host) = url.host_str()
         {
-            hosts.insert(url.port().map_or_else(|| host.to_owned(), |p| format!("{host}:{p}")));
+            hosts.insert(
+                url.port()
+                    .map_or_else(|| host.to_owned(), |p| format!("{host}:{p}")),
+            );
             if let Some(port) = url.port_or_known_default() {
                 hosts.insert(format!("{host}:{port}"));
             }
@@ -55,7 +62,12 @@ impl Origins {
             own.insert(url.origin().ascii_serialization());
         }
         let any = config.cors.origins.iter().any(|o| o == "*");
-        Self { hosts, own, allowed: config.cors.origins.iter().cloned().collect(), any }
+        Self {
+            hosts,
+            own,
+            allowed: config.cors.origins.iter().cloned().collect(),
+            any,
+        }
     }
 
     /// Refuses requests for other hosts, and pages from elsewhere.
@@ -94,12 +106,23 @@ impl Origins {
 
     /// Adds the CORS fields to any answer, errors and the head of a stream too.
     pub(super) fn expose(&self, request: &HeaderMap, response: &mut ResponseHeader) {
-        let Some(origin) = origin(request).filter(|o| self.allows(o)) else { return };
-        let Ok(value) = HeaderValue::from_str(origin) else { return };
-        let allow = if self.any { HeaderValue::from_static("*") } else { value };
+        let Some(origin) = origin(request).filter(|o| self.allows(o)) else {
+            return;
+        };
+        let Ok(value) = HeaderValue::from_str(origin) else {
+            return;
+        };
+        let allow = if self.any {
+            HeaderValue::from_static("*")
+        } else {
+            value
+        };
         let fields = [
             (header::ACCESS_CONTROL_ALLOW_ORIGIN, allow),
-            (header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSE_HEADERS)),
+            (
+                header::ACCESS_CONTROL_EXPOSE_HEADERS,
+                HeaderValue::from_static(EXPOSE_HEADERS),
+            ),
             (header::VARY, HeaderValue::from_static("Origin")),
         ];
         for (name, value) in fields {
@@ -110,13 +133,18 @@ impl Origins {
 
     /// The answer to a preflight, if the request is one.
     pub(super) fn preflight(&self, head: &RequestHeader) -> Option<ResponseHeader> {
-        let asks = head.headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+        let asks = head
+            .headers
+            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
         if head.method != Method::OPTIONS || !asks {
             return None;
         }
         let mut response = ResponseHeader::build(204, Some(6)).ok()?;
         let fields = [
-            (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PATCH, DELETE, OPTIONS"),
+            (
+                header::ACCESS_CONTROL_ALLOW_METHODS,
+                "GET, POST, PATCH, DELETE, OPTIONS",
+            ),
             (header::ACCESS_CONTROL_ALLOW_HEADERS, ALLOW_HEADERS),
             (header::ACCESS_CONTROL_MAX_AGE, "7200"),
         ];
@@ -129,28 +157,48 @@ impl Origins {
 
 fn origin(headers: &HeaderMap) -> Option<&str> {
     // An Origin that is not text is none of ours: an empty string is in no list.
-    headers.get(header::ORIGIN).map(|v| v.to_str().unwrap_or_default())
+    headers
+        .get(header::ORIGIN)
+        .map(|v| v.to_str().unwrap_or_default())
 }
 
 fn fetched_cross_site(headers: &HeaderMap) -> bool {
-    headers.get("sec-fetch-site").is_some_and(|v| v.as_bytes() == b"cross-site")
+    headers
+        .get("sec-fetch-site")
+        .is_some_and(|v| v.as_bytes() == b"cross-site")
 }
 
 /// Whether a browser seems to have made the request: it must say what its body is.
 pub(super) fn browser_made(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN)
-        || headers.keys().any(|name| name.as_str().starts_with("sec-fetch-"))
+        || headers
+            .keys()
+            .any(|name| name.as_str().starts_with("sec-fetch-"))
 }
 
 /// Who the client is: the peer, or what a trusted proxy in front says (`server.trusted_proxies`).
-pub(super) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[ipnet::IpNet]) -> IpAddr {
+pub(super) fn client_address(
+    peer: IpAddr,
+    headers: &HeaderMap,
+    trusted: &[ipnet::IpNet],
+) -> IpAddr {
     let is_trusted = |ip: &IpAddr| trusted.iter().any(|net| net.contains(ip));
     if !is_trusted(&peer) {
         return peer;
     }
-    let listed = headers.get_all("x-forwarded-for").iter().filter_map(|v| v.to_str().ok());
-    let hops: Vec<IpAddr> =
-        listed.flat_map(|v| v.split(',')).filter_map(|hop| hop.trim().parse().ok()).collect();
+    let listed = headers
+        .get_all("x-forwarded-for")
+        .iter()
+        .filter_map(|v| v.to_str().ok());
+    let hops: Vec<IpAddr> = listed
+        .flat_map(|v| v.split(','))
+        .filter_map(|hop| hop.trim().parse().ok())
+        .collect();
     // From the right: the first hop that is not one of our own proxies is the client.
-    hops.iter().rev().find(|ip| !is_trusted(ip)).or(hops.first()).copied().unwrap_or(peer)
+    hops.iter()
+        .rev()
+        .find(|ip| !is_trusted(ip))
+        .or(hops.first())
+        .copied()
+        .unwrap_or(peer)
 }

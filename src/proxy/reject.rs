@@ -38,7 +38,11 @@ pub(super) async fn answer(
     origins.expose(&session.req_header().headers, &mut head);
     session.write_response_header(Box::new(head)).await?;
     let without_body = session.req_header().method == http::Method::HEAD;
-    let body = if without_body { Bytes::new() } else { Bytes::from(body) };
+    let body = if without_body {
+        Bytes::new()
+    } else {
+        Bytes::from(body)
+    };
     session.write_response_body(body, true).await
 }
 
@@ -47,7 +51,11 @@ pub(super) fn head_of(
     rejection: &Rejection,
     request_id: &RequestId,
 ) -> pingora::Result<ResponseHeader> {
-    head(rejection, request_id, rejection.plain_body(request_id).len())
+    head(
+        rejection,
+        request_id,
+        rejection.plain_body(request_id).len(),
+    )
 }
 
 fn head(
@@ -56,7 +64,10 @@ fn head(
     length: usize,
 ) -> pingora::Result<ResponseHeader> {
     let mut head = ResponseHeader::build(rejection.reason.status(), Some(8))?;
-    head.append_header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))?;
+    head.append_header(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    )?;
     head.append_header(header::CONTENT_LENGTH, length)?;
     head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
     head.append_header("x-request-id", request_id.as_str())?;
@@ -85,5 +96,12 @@ pub(super) async fn refuse(
     exchange.rejected(rejection);
     exchange.status = rejection.reason.status();
     let rpc_id = exchange.rpc_id.clone();
-    answer(session, origins, &exchange.request_id, rejection, Dialect::Rpc(rpc_id.as_deref())).await
+    answer(
+        session,
+        origins,
+        &exchange.request_id,
+        rejection,
+        Dialect::Rpc(rpc_id.as_deref()),
+    )
+    .await
 }

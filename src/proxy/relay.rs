@@ -57,7 +57,12 @@ pub(super) struct Clocks {
 
 impl Clocks {
     /// Reads the configured clocks, and what the request or the workspace asks for instead.
-    pub(super) fn new(proxy: &Proxy, started: Instant, asked: Option<Duration>, agent: &Agent) -> Self {
+    pub(super) fn new(
+        proxy: &Proxy,
+        started: Instant,
+        asked: Option<Duration>,
+        agent: &Agent,
+    ) -> Self {
         let timeouts = &proxy.gateway.config.timeouts;
         Self {
             head: asked.unwrap_or(timeouts.head),
@@ -87,7 +92,9 @@ pub(super) async fn relay(
     exchange: &mut Exchange,
     forward: Forward,
 ) -> Ended {
-    run(proxy, session, exchange, forward).await.unwrap_or_else(|ended| ended)
+    run(proxy, session, exchange, forward)
+        .await
+        .unwrap_or_else(|ended| ended)
 }
 
 async fn run(
@@ -96,12 +103,20 @@ async fn run(
     exchange: &mut Exchange,
     forward: Forward,
 ) -> Result<Ended, Ended> {
-    let Forward { agent, call, completed, clocks } = forward;
+    let Forward {
+        agent,
+        call,
+        completed,
+        clocks,
+    } = forward;
     let gateway = &proxy.gateway;
     let _slot = gateway.directory.slot(&agent)?;
     let address = gateway.directory.address(&agent.endpoint).await?;
     let peer = proxy.upstream.peer(&agent, address);
-    let mut upstream = proxy.upstream.send(&peer, &call, clocks.total, &gateway.metrics).await?;
+    let mut upstream = proxy
+        .upstream
+        .send(&peer, &call, clocks.total, &gateway.metrics)
+        .await?;
     drop(call);
     await_head(session, &mut upstream, &clocks).await?;
     exchange.head = Some(exchange.started.elapsed());
@@ -122,8 +137,13 @@ async fn run(
         return stream::pass(proxy, session, exchange, upstream, answer, &clocks).await;
     }
     let length = content_length(head);
-    let unary = Unary { limit: gateway.config.limits.response_bytes.bytes(), clocks: &clocks };
-    let ended = unary.pass(session, exchange, &mut upstream, &mut answer, length).await?;
+    let unary = Unary {
+        limit: gateway.config.limits.response_bytes.bytes(),
+        clocks: &clocks,
+    };
+    let ended = unary
+        .pass(session, exchange, &mut upstream, &mut answer, length)
+        .await?;
     proxy.upstream.release(upstream, &peer).await;
     Ok(ended)
 }
@@ -136,7 +156,10 @@ async fn await_head(
 ) -> Result<(), Ended> {
     let head = Instant::now() + clocks.head;
     let deadline = head.min(clocks.total);
-    while upstream.resp_header().is_none_or(|h| h.status.is_informational()) {
+    while upstream
+        .resp_header()
+        .is_none_or(|h| h.status.is_informational())
+    {
         tokio::select! {
             biased;
             read = upstream.read_response() => {
@@ -148,7 +171,10 @@ async fn await_head(
             }
             () = left(session) => return Err(Ended::CallerLeft),
         }
-        if upstream.resp_header().is_some_and(|h| h.status == StatusCode::SWITCHING_PROTOCOLS) {
+        if upstream
+            .resp_header()
+            .is_some_and(|h| h.status == StatusCode::SWITCHING_PROTOCOLS)
+        {
             return Err(broken_http(None).into());
         }
     }
@@ -177,7 +203,13 @@ fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
 }
 
 fn content_length(head: &ResponseHeader) -> Option<u64> {
-    head.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
+    head.headers
+        .get(header::CONTENT_LENGTH)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// Decided by the response, never by the method: a streaming call may be answered by one error.
@@ -185,7 +217,9 @@ fn is_event_stream(head: &ResponseHeader) -> bool {
     const TYPE: &[u8] = b"text/event-stream";
     head.headers.get(header::CONTENT_TYPE).is_some_and(|value| {
         let value = value.as_bytes().trim_ascii_start();
-        value.get(..TYPE.len()).is_some_and(|essence| essence.eq_ignore_ascii_case(TYPE))
+        value
+            .get(..TYPE.len())
+            .is_some_and(|essence| essence.eq_ignore_ascii_case(TYPE))
             && matches!(value.get(TYPE.len()), None | Some(b';' | b' ' | b'\t'))
     })
 }
@@ -218,17 +252,26 @@ impl Unary<'_> {
             read += piece.len();
             if read > self.limit {
                 let rejection = too_large(self.limit as u64);
-                return Err(if sent { Ended::BrokenOff(rejection) } else { rejection.into() });
+                return Err(if sent {
+                    Ended::BrokenOff(rejection)
+                } else {
+                    rejection.into()
+                });
             }
             if !sent && held.len() + piece.len() <= HELD_BYTES_MAX {
                 // The usual answer comes in one piece and is not copied again.
-                held = if held.is_empty() { BytesMut::from(piece) } else { joined(held, &piece) };
+                held = if held.is_empty() {
+                    BytesMut::from(piece)
+                } else {
+                    joined(held, &piece)
+                };
                 continue;
             }
             if !sent {
                 sent = true;
                 self.begin(session, head, length).await?;
-                self.write(session, exchange, held.split().freeze(), false).await?;
+                self.write(session, exchange, held.split().freeze(), false)
+                    .await?;
             }
             self.write(session, exchange, piece, false).await?;
         }
@@ -265,15 +308,23 @@ impl Unary<'_> {
         head: &mut ResponseHeader,
         length: Option<u64>,
     ) -> Result<(), Ended> {
-        let bodiless = matches!(head.status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT);
+        let bodiless = matches!(
+            head.status,
+            StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT
+        );
         match length {
             Some(_) if bodiless && head.status == StatusCode::NO_CONTENT => {}
             Some(length) => {
-                head.insert_header(header::CONTENT_LENGTH, length).map_err(internal)?;
+                head.insert_header(header::CONTENT_LENGTH, length)
+                    .map_err(internal)?;
             }
             None => chunk(session, head).map_err(internal)?,
         }
-        within(self.clocks.total, session.write_response_header(Box::new(head.clone()))).await
+        within(
+            self.clocks.total,
+            session.write_response_header(Box::new(head.clone())),
+        )
+        .await
     }
 
     async fn write(
@@ -314,8 +365,11 @@ pub(super) async fn within<T>(
 }
 
 pub(super) fn internal(error: Box<pingora::Error>) -> Rejection {
-    Rejection::new(Reason::Internal, "the gateway could not build its answer; this is a bug")
-        .cause(Failure(error))
+    Rejection::new(
+        Reason::Internal,
+        "the gateway could not build its answer; this is a bug",
+    )
+    .cause(Failure(error))
 }
 
 /// `agent_protocol_error`: the request was sent, and what came back is no HTTP.
@@ -345,7 +399,10 @@ pub(super) fn timed_out(clock: &'static str) -> Rejection {
 pub(super) fn silent(idle: Duration) -> Rejection {
     Rejection::new(
         Reason::AgentSilent,
-        format!("the agent sent nothing for {}", humantime::format_duration(idle)),
+        format!(
+            "the agent sent nothing for {}",
+            humantime::format_duration(idle)
+        ),
     )
     .fact("clock", "idle")
     .fact("delivered", "true")

@@ -16,7 +16,10 @@ pub(super) enum Route {
 /// Classes a raw, still encoded path. An encoded id is no id: `%` is not in its alphabet, so two
 /// spellings of one path never name the same workspace.
 pub(super) fn route(path: &str) -> Route {
-    let Some((id, rest)) = path.strip_prefix("/workspaces/").and_then(|p| p.split_once('/')) else {
+    let Some((id, rest)) = path
+        .strip_prefix("/workspaces/")
+        .and_then(|p| p.split_once('/'))
+    else {
         return Route::Control;
     };
     match rest.strip_prefix("a2a") {
@@ -36,10 +39,16 @@ mod tests {
         let cases = [
             ("/workspaces/dev/a2a", dev()),
             ("/workspaces/dev/a2a/", dev()),
-            ("/workspaces/system:x/a2a", Route::A2a(Err(InvalidWorkspaceId))),
+            (
+                "/workspaces/system:x/a2a",
+                Route::A2a(Err(InvalidWorkspaceId)),
+            ),
             ("/workspaces//a2a", Route::A2a(Err(InvalidWorkspaceId))),
             ("/workspaces/d%65v/a2a", Route::A2a(Err(InvalidWorkspaceId))),
-            ("/workspaces/dev/a2a/.well-known/agent-card.json", Route::BelowBase),
+            (
+                "/workspaces/dev/a2a/.well-known/agent-card.json",
+                Route::BelowBase,
+            ),
             ("/workspaces/dev/a2ax", Route::Control),
             ("/workspaces/dev", Route::Control),
             ("/workspaces/dev/tokens", Route::Control),

@@ -12,9 +12,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Proxy;
 use super::exchange::Exchange;
-use super::relay::{Clocks, Ended, broken_http, chunk, internal, left, silent, timed_out, too_large, within};
+use super::relay::{
+    Clocks, Ended, broken_http, chunk, internal, left, silent, timed_out, too_large, within,
+};
 use crate::a2a::event::{self, Splitter};
-use crate::gateway::Cut;
+use crate::drain::Cut;
 use crate::rejection::{Reason, Rejection};
 
 /// How long one write to a caller that does not read may take.
@@ -48,13 +50,21 @@ pub(super) async fn pass(
     let _open = OpenStream::begin(&proxy.gateway.metrics.open_streams);
     if !head.headers.contains_key(header::CACHE_CONTROL) {
         let value = HeaderValue::from_static("no-cache");
-        head.insert_header(header::CACHE_CONTROL, value).map_err(internal)?;
+        head.insert_header(header::CACHE_CONTROL, value)
+            .map_err(internal)?;
     }
-    head.insert_header("x-accel-buffering", "no").map_err(internal)?;
+    head.insert_header("x-accel-buffering", "no")
+        .map_err(internal)?;
     chunk(session, &mut head).map_err(internal)?;
-    within(Instant::now() + WRITE_MAX, session.write_response_header(Box::new(head))).await?;
+    within(
+        Instant::now() + WRITE_MAX,
+        session.write_response_header(Box::new(head)),
+    )
+    .await?;
     let mut events = Events::new(proxy, session, exchange, upstream, clocks);
-    let Some(cut) = events.pass_on().await? else { return Ok(Ended::Answered) };
+    let Some(cut) = events.pass_on().await? else {
+        return Ok(Ended::Answered);
+    };
     events.finish(cut).await
 }
 
@@ -95,7 +105,18 @@ impl<'a> Events<'a> {
     ) -> Self {
         let now = Instant::now();
         let (splitter, cut) = (Splitter::new(), proxy.gateway.cut());
-        Self { proxy, session, exchange, upstream, clocks, splitter, heard: now, written: now, finished: None, cut }
+        Self {
+            proxy,
+            session,
+            exchange,
+            upstream,
+            clocks,
+            splitter,
+            heard: now,
+            written: now,
+            finished: None,
+            cut,
+        }
     }
 
     /// Passes events on until the agent ends the stream (`None`) or something cuts it.
@@ -110,7 +131,8 @@ impl<'a> Events<'a> {
                 }
                 Step::Keepalive => {
                     let comment = self.splitter.framing().keepalive();
-                    self.write(Bytes::from_static(comment.as_bytes()), false).await?;
+                    self.write(Bytes::from_static(comment.as_bytes()), false)
+                        .await?;
                 }
                 Step::AgentEnded => {
                     let rest = std::mem::take(&mut self.splitter).take_rest();

@@ -50,7 +50,10 @@ impl Call {
     pub(super) fn new(mut head: Vec<u8>, body: Bytes) -> Self {
         if body.len() <= ONE_WRITE {
             head.extend_from_slice(&body);
-            return Self { wire: head, body: Bytes::new() };
+            return Self {
+                wire: head,
+                body: Bytes::new(),
+            };
         }
         Self { wire: head, body }
     }
@@ -68,7 +71,11 @@ impl Upstream {
     /// A pool that keeps unused connections for `idle`.
     pub(super) fn new(connect: Duration, idle: Duration, pool_size: usize) -> Self {
         let options = ConnectorOptions::new(pool_size);
-        Self { connector: TransportConnector::new(Some(options)), connect, idle }
+        Self {
+            connector: TransportConnector::new(Some(options)),
+            connect,
+            idle,
+        }
     }
 
     /// What Pingora needs to know of the agent. `address` was vetted, and is what is dialled.
@@ -93,13 +100,19 @@ impl Upstream {
         deadline: Instant,
         metrics: &Metrics,
     ) -> Result<HttpSession, Rejection> {
-        let (mut stream, reused) =
-            self.connector.get_stream(peer).await.map_err(|e| unreachable(e, self.connect))?;
+        let (mut stream, reused) = self
+            .connector
+            .get_stream(peer)
+            .await
+            .map_err(|e| unreachable(e, self.connect))?;
         let mut written = timeout_at(deadline, write(&mut stream, call)).await;
         if reused && matches!(written, Ok(Err(Unsent::Nothing(_)))) {
             metrics.resends.inc();
-            stream =
-                self.connector.new_stream(peer).await.map_err(|e| unreachable(e, self.connect))?;
+            stream = self
+                .connector
+                .new_stream(peer)
+                .await
+                .map_err(|e| unreachable(e, self.connect))?;
             written = timeout_at(deadline, write(&mut stream, call)).await;
         }
         let session = HttpSession::new_with_options(stream, peer);
@@ -111,11 +124,12 @@ impl Upstream {
             .fact("clock", "total")
             .fact("delivered", "unknown")),
             Ok(Ok(())) => Ok(session),
-            Ok(Err(Unsent::Nothing(error))) => {
-                Err(Rejection::new(Reason::AgentUnreachable, "the agent closed the connection at once")
-                    .fact("delivered", "false")
-                    .cause(error))
-            }
+            Ok(Err(Unsent::Nothing(error))) => Err(Rejection::new(
+                Reason::AgentUnreachable,
+                "the agent closed the connection at once",
+            )
+            .fact("delivered", "false")
+            .cause(error)),
             Ok(Err(Unsent::Perhaps(error))) => early_answer(session, error).await,
         }
     }
@@ -124,7 +138,8 @@ impl Upstream {
     pub(super) async fn release(&self, mut session: HttpSession, peer: &HttpPeer) {
         session.respect_keepalive();
         if let Some(stream) = session.reuse().await {
-            self.connector.release_stream(stream, peer.reuse_hash(), Some(self.idle));
+            self.connector
+                .release_stream(stream, peer.reuse_hash(), Some(self.idle));
         }
     }
 }
@@ -134,7 +149,11 @@ async fn write(stream: &mut Stream, call: &Call) -> Result<(), Unsent> {
     if first == call.wire.len() && call.body.is_empty() {
         return stream.flush().await.map_err(|error| {
             // A short call was still in the buffer: an error at the flush means none of it left.
-            if call.wire.len() < WRITE_BUFFER { Unsent::Nothing(error) } else { Unsent::Perhaps(error) }
+            if call.wire.len() < WRITE_BUFFER {
+                Unsent::Nothing(error)
+            } else {
+                Unsent::Perhaps(error)
+            }
         });
     }
     let rest = async {

@@ -108,7 +108,12 @@ impl Agent {
         let open = Arc::new(AtomicUsize::new(0));
         let closed = Arc::new(Mutex::new(Vec::new()));
         let behaviour: Arc<Behaviour> = Arc::new(behaviour);
-        let shared = (requests.clone(), connections.clone(), open.clone(), closed.clone());
+        let shared = (
+            requests.clone(),
+            connections.clone(),
+            open.clone(),
+            closed.clone(),
+        );
         let task = tokio::spawn(async move {
             let (requests, connections, open, closed) = shared;
             let mut serving = tokio::task::JoinSet::new();
@@ -123,7 +128,14 @@ impl Agent {
                 serving.spawn(connection.serve(stream));
             }
         });
-        Self { port, requests, connections, open, closed_by_gateway: closed, task }
+        Self {
+            port,
+            requests,
+            connections,
+            open,
+            closed_by_gateway: closed,
+            task,
+        }
     }
 
     /// Where it listens.
@@ -143,7 +155,11 @@ impl Agent {
 
     /// The last request, taken out of the record.
     pub fn take(&self) -> Recorded {
-        self.requests.lock().expect("not poisoned").pop().expect("a request reached the agent")
+        self.requests
+            .lock()
+            .expect("not poisoned")
+            .pop()
+            .expect("a request reached the agent")
     }
 
     /// Connections ever made to it.
@@ -221,9 +237,18 @@ impl Connection {
         };
         let head = String::from_utf8_lossy(&held[..end]).into_owned();
         held.drain(..end);
-        let mut request = Recorded { connection: self.number, head, body: Vec::new() };
-        let length: usize = request.field("content-length").map_or(0, |v| v.parse().expect("a length"));
-        assert!(request.field("transfer-encoding").is_none(), "an exact length is promised");
+        let mut request = Recorded {
+            connection: self.number,
+            head,
+            body: Vec::new(),
+        };
+        let length: usize = request
+            .field("content-length")
+            .map_or(0, |v| v.parse().expect("a length"));
+        assert!(
+            request.field("transfer-encoding").is_none(),
+            "an exact length is promised"
+        );
         while held.len() < length {
             if stream.read_buf(held).await.ok()? == 0 {
                 return None;
@@ -270,6 +295,9 @@ impl Connection {
     }
 
     fn note_close(&self) {
-        self.closed.lock().expect("not poisoned").push(Instant::now());
+        self.closed
+            .lock()
+            .expect("not poisoned")
+            .push(Instant::now());
     }
 }

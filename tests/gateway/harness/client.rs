@@ -26,7 +26,10 @@ pub struct Answer {
 impl Answer {
     /// The first value of a field, or `None`.
     pub fn field(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
+        self.fields
+            .iter()
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.as_str())
     }
 
     /// The body as JSON.
@@ -52,12 +55,17 @@ impl Answer {
 
     /// One fact of a JSON-RPC refusal.
     pub fn fact(&self, name: &str) -> Option<String> {
-        self.json()["error"]["data"][0]["metadata"][name].as_str().map(str::to_owned)
+        self.json()["error"]["data"][0]["metadata"][name]
+            .as_str()
+            .map(str::to_owned)
     }
 
     /// The events of a stream: each block that ends with an empty line.
     pub fn events(&self) -> Vec<String> {
-        self.text().split_inclusive("\n\n").map(str::to_owned).collect()
+        self.text()
+            .split_inclusive("\n\n")
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -72,7 +80,12 @@ pub struct Request {
 
 impl Request {
     pub fn new(method: &str, path: impl Into<String>) -> Self {
-        Self { method: method.into(), path: path.into(), fields: Vec::new(), body: Vec::new() }
+        Self {
+            method: method.into(),
+            path: path.into(),
+            fields: Vec::new(),
+            body: Vec::new(),
+        }
     }
 
     pub fn get(path: impl Into<String>) -> Self {
@@ -102,7 +115,11 @@ impl Request {
 
     /// The bytes for the wire, with Host and an exact Content-Length unless given.
     pub fn wire(&self, host: &str) -> Vec<u8> {
-        let has = |name: &str| self.fields.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+        let has = |name: &str| {
+            self.fields
+                .iter()
+                .any(|(n, _)| n.eq_ignore_ascii_case(name))
+        };
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.path);
         if !has("host") {
             head.push_str(&format!("Host: {host}\r\n"));
@@ -132,11 +149,18 @@ impl Connection {
     pub async fn open(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).await.expect("the gateway listens");
         stream.set_nodelay(true).expect("nodelay");
-        Self { stream, host: to.to_string(), held: Vec::new() }
+        Self {
+            stream,
+            host: to.to_string(),
+            held: Vec::new(),
+        }
     }
 
     pub async fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).await.expect("the gateway reads");
+        self.stream
+            .write_all(bytes)
+            .await
+            .expect("the gateway reads");
     }
 
     /// Sends a request and reads its answer.
@@ -149,12 +173,17 @@ impl Connection {
 
     /// Reads one answer to its end, past informational ones.
     pub async fn answer(&mut self) -> Answer {
-        timeout(PATIENCE, self.read_answer()).await.expect("an answer in time").expect("an answer")
+        timeout(PATIENCE, self.read_answer())
+            .await
+            .expect("an answer in time")
+            .expect("an answer")
     }
 
     /// Reads one answer, or `None` when the connection is closed without one.
     pub async fn try_answer(&mut self) -> Option<Answer> {
-        timeout(PATIENCE, self.read_answer()).await.expect("an answer or a close in time")
+        timeout(PATIENCE, self.read_answer())
+            .await
+            .expect("an answer or a close in time")
     }
 
     async fn read_answer(&mut self) -> Option<Answer> {
@@ -184,13 +213,21 @@ impl Connection {
             .filter_map(|l| l.split_once(':'))
             .map(|(n, v)| (n.to_owned(), v.trim().to_owned()))
             .collect();
-        Some(Answer { status, fields, body: Vec::new(), pieces: Vec::new(), whole: false })
+        Some(Answer {
+            status,
+            fields,
+            body: Vec::new(),
+            pieces: Vec::new(),
+            whole: false,
+        })
     }
 
     /// Reads the body that belongs to `answer`'s head.
     pub async fn read_body(&mut self, mut answer: Answer) -> Answer {
         let chunked = answer.field("transfer-encoding").is_some();
-        let length = answer.field("content-length").map(|v| v.parse::<usize>().expect("a length"));
+        let length = answer
+            .field("content-length")
+            .map(|v| v.parse::<usize>().expect("a length"));
         if answer.status == 204 || answer.status == 304 {
             answer.whole = true;
         } else if chunked {
@@ -226,7 +263,9 @@ impl Connection {
 
     /// Reads the next chunk of a stream, or `None` at its end or cut.
     pub async fn next_chunk(&mut self) -> Option<Vec<u8>> {
-        let length = timeout(PATIENCE, self.chunk_head()).await.expect("a chunk in time")?;
+        let length = timeout(PATIENCE, self.chunk_head())
+            .await
+            .expect("a chunk in time")?;
         while self.held.len() < length + 2 {
             if self.fill().await == 0 {
                 return None;
@@ -265,7 +304,9 @@ impl Connection {
 
     /// Whether the gateway has closed the connection, waiting up to `span` for it.
     pub async fn closed_within(&mut self, span: Duration) -> bool {
-        timeout(span, async { while self.fill().await > 0 {} }).await.is_ok()
+        timeout(span, async { while self.fill().await > 0 {} })
+            .await
+            .is_ok()
     }
 }
 

@@ -86,14 +86,21 @@ impl Builder {
     pub fn new(pair: Pair) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (sql, shared) = match pair {
-            Pair::Embedded => {
-                (format!("sqlite:{}", dir.path().join("gateway.db").display()), "memory".to_owned())
-            }
+            Pair::Embedded => (
+                format!("sqlite:{}", dir.path().join("gateway.db").display()),
+                "memory".to_owned(),
+            ),
             Pair::External => (servers::postgres().database(), servers::redis().url()),
         };
-        Self { sets: Vec::new(), dir, sql, shared, host: "127.0.0.1".into() }
-            .set("rate.caller_per_second", "0")
-            .set("rate.failures_per_second", "0")
+        Self {
+            sets: Vec::new(),
+            dir,
+            sql,
+            shared,
+            host: "127.0.0.1".into(),
+        }
+        .set("rate.caller_per_second", "0")
+        .set("rate.failures_per_second", "0")
     }
 
     /// Sets one configuration key.
@@ -120,9 +127,18 @@ impl Builder {
     pub fn spawn(self) -> Gateway {
         let public = free_address(&self.host);
         let admin = free_address("127.0.0.1");
-        let child = self.command(public, admin).spawn().expect("the gateway starts");
+        let child = self
+            .command(public, admin)
+            .spawn()
+            .expect("the gateway starts");
         let dir = self.dir.path().to_owned();
-        let gateway = Gateway { public, admin, dir, child, builder: self };
+        let gateway = Gateway {
+            public,
+            admin,
+            dir,
+            child,
+            builder: self,
+        };
         gateway.await_port();
         gateway
     }
@@ -145,7 +161,10 @@ impl Builder {
             .args(["--set", &format!("admin.listen={admin}")])
             .args(["--set", &format!("stores.sql={}", self.sql)])
             .args(["--set", &format!("stores.shared={}", self.shared)])
-            .args(["--set", &format!("keys.dir={}", self.dir.path().join("keys").display())]);
+            .args([
+                "--set",
+                &format!("keys.dir={}", self.dir.path().join("keys").display()),
+            ]);
         for (key, value) in &self.sets {
             command.args(["--set", &format!("{key}={value}")]);
         }
@@ -166,7 +185,11 @@ impl Gateway {
     fn await_port(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while std::net::TcpStream::connect(self.public).is_err() {
-            assert!(Instant::now() < deadline, "the gateway does not listen:\n{}", self.log());
+            assert!(
+                Instant::now() < deadline,
+                "the gateway does not listen:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -178,7 +201,11 @@ impl Gateway {
             if answer.as_ref().is_some_and(|a| a.status == 200) {
                 return;
             }
-            assert!(Instant::now() < deadline, "not ready: {answer:?}\n{}", self.log());
+            assert!(
+                Instant::now() < deadline,
+                "not ready: {answer:?}\n{}",
+                self.log()
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -186,7 +213,11 @@ impl Gateway {
     /// Ends it and starts it again on the same stores and addresses.
     pub async fn restart(&mut self) {
         self.kill();
-        self.child = self.builder.command(self.public, self.admin).spawn().expect("it starts");
+        self.child = self
+            .builder
+            .command(self.public, self.admin)
+            .spawn()
+            .expect("it starts");
         self.await_port();
         self.await_ready().await;
     }
@@ -199,7 +230,9 @@ impl Gateway {
 
     /// SIGTERM, without waiting.
     pub fn terminate(&self) {
-        let killed = Command::new("kill").arg(self.child.id().to_string()).status();
+        let killed = Command::new("kill")
+            .arg(self.child.id().to_string())
+            .status();
         assert!(killed.expect("kill runs").success());
     }
 
@@ -210,7 +243,11 @@ impl Gateway {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status;
             }
-            assert!(Instant::now() < deadline, "the gateway did not end:\n{}", self.log());
+            assert!(
+                Instant::now() < deadline,
+                "the gateway did not end:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -256,7 +293,9 @@ impl Gateway {
     pub async fn admin_get(&self, path: &str) -> Option<Answer> {
         tokio::net::TcpStream::connect(self.admin).await.ok()?;
         let mut connection = Connection::open(self.admin).await;
-        connection.send(&Request::get(path).wire(&self.admin.to_string())).await;
+        connection
+            .send(&Request::get(path).wire(&self.admin.to_string()))
+            .await;
         connection.try_answer().await
     }
 
@@ -265,7 +304,8 @@ impl Gateway {
         let text = self.admin_get("/metrics").await.expect("metrics").text();
         text.lines()
             .filter(|line| {
-                line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+                line.strip_prefix(name)
+                    .is_some_and(|rest| rest.starts_with(['{', ' ']))
                     && labels.iter().all(|label| line.contains(label))
             })
             .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
@@ -274,8 +314,11 @@ impl Gateway {
 
     /// Waits until nothing is open: no exchange, no stream, no slot of a target.
     pub async fn assert_idle(&self) {
-        let names =
-            ["a2a_gateway_open_exchanges", "a2a_gateway_open_streams", "a2a_gateway_target_permits"];
+        let names = [
+            "a2a_gateway_open_exchanges",
+            "a2a_gateway_open_streams",
+            "a2a_gateway_target_permits",
+        ];
         let deadline = Instant::now() + Duration::from_secs(5);
         for name in names {
             while self.metric(name, &[]).await != 0.0 {
@@ -287,9 +330,14 @@ impl Gateway {
 
     /// Creates a workspace; answers its enrolment token.
     pub async fn create(&self, workspace: Value) -> String {
-        let answer = self.as_operator(Request::post("/workspaces", workspace.to_string())).await;
+        let answer = self
+            .as_operator(Request::post("/workspaces", workspace.to_string()))
+            .await;
         assert_eq!(answer.status, 201, "{}", answer.text());
-        answer.json()["enrolment_token"].as_str().expect("an enrolment token").to_owned()
+        answer.json()["enrolment_token"]
+            .as_str()
+            .expect("an enrolment token")
+            .to_owned()
     }
 
     /// Registers with the enrolment token; answers the workspace's own token.
@@ -309,7 +357,11 @@ impl Gateway {
         }
         let enrolment = self.create(workspace).await;
         let token = self.register(id, &enrolment, &agent.url(), card(id)).await;
-        Seat { id: id.into(), token, agent }
+        Seat {
+            id: id.into(),
+            token,
+            agent,
+        }
     }
 
     /// Two siblings: a caller `caller` and a target `target` with the given agent.
