@@ -1,3 +1,5 @@
+//! What an example agent answers, over real HTTP.
+
 use std::time::Instant;
 
 use http::Method;

@@ -1,3 +1,5 @@
+//! Layers, refusals and masks, value by value.
+
 use std::collections::BTreeSet;
 
 use secrecy::ExposeSecret;

@@ -130,8 +130,9 @@ impl Demo {
         for seat in &SEATS {
             let token = self.seat(&registry, seat, tokens.get(seat.id)).await?;
             tokens.insert(seat.id.to_owned(), token);
+            // After each, since a token that is lost on the way cannot be had again.
+            self.keep_tokens(&tokens)?;
         }
-        self.keep_tokens(&tokens)?;
         let user = json!({"user": "demo", "org": "acme", "ttl_seconds": 86_400});
         let canvas = match registry.post("/canvas/tokens", &self.operator, &user).await {
             Ok(answer) => answer["token"].as_str().map(str::to_owned),
@@ -286,3 +287,6 @@ pub(super) fn call(method: &str, text: &str) -> Value {
         "params": {"message": {"role": "user", "parts": [{"kind": "text", "text": text}]}},
     })
 }
+
+#[cfg(test)]
+mod tests;
