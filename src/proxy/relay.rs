@@ -130,7 +130,7 @@ async fn run(
         &exchange.request_id,
         completed,
     )
-    .map_err(|e| internal(e))?;
+    .map_err(internal)?;
     exchange.status = head.status.as_u16();
     if is_stream {
         exchange.shape = Shape::Stream;

@@ -18,7 +18,11 @@ impl Case {
         let gateway = Gateway::start(Pair::Embedded).await;
         let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
         let (caller, target) = gateway.pair(agent).await;
-        Self { gateway, caller, target }
+        Self {
+            gateway,
+            caller,
+            target,
+        }
     }
 
     async fn send(&self, body: impl AsRef<[u8]>) -> Answer {
@@ -32,7 +36,11 @@ impl Case {
         assert_eq!(answer.status, 200, "{body}: {}", answer.text());
         let arrived = self.target.agent.take();
         assert_eq!(mask(arrived.text(), expected), expected, "for {body}");
-        assert_eq!(answer.field("x-a2a-completed").unwrap_or_default(), completed, "for {body}");
+        assert_eq!(
+            answer.field("x-a2a-completed").unwrap_or_default(),
+            completed,
+            "for {body}"
+        );
         let length = arrived.field("content-length").expect("an exact length");
         assert_eq!(length, arrived.body.len().to_string());
     }
@@ -46,7 +54,11 @@ impl Case {
         let body = body.as_ref();
         let answer = self.send(body).await;
         let shown = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
-        assert_eq!((answer.status, answer.reason().as_str()), (status, reason), "for {shown}");
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (status, reason),
+            "for {shown}"
+        );
         assert_eq!(self.target.agent.count(), 0, "{shown} reached the agent");
         answer
     }
@@ -119,12 +131,21 @@ async fn bare_bodies_become_calls() {
             vec![("method", json!("message/send"))],
         ),
         (message.to_owned(), vec![("method", json!("message/send"))]),
-        (r#"{"text":"hi"}"#.to_owned(), vec![("method", json!("message/send"))]),
+        (
+            r#"{"text":"hi"}"#.to_owned(),
+            vec![("method", json!("message/send"))],
+        ),
     ];
     for (body, expected) in rows {
         let answer = case.send(&body).await;
         assert_eq!(answer.status, 200, "{body}: {}", answer.text());
-        assert!(answer.field("x-a2a-completed").unwrap_or_default().contains("envelope"), "{body}");
+        assert!(
+            answer
+                .field("x-a2a-completed")
+                .unwrap_or_default()
+                .contains("envelope"),
+            "{body}"
+        );
         let arrived = case.target.agent.take();
         let call: serde_json::Value = serde_json::from_slice(&arrived.body).expect("JSON");
         assert_eq!(call["jsonrpc"], "2.0", "{body}");
@@ -136,16 +157,31 @@ async fn bare_bodies_become_calls() {
         if call["method"] == "message/send" {
             let message = &call["params"]["message"];
             assert_eq!(message["role"], "user", "{body} became {call}");
-            assert_eq!(message["parts"][0], json!({"kind": "text", "text": "hi"}), "{call}");
+            assert_eq!(
+                message["parts"][0],
+                json!({"kind": "text", "text": "hi"}),
+                "{call}"
+            );
             assert!(message["messageId"].is_string(), "{body} became {call}");
         }
         if body.contains("run_id") {
             assert_eq!(call["params"]["metadata"]["run_id"], "r-1", "{call}");
-            assert_eq!(call["params"]["configuration"], json!({"blocking": true}), "{call}");
-            assert!(arrived.text().contains("1.10"), "numbers keep their digits: {call}");
+            assert_eq!(
+                call["params"]["configuration"],
+                json!({"blocking": true}),
+                "{call}"
+            );
+            assert!(
+                arrived.text().contains("1.10"),
+                "numbers keep their digits: {call}"
+            );
         }
         let top: Vec<_> = call.as_object().unwrap().keys().cloned().collect();
-        assert!(top.iter().all(|k| ["jsonrpc", "id", "method", "params"].contains(&k.as_str())), "{call}");
+        assert!(
+            top.iter()
+                .all(|k| ["jsonrpc", "id", "method", "params"].contains(&k.as_str())),
+            "{call}"
+        );
     }
 }
 
@@ -157,27 +193,48 @@ async fn accept_decides_which_method_is_inferred() {
         .bearer(&case.caller.token)
         .field("Accept", "text/event-stream");
     assert_eq!(case.gateway.call(&request).await.status, 200);
-    assert!(case.target.agent.take().text().contains(r#""method":"message/stream""#));
+    assert!(
+        case.target
+            .agent
+            .take()
+            .text()
+            .contains(r#""method":"message/stream""#)
+    );
 }
 
 #[tokio::test]
 async fn messages_are_completed() {
     let case = Case::new().await;
     let call = |message: &str| {
-        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"message/send","params":{{"message":{message}}}}}"#)
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"message/send","params":{{"message":{message}}}}}"#
+        )
     };
     let role = r#""role":"user","parts":[]"#;
     let rows = [
-        (format!(r#"{{"messageId":null,{role}}}"#), format!(r#"{{"messageId":"<new>",{role}}}"#)),
-        (format!(r#"{{"messageId":"",{role}}}"#), format!(r#"{{"messageId":"<new>",{role}}}"#)),
-        (format!(r#"{{"message_id":"m",{role}}}"#), format!(r#"{{"messageId":"m",{role}}}"#)),
+        (
+            format!(r#"{{"messageId":null,{role}}}"#),
+            format!(r#"{{"messageId":"<new>",{role}}}"#),
+        ),
+        (
+            format!(r#"{{"messageId":"",{role}}}"#),
+            format!(r#"{{"messageId":"<new>",{role}}}"#),
+        ),
+        (
+            format!(r#"{{"message_id":"m",{role}}}"#),
+            format!(r#"{{"messageId":"m",{role}}}"#),
+        ),
     ];
     for (message, expected) in rows {
-        case.becomes(&call(&message), &call(&expected), "message-id").await;
+        case.becomes(&call(&message), &call(&expected), "message-id")
+            .await;
     }
     // The same facts, compared as JSON, where the place of an insertion is the gateway's choice.
     let rows = [
-        (r#"{"role":"user","parts":[]}"#, r#"{"messageId":"*","role":"user","parts":[]}"#),
+        (
+            r#"{"role":"user","parts":[]}"#,
+            r#"{"messageId":"*","role":"user","parts":[]}"#,
+        ),
         (
             r#"{"messageId":"m","message_id":"m","role":"user","parts":[]}"#,
             r#"{"messageId":"m","role":"user","parts":[]}"#,
@@ -238,12 +295,16 @@ async fn claims_about_caller_and_target_are_checked() {
             r#"{{"jsonrpc":"2.0","id":1,"method":"message/send","params":{{{params}"message":{{"messageId":"m","role":"user","parts":[]}}}}}}"#
         )
     };
-    case.becomes(&call(r#""target_agent_id":"target","#), &call(""), "target").await;
-    let answer = case.refused(call(r#""target_agent_id":"other","#), 400, "invalid_params").await;
+    case.becomes(&call(r#""target_agent_id":"target","#), &call(""), "target")
+        .await;
+    let answer = case
+        .refused(call(r#""target_agent_id":"other","#), 400, "invalid_params")
+        .await;
     assert_eq!(answer.json()["error"]["code"], -32602);
     assert_eq!(answer.json()["id"], 1);
     let metadata = |id: &str| call(&format!(r#""metadata":{{"source_workspace_id":"{id}"}},"#));
-    case.becomes(&metadata("someone"), &metadata("caller"), "source").await;
+    case.becomes(&metadata("someone"), &metadata("caller"), "source")
+        .await;
     case.passes(&metadata("caller")).await;
     let both = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"messageId":"a","message_id":"b"}}}"#;
     case.refused(both, 400, "invalid_params").await;
@@ -257,15 +318,25 @@ async fn a_method_that_no_version_has_is_renamed() {
             r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"message":{{"messageId":"m","role":"user","parts":[]}}}}}}"#
         )
     };
-    case.becomes(&call("message/sendSubscribe"), &call("message/stream"), "method").await;
+    case.becomes(
+        &call("message/sendSubscribe"),
+        &call("message/stream"),
+        "method",
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_1_0_target_gets_its_own_dialect() {
     let case = Case::new().await;
     let agent = Agent::json("{}").await;
-    let enrolment = case.gateway.create(json!({"id": "modern", "name": "modern"})).await;
-    case.gateway.register("modern", &enrolment, &agent.url(), card_1_0("modern")).await;
+    let enrolment = case
+        .gateway
+        .create(json!({"id": "modern", "name": "modern"}))
+        .await;
+    case.gateway
+        .register("modern", &enrolment, &agent.url(), card_1_0("modern"))
+        .await;
     let path = "/workspaces/modern/a2a";
     let bare = Request::post(path, r#"{"text":"hi"}"#).bearer(&case.caller.token);
     assert_eq!(case.gateway.call(&bare).await.status, 200);
@@ -274,7 +345,11 @@ async fn a_1_0_target_gets_its_own_dialect() {
     assert_eq!(call["method"], "SendMessage");
     assert_eq!(call["params"]["message"]["role"], "ROLE_USER");
     assert_eq!(call["params"]["message"]["parts"], json!([{"text": "hi"}]));
-    assert_eq!(arrived.field("a2a-version"), Some("1.0"), "the gateway wrapped the call");
+    assert_eq!(
+        arrived.field("a2a-version"),
+        Some("1.0"),
+        "the gateway wrapped the call"
+    );
     // An envelope's version is the caller's to say.
     let enveloped = Request::post(path, CALL).bearer(&case.caller.token);
     assert_eq!(case.gateway.call(&enveloped).await.status, 200);
@@ -284,17 +359,23 @@ async fn a_1_0_target_gets_its_own_dialect() {
 #[tokio::test]
 async fn completion_can_be_lowered_for_a_workspace() {
     let case = Case::new().await;
-    let incomplete = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"text":"hi"}}}"#;
+    let incomplete =
+        r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"text":"hi"}}}"#;
     let bare = r#"{"text":"hi"}"#;
     for (mode, touches_bare) in [("bare", true), ("off", false)] {
         let agent = Agent::json("{}").await;
-        let enrolment =
-            case.gateway.create(json!({"id": mode, "name": mode, "complete": mode})).await;
-        case.gateway.register(mode, &enrolment, &agent.url(), card(mode)).await;
+        let enrolment = case
+            .gateway
+            .create(json!({"id": mode, "name": mode, "complete": mode}))
+            .await;
+        case.gateway
+            .register(mode, &enrolment, &agent.url(), card(mode))
+            .await;
         let path = format!("/workspaces/{mode}/a2a");
         let send = |body: &str| {
             let request = Request::post(path.clone(), body).bearer(&case.caller.token);
-            async { case.gateway.call(&request.clone()).await }
+            let gateway = &case.gateway;
+            async move { gateway.call(&request).await }
         };
         assert_eq!(send(incomplete).await.status, 200);
         assert_eq!(agent.take().text(), incomplete, "{mode}");
@@ -327,7 +408,11 @@ async fn unreadable_bodies_are_refused() {
         assert_eq!(answer.json()["error"]["code"], -32700);
         assert_eq!(answer.json()["id"], json!(null));
     }
-    let deep = format!(r#"{{"jsonrpc":"2.0","id":1,"params":{}{}}}"#, "[".repeat(600), "]".repeat(600));
+    let deep = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"params":{}{}}}"#,
+        "[".repeat(600),
+        "]".repeat(600)
+    );
     for body in [
         "null",
         "1",
@@ -361,25 +446,40 @@ async fn only_json_is_taken() {
     let case = Case::new().await;
     let send = |request: Request| {
         let request = request.bearer(&case.caller.token);
-        async { case.gateway.call(&request.clone()).await }
+        let gateway = &case.gateway;
+        async move { gateway.call(&request).await }
     };
     let plain = || Request::post(case.target.path(), CALL).without("content-type");
-    for media in ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-16"] {
+    for media in [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "application/json; charset=utf-16",
+    ] {
         let answer = send(plain().field("Content-Type", media)).await;
-        assert_eq!((answer.status, answer.reason().as_str()), (415, "unsupported_media_type"));
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (415, "unsupported_media_type")
+        );
         assert_eq!(answer.json()["error"]["code"], -32005);
     }
-    let answer = send(Request::post(case.target.path(), CALL).field("Content-Encoding", "gzip")).await;
+    let answer =
+        send(Request::post(case.target.path(), CALL).field("Content-Encoding", "gzip")).await;
     assert_eq!(answer.reason(), "unsupported_media_type");
     let answer = send(plain().field("Sec-Fetch-Site", "same-origin")).await;
     assert_eq!(answer.reason(), "unsupported_media_type");
     assert_eq!(case.target.agent.count(), 0);
-    for media in ["application/a2a+json", "application/vnd.x+json; charset=UTF-8"] {
+    for media in [
+        "application/a2a+json",
+        "application/vnd.x+json; charset=UTF-8",
+    ] {
         assert_eq!(send(plain().field("Content-Type", media)).await.status, 200);
         assert_eq!(case.target.agent.take().field("content-type"), Some(media));
     }
     assert_eq!(send(plain()).await.status, 200);
-    assert_eq!(case.target.agent.take().field("content-type"), Some("application/json"));
+    assert_eq!(
+        case.target.agent.take().field("content-type"),
+        Some("application/json")
+    );
 }
 
 /// A call whose body has exactly `size` bytes.
@@ -405,7 +505,10 @@ async fn bodies_of_every_size_arrive_whole() {
                 connection.send(piece).await;
             }
             assert_eq!(connection.answer().await.status, 200, "{size} declared");
-            assert!(case.target.agent.take().body == body.as_bytes(), "{size} declared");
+            assert!(
+                case.target.agent.take().body == body.as_bytes(),
+                "{size} declared"
+            );
 
             let mut connection = Connection::open(case.gateway.public).await;
             connection.send(&chunked.wire("127.0.0.1")).await;
@@ -414,7 +517,10 @@ async fn bodies_of_every_size_arrive_whole() {
             }
             connection.send(b"0\r\n\r\n").await;
             assert_eq!(connection.answer().await.status, 200, "{size} chunked");
-            assert!(case.target.agent.take().body == body.as_bytes(), "{size} chunked");
+            assert!(
+                case.target.agent.take().body == body.as_bytes(),
+                "{size} chunked"
+            );
         }
     }
     case.gateway.assert_idle().await;
@@ -427,14 +533,20 @@ async fn one_byte_too_many_is_refused() {
     let request = Request::post(case.target.path(), &body).bearer(&case.caller.token);
     let mut connection = Connection::open(case.gateway.public).await;
     let answer = connection.call(&request).await;
-    assert_eq!((answer.status, answer.reason().as_str()), (413, "body_too_large"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (413, "body_too_large")
+    );
     assert_eq!(answer.fact("limit").as_deref(), Some("10485760"));
 
     let mut chunked = request.clone().field("Transfer-Encoding", "chunked");
     chunked.body = crate::harness::chunk(&body);
     chunked.body.extend_from_slice(b"0\r\n\r\n");
     let answer = case.gateway.call(&chunked).await;
-    assert_eq!((answer.status, answer.reason().as_str()), (413, "body_too_large"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (413, "body_too_large")
+    );
 
     // A declared size is refused before the credential is looked at, and before a byte is sent.
     let mut huge = Request::post(case.target.path(), "").field("Content-Length", "99999999999");
@@ -452,7 +564,9 @@ async fn a_body_that_does_not_come_is_timed_out() {
         .start()
         .await;
     let (caller, target) = gateway.pair(Agent::json("{}").await).await;
-    let request = Request::post(target.path(), "").bearer(&caller.token).field("Content-Length", "50");
+    let request = Request::post(target.path(), "")
+        .bearer(&caller.token)
+        .field("Content-Length", "50");
     let mut connection = Connection::open(gateway.public).await;
     connection.send(&request.wire("127.0.0.1")).await;
     // A drip does not stretch the clock.
@@ -464,7 +578,10 @@ async fn a_body_that_does_not_come_is_timed_out() {
         }
     }
     let answer = connection.answer().await;
-    assert_eq!((answer.status, answer.reason().as_str()), (408, "request_timeout"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (408, "request_timeout")
+    );
     assert_eq!(target.agent.count(), 0);
     gateway.assert_idle().await;
 }

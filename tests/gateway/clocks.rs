@@ -36,8 +36,14 @@ impl Case {
         gateway: Gateway,
         behaviour: impl Fn() -> Vec<Step> + Send + Sync + 'static,
     ) -> Self {
-        let (caller, target) = gateway.pair(Agent::scripted(move |_| behaviour()).await).await;
-        Self { gateway, caller, target }
+        let (caller, target) = gateway
+            .pair(Agent::scripted(move |_| behaviour()).await)
+            .await;
+        Self {
+            gateway,
+            caller,
+            target,
+        }
     }
 
     fn request(&self) -> Request {
@@ -55,19 +61,31 @@ impl Case {
     /// What holds after every fault.
     async fn settled(&self, outcome: &str) {
         self.gateway.assert_idle().await;
-        assert_eq!(self.target.agent.count(), 1, "the agent saw exactly one request");
+        assert_eq!(
+            self.target.agent.count(),
+            1,
+            "the agent saw exactly one request"
+        );
         let lines = self.gateway.access_lines("the-one").await;
         assert_eq!(lines.len(), 1, "exactly one record: {lines:?}");
         assert_eq!(lines[0]["outcome"], outcome, "{}", lines[0]);
         let labels = [format!("outcome=\"{outcome}\"")];
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-        assert_eq!(self.gateway.metric("a2a_gateway_exchanges_total", &labels).await, 1.0);
+        assert_eq!(
+            self.gateway
+                .metric("a2a_gateway_exchanges_total", &labels)
+                .await,
+            1.0
+        );
     }
 
     async fn upstream_closed(&self) {
         let deadline = Instant::now() + Duration::from_secs(2);
         while self.target.agent.open() > 0 {
-            assert!(Instant::now() < deadline, "the connection to the agent stays open");
+            assert!(
+                Instant::now() < deadline,
+                "the connection to the agent stays open"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -97,9 +115,15 @@ async fn x_timeout_lowers_the_clock_of_one_request() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let case = Case::on(gateway, || vec![Step::Hang]).await;
     let started = Instant::now();
-    let request = case.request().field("X-Timeout", "1").field("X-Request-Id", "the-one");
+    let request = case
+        .request()
+        .field("X-Timeout", "1")
+        .field("X-Request-Id", "the-one");
     let answer = case.gateway.call(&request).await;
-    assert_eq!((answer.status, answer.reason().as_str()), (504, "agent_timeout"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (504, "agent_timeout")
+    );
     assert_between(started.elapsed(), 950, 2500);
     case.settled("agent_timeout").await;
 }
@@ -108,13 +132,18 @@ async fn x_timeout_lowers_the_clock_of_one_request() {
 async fn a_head_without_a_body_is_cut_by_the_idle_clock_and_still_told() {
     let case = Case::new(|| {
         vec![
-            Step::write("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"),
+            Step::write(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n",
+            ),
             Step::Hang,
         ]
     })
     .await;
     let (answer, took) = case.call().await;
-    assert_eq!((answer.status, answer.reason().as_str()), (504, "agent_silent"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (504, "agent_silent")
+    );
     assert_between(took, 1450, 3000);
     case.upstream_closed().await;
     case.settled("agent_silent").await;
@@ -134,7 +163,10 @@ async fn a_drip_is_cut_by_the_total_clock() {
     })
     .await;
     let (answer, took) = case.call().await;
-    assert_eq!((answer.status, answer.reason().as_str()), (504, "agent_timeout"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (504, "agent_timeout")
+    );
     assert_eq!(answer.fact("clock").as_deref(), Some("total"));
     assert_between(took, 3900, 5500);
     case.upstream_closed().await;
@@ -144,16 +176,29 @@ async fn a_drip_is_cut_by_the_total_clock() {
 #[tokio::test]
 async fn a_stream_that_goes_silent_ends_with_a_last_event() {
     let case = Case::new(|| {
-        vec![Step::write(SSE_HEAD), Step::write(chunk("data: {\"n\":1}\n\ndata: {\"ha")), Step::Hang]
+        vec![
+            Step::write(SSE_HEAD),
+            Step::write(chunk("data: {\"n\":1}\n\ndata: {\"ha")),
+            Step::Hang,
+        ]
     })
     .await;
     let (answer, took) = case.call().await;
     assert_eq!(answer.status, 200);
     assert!(answer.whole, "the stream is closed cleanly");
     let events = answer.events();
-    assert_eq!(events.first().map(String::as_str), Some("data: {\"n\":1}\n\n"));
-    assert!(!answer.text().contains("{\"ha"), "a half-received event is dropped");
-    let keepalives = events.iter().filter(|e| e.as_str() == ": keepalive\n\n").count();
+    assert_eq!(
+        events.first().map(String::as_str),
+        Some("data: {\"n\":1}\n\n")
+    );
+    assert!(
+        !answer.text().contains("{\"ha"),
+        "a half-received event is dropped"
+    );
+    let keepalives = events
+        .iter()
+        .filter(|e| e.as_str() == ": keepalive\n\n")
+        .count();
     assert!((2..=4).contains(&keepalives), "{events:?}");
     let last: serde_json::Value =
         serde_json::from_str(events.last().unwrap().strip_prefix("data: ").unwrap()).unwrap();
@@ -178,9 +223,16 @@ async fn a_comment_of_the_agent_is_sound_and_the_stream_clock_ends_it() {
     })
     .await;
     let (answer, took) = case.call().await;
-    assert!(answer.text().contains("\"AGENT_TIMEOUT\""), "{}", answer.text());
+    assert!(
+        answer.text().contains("\"AGENT_TIMEOUT\""),
+        "{}",
+        answer.text()
+    );
     assert!(answer.text().contains("\"clock\":\"stream\""));
-    assert!(answer.text().ends_with("\r\n\r\n"), "our last event keeps the agent's line ends");
+    assert!(
+        answer.text().ends_with("\r\n\r\n"),
+        "our last event keeps the agent's line ends"
+    );
     assert_between(took, 5900, 7500);
     case.upstream_closed().await;
     case.settled("agent_timeout").await;
@@ -201,8 +253,16 @@ async fn a_stream_that_breaks_off_mid_event_says_so() {
         .await;
         let (answer, _) = case.call().await;
         assert!(answer.whole);
-        assert!(answer.text().starts_with("data: {\"n\":1}\n\n"), "{last:?} {}", answer.text());
-        assert!(answer.text().contains("\"AGENT_PROTOCOL_ERROR\""), "{last:?} {}", answer.text());
+        assert!(
+            answer.text().starts_with("data: {\"n\":1}\n\n"),
+            "{last:?} {}",
+            answer.text()
+        );
+        assert!(
+            answer.text().contains("\"AGENT_PROTOCOL_ERROR\""),
+            "{last:?} {}",
+            answer.text()
+        );
         assert!(!answer.text().contains("{\"ha"));
         case.settled("agent_protocol_error").await;
     }
@@ -211,7 +271,11 @@ async fn a_stream_that_breaks_off_mid_event_says_so() {
 #[tokio::test]
 async fn a_stream_that_the_agent_ends_gets_no_last_event() {
     let case = Case::new(|| {
-        vec![Step::write(SSE_HEAD), Step::write(chunk("data: 1\n\ndata: 2\n\n")), Step::write(LAST_CHUNK)]
+        vec![
+            Step::write(SSE_HEAD),
+            Step::write(chunk("data: 1\n\ndata: 2\n\n")),
+            Step::write(LAST_CHUNK),
+        ]
     })
     .await;
     let (answer, _) = case.call().await;
@@ -228,7 +292,11 @@ async fn a_stream_that_the_agent_ends_gets_no_last_event() {
 async fn a_final_event_closes_a_stream_that_the_agent_leaves_open() {
     let event = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"status-update","taskId":"t","contextId":"c","status":{"state":"completed"},"final":true}}"#;
     let case = Case::new(move || {
-        vec![Step::write(SSE_HEAD), Step::write(chunk(format!("data: {event}\n\n"))), Step::Hang]
+        vec![
+            Step::write(SSE_HEAD),
+            Step::write(chunk(format!("data: {event}\n\n"))),
+            Step::Hang,
+        ]
     })
     .await;
     let (answer, took) = case.call().await;
@@ -244,7 +312,10 @@ async fn an_oversized_answer_is_refused_by_its_length_and_broken_off_without() {
     const SIZE: usize = 11 * 1024 * 1024;
     let case = Case::new(|| vec![Step::Write(ok_json(&"x".repeat(SIZE)))]).await;
     let (answer, _) = case.call().await;
-    assert_eq!((answer.status, answer.reason().as_str()), (502, "response_too_large"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (502, "response_too_large")
+    );
     case.upstream_closed().await;
     case.settled("response_too_large").await;
 
@@ -284,11 +355,20 @@ async fn broken_http_is_a_protocol_error_and_never_sent_again() {
     let scripts: Vec<(&str, Vec<Step>)> = vec![
         ("closed before the head", vec![Step::Close]),
         ("reset before the head", vec![Step::Reset]),
-        ("no HTTP", vec![Step::write("SSH-2.0-OpenSSH_9.2\r\n\r\n"), Step::Close]),
-        ("half a head", vec![Step::write("HTTP/1.1 200 OK\r\nContent-"), Step::Close]),
+        (
+            "no HTTP",
+            vec![Step::write("SSH-2.0-OpenSSH_9.2\r\n\r\n"), Step::Close],
+        ),
+        (
+            "half a head",
+            vec![Step::write("HTTP/1.1 200 OK\r\nContent-"), Step::Close],
+        ),
         (
             "half a body",
-            vec![Step::write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"), Step::Close],
+            vec![
+                Step::write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"),
+                Step::Close,
+            ],
         ),
         (
             "a reset in the body",
@@ -307,13 +387,20 @@ async fn broken_http_is_a_protocol_error_and_never_sent_again() {
         ),
         (
             "a switch of protocols",
-            vec![Step::write("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"), Step::Hang],
+            vec![
+                Step::write("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"),
+                Step::Hang,
+            ],
         ),
     ];
     for (name, script) in scripts {
         let case = Case::new(move || script.clone()).await;
         let (answer, _) = case.call().await;
-        assert_eq!((answer.status, answer.reason().as_str()), (502, "agent_protocol_error"), "{name}");
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (502, "agent_protocol_error"),
+            "{name}"
+        );
         assert_eq!(answer.fact("delivered").as_deref(), Some("true"), "{name}");
         case.upstream_closed().await;
         case.settled("agent_protocol_error").await;
@@ -329,7 +416,10 @@ async fn a_redirect_is_never_followed() {
     })
     .await;
     let (answer, _) = case.call().await;
-    assert_eq!((answer.status, answer.reason().as_str()), (502, "agent_redirected"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (502, "agent_redirected")
+    );
     assert_eq!(answer.field("location"), None);
     case.settled("agent_redirected").await;
 }
@@ -344,7 +434,10 @@ async fn an_agent_that_is_not_there_is_unreachable() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let request = Request::post("/workspaces/target/a2a", CALL).bearer(&caller.token);
     let answer = gateway.call(&request).await;
-    assert_eq!((answer.status, answer.reason().as_str()), (502, "agent_unreachable"));
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (502, "agent_unreachable")
+    );
     assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
     gateway.assert_idle().await;
 }
@@ -372,7 +465,11 @@ async fn a_pooled_connection_that_died_costs_no_call() {
     let gateway = Gateway::start(Pair::Embedded).await;
     // Answers once per connection, then closes it without a word, as uvicorn does when idle.
     let agent = Agent::scripted(|_| {
-        vec![Step::Write(ok_json("{}")), Step::Wait(Duration::from_millis(20)), Step::Close]
+        vec![
+            Step::Write(ok_json("{}")),
+            Step::Wait(Duration::from_millis(20)),
+            Step::Close,
+        ]
     })
     .await;
     let (caller, target) = gateway.pair(agent).await;
@@ -404,8 +501,12 @@ async fn an_early_answer_of_an_agent_counts() {
         }
     });
     let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
-    let enrolment = gateway.create(serde_json::json!({"id": "small", "name": "small"})).await;
-    gateway.register("small", &enrolment, &url, crate::harness::card("small")).await;
+    let enrolment = gateway
+        .create(serde_json::json!({"id": "small", "name": "small"}))
+        .await;
+    gateway
+        .register("small", &enrolment, &url, crate::harness::card("small"))
+        .await;
     let body = CALL.replace("hi", &"x".repeat(9 << 20));
     let answer = gateway
         .call(&Request::post("/workspaces/small/a2a", body).bearer(&caller.token))

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod client;
 pub mod gateway;
+pub mod relay;
 pub mod servers;
 
 pub use self::agent::{Agent, LAST_CHUNK, SSE_HEAD, Step, chunk, ok_json};
