@@ -43,7 +43,7 @@ pub(super) async fn pass(
     proxy: &Proxy,
     session: &mut ServerSession,
     exchange: &mut Exchange,
-    upstream: HttpSession,
+    upstream: &mut HttpSession,
     mut head: ResponseHeader,
     clocks: &Clocks,
 ) -> Result<Ended, Ended> {
@@ -73,7 +73,7 @@ struct Events<'a> {
     proxy: &'a Proxy,
     session: &'a mut ServerSession,
     exchange: &'a mut Exchange,
-    upstream: HttpSession,
+    upstream: &'a mut HttpSession,
     clocks: &'a Clocks,
     splitter: Splitter,
     /// When the agent was last heard.
@@ -100,7 +100,7 @@ impl<'a> Events<'a> {
         proxy: &'a Proxy,
         session: &'a mut ServerSession,
         exchange: &'a mut Exchange,
-        upstream: HttpSession,
+        upstream: &'a mut HttpSession,
         clocks: &'a Clocks,
     ) -> Self {
         let now = Instant::now();
