@@ -132,19 +132,19 @@ async fn run(
     )
     .map_err(internal)?;
     exchange.status = head.status.as_u16();
-    if is_stream {
-        exchange.shape = Shape::Stream;
-        return stream::pass(proxy, session, exchange, upstream, answer, &clocks).await;
-    }
     let length = content_length(head);
-    let unary = Unary {
-        limit: gateway.config.limits.response_bytes.bytes(),
-        clocks: &clocks,
+    let ended = if is_stream {
+        exchange.shape = Shape::Stream;
+        stream::pass(proxy, session, exchange, &mut upstream, answer, &clocks).await?
+    } else {
+        let limit = gateway.config.limits.response_bytes.bytes();
+        let unary = Unary { limit, clocks: &clocks };
+        unary.pass(session, exchange, &mut upstream, &mut answer, length).await?
     };
-    let ended = unary
-        .pass(session, exchange, &mut upstream, &mut answer, length)
-        .await?;
-    proxy.upstream.release(upstream, &peer).await;
+    // A stream that was cut leaves its connection in the middle of a body.
+    if upstream.is_body_done() {
+        proxy.upstream.release(upstream, &peer).await;
+    }
     Ok(ended)
 }
 
