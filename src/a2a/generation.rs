@@ -84,17 +84,50 @@ mod tests {
             (json!(null), Generation::V0),
             (json!({}), Generation::V0),
             (json!({"name": "a", "url": "http://a"}), Generation::V0),
-            (json!({"url": "http://a", "protocolVersion": "0.3.0"}), Generation::V0),
-            (json!({"supportedInterfaces": [interface("1.0")]}), Generation::V1),
-            (json!({"supportedInterfaces": [interface("1.1.2")]}), Generation::V1),
-            (json!({"supportedInterfaces": [interface("0.3")]}), Generation::V0),
-            (json!({"supportedInterfaces": [interface("1.0"), interface("0.3")]}), Generation::V0),
-            (json!({"supportedInterfaces": [interface("1.0")], "url": "http://a"}), Generation::V0),
-            (json!({"supportedInterfaces": [interface("1.0")], "protocolVersion": "0.3.0"}), Generation::V0),
-            (json!({"supportedInterfaces": [{"url": "a:1", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]}), Generation::V0),
-            (json!({"supportedInterfaces": [{"url": "http://a", "protocolBinding": "JSONRPC"}]}), Generation::V1),
-            (json!({"supportedInterfaces": {}, "protocolVersion": 1}), Generation::V0),
-            (json!({"protocolVersion": "1.0", "url": "http://a"}), Generation::V1),
+            (
+                json!({"url": "http://a", "protocolVersion": "0.3.0"}),
+                Generation::V0,
+            ),
+            (
+                json!({"supportedInterfaces": [interface("1.0")]}),
+                Generation::V1,
+            ),
+            (
+                json!({"supportedInterfaces": [interface("1.1.2")]}),
+                Generation::V1,
+            ),
+            (
+                json!({"supportedInterfaces": [interface("0.3")]}),
+                Generation::V0,
+            ),
+            (
+                json!({"supportedInterfaces": [interface("1.0"), interface("0.3")]}),
+                Generation::V0,
+            ),
+            (
+                json!({"supportedInterfaces": [interface("1.0")], "url": "http://a"}),
+                Generation::V0,
+            ),
+            (
+                json!({"supportedInterfaces": [interface("1.0")], "protocolVersion": "0.3.0"}),
+                Generation::V0,
+            ),
+            (
+                json!({"supportedInterfaces": [{"url": "a:1", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]}),
+                Generation::V0,
+            ),
+            (
+                json!({"supportedInterfaces": [{"url": "http://a", "protocolBinding": "JSONRPC"}]}),
+                Generation::V1,
+            ),
+            (
+                json!({"supportedInterfaces": {}, "protocolVersion": 1}),
+                Generation::V0,
+            ),
+            (
+                json!({"protocolVersion": "1.0", "url": "http://a"}),
+                Generation::V1,
+            ),
         ];
         for (card, generation) in cases {
             assert_eq!(Generation::from_card(&card), generation, "{card}");

@@ -199,12 +199,13 @@ mod tests {
 
     #[test]
     fn a_card_keeps_its_bytes_and_what_is_unknown_is_passed_over() {
-        let body =
-            "\u{feff} {\"name\":\"n\",\"x\":[{}],\"card\":{ \"b\":1.0, \"a\":1e400 },\"inner\":null}";
+        let body = "\u{feff} {\"name\":\"n\",\"x\":[{}],\"card\":{ \"b\":1.0, \"a\":1e400 },\"inner\":null}";
         let outer: Outer = parse(body.as_bytes()).unwrap();
         assert_eq!(outer.name, "n");
         assert!(outer.inner.is_none());
         assert_eq!(outer.card.unwrap().get(), "{ \"b\":1.0, \"a\":1e400 }");
+        let outer: Outer = parse(br#"{"name":"n","inner":{"seconds":3}}"#).unwrap();
+        assert_eq!(outer.inner.unwrap().seconds, 3);
     }
 
     #[test]
@@ -246,7 +247,10 @@ mod tests {
     fn depth_is_bounded_and_brackets_in_strings_do_not_count() {
         let nested = |depth: usize| {
             let (open, close) = ("[".repeat(depth - 1), "]".repeat(depth - 1));
-            format!("{{\"name\":\"{}\\\"[\",\"x\":{open}{close}}}", "[".repeat(600))
+            format!(
+                "{{\"name\":\"{}\\\"[\",\"x\":{open}{close}}}",
+                "[".repeat(600)
+            )
         };
         assert!(parse::<Outer>(nested(DEPTH_MAX).as_bytes()).is_ok());
         let (reason, _) = refusal(nested(DEPTH_MAX + 1).as_bytes());
@@ -264,7 +268,13 @@ mod tests {
         ] {
             assert!(is_json(good), "{good}");
         }
-        for bad in ["", "text/plain", "json", "x/+json", "application/json; charset=latin1"] {
+        for bad in [
+            "",
+            "text/plain",
+            "json",
+            "x/+json",
+            "application/json; charset=latin1",
+        ] {
             assert!(!is_json(bad), "{bad}");
         }
     }

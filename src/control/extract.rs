@@ -13,8 +13,8 @@ use http::request::Parts;
 use serde::Deserialize;
 
 use crate::gateway::Gateway;
-use crate::ids::WorkspaceId;
 use crate::identity::{Identity, Principal, Proof};
+use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
 /// Entries of a list when nothing is asked for.
@@ -23,8 +23,8 @@ const LIMIT_DEFAULT: u32 = 100;
 /// Entries of a list at most.
 const LIMIT_MAX: u32 = 500;
 
-/// Longest name of an org or a token in a path, in bytes.
-const NAME_BYTES_MAX: usize = 256;
+/// Longest name of an org or a token in a path, in characters.
+const NAME_CHARS_MAX: usize = 256;
 
 /// Who asks, proven.
 pub(super) struct Caller(pub(super) Arc<Proof>);
@@ -158,10 +158,9 @@ async fn path_name<S: Send + Sync>(
     name: &'static str,
 ) -> Result<String, Rejection> {
     let text = path_param(parts, state, name).await;
-    let text = text.filter(|text| (1..=NAME_BYTES_MAX).contains(&text.len()));
-    let text = text.filter(|text| !text.chars().any(char::is_control));
+    let text = text.filter(|text| is_name(text));
     text.ok_or_else(|| {
-        let message = format!("`{name}` in the path is text of 1 to {NAME_BYTES_MAX} bytes");
+        let message = format!("`{name}` in the path is text of 1 to {NAME_CHARS_MAX} characters");
         Rejection::new(Reason::InvalidParams, message)
     })
 }
@@ -232,7 +231,11 @@ impl Page {
 
 fn read_cursor(cursor: &str) -> Option<String> {
     let name = URL_SAFE_NO_PAD.decode(cursor).ok()?;
-    let name = String::from_utf8(name).ok()?;
-    let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
-    (fits && !name.chars().any(char::is_control)).then_some(name)
+    String::from_utf8(name).ok().filter(|name| is_name(name))
+}
+
+fn is_name(text: &str) -> bool {
+    !text.trim().is_empty()
+        && text.chars().count() <= NAME_CHARS_MAX
+        && !text.chars().any(char::is_control)
 }

@@ -29,19 +29,19 @@ const fn v6(s: [u16; 8], prefix: u8) -> Ipv6Net {
 
 /// No `address.allow` opens these: nothing there is an agent, and some of it hands out credentials.
 const NEVER_V4: [Ipv4Net; 13] = [
-    v4(0, 0, 0, 0, 8),           // unspecified, "this network"
-    v4(100, 64, 0, 0, 10),       // carrier NAT; Alibaba's metadata service is in it
-    v4(168, 63, 129, 16, 32),    // Azure's host agent: metadata behind a public address
-    v4(169, 254, 0, 0, 16),      // link-local, metadata
-    v4(192, 0, 0, 0, 24),        // protocol assignments; Oracle's metadata service is in it
-    v4(192, 0, 2, 0, 24),        // documentation
-    v4(192, 88, 99, 0, 24),      // 6to4 relays, withdrawn
-    v4(198, 18, 0, 0, 15),       // benchmark
-    v4(198, 51, 100, 0, 24),     // documentation
-    v4(203, 0, 113, 0, 24),      // documentation
-    v4(224, 0, 0, 0, 4),         // multicast
-    v4(240, 0, 0, 0, 4),         // reserved
-    v4(255, 255, 255, 255, 32),  // broadcast
+    v4(0, 0, 0, 0, 8),          // unspecified, "this network"
+    v4(100, 64, 0, 0, 10),      // carrier NAT; Alibaba's metadata service is in it
+    v4(168, 63, 129, 16, 32),   // Azure's host agent: metadata behind a public address
+    v4(169, 254, 0, 0, 16),     // link-local, metadata
+    v4(192, 0, 0, 0, 24),       // protocol assignments; Oracle's metadata service is in it
+    v4(192, 0, 2, 0, 24),       // documentation
+    v4(192, 88, 99, 0, 24),     // 6to4 relays, withdrawn
+    v4(198, 18, 0, 0, 15),      // benchmark
+    v4(198, 51, 100, 0, 24),    // documentation
+    v4(203, 0, 113, 0, 24),     // documentation
+    v4(224, 0, 0, 0, 4),        // multicast
+    v4(240, 0, 0, 0, 4),        // reserved
+    v4(255, 255, 255, 255, 32), // broadcast
 ];
 
 /// Loopback and private: only as `address.allow` lists them.
@@ -176,15 +176,22 @@ impl Endpoint {
         if text.len() > URL_BYTES_MAX {
             return Err(forbidden("the agent's URL is longer than 2048 bytes"));
         }
-        let url = Url::parse(text)
-            .map_err(|_| forbidden("the agent's URL cannot be read: write http://host:port/path"))?;
+        let url = Url::parse(text).map_err(|_| {
+            forbidden("the agent's URL cannot be read: write http://host:port/path")
+        })?;
         let tls = match url.scheme() {
             "http" => false,
             "https" => true,
-            _ => return Err(forbidden("the agent's URL must start with http:// or https://")),
+            _ => {
+                return Err(forbidden(
+                    "the agent's URL must start with http:// or https://",
+                ));
+            }
         };
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(forbidden("the agent's URL must not carry a user name or password"));
+            return Err(forbidden(
+                "the agent's URL must not carry a user name or password",
+            ));
         }
         if url.fragment().is_some() {
             return Err(forbidden("the agent's URL must not have a fragment"));
@@ -193,7 +200,9 @@ impl Endpoint {
             return Err(forbidden("the agent's URL names no host"));
         };
         if port == 0 {
-            return Err(forbidden("port 0 of the agent's URL cannot be connected to"));
+            return Err(forbidden(
+                "port 0 of the agent's URL cannot be connected to",
+            ));
         }
         let (target, sni) = match host {
             Host::Domain(name) => {

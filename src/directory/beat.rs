@@ -65,7 +65,10 @@ impl Directory {
         }
         for _ in 0..ATTEMPTS_MAX {
             let workspace = live(entry.workspace.as_ref())?;
-            let (from, to) = (workspace.status, next_status(workspace, entry.urls.host.is_some(), beat));
+            let (from, to) = (
+                workspace.status,
+                next_status(workspace, entry.urls.host.is_some(), beat),
+            );
             if self.moved(workspace, to, beat, now).await? {
                 self.news.note(seen(id, beat, now));
                 entry.extend(self.leases.ttl());
@@ -77,7 +80,11 @@ impl Directory {
                 }
                 self.refresh_urls(workspace).await;
                 let expires_in = self.leases.ttl();
-                return Ok(Beaten { expires_in, from, to });
+                return Ok(Beaten {
+                    expires_in,
+                    from,
+                    to,
+                });
             }
             // Somebody else moved it: look again.
             self.coherence

@@ -127,7 +127,9 @@ impl Directory {
             ));
         };
         let endpoint = Endpoint::parse(url, self.resolver.policy())?;
-        Ok(Destination::Agent(Arc::new(self.agent(workspace, endpoint))))
+        Ok(Destination::Agent(Arc::new(
+            self.agent(workspace, endpoint),
+        )))
     }
 
     fn agent(&self, workspace: &Workspace, endpoint: Endpoint) -> Agent {

@@ -49,7 +49,13 @@ mod tests {
         let id = WorkspaceId::parse("a.b").unwrap();
         assert_eq!(url.key(&id), "ws:a.b:url");
         assert_eq!(url.id("ws:a.b:url"), Some(id));
-        for foreign in ["ws:a.b:internal_url", "ws::url", "ws:a:b:url", "a.b", "ws:url"] {
+        for foreign in [
+            "ws:a.b:internal_url",
+            "ws::url",
+            "ws:a:b:url",
+            "a.b",
+            "ws:url",
+        ] {
             assert_eq!(url.id(foreign), None, "{foreign}");
         }
     }

@@ -117,7 +117,8 @@ impl Directory {
             ));
         }
         let name = self.settle(found.as_ref(), registrar).await?;
-        self.vet(registration.url.as_deref(), Lookup::Required).await?;
+        self.vet(registration.url.as_deref(), Lookup::Required)
+            .await?;
         let internal_url = registration.internal_url.as_deref();
         self.vet(internal_url, Lookup::Optional).await?;
         let created = found.is_none();
@@ -263,14 +264,19 @@ impl Directory {
             None => creation.org.clone(),
         };
         self.vet(creation.url.as_deref(), Lookup::Required).await?;
-        self.vet(creation.card_url.as_deref(), Lookup::Required).await?;
+        self.vet(creation.card_url.as_deref(), Lookup::Required)
+            .await?;
         let new = NewWorkspace {
             id: id.clone(),
             name: creation.name.clone(),
             role: creation.role.clone(),
             parent_id: creation.parent_id.clone(),
             org,
-            status: if assumed { Status::Online } else { Status::Provisioning },
+            status: if assumed {
+                Status::Online
+            } else {
+                Status::Provisioning
+            },
             delivery_mode: creation.delivery_mode,
             liveness: creation.liveness,
             url: creation.url.clone(),
@@ -281,7 +287,9 @@ impl Directory {
             max_concurrent: creation.max_concurrent,
         };
         let Created::Done(workspace) = self.workspaces.create(&new, Timestamp::now()).await? else {
-            return Err(conflict("a workspace of this id exists, or did: choose another"));
+            return Err(conflict(
+                "a workspace of this id exists, or did: choose another",
+            ));
         };
         self.tell_moved(&id).await;
         Ok(*workspace)

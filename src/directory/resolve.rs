@@ -80,7 +80,10 @@ impl Directory {
     }
 
     async fn forget_key(&self, key: &str) {
-        let id = self.url_key.id(key).or_else(|| self.internal_url_key.id(key));
+        let id = self
+            .url_key
+            .id(key)
+            .or_else(|| self.internal_url_key.id(key));
         // Here only: every replica hears of the key by itself.
         if let Some(id) = id {
             self.coherence.apply(&Invalidation::Workspace(id)).await;
@@ -200,12 +203,9 @@ impl Directory {
     fn outage(&self) -> Duration {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let now = now.max(1);
-        let first = self.outage_since.compare_exchange(
-            0,
-            now,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        let first = self
+            .outage_since
+            .compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
         let since = first.err().unwrap_or(now);
         Duration::from_millis(now.saturating_sub(since))
     }

@@ -94,7 +94,10 @@ impl Resolver {
         let name = Arc::clone(name);
         let lookups = Arc::clone(&self.lookups);
         let lookup = async move {
-            let slot = lookups.acquire_owned().await.map_err(std::io::Error::other)?;
+            let slot = lookups
+                .acquire_owned()
+                .await
+                .map_err(std::io::Error::other)?;
             // A task of its own keeps its slot until the system's resolver comes back, waited for or not.
             let task = tokio::spawn(async move {
                 let answers = tokio::net::lookup_host((&*name, 0)).await;
@@ -118,10 +121,7 @@ fn choose(policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
         return Err(refused_by_policy());
     }
     let first = answers.iter().find(|address| address.is_ipv4());
-    first
-        .or(answers.first())
-        .copied()
-        .ok_or_else(unknown_name)
+    first.or(answers.first()).copied().ok_or_else(unknown_name)
 }
 
 fn unknown_name() -> Rejection {
@@ -174,7 +174,10 @@ mod tests {
         assert!(address.ip().is_loopback());
         assert_eq!(address.port(), 81);
         let strict = Resolver::new(policy(&[]));
-        let refusal = strict.address(&endpoint(strict.policy())).await.unwrap_err();
+        let refusal = strict
+            .address(&endpoint(strict.policy()))
+            .await
+            .unwrap_err();
         assert_eq!(refusal.reason, Reason::AddressForbidden);
     }
 

@@ -126,6 +126,9 @@ mod tests {
         let counters = slots.0.lock().unwrap();
         assert!(counters.by_target.len() <= SWEEP_LEN_MIN);
         drop(counters);
-        assert!(Arc::ptr_eq(&used, &slots.of(&WorkspaceId::parse("used").unwrap())));
+        assert!(Arc::ptr_eq(
+            &used,
+            &slots.of(&WorkspaceId::parse("used").unwrap())
+        ));
     }
 }

@@ -256,7 +256,10 @@ mod tests {
             moves: Arc::clone(&moves),
             seen: AtomicU64::new(moves.newest()),
         };
-        let (child, other) = (known("child", &["parent", "root"]), known("other", &["root"]));
+        let (child, other) = (
+            known("child", &["parent", "root"]),
+            known("other", &["root"]),
+        );
         assert!(child.is_current() && other.is_current());
         moves.note(id("parent"));
         assert!(!child.is_current() && other.is_current());

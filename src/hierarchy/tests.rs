@@ -125,18 +125,30 @@ fn every_rule_has_its_own_word() {
 /// A forest of up to twelve workspaces: each hangs below an earlier one or is a root, in one of two
 /// orgs or none, and some were removed.
 fn forest() -> impl Strategy<Value = Vec<Lineage>> {
-    let one = (any::<Option<prop::sample::Index>>(), 0..3_u8, prop::bool::weighted(0.15));
+    let one = (
+        any::<Option<prop::sample::Index>>(),
+        0..3_u8,
+        prop::bool::weighted(0.15),
+    );
     prop::collection::vec(one, 2..12).prop_map(|all| {
         let mut forest: Vec<Lineage> = Vec::new();
         for (i, (parent, org, removed)) in all.into_iter().enumerate() {
             let above = parent.filter(|_| i > 0).map(|p| &forest[p.index(i)]);
             let ancestors = above.map_or_else(Vec::new, |parent| {
-                let beyond = if parent.removed { &[][..] } else { &parent.ancestors };
+                let beyond = if parent.removed {
+                    &[][..]
+                } else {
+                    &parent.ancestors
+                };
                 let mut line = vec![parent.id.clone()];
                 line.extend_from_slice(beyond);
                 line
             });
-            let mut lineage = place(&format!("w{i}"), [None, Some("a"), Some("b")][usize::from(org)], &[]);
+            let mut lineage = place(
+                &format!("w{i}"),
+                [None, Some("a"), Some("b")][usize::from(org)],
+                &[],
+            );
             lineage.ancestors = ancestors;
             lineage.removed = removed;
             forest.push(lineage);

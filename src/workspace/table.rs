@@ -151,7 +151,9 @@ impl Workspaces {
             .bind(now.0);
         let work = async { optional(row.fetch_optional(self.db.pool()).await?, workspace) };
         let created = self.db.run("workspace_create", work).await?;
-        Ok(created.map_or(Created::Taken, |workspace| Created::Done(Box::new(workspace))))
+        Ok(created.map_or(Created::Taken, |workspace| {
+            Created::Done(Box::new(workspace))
+        }))
     }
 
     /// The workspace, removed or not; `None` when there never was one.
