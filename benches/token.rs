@@ -1,6 +1,8 @@
 //! Authentication as the hot path sees it: a good credential from the warm cache, a wrong one from
 //! the small cache beside it, and what a signed token costs when it is seen for the first time.
 
+#![expect(missing_docs, reason = "criterion_group! makes a function without")]
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
