@@ -291,7 +291,12 @@ impl Rejection {
             body.insert("retry_after".into(), seconds.into());
         }
         for (name, value) in &self.facts {
-            body.insert((*name).into(), value.as_str().into());
+            // `"reregister":true` is what agents look for (contract §4.2).
+            let value = match value.as_str() {
+                "true" => Value::Bool(true),
+                text => text.into(),
+            };
+            body.insert((*name).into(), value);
         }
         Value::Object(body).to_string()
     }

@@ -7,6 +7,7 @@
 mod authenticate;
 mod canvas;
 mod credential;
+mod issue;
 mod rate;
 mod token;
 
