@@ -138,8 +138,13 @@ async fn run(
         stream::pass(proxy, session, exchange, &mut upstream, answer, &clocks).await?
     } else {
         let limit = gateway.config.limits.response_bytes.bytes();
-        let unary = Unary { limit, clocks: &clocks };
-        unary.pass(session, exchange, &mut upstream, &mut answer, length).await?
+        let unary = Unary {
+            limit,
+            clocks: &clocks,
+        };
+        unary
+            .pass(session, exchange, &mut upstream, &mut answer, length)
+            .await?
     };
     // A stream that was cut leaves its connection in the middle of a body.
     if upstream.is_body_done() {
