@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::coherence::Coherence;
@@ -15,8 +15,9 @@ use crate::hierarchy::Hierarchy;
 use crate::identity::{Identity, Rates};
 use crate::metrics::Metrics;
 use crate::shared::Shared;
+use crate::store::{InvalidUrl, Unavailable};
 use crate::telemetry::Chain;
-use crate::trust::Keys;
+use crate::trust::{KeyError, Keys};
 use crate::workspace::Workspaces;
 
 /// How often lapsed leases are looked for: `offline` is promised within 2 s of the lapse.
@@ -26,7 +27,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 const FLUSH: Duration = Duration::from_secs(5);
 
 /// How often a database that is away is tried again.
-const MIGRATION_RETRY: Duration = Duration::from_millis(500);
+const PREPARE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Everything that both planes share.
 pub struct Gateway {
@@ -61,10 +62,10 @@ pub struct Gateway {
 pub enum OpenError {
     /// `stores.sql` or `stores.shared` is no URL of a store.
     #[error("a store's address cannot be used")]
-    Store(#[from] crate::store::InvalidUrl),
+    Store(#[from] InvalidUrl),
     /// The signing key cannot be read or made.
     #[error("the keys in keys.dir cannot be used")]
-    Keys(#[from] crate::trust::KeyError),
+    Keys(#[from] KeyError),
 }
 
 impl Gateway {
@@ -117,12 +118,13 @@ impl Gateway {
         }))
     }
 
-    /// Brings the database up to date, trying until it answers, and makes the first admin token.
-    pub async fn prepare(&self) {
+    /// Brings the database up to date, trying until it answers, and makes an admin token where there
+    /// is none at all: to be shown once. Until then what needs SQL is `store_unavailable`.
+    pub async fn prepare(&self) -> Option<SecretString> {
         let mut told = false;
         loop {
             match self.try_prepare().await {
-                Ok(()) => return,
+                Ok(admin_token) => return admin_token,
                 Err(error) if !told => {
                     told = true;
                     let error = Chain(&error);
@@ -130,21 +132,17 @@ impl Gateway {
                 }
                 Err(_) => {}
             }
-            sleep(MIGRATION_RETRY).await;
+            sleep(PREPARE_PAUSE).await;
         }
     }
 
-    async fn try_prepare(&self) -> Result<(), crate::store::Unavailable> {
+    async fn try_prepare(&self) -> Result<Option<SecretString>, Unavailable> {
         self.db.migrate().await?;
-        if let Some(token) = self.identity.ensure_admin_token().await? {
-            announce(&token);
-        }
-        Ok(())
+        self.identity.ensure_admin_token().await
     }
 
     /// Everything that goes on beside requests, until it is dropped.
     pub async fn run(&self) {
-        self.prepare().await;
         tokio::join!(
             self.coherence.run(),
             self.identity.run(),
@@ -192,14 +190,4 @@ impl Gateway {
     pub fn cut(&self) -> Cut {
         self.drain.watch()
     }
-}
-
-/// Shows the first admin token, once. Not through the log: logs are kept.
-fn announce(token: &SecretString) {
-    use std::io::Write;
-    let text = token.expose_secret();
-    let _ = writeln!(
-        std::io::stderr(),
-        "\nThis gateway had no admin token, so it made one. It is shown once and stored as a hash:\n\n  {text}\n"
-    );
 }

@@ -1,5 +1,6 @@
 //! The process: Pingora services assembled, readiness, drain.
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
+use secrecy::{ExposeSecret, SecretString};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
@@ -142,13 +144,34 @@ impl BackgroundService for Rooms {
         ready: pingora::services::ServiceReadyNotifier,
     ) {
         // A store that is down does not keep the listener from opening: what needs it is refused.
-        let _ = tokio::time::timeout(self.0.config.stores.timeout, self.0.prepare()).await;
+        let mut prepared = std::pin::pin!(self.0.prepare());
+        let wait = self.0.config.stores.timeout;
+        let first = tokio::time::timeout(wait, &mut prepared).await;
         ready.notify_ready();
+        let work = async {
+            let admin_token = match first {
+                Ok(admin_token) => admin_token,
+                Err(_) => prepared.await,
+            };
+            if let Some(token) = admin_token {
+                announce(&token);
+            }
+            self.0.run().await;
+        };
         tokio::select! {
-            () = self.0.run() => {}
+            () = work => {}
             _ = shutdown.changed() => {}
         }
     }
+}
+
+/// Shows the first admin token, once. Not through the log: logs are kept.
+fn announce(token: &SecretString) {
+    let text = token.expose_secret();
+    let _ = writeln!(
+        std::io::stderr(),
+        "\nThis gateway had no admin token, so it made one. It is shown once and stored as a hash:\n\n  {text}\n"
+    );
 }
 
 /// `/metrics`, health, version.

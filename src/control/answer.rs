@@ -14,8 +14,8 @@ use http::header::{
 use http::{Method, StatusCode};
 
 use super::ROUTES;
-use crate::identity::ClientAddr;
 use crate::gateway::Gateway;
+use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
 

@@ -1,5 +1,6 @@
 //! Every route through the router, on the embedded stores.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::config::{AuthMode, Config};
+use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::metrics::Metrics;
 

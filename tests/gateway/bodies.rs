@@ -117,7 +117,7 @@ async fn bare_bodies_become_calls() {
             vec![("id", json!(7))],
         ),
         (
-            format!(r#"{{"method":"tasks/get","id":"q","params":{{"id":"t"}}}}"#),
+            r#"{"method":"tasks/get","id":"q","params":{"id":"t"}}"#.to_owned(),
             vec![("id", json!("q")), ("method", json!("tasks/get"))],
         ),
         (

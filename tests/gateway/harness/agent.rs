@@ -9,23 +9,23 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// One request as it arrived.
 #[derive(Clone, Debug)]
-pub struct Recorded {
+pub(crate) struct Recorded {
     /// Which connection it came on, counted from 0.
-    pub connection: usize,
+    pub(crate) connection: usize,
     /// The head, up to and with the empty line.
-    pub head: String,
+    pub(crate) head: String,
     /// The body, exact.
-    pub body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Recorded {
     /// The value of a field, or `None`.
-    pub fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields(name).into_iter().next()
     }
 
     /// All values of a field.
-    pub fn fields(&self, name: &str) -> Vec<&str> {
+    pub(crate) fn fields(&self, name: &str) -> Vec<&str> {
         self.head
             .lines()
             .skip(1)
@@ -36,7 +36,7 @@ impl Recorded {
     }
 
     /// Names of all fields, in lower case.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.head
             .lines()
             .skip(1)
@@ -46,14 +46,14 @@ impl Recorded {
     }
 
     /// The body as text.
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("the body is UTF-8")
     }
 }
 
 /// What the agent does next with a connection.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// Sends bytes.
     Write(Vec<u8>),
     /// Waits, or sees the gateway close.
@@ -67,7 +67,7 @@ pub enum Step {
 }
 
 impl Step {
-    pub fn write(text: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn write(text: impl AsRef<[u8]>) -> Self {
         Self::Write(text.as_ref().to_vec())
     }
 }
@@ -75,8 +75,8 @@ impl Step {
 type Behaviour = dyn Fn(&Recorded) -> Vec<Step> + Send + Sync;
 
 /// A running agent. Dropping it stops it.
-pub struct Agent {
-    pub port: u16,
+pub(crate) struct Agent {
+    pub(crate) port: u16,
     requests: Arc<Mutex<Vec<Recorded>>>,
     connections: Arc<AtomicUsize>,
     open: Arc<AtomicUsize>,
@@ -92,13 +92,13 @@ impl Drop for Agent {
 
 impl Agent {
     /// Answers every call with the same 200 and JSON body.
-    pub async fn json(body: &str) -> Self {
+    pub(crate) async fn json(body: &str) -> Self {
         let answer = ok_json(body);
         Self::scripted(move |_| vec![Step::Write(answer.clone())]).await
     }
 
     /// Answers each request by the script that `behaviour` returns for it.
-    pub async fn scripted(
+    pub(crate) async fn scripted(
         behaviour: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -139,22 +139,22 @@ impl Agent {
     }
 
     /// Where it listens.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
     /// Everything it was sent so far.
-    pub fn requests(&self) -> Vec<Recorded> {
+    pub(crate) fn requests(&self) -> Vec<Recorded> {
         self.requests.lock().expect("not poisoned").clone()
     }
 
     /// How many requests it was sent so far.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.requests.lock().expect("not poisoned").len()
     }
 
     /// The last request, taken out of the record.
-    pub fn take(&self) -> Recorded {
+    pub(crate) fn take(&self) -> Recorded {
         self.requests
             .lock()
             .expect("not poisoned")
@@ -163,23 +163,23 @@ impl Agent {
     }
 
     /// Connections ever made to it.
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
     /// Connections open now.
-    pub fn open(&self) -> usize {
+    pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
 
     /// When the gateway closed connections during a script.
-    pub fn closed_by_gateway(&self) -> Vec<Instant> {
+    pub(crate) fn closed_by_gateway(&self) -> Vec<Instant> {
         self.closed_by_gateway.lock().expect("not poisoned").clone()
     }
 }
 
 /// A 200 with an exact length.
-pub fn ok_json(body: &str) -> Vec<u8> {
+pub(crate) fn ok_json(body: &str) -> Vec<u8> {
     format!(
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
@@ -188,11 +188,11 @@ pub fn ok_json(body: &str) -> Vec<u8> {
 }
 
 /// The head of a chunked stream of events.
-pub const SSE_HEAD: &str =
+pub(crate) const SSE_HEAD: &str =
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 /// One chunk of a chunked body.
-pub fn chunk(data: impl AsRef<[u8]>) -> Vec<u8> {
+pub(crate) fn chunk(data: impl AsRef<[u8]>) -> Vec<u8> {
     let data = data.as_ref();
     let mut out = format!("{:x}\r\n", data.len()).into_bytes();
     out.extend_from_slice(data);
@@ -201,7 +201,7 @@ pub fn chunk(data: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 /// The last chunk.
-pub const LAST_CHUNK: &str = "0\r\n\r\n";
+pub(crate) const LAST_CHUNK: &str = "0\r\n\r\n";
 
 struct Connection {
     number: usize,

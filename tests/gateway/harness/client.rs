@@ -13,19 +13,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An answer, as far as it came.
 #[derive(Clone, Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub fields: Vec<(String, String)>,
-    pub body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
     /// Each piece of the body with the time of its arrival.
-    pub pieces: Vec<(Instant, Vec<u8>)>,
+    pub(crate) pieces: Vec<(Instant, Vec<u8>)>,
     /// Whether the framing says that the body is whole.
-    pub whole: bool,
+    pub(crate) whole: bool,
 }
 
 impl Answer {
     /// The first value of a field, or `None`.
-    pub fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields
             .iter()
             .find(|(n, _)| n.eq_ignore_ascii_case(name))
@@ -33,18 +33,18 @@ impl Answer {
     }
 
     /// The body as JSON.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|e| panic!("not JSON ({e}): {}", self.text()))
     }
 
     /// The body as text.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
     /// The gateway's reason, in either dialect, in lower case.
-    pub fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         let json = self.json();
         json["reason"]
             .as_str()
@@ -54,14 +54,14 @@ impl Answer {
     }
 
     /// One fact of a JSON-RPC refusal.
-    pub fn fact(&self, name: &str) -> Option<String> {
+    pub(crate) fn fact(&self, name: &str) -> Option<String> {
         self.json()["error"]["data"][0]["metadata"][name]
             .as_str()
             .map(str::to_owned)
     }
 
     /// The events of a stream: each block that ends with an empty line.
-    pub fn events(&self) -> Vec<String> {
+    pub(crate) fn events(&self) -> Vec<String> {
         self.text()
             .split_inclusive("\n\n")
             .map(str::to_owned)
@@ -71,15 +71,15 @@ impl Answer {
 
 /// A request under construction.
 #[derive(Clone, Debug)]
-pub struct Request {
-    pub method: String,
-    pub path: String,
-    pub fields: Vec<(String, String)>,
-    pub body: Vec<u8>,
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Request {
-    pub fn new(method: &str, path: impl Into<String>) -> Self {
+    pub(crate) fn new(method: &str, path: impl Into<String>) -> Self {
         Self {
             method: method.into(),
             path: path.into(),
@@ -88,33 +88,33 @@ impl Request {
         }
     }
 
-    pub fn get(path: impl Into<String>) -> Self {
+    pub(crate) fn get(path: impl Into<String>) -> Self {
         Self::new("GET", path)
     }
 
     /// A JSON POST.
-    pub fn post(path: impl Into<String>, body: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn post(path: impl Into<String>, body: impl AsRef<[u8]>) -> Self {
         let mut request = Self::new("POST", path).field("Content-Type", "application/json");
         request.body = body.as_ref().to_vec();
         request
     }
 
-    pub fn field(mut self, name: &str, value: impl Into<String>) -> Self {
+    pub(crate) fn field(mut self, name: &str, value: impl Into<String>) -> Self {
         self.fields.push((name.into(), value.into()));
         self
     }
 
-    pub fn without(mut self, name: &str) -> Self {
+    pub(crate) fn without(mut self, name: &str) -> Self {
         self.fields.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
         self
     }
 
-    pub fn bearer(self, token: &str) -> Self {
+    pub(crate) fn bearer(self, token: &str) -> Self {
         self.field("Authorization", format!("Bearer {token}"))
     }
 
     /// The bytes for the wire, with Host and an exact Content-Length unless given.
-    pub fn wire(&self, host: &str) -> Vec<u8> {
+    pub(crate) fn wire(&self, host: &str) -> Vec<u8> {
         let has = |name: &str| {
             self.fields
                 .iter()
@@ -139,14 +139,14 @@ impl Request {
 }
 
 /// One connection.
-pub struct Connection {
-    pub stream: TcpStream,
+pub(crate) struct Connection {
+    pub(crate) stream: TcpStream,
     host: String,
     held: Vec<u8>,
 }
 
 impl Connection {
-    pub async fn open(to: SocketAddr) -> Self {
+    pub(crate) async fn open(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).await.expect("the gateway listens");
         stream.set_nodelay(true).expect("nodelay");
         Self {
@@ -156,7 +156,7 @@ impl Connection {
         }
     }
 
-    pub async fn send(&mut self, bytes: &[u8]) {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) {
         self.stream
             .write_all(bytes)
             .await
@@ -164,7 +164,7 @@ impl Connection {
     }
 
     /// Sends a request and reads its answer.
-    pub async fn call(&mut self, request: &Request) -> Answer {
+    pub(crate) async fn call(&mut self, request: &Request) -> Answer {
         let wire = request.wire(&self.host);
         // A refusal may come before the body was taken: then the rest of the write may fail.
         let _ = self.stream.write_all(&wire).await;
@@ -172,7 +172,7 @@ impl Connection {
     }
 
     /// Reads one answer to its end, past informational ones.
-    pub async fn answer(&mut self) -> Answer {
+    pub(crate) async fn answer(&mut self) -> Answer {
         timeout(PATIENCE, self.read_answer())
             .await
             .expect("an answer in time")
@@ -180,7 +180,7 @@ impl Connection {
     }
 
     /// Reads one answer, or `None` when the connection is closed without one.
-    pub async fn try_answer(&mut self) -> Option<Answer> {
+    pub(crate) async fn try_answer(&mut self) -> Option<Answer> {
         timeout(PATIENCE, self.read_answer())
             .await
             .expect("an answer or a close in time")
@@ -196,7 +196,7 @@ impl Connection {
     }
 
     /// Reads a head only.
-    pub async fn read_head(&mut self) -> Option<Answer> {
+    pub(crate) async fn read_head(&mut self) -> Option<Answer> {
         let end = loop {
             if let Some(at) = find(&self.held, b"\r\n\r\n") {
                 break at + 4;
@@ -223,7 +223,7 @@ impl Connection {
     }
 
     /// Reads the body that belongs to `answer`'s head.
-    pub async fn read_body(&mut self, mut answer: Answer) -> Answer {
+    pub(crate) async fn read_body(&mut self, mut answer: Answer) -> Answer {
         let chunked = answer.field("transfer-encoding").is_some();
         let length = answer
             .field("content-length")
@@ -262,7 +262,7 @@ impl Connection {
     }
 
     /// Reads the next chunk of a stream, or `None` at its end or cut.
-    pub async fn next_chunk(&mut self) -> Option<Vec<u8>> {
+    pub(crate) async fn next_chunk(&mut self) -> Option<Vec<u8>> {
         let length = timeout(PATIENCE, self.chunk_head())
             .await
             .expect("a chunk in time")?;
@@ -303,7 +303,7 @@ impl Connection {
     }
 
     /// Whether the gateway has closed the connection, waiting up to `span` for it.
-    pub async fn closed_within(&mut self, span: Duration) -> bool {
+    pub(crate) async fn closed_within(&mut self, span: Duration) -> bool {
         timeout(span, async { while self.fill().await > 0 {} })
             .await
             .is_ok()

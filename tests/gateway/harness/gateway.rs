@@ -14,11 +14,11 @@ use super::client::{Answer, Connection, Request};
 use super::servers;
 
 /// The operator's token in all tests.
-pub const ADMIN: &str = "a2aa_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
+pub(crate) const ADMIN: &str = "a2aa_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
 
 /// Which stores a case runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pair {
+pub(crate) enum Pair {
     /// SQLite and memory.
     Embedded,
     /// A real PostgreSQL and a real Redis.
@@ -50,7 +50,7 @@ macro_rules! on_both_pairs {
 }
 
 /// A gateway under construction.
-pub struct Builder {
+pub(crate) struct Builder {
     sets: Vec<(String, String)>,
     dir: tempfile::TempDir,
     sql: String,
@@ -59,31 +59,31 @@ pub struct Builder {
 }
 
 /// A running gateway. Dropping it kills it.
-pub struct Gateway {
-    pub public: SocketAddr,
-    pub admin: SocketAddr,
-    pub dir: PathBuf,
+pub(crate) struct Gateway {
+    pub(crate) public: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) dir: PathBuf,
     child: Child,
     builder: Builder,
 }
 
 /// A workspace with its token and the agent that sits in it.
-pub struct Seat {
-    pub id: String,
-    pub token: String,
-    pub agent: Agent,
+pub(crate) struct Seat {
+    pub(crate) id: String,
+    pub(crate) token: String,
+    pub(crate) agent: Agent,
 }
 
 impl Seat {
     /// Its A2A endpoint.
-    pub fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         format!("/workspaces/{}/a2a", self.id)
     }
 }
 
 impl Builder {
     /// A gateway on fresh stores of the pair.
-    pub fn new(pair: Pair) -> Self {
+    pub(crate) fn new(pair: Pair) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (sql, shared) = match pair {
             Pair::Embedded => (
@@ -104,27 +104,27 @@ impl Builder {
     }
 
     /// Sets one configuration key.
-    pub fn set(mut self, key: &str, value: &str) -> Self {
+    pub(crate) fn set(mut self, key: &str, value: &str) -> Self {
         self.sets.push((key.into(), value.into()));
         self
     }
 
     /// Other stores than those of the pair.
-    pub fn stores(mut self, sql: &str, shared: &str) -> Self {
+    pub(crate) fn stores(mut self, sql: &str, shared: &str) -> Self {
         self.sql = sql.into();
         self.shared = shared.into();
         self
     }
 
     /// Starts it and waits until it is ready.
-    pub async fn start(self) -> Gateway {
+    pub(crate) async fn start(self) -> Gateway {
         let gateway = self.spawn();
         gateway.await_ready().await;
         gateway
     }
 
     /// Starts it and waits only until it listens.
-    pub fn spawn(self) -> Gateway {
+    pub(crate) fn spawn(self) -> Gateway {
         let public = free_address(&self.host);
         let admin = free_address("127.0.0.1");
         let child = self
@@ -174,11 +174,11 @@ impl Builder {
 
 impl Gateway {
     /// A gateway with defaults (rate limits off) on fresh stores.
-    pub async fn start(pair: Pair) -> Self {
+    pub(crate) async fn start(pair: Pair) -> Self {
         Builder::new(pair).start().await
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
@@ -211,7 +211,7 @@ impl Gateway {
     }
 
     /// Ends it and starts it again on the same stores and addresses.
-    pub async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         self.kill();
         self.child = self
             .builder
@@ -223,13 +223,13 @@ impl Gateway {
     }
 
     /// SIGKILL.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// SIGTERM, without waiting.
-    pub fn terminate(&self) {
+    pub(crate) fn terminate(&self) {
         let killed = Command::new("kill")
             .arg(self.child.id().to_string())
             .status();
@@ -237,7 +237,7 @@ impl Gateway {
     }
 
     /// Waits for the process to end by itself.
-    pub fn wait(&mut self, patience: Duration) -> std::process::ExitStatus {
+    pub(crate) fn wait(&mut self, patience: Duration) -> std::process::ExitStatus {
         let deadline = Instant::now() + patience;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
@@ -253,7 +253,7 @@ impl Gateway {
     }
 
     /// Everything it logged so far.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         let mut text = String::new();
         if let Ok(mut file) = std::fs::File::open(self.dir.join("log")) {
             let _ = file.read_to_string(&mut text);
@@ -262,7 +262,7 @@ impl Gateway {
     }
 
     /// The access lines of one request, waiting for the first.
-    pub async fn access_lines(&self, request_id: &str) -> Vec<Value> {
+    pub(crate) async fn access_lines(&self, request_id: &str) -> Vec<Value> {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             let lines: Vec<Value> = self
@@ -280,17 +280,17 @@ impl Gateway {
     }
 
     /// One request on a connection of its own.
-    pub async fn call(&self, request: &Request) -> Answer {
+    pub(crate) async fn call(&self, request: &Request) -> Answer {
         Connection::open(self.public).await.call(request).await
     }
 
     /// A request as the operator.
-    pub async fn as_operator(&self, request: Request) -> Answer {
+    pub(crate) async fn as_operator(&self, request: Request) -> Answer {
         self.call(&request.bearer(ADMIN)).await
     }
 
     /// A GET on the admin listener.
-    pub async fn admin_get(&self, path: &str) -> Option<Answer> {
+    pub(crate) async fn admin_get(&self, path: &str) -> Option<Answer> {
         tokio::net::TcpStream::connect(self.admin).await.ok()?;
         let mut connection = Connection::open(self.admin).await;
         connection
@@ -300,7 +300,7 @@ impl Gateway {
     }
 
     /// The sum of a metric over all series whose text contains every one of `labels`.
-    pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+    pub(crate) async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let text = self.admin_get("/metrics").await.expect("metrics").text();
         text.lines()
             .filter(|line| {
@@ -313,7 +313,7 @@ impl Gateway {
     }
 
     /// Waits until nothing is open: no exchange, no stream, no slot of a target.
-    pub async fn assert_idle(&self) {
+    pub(crate) async fn assert_idle(&self) {
         let names = [
             "a2a_gateway_open_exchanges",
             "a2a_gateway_open_streams",
@@ -329,7 +329,7 @@ impl Gateway {
     }
 
     /// Creates a workspace; answers its enrolment token.
-    pub async fn create(&self, workspace: Value) -> String {
+    pub(crate) async fn create(&self, workspace: Value) -> String {
         let answer = self
             .as_operator(Request::post("/workspaces", workspace.to_string()))
             .await;
@@ -341,7 +341,13 @@ impl Gateway {
     }
 
     /// Registers with the enrolment token; answers the workspace's own token.
-    pub async fn register(&self, id: &str, enrolment: &str, url: &str, card: Value) -> String {
+    pub(crate) async fn register(
+        &self,
+        id: &str,
+        enrolment: &str,
+        url: &str,
+        card: Value,
+    ) -> String {
         let body = json!({"id": id, "url": url, "agent_card": card});
         let request = Request::post("/registry/register", body.to_string()).bearer(enrolment);
         let answer = self.call(&request).await;
@@ -350,7 +356,7 @@ impl Gateway {
     }
 
     /// A workspace with a registered agent in it. `parent` empty: a root.
-    pub async fn seat(&self, id: &str, parent: &str, agent: Agent) -> Seat {
+    pub(crate) async fn seat(&self, id: &str, parent: &str, agent: Agent) -> Seat {
         let mut workspace = json!({"id": id, "name": id});
         if !parent.is_empty() {
             workspace["parent_id"] = parent.into();
@@ -365,7 +371,7 @@ impl Gateway {
     }
 
     /// Two siblings: a caller `caller` and a target `target` with the given agent.
-    pub async fn pair(&self, agent: Agent) -> (Seat, Seat) {
+    pub(crate) async fn pair(&self, agent: Agent) -> (Seat, Seat) {
         let idle = Agent::json("{}").await;
         let caller = self.seat("caller", "", idle).await;
         let target = self.seat("target", "", agent).await;
@@ -380,17 +386,17 @@ impl Drop for Gateway {
 }
 
 /// A well-formed 0.3 call.
-pub const CALL: &str = r#"{"jsonrpc":"2.0","id":"c-1","method":"message/send","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
+pub(crate) const CALL: &str = r#"{"jsonrpc":"2.0","id":"c-1","method":"message/send","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
 
 /// A minimal 0.3 card.
-pub fn card(name: &str) -> Value {
+pub(crate) fn card(name: &str) -> Value {
     json!({"name": name, "description": name, "version": "1", "protocolVersion": "0.3.0",
         "url": "http://127.0.0.1/", "capabilities": {}, "defaultInputModes": ["text/plain"],
         "defaultOutputModes": ["text/plain"], "skills": []})
 }
 
 /// A minimal 1.0 card.
-pub fn card_1_0(name: &str) -> Value {
+pub(crate) fn card_1_0(name: &str) -> Value {
     json!({"name": name, "description": name, "version": "1", "capabilities": {},
         "supportedInterfaces": [{"url": "http://127.0.0.1/", "protocolBinding": "JSONRPC",
             "protocolVersion": "1.0"}],
