@@ -7,4 +7,5 @@
 
 mod harness;
 
+mod identity;
 mod stores;
