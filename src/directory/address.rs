@@ -1,20 +1,13 @@
-//! Where the gateway may connect to (contract §7.4): a pure judgement of addresses and of URLs.
+//! Which addresses the gateway may connect to (contract §7.4): a pure judgement.
 //!
-//! A URL is read by one parser, once, into an [`Endpoint`], and the gateway connects to what that
-//! parser saw: there is no second reading with other rules. Names are judged by their addresses,
-//! in [`super::resolver`], and the judged address is the one dialled.
+//! Names are judged by their addresses, in [`super::resolver`], and the judged address is the one
+//! dialled; URLs are read in [`super::endpoint`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use url::{Host, Url};
 
 use crate::config;
-use crate::rejection::{Reason, Rejection};
-
-/// Longest URL of an agent, in bytes.
-const URL_BYTES_MAX: usize = 2048;
 
 const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix)
@@ -139,110 +132,8 @@ fn embedded(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from((u32::from(high) << 16) | u32::from(low))
 }
 
-/// What stands in the URL where the connection goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
-    /// An address, already judged.
-    Literal(IpAddr),
-    /// A name, judged by its addresses at each connect.
-    Name(Arc<str>),
-}
-
-/// Where an agent listens: an `http(s)` URL that the policy lets through.
-///
-/// Only [`Endpoint::parse`] makes one. An address in the URL was judged there; the addresses of a
-/// name are judged each time, by [`super::Directory::address`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// Whether the scheme is `https`.
-    pub tls: bool,
-    /// The `Host` field: name or address, and the port when it is not the scheme's own.
-    pub host: String,
-    /// The name that the certificate must have: the host without brackets and trailing dot.
-    pub sni: String,
-    /// What stands in the request line.
-    pub path_and_query: String,
-    /// The TCP port.
-    pub port: u16,
-    pub(super) target: Target,
-}
-
-impl Endpoint {
-    /// Reads `text` and judges what can be judged without asking the DNS.
-    ///
-    /// # Errors
-    /// `address_forbidden`, with a sentence that says which rule.
-    pub fn parse(text: &str, policy: &Policy) -> Result<Self, Rejection> {
-        if text.len() > URL_BYTES_MAX {
-            return Err(forbidden("the agent's URL is longer than 2048 bytes"));
-        }
-        let url = Url::parse(text).map_err(|_| {
-            forbidden("the agent's URL cannot be read: write http://host:port/path")
-        })?;
-        let tls = match url.scheme() {
-            "http" => false,
-            "https" => true,
-            _ => {
-                return Err(forbidden(
-                    "the agent's URL must start with http:// or https://",
-                ));
-            }
-        };
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err(forbidden(
-                "the agent's URL must not carry a user name or password",
-            ));
-        }
-        if url.fragment().is_some() {
-            return Err(forbidden("the agent's URL must not have a fragment"));
-        }
-        let (Some(host), Some(port)) = (url.host(), url.port_or_known_default()) else {
-            return Err(forbidden("the agent's URL names no host"));
-        };
-        if port == 0 {
-            return Err(forbidden(
-                "port 0 of the agent's URL cannot be connected to",
-            ));
-        }
-        let (target, sni) = match host {
-            Host::Domain(name) => {
-                let bare = name.strip_suffix('.').unwrap_or(name);
-                (Target::Name(name.into()), bare.to_owned())
-            }
-            Host::Ipv4(address) => (Target::Literal(address.into()), address.to_string()),
-            Host::Ipv6(address) => (Target::Literal(address.into()), address.to_string()),
-        };
-        if sni.is_empty() {
-            return Err(forbidden("the agent's URL names no host"));
-        }
-        if matches!(target, Target::Literal(address) if !policy.permits(address)) {
-            return Err(refused_by_policy());
-        }
-        Ok(Self {
-            tls,
-            host: url[url::Position::BeforeHost..url::Position::AfterPort].to_owned(),
-            sni,
-            path_and_query: url[url::Position::BeforePath..url::Position::AfterQuery].to_owned(),
-            port,
-            target,
-        })
-    }
-}
-
-fn forbidden(message: &'static str) -> Rejection {
-    Rejection::new(Reason::AddressForbidden, message)
-}
-
-/// The refusal of an address. It names no address: that would tell a caller what a name means inside.
-pub(super) fn refused_by_policy() -> Rejection {
-    forbidden(
-        "the address policy refuses the agent's address: an operator can open loopback and private \
-         ranges with address.allow",
-    )
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn policy(allow: &[&str]) -> Policy {
@@ -251,7 +142,8 @@ mod tests {
         }
     }
 
-    fn shipped() -> Policy {
+    /// What the shipped configuration allows.
+    pub(in super::super) fn shipped() -> Policy {
         policy(&[
             "127.0.0.0/8",
             "::1/128",
@@ -361,63 +253,5 @@ mod tests {
             allow: vec!["127.0.0.0/8".parse().unwrap()],
         };
         assert!(!Policy::new(&settings).permits("127.0.0.1".parse().unwrap()));
-    }
-
-    #[test]
-    fn every_spelling_of_an_address_is_the_address() {
-        for text in [
-            "http://2852039166/",
-            "http://0xa9fea9fe/",
-            "http://0251.0376.0251.0376/",
-            "http://169.254.43518/",
-            "http://169.254.169.254./",
-            "http://[::ffff:a9fe:a9fe]/",
-            "http://①⑥⑨.254.169.254/",
-            "http:169.254.169.254",
-            "http:\\\\169.254.169.254\\",
-        ] {
-            let refusal = Endpoint::parse(text, &shipped()).unwrap_err();
-            assert_eq!(refusal.reason, Reason::AddressForbidden, "{text}");
-        }
-        let loopback = Endpoint::parse("http://0x7f.1:9001/a", &shipped()).unwrap();
-        assert_eq!(loopback.host, "127.0.0.1:9001");
-    }
-
-    #[test]
-    fn only_plain_http_urls_are_endpoints() {
-        for text in [
-            "",
-            "agent:8000",
-            "file:///etc/passwd",
-            "ftp://example.com/",
-            "http://",
-            "http://:8080/a2a",
-            "http://user@example.com/",
-            "http://:secret@example.com/",
-            "http://example.com/#part",
-            "http://example.com:0/",
-            "http://./",
-            "unix:/run/agent.sock",
-            "mailto:a@example.com",
-            &format!("http://example.com/{}", "x".repeat(2048)),
-        ] {
-            assert!(Endpoint::parse(text, &shipped()).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_endpoint_says_what_the_connection_and_the_request_need() {
-        let named = Endpoint::parse("https://Agent.Example.com./a2a/v1?x=1", &shipped()).unwrap();
-        assert!(named.tls);
-        assert_eq!(named.port, 443);
-        assert_eq!(named.host, "agent.example.com.");
-        assert_eq!(named.sni, "agent.example.com");
-        assert_eq!(named.path_and_query, "/a2a/v1?x=1");
-        let literal = Endpoint::parse("http://[::1]:8000", &shipped()).unwrap();
-        assert_eq!(literal.host, "[::1]:8000");
-        assert_eq!(literal.sni, "::1");
-        assert_eq!(literal.path_and_query, "/");
-        let standard = Endpoint::parse("http://example.com:80/", &shipped()).unwrap();
-        assert_eq!((standard.host.as_str(), standard.port), ("example.com", 80));
     }
 }

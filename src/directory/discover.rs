@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::address::Endpoint;
+use super::endpoint::Endpoint;
 use super::entry::not_found;
 use super::{Destination, Directory};
 use crate::hierarchy::Permit;

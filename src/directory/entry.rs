@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::address::Endpoint;
+use super::endpoint::Endpoint;
 use super::{Agent, Destination, Directory, RETRY_AFTER};
 use crate::a2a::Generation;
 use crate::rejection::{Reason, Rejection};

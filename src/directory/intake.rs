@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::Directory;
-use super::address::Endpoint;
+use super::endpoint::Endpoint;
 use crate::rejection::{Reason, Rejection};
 
 /// Longest agent card, in bytes (contract §4.1).

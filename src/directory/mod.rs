@@ -9,6 +9,7 @@
 mod address;
 mod beat;
 mod discover;
+mod endpoint;
 mod entry;
 mod intake;
 mod keys;
@@ -44,9 +45,9 @@ use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
 use crate::workspace::Workspaces;
 
-pub use self::address::Endpoint;
 pub use self::beat::{Beat, Beaten};
 pub use self::discover::Discovered;
+pub use self::endpoint::Endpoint;
 pub use self::intake::AGENT_CARD_BYTES_MAX;
 pub use self::register::{Creation, Placement, Registered, Registrar, Registration};
 pub use self::slots::Slot;

@@ -303,7 +303,10 @@ impl Directory {
         org: Option<&str>,
     ) -> Result<(), Rejection> {
         if let Some(parent) = parent_id {
-            self.org_below(id, parent, org).await?;
+            let above = self.org_below(id, parent, org).await?;
+            if above.as_deref() != org {
+                return Err(conflict("the parent belongs to an org: say org, too"));
+            }
         }
         let now = Timestamp::now();
         if !self.workspaces.set_place(id, parent_id, org, now).await? {

@@ -11,7 +11,8 @@ use moka::future::Cache;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use super::address::{Endpoint, Policy, Target, refused_by_policy};
+use super::address::Policy;
+use super::endpoint::{Endpoint, Target, refused_by_policy};
 use crate::rejection::{Reason, Rejection};
 
 /// Longest look-up.

@@ -4,6 +4,7 @@
 //! workspace may reach is decided in [`crate::hierarchy`]; where it listens and whether it lives, in
 //! [`crate::directory`].
 
+mod row;
 mod table;
 mod timestamp;
 mod view;

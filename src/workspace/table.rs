@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 
 use serde_json::value::RawValue;
-use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::{DeliveryMode, Liveness, NewWorkspace, Status, Timestamp, Workspace};
-use crate::config::Complete;
+use super::row::{complete_word, id, optional, step, workspace};
+use super::{DeliveryMode, NewWorkspace, Status, Timestamp, Workspace};
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -342,115 +341,4 @@ fn last_seen_text(count: usize) -> String {
          AND (workspaces.last_seen IS NULL OR workspaces.last_seen < news.seen)",
     );
     text
-}
-
-fn optional<T>(
-    row: Option<AnyRow>,
-    read: fn(&AnyRow) -> Result<T, sqlx::Error>,
-) -> Result<Option<T>, sqlx::Error> {
-    row.as_ref().map(read).transpose()
-}
-
-fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
-    let card = text(row, "agent_card")?;
-    Ok(Workspace {
-        id: id(row, "id")?,
-        name: row.try_get("name")?,
-        role: text(row, "role")?,
-        parent_id: optional_id(row, "parent_id")?,
-        org: text(row, "org")?,
-        status: word(row, "status", Status::parse)?,
-        delivery_mode: word(row, "delivery_mode", DeliveryMode::parse)?,
-        liveness: word(row, "liveness", Liveness::parse)?,
-        url: text(row, "url")?,
-        internal_url: text(row, "internal_url")?,
-        card_url: text(row, "card_url")?,
-        agent_card: card
-            .map(RawValue::from_string)
-            .transpose()
-            .map_err(|error| unreadable("agent_card", error))?,
-        complete: text(row, "complete")?
-            .map(|word| complete(&word))
-            .transpose()?,
-        max_concurrent: number(row, "max_concurrent")?,
-        idle_timeout_seconds: number(row, "idle_timeout_seconds")?,
-        current_task: text(row, "current_task")?,
-        active_tasks: number(row, "active_tasks")?.unwrap_or(0),
-        last_seen: row.try_get::<Option<i64>, _>("last_seen")?.map(Timestamp),
-        created_at: Timestamp(row.try_get("created_at")?),
-        updated_at: Timestamp(row.try_get("updated_at")?),
-    })
-}
-
-fn step(row: &AnyRow) -> Result<Step, sqlx::Error> {
-    Ok(Step {
-        id: id(row, "id")?,
-        parent_id: optional_id(row, "parent_id")?,
-        org: text(row, "org")?,
-        removed: word(row, "status", Status::parse)? == Status::Removed,
-    })
-}
-
-fn text(row: &AnyRow, column: &'static str) -> Result<Option<String>, sqlx::Error> {
-    row.try_get(column)
-}
-
-fn number(row: &AnyRow, column: &'static str) -> Result<Option<u32>, sqlx::Error> {
-    let value: Option<i64> = row.try_get(column)?;
-    value
-        .map(|value| u32::try_from(value).map_err(|error| unreadable(column, error)))
-        .transpose()
-}
-
-fn id(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx::Error> {
-    let text: String = row.try_get(column)?;
-    WorkspaceId::parse(&text).map_err(|error| unreadable(column, error))
-}
-
-fn optional_id(row: &AnyRow, column: &'static str) -> Result<Option<WorkspaceId>, sqlx::Error> {
-    text(row, column)?
-        .map(|text| WorkspaceId::parse(&text).map_err(|error| unreadable(column, error)))
-        .transpose()
-}
-
-fn word<T>(
-    row: &AnyRow,
-    column: &'static str,
-    parse: fn(&str) -> Option<T>,
-) -> Result<T, sqlx::Error> {
-    let text: String = row.try_get(column)?;
-    parse(&text).ok_or_else(|| unreadable(column, UnknownWord))
-}
-
-fn complete(word: &str) -> Result<Complete, sqlx::Error> {
-    match word {
-        "full" => Ok(Complete::Full),
-        "bare" => Ok(Complete::Bare),
-        "off" => Ok(Complete::Off),
-        _ => Err(unreadable("complete", UnknownWord)),
-    }
-}
-
-const fn complete_word(complete: Complete) -> &'static str {
-    match complete {
-        Complete::Full => "full",
-        Complete::Bare => "bare",
-        Complete::Off => "off",
-    }
-}
-
-/// A word that this release does not know: written by a newer one, or by hand.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a word that this release does not know")]
-struct UnknownWord;
-
-/// A row that cannot be read decides nothing: it counts as a store that cannot be asked.
-fn unreadable(
-    column: &'static str,
-    source: impl std::error::Error + Send + Sync + 'static,
-) -> sqlx::Error {
-    sqlx::Error::ColumnDecode {
-        index: column.to_owned(),
-        source: Box::new(source),
-    }
 }

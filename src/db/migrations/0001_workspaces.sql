@@ -30,6 +30,9 @@ CREATE INDEX workspaces_parent_id ON workspaces (parent_id);
 
 CREATE INDEX workspaces_org ON workspaces (org);
 
+-- What the sweep for lapsed heartbeats asks every second.
+CREATE INDEX workspaces_status_last_seen ON workspaces (status, last_seen);
+
 -- Hashes are SHA-256 in 64 lower-case hexadecimal digits; a token itself is never stored.
 CREATE TABLE workspace_auth_tokens (
     id           TEXT   NOT NULL PRIMARY KEY,

@@ -40,6 +40,17 @@ impl Permit {
     pub fn rule(&self) -> Rule {
         self.rule
     }
+
+    /// For tests of the rooms that demand one.
+    #[cfg(test)]
+    pub(crate) fn of(caller: Option<WorkspaceId>, target: WorkspaceId) -> Self {
+        let rule = Rule::Operator;
+        Self {
+            target,
+            caller,
+            rule,
+        }
+    }
 }
 
 /// The room: lineages, and the rule over them.
@@ -196,3 +207,6 @@ fn not_found() -> Rejection {
         "there is no workspace of this id: create it with POST /workspaces",
     )
 }
+
+#[cfg(test)]
+mod tests;

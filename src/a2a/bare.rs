@@ -1,0 +1,252 @@
+//! Bodies without `jsonrpc`: what may be meant as a call, and its envelope.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use super::call::Call;
+use super::edit::Work;
+use super::envelope::{Completion, Refusal};
+use super::json::{Kind, Member, Object, Value};
+use super::walker::Walker;
+
+/// Where the members of a bare body stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Where a call has them: `{"method","params"?}`, `{"params":{"message":{…}}}`.
+    InPlace,
+    /// The body is the message: an object with `parts`, `content` or `text`.
+    Message,
+    /// Those of `params` at top level: `{"message":{…},"configuration":{…}}`.
+    Scattered,
+}
+
+/// Decides what a bare body is meant to be.
+///
+/// # Errors
+/// When no call can be made of it.
+pub(super) fn form(call: &Call, text: &str) -> Result<Form, Refusal> {
+    let is_object = |m: Option<Member>| m.is_some_and(|m| m.value.kind == Kind::Object);
+    if let Some(method) = call.method {
+        if method.value.kind != Kind::String {
+            return Err(Refusal::request("\"method\" is not a string"));
+        }
+        // The method says that there is a message, and it stands beside it.
+        let scattered = call.params.is_none() && is_object(call.message);
+        return Ok(if scattered && call.sends_message(text.as_bytes()) {
+            Form::Scattered
+        } else {
+            Form::InPlace
+        });
+    }
+    if call.is_answer {
+        return Err(Refusal::request(
+            "a body with \"result\" or \"error\" is an answer; send a request",
+        ));
+    }
+    if is_object(call.inner.message) {
+        Ok(if call.has_more {
+            Form::Scattered
+        } else {
+            Form::InPlace
+        })
+    } else if is_object(call.message) {
+        Ok(Form::Scattered)
+    } else if call.is_message {
+        Ok(Form::Message)
+    } else {
+        Err(Refusal::request(
+            "no call can be made of this; send \"method\" and \"params\", or a \"message\" object",
+        ))
+    }
+}
+
+/// Puts the envelope around a body whose members are in place: in front of them, but for an `id`
+/// that can't be answered to, which is replaced where it stands.
+pub(super) fn wrap(call: &Call, completion: &Completion<'_>, work: &mut Work) {
+    let mut front = String::from(r#""jsonrpc":"2.0","#);
+    match call.id {
+        None => front.push_str(&format!(r#""id":"{}","#, new_id())),
+        Some(id) if !is_rpc_id(id.value) => work.edits.revalue(&id, format!("\"{}\"", new_id())),
+        Some(_) => {}
+    }
+    if call.method.is_none() {
+        front.push_str(&format!(r#""method":"{}","#, send_method(completion)));
+    }
+    work.edits.insert(call.top.open + 1, front);
+}
+
+/// A new id for a call or a message: UUID v4. The bytes come from the thread's generator, which
+/// is cryptographic, and not from a system call each.
+pub(super) fn new_id() -> uuid::Uuid {
+    uuid::Builder::from_random_bytes(rand::random()).into_uuid()
+}
+
+fn is_rpc_id(id: Value) -> bool {
+    matches!(id.kind, Kind::Number | Kind::String)
+}
+
+fn send_method(completion: &Completion<'_>) -> &'static str {
+    completion
+        .generation
+        .send_method(completion.accept_prefers_stream)
+}
+
+/// Writes the call that `text` means: every member as it is spelled and in its order, but in the
+/// place where a call has it.
+///
+/// # Errors
+/// When a member stands twice, or would then.
+pub(super) fn rebuild(
+    call: &Call,
+    text: &str,
+    completion: &Completion<'_>,
+    form: Form,
+) -> Result<String, Refusal> {
+    let mut params = match call.params {
+        Some(old) if old.value.kind == Kind::Object => Members::of(text, old.value.start),
+        Some(old) if old.value.kind != Kind::Null => {
+            return Err(Refusal::request("\"params\" is not an object"));
+        }
+        _ => Members::default(),
+    };
+    let mut message = Vec::new();
+    let mut loose = Vec::new();
+    let mut seen = HashSet::new();
+    for (name, member) in members(text, call.top.open).1 {
+        if !seen.insert(name.clone()) {
+            return Err(Refusal::twice(&String::from_utf8_lossy(&name)));
+        }
+        match (&*name, form) {
+            (b"id" | b"method" | b"params", _) => {}
+            (b"configuration" | b"target_agent_id", _)
+            | (b"message" | b"metadata", Form::Scattered) => params.join(name, &member, text)?,
+            (b"run_id" | b"source_workspace_id", _) | (_, Form::Scattered) => {
+                loose.push((name, member));
+            }
+            _ => message.push(member.raw_str(text)),
+        }
+    }
+    if form == Form::Message {
+        if params.by_name.contains_key(&b"message"[..]) {
+            return Err(Refusal::twice("message"));
+        }
+        let raw = format!(r#""message":{{{}}}"#, message.join(","));
+        params.add(Cow::Borrowed(b"message"), Cow::Owned(raw), None);
+    }
+    params.into_metadata(loose, text)?;
+    Ok(envelope(call, text, completion, &params))
+}
+
+fn envelope(call: &Call, text: &str, completion: &Completion<'_>, params: &Members<'_>) -> String {
+    let id = match call.id {
+        Some(id) if is_rpc_id(id.value) => id.value.raw_str(text).to_owned(),
+        _ => format!("\"{}\"", new_id()),
+    };
+    let method = match call.method {
+        Some(method) => method.value.raw_str(text).to_owned(),
+        None => format!("\"{}\"", send_method(completion)),
+    };
+    let params = params.text();
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":{method},"params":{{{params}}}}}"#)
+}
+
+/// The object at `open` and its members, with their names unescaped. The text was read before, so
+/// the walk can't fail.
+pub(super) fn members(text: &str, open: usize) -> (Object, Vec<(Cow<'_, [u8]>, Member)>) {
+    let mut members = Vec::new();
+    let object = Walker::from(text.as_bytes(), open).object(|walker, name| {
+        let value = walker.value()?;
+        let member = name.with(value);
+        members.push((name.said, member));
+        Ok(value)
+    });
+    (object.unwrap_or_default(), members)
+}
+
+/// Members on their way into one object.
+#[derive(Default)]
+struct Members<'t> {
+    list: Vec<Joined<'t>>,
+    by_name: HashMap<Cow<'t, [u8]>, usize>,
+}
+
+/// One of them.
+struct Joined<'t> {
+    /// `"name":value`, as spelled.
+    raw: Cow<'t, str>,
+    /// Where its value stands, unless it was put together.
+    value: Option<Value>,
+}
+
+impl<'t> Members<'t> {
+    /// All members of the object at `open`, also where one stands twice: that is none of ours.
+    fn of(text: &'t str, open: usize) -> Self {
+        let mut all = Self::default();
+        for (name, member) in members(text, open).1 {
+            all.add(
+                name,
+                Cow::Borrowed(member.raw_str(text)),
+                Some(member.value),
+            );
+        }
+        all
+    }
+
+    fn add(&mut self, name: Cow<'t, [u8]>, raw: Cow<'t, str>, value: Option<Value>) {
+        self.by_name.insert(name, self.list.len());
+        self.list.push(Joined { raw, value });
+    }
+
+    /// Adds a member from elsewhere. The same value again is dropped, another one is refused.
+    fn join(&mut self, name: Cow<'t, [u8]>, member: &Member, text: &'t str) -> Result<(), Refusal> {
+        let Some(at) = self.by_name.get(&name) else {
+            self.add(
+                name,
+                Cow::Borrowed(member.raw_str(text)),
+                Some(member.value),
+            );
+            return Ok(());
+        };
+        let token = member.value.raw_str(text);
+        match self.list[*at].value {
+            Some(old) if old.raw_str(text) == token => Ok(()),
+            // The proven caller takes the place of either.
+            Some(_) if *name == *b"source_workspace_id" => Ok(()),
+            _ => Err(Refusal::twice(&String::from_utf8_lossy(&name))),
+        }
+    }
+
+    /// Adds `loose` to the member `metadata`, behind what is there.
+    fn into_metadata(
+        &mut self,
+        loose: Vec<(Cow<'t, [u8]>, Member)>,
+        text: &'t str,
+    ) -> Result<(), Refusal> {
+        if loose.is_empty() {
+            return Ok(());
+        }
+        let at = self.by_name.get(&b"metadata"[..]).copied();
+        let old = at.and_then(|at| self.list[at].value);
+        let mut metadata = match old {
+            None => Self::default(),
+            Some(old) if old.kind == Kind::Null => Self::default(),
+            Some(old) if old.kind == Kind::Object => Self::of(text, old.start),
+            Some(_) => return Err(Refusal::request("\"metadata\" is not an object")),
+        };
+        for (name, member) in loose {
+            metadata.join(name, &member, text)?;
+        }
+        let raw = Cow::Owned(format!(r#""metadata":{{{}}}"#, metadata.text()));
+        match at {
+            Some(at) => self.list[at].raw = raw,
+            None => self.add(Cow::Borrowed(b"metadata"), raw, None),
+        }
+        Ok(())
+    }
+
+    /// The inside of the object.
+    fn text(&self) -> String {
+        let raw: Vec<&str> = self.list.iter().map(|joined| &*joined.raw).collect();
+        raw.join(",")
+    }
+}

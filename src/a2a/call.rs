@@ -1,0 +1,316 @@
+//! One pass over a body: where the members are that the gateway reads.
+
+use super::json::{Kind, Member, Name, Object, Value};
+use super::method::Method;
+use super::walker::{Broken, Walker};
+
+/// A body, read. Spans point into its text; names are compared unescaped.
+#[derive(Debug, Default)]
+pub(super) struct Call {
+    /// The object itself.
+    pub(super) top: Object,
+    /// It has a `jsonrpc` member, whatever its value: an envelope. Else it is bare.
+    pub(super) enveloped: bool,
+    /// `id`.
+    pub(super) id: Option<Member>,
+    /// `method`.
+    pub(super) method: Option<Member>,
+    /// `params`.
+    pub(super) params: Option<Member>,
+    /// `message`, of a bare body.
+    pub(super) message: Option<Member>,
+    /// It has `parts`, `content` or `text`: a message itself, if it is bare.
+    pub(super) is_message: bool,
+    /// It has `result` or `error`: an answer, if it has no method.
+    pub(super) is_answer: bool,
+    /// It has members besides `jsonrpc`, `id`, `method` and `params`.
+    pub(super) has_more: bool,
+    /// The first of the members above that stands twice.
+    pub(super) twice: Option<&'static str>,
+    /// What is in `params`, if that is an object.
+    pub(super) inner: Params,
+}
+
+/// `params` of a send call.
+#[derive(Debug, Default)]
+pub(super) struct Params {
+    /// The object itself.
+    pub(super) object: Object,
+    /// `metadata`.
+    pub(super) metadata: Option<Member>,
+    /// The object in `metadata`.
+    pub(super) metadata_object: Object,
+    /// `metadata.source_workspace_id`.
+    pub(super) source: Option<Member>,
+    /// `target_agent_id`.
+    pub(super) target: Option<Member>,
+    /// `message`.
+    pub(super) message: Option<Member>,
+    /// What is in `message`, if that is an object.
+    pub(super) body: Message,
+    /// The first member here or below that is read and stands twice.
+    pub(super) twice: Option<&'static str>,
+}
+
+/// `params.message` of a send call.
+#[derive(Debug, Default)]
+pub(super) struct Message {
+    /// The object itself.
+    pub(super) object: Object,
+    /// `messageId`.
+    pub(super) message_id: Option<Member>,
+    /// `message_id`.
+    pub(super) snake_id: Option<Member>,
+    /// `task_id`, not `taskId`.
+    pub(super) task_id: Option<Member>,
+    /// `metadata`.
+    pub(super) metadata: Option<Member>,
+    /// `parts`.
+    pub(super) parts: Option<Member>,
+    /// `content`.
+    pub(super) content: Option<Member>,
+    /// `text`.
+    pub(super) text: Option<Member>,
+    /// `role`.
+    pub(super) role: Option<Member>,
+    /// Some part has `type` and no `kind`.
+    pub(super) typed_parts: bool,
+}
+
+/// Why a body is not a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    /// Not JSON at this offset.
+    Syntax(usize),
+    /// An array.
+    Batch,
+    /// JSON, but neither an object nor an array.
+    NoObject,
+    /// Nested too deep; with the place of the id if that was read before.
+    TooDeep(Option<Value>),
+}
+
+impl Call {
+    /// Reads `text` once.
+    ///
+    /// # Errors
+    /// [`Unreadable`]. A member that stands twice is not one yet: it is noted, and whoever knows
+    /// the method decides.
+    pub(super) fn read(text: &[u8]) -> Result<Self, Unreadable> {
+        let mut call = Self::default();
+        let mut walker = Walker::new(text);
+        let walked = match walker.peek() {
+            Some(b'{') => call.walk(&mut walker).map(|()| Kind::Object),
+            _ => walker.value().map(|value| value.kind),
+        };
+        let kind = walked.and_then(|kind| walker.end().map(|()| kind));
+        match kind {
+            Ok(Kind::Object) => Ok(call),
+            Ok(Kind::Array) => Err(Unreadable::Batch),
+            Ok(_) => Err(Unreadable::NoObject),
+            Err(Broken::Syntax(at)) => Err(Unreadable::Syntax(at)),
+            Err(Broken::TooDeep) => Err(Unreadable::TooDeep(call.id.map(|id| id.value))),
+        }
+    }
+
+    fn walk(&mut self, walker: &mut Walker<'_>) -> Result<(), Broken> {
+        self.top = walker.object(|walker, name| match &*name.said {
+            b"jsonrpc" => {
+                let value = walker.value()?;
+                if self.enveloped {
+                    note(&mut self.twice, "jsonrpc");
+                }
+                self.enveloped = true;
+                Ok(value)
+            }
+            b"params" => {
+                let value = self.inner.walk(walker)?;
+                keep(&mut self.params, &name, value, "params", &mut self.twice);
+                Ok(value)
+            }
+            b"id" => take(&mut self.id, walker, &name, "id", &mut self.twice),
+            b"method" => take(&mut self.method, walker, &name, "method", &mut self.twice),
+            other => {
+                self.has_more = true;
+                self.is_message |= matches!(other, b"parts" | b"content" | b"text");
+                self.is_answer |= matches!(other, b"result" | b"error");
+                let value = walker.value()?;
+                if other == b"message" {
+                    self.message = Some(name.with(value));
+                }
+                Ok(value)
+            }
+        })?;
+        Ok(())
+    }
+
+    /// What the call asks for: [`Method::Unread`] when it has no method or one that is no string.
+    pub(super) fn method(&self, text: &[u8]) -> Method {
+        let Some(method) = self.method.filter(|m| m.value.kind == Kind::String) else {
+            return Method::Unread;
+        };
+        match std::str::from_utf8(&method.value.said(text)) {
+            Ok(name) => Method::parse(name),
+            Err(_) => Method::Other,
+        }
+    }
+
+    /// Whether the message rules are for this call: a send or stream method of 0.2 or later.
+    /// `params` of 0.1 (`tasks/send`) have another shape.
+    pub(super) fn sends_message(&self, text: &[u8]) -> bool {
+        let of_0_1 = |m: Member| {
+            ["tasks/send", "tasks/sendSubscribe"]
+                .iter()
+                .any(|name| m.value.says(text, name))
+        };
+        self.method(text).sends() && !self.method.is_some_and(of_0_1)
+    }
+}
+
+impl Params {
+    /// Walks over the value of `params`, whatever it is.
+    fn walk(&mut self, walker: &mut Walker<'_>) -> Result<Value, Broken> {
+        if walker.peek() != Some(b'{') {
+            return walker.value();
+        }
+        self.object = walker.object(|walker, name| match &*name.said {
+            b"message" => {
+                let value = self.body.walk(walker, &mut self.twice)?;
+                keep(&mut self.message, &name, value, "message", &mut self.twice);
+                Ok(value)
+            }
+            b"metadata" => {
+                let value = self.walk_metadata(walker)?;
+                keep(
+                    &mut self.metadata,
+                    &name,
+                    value,
+                    "metadata",
+                    &mut self.twice,
+                );
+                Ok(value)
+            }
+            b"target_agent_id" => take(
+                &mut self.target,
+                walker,
+                &name,
+                "target_agent_id",
+                &mut self.twice,
+            ),
+            _ => walker.value(),
+        })?;
+        Ok(self.object.value())
+    }
+
+    fn walk_metadata(&mut self, walker: &mut Walker<'_>) -> Result<Value, Broken> {
+        if walker.peek() != Some(b'{') {
+            return walker.value();
+        }
+        self.metadata_object = walker.object(|walker, name| match &*name.said {
+            b"source_workspace_id" => take(
+                &mut self.source,
+                walker,
+                &name,
+                "source_workspace_id",
+                &mut self.twice,
+            ),
+            _ => walker.value(),
+        })?;
+        Ok(self.metadata_object.value())
+    }
+}
+
+impl Message {
+    /// Walks over the value of `message`, whatever it is.
+    fn walk(
+        &mut self,
+        walker: &mut Walker<'_>,
+        twice: &mut Option<&'static str>,
+    ) -> Result<Value, Broken> {
+        if walker.peek() != Some(b'{') {
+            return walker.value();
+        }
+        self.object = walker.object(|walker, name| {
+            let (slot, word) = match &*name.said {
+                b"messageId" => (&mut self.message_id, "messageId"),
+                b"message_id" => (&mut self.snake_id, "message_id"),
+                b"task_id" => (&mut self.task_id, "task_id"),
+                b"metadata" => (&mut self.metadata, "metadata"),
+                b"role" => (&mut self.role, "role"),
+                b"text" => (&mut self.text, "text"),
+                b"parts" | b"content" => {
+                    let value = walk_parts(walker, &mut self.typed_parts, twice)?;
+                    let (slot, word) = match &*name.said {
+                        b"parts" => (&mut self.parts, "parts"),
+                        _ => (&mut self.content, "content"),
+                    };
+                    keep(slot, &name, value, word, twice);
+                    return Ok(value);
+                }
+                _ => return walker.value(),
+            };
+            take(slot, walker, &name, word, twice)
+        })?;
+        Ok(self.object.value())
+    }
+}
+
+/// Walks over parts: an array, or the single object that `content` may be.
+fn walk_parts(
+    walker: &mut Walker<'_>,
+    typed: &mut bool,
+    twice: &mut Option<&'static str>,
+) -> Result<Value, Broken> {
+    match walker.peek() {
+        Some(b'[') => walker.array(|walker| match walker.peek() {
+            Some(b'{') => walk_part(walker, typed, twice).map(drop),
+            _ => walker.value().map(drop),
+        }),
+        Some(b'{') => walk_part(walker, typed, twice),
+        _ => walker.value(),
+    }
+}
+
+fn walk_part(
+    walker: &mut Walker<'_>,
+    typed: &mut bool,
+    twice: &mut Option<&'static str>,
+) -> Result<Value, Broken> {
+    let (mut kind, mut kind_of_0_1) = (None, None);
+    let object = walker.object(|walker, name| match &*name.said {
+        b"kind" => take(&mut kind, walker, &name, "kind", twice),
+        b"type" => take(&mut kind_of_0_1, walker, &name, "type", twice),
+        _ => walker.value(),
+    })?;
+    *typed |= kind.is_none() && kind_of_0_1.is_some();
+    Ok(object.value())
+}
+
+/// Walks over the value of a member that is read, and keeps the member.
+fn take(
+    slot: &mut Option<Member>,
+    walker: &mut Walker<'_>,
+    name: &Name<'_>,
+    word: &'static str,
+    twice: &mut Option<&'static str>,
+) -> Result<Value, Broken> {
+    let value = walker.value()?;
+    keep(slot, name, value, word, twice);
+    Ok(value)
+}
+
+fn keep(
+    slot: &mut Option<Member>,
+    name: &Name<'_>,
+    value: Value,
+    word: &'static str,
+    twice: &mut Option<&'static str>,
+) {
+    if slot.replace(name.with(value)).is_some() {
+        note(twice, word);
+    }
+}
+
+fn note(twice: &mut Option<&'static str>, word: &'static str) {
+    twice.get_or_insert(word);
+}

@@ -1,0 +1,334 @@
+//! Completing a call: what a caller left out is filled in by byte range, everything else is
+//! forwarded as it came (`docs/api.md`, the body).
+//!
+//! One strict pass finds the members that the gateway reads (`call`). A bare body that has its
+//! members elsewhere is put together first (`bare`); then the message rules (`message`, `part`)
+//! name their edits (`edit`). A call that needs none leaves as the very same bytes.
+//!
+//! Where the contract is silent:
+//! - A member that the gateway reads stands only once in every mode, `off` included.
+//! - `null` and `""` are no message id, under either name.
+//! - With no proven workspace as the caller (canvas, organization, operator), a
+//!   `source_workspace_id` is removed: nobody there can prove to be a workspace.
+//! - The method, role and parts of a *bare* call follow a 1.0 target also where they were spelled
+//!   the 0.x way, since the gateway then says `A2A-Version: 1.0` for it. An envelope is never
+//!   translated between generations.
+//! - Calls of 0.1 (`tasks/send`) pass as they are: their `params` have another shape.
+//! - A file part with `type` becomes `{filename, url, raw}` for a 1.0 target.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use super::bare::{self, Form};
+use super::call::{Call, Unreadable};
+use super::done::{Done, Step};
+use super::edit::Work;
+use super::generation::Generation;
+use super::json::{Kind, Value};
+use super::message;
+use super::method::Method;
+use super::walker::DEPTH_MAX;
+use crate::config::Complete;
+
+/// The UTF-8 byte order mark. RFC 8259, 8.1 lets a parser ignore it; many do not.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// For whom, and how far, a call is completed.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion<'a> {
+    /// The workspace in the path.
+    pub target: &'a str,
+    /// The workspace that the credential proves; `None` for canvas, organization and operator.
+    pub caller: Option<&'a str>,
+    /// `a2a.complete`, or the workspace's own.
+    pub complete: Complete,
+    /// What the target speaks.
+    pub generation: Generation,
+    /// `Accept` prefers `text/event-stream`: a method that is inferred is the streaming one.
+    pub accept_prefers_stream: bool,
+}
+
+/// A call that may be forwarded.
+#[derive(Clone, Debug)]
+pub struct Completed {
+    /// What goes to the agent; the same `Bytes` as came in when nothing was missing.
+    pub body: Bytes,
+    /// The caller's own `id` as it was spelled, if it was a string or a number. Not an id that
+    /// the gateway made: a caller who gave none gets `null` in a refusal.
+    pub rpc_id: Option<String>,
+    /// What the call asks for.
+    pub method: Method,
+    /// The gateway made the envelope: to a 1.0 target the call then needs `A2A-Version: 1.0`.
+    pub wrapped: bool,
+    /// What was done, for `X-A2A-Completed`.
+    pub done: Done,
+    /// `params.message.task_id`, the client's own task id, in every mode.
+    pub idempotency_key: Option<String>,
+}
+
+/// A body from which no call can be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Fault {
+    /// Which row of the contract's table.
+    pub kind: FaultKind,
+    /// The caller's `id` as it was spelled, if one was read; never for
+    /// [`FaultKind::ParseError`] (JSON-RPC 2.0, 5).
+    pub rpc_id: Option<String>,
+    /// What is wrong and what to send instead. Holds nothing of the body.
+    pub message: Cow<'static, str>,
+}
+
+/// The three rows of the contract's table of refusals that a body can earn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// `invalid_params`
+    InvalidParams,
+    /// `invalid_request`
+    InvalidRequest,
+    /// `parse_error`
+    ParseError,
+}
+
+/// A [`Fault`] whose id is not known where it is found.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    kind: FaultKind,
+    message: Cow<'static, str>,
+}
+
+impl Refusal {
+    pub(super) fn params(message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind: FaultKind::InvalidParams,
+            message: message.into(),
+        }
+    }
+
+    pub(super) fn request(message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind: FaultKind::InvalidRequest,
+            message: message.into(),
+        }
+    }
+
+    fn parse(message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind: FaultKind::ParseError,
+            message: message.into(),
+        }
+    }
+
+    /// `word` stands twice on one level.
+    pub(super) fn twice(word: &str) -> Self {
+        Self::request(format!("\"{word}\" stands twice; send it once"))
+    }
+
+    fn with_id(self, rpc_id: Option<String>) -> Fault {
+        Fault {
+            kind: self.kind,
+            rpc_id,
+            message: self.message,
+        }
+    }
+}
+
+/// Fills in what is missing in `body`, as far as `completion` says.
+///
+/// # Errors
+/// [`Fault`] when it is not JSON, not a call, ambiguous, or contradicts itself or the path.
+pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, Fault> {
+    let marked = body.starts_with(BYTE_ORDER_MARK);
+    let read = if marked {
+        body.slice(BYTE_ORDER_MARK.len()..)
+    } else {
+        body.clone()
+    };
+    let text = readable(&read).map_err(|refusal| refusal.with_id(None))?;
+    let call = Call::read(text.as_bytes()).map_err(|unreadable| refuse(unreadable, text))?;
+    let rpc_id = call.id.and_then(|id| rpc_id(id.value, text));
+    match draft(&call, text, completion) {
+        Err(refusal) => {
+            let ambiguous = call.twice == Some("id");
+            Err(refusal.with_id(rpc_id.filter(|_| !ambiguous)))
+        }
+        Ok(draft) => Ok(Completed {
+            body: match draft.body {
+                Some(body) => Bytes::from(body),
+                None if completion.complete == Complete::Off => body,
+                None => read,
+            },
+            rpc_id,
+            method: draft.method,
+            wrapped: draft.wrapped,
+            done: draft.done,
+            idempotency_key: draft.idempotency_key,
+        }),
+    }
+}
+
+/// What [`Completed`] is made of; `body` only where it differs.
+struct Draft {
+    body: Option<Vec<u8>>,
+    method: Method,
+    wrapped: bool,
+    done: Done,
+    idempotency_key: Option<String>,
+}
+
+fn readable(body: &[u8]) -> Result<&str, Refusal> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Err(Refusal::parse("the body is empty; send a JSON-RPC request"));
+    }
+    std::str::from_utf8(body).map_err(|error| {
+        let at = error.valid_up_to();
+        Refusal::parse(format!(
+            "the body is not UTF-8 at byte {at}; send JSON in UTF-8"
+        ))
+    })
+}
+
+fn refuse(unreadable: Unreadable, text: &str) -> Fault {
+    match unreadable {
+        Unreadable::Syntax(at) => {
+            Refusal::parse(format!("the body is not JSON at byte {at}")).with_id(None)
+        }
+        Unreadable::Batch => {
+            Refusal::request("batches are not served; send one JSON-RPC request").with_id(None)
+        }
+        Unreadable::NoObject => {
+            Refusal::request("the body is not an object; send a JSON-RPC request").with_id(None)
+        }
+        Unreadable::TooDeep(id) => Refusal::request(format!("nested deeper than {DEPTH_MAX}"))
+            .with_id(id.and_then(|id| rpc_id(id, text))),
+    }
+}
+
+fn rpc_id(id: Value, text: &str) -> Option<String> {
+    matches!(id.kind, Kind::Number | Kind::String).then(|| id.raw_str(text).to_owned())
+}
+
+fn draft(call: &Call, text: &str, completion: &Completion<'_>) -> Result<Draft, Refusal> {
+    refuse_doubles(call, call.sends_message(text.as_bytes()))?;
+    let touched = match completion.complete {
+        Complete::Full => true,
+        Complete::Bare => !call.enveloped,
+        Complete::Off => false,
+    };
+    if !touched {
+        return Ok(Draft {
+            body: None,
+            method: call.method(text.as_bytes()),
+            wrapped: false,
+            done: Done::default(),
+            idempotency_key: message::idempotency_key(call, text),
+        });
+    }
+    if call.enveloped {
+        return edited(call, text, completion, Origin::Envelope);
+    }
+    let inferred = call.method.is_none();
+    let origin = Origin::Bare { inferred };
+    let form = bare::form(call, text)?;
+    if form == Form::InPlace {
+        refuse_doubles(call, inferred)?;
+        return edited(call, text, completion, origin);
+    }
+    let text = bare::rebuild(call, text, completion, form)?;
+    let call = Call::read(text.as_bytes())
+        .map_err(|_| Refusal::request(format!("nested deeper than {DEPTH_MAX} as a call")))?;
+    refuse_doubles(&call, true)?;
+    let mut draft = edited(&call, &text, completion, origin)?;
+    draft.body.get_or_insert_with(|| text.into_bytes());
+    Ok(draft)
+}
+
+/// Which of two members with one name an agent takes is anybody's guess (RFC 8259, 4).
+fn refuse_doubles(call: &Call, sends: bool) -> Result<(), Refusal> {
+    match call.twice.or(call.inner.twice.filter(|_| sends)) {
+        Some(word) => Err(Refusal::twice(word)),
+        None => Ok(()),
+    }
+}
+
+/// How the body came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Bare { inferred: bool },
+    Envelope,
+}
+
+/// Completes a call whose members are where they belong.
+fn edited(
+    call: &Call,
+    text: &str,
+    completion: &Completion<'_>,
+    origin: Origin,
+) -> Result<Draft, Refusal> {
+    let mut work = Work::default();
+    let bare = origin != Origin::Envelope;
+    let mut method = call.method(text.as_bytes());
+    if let Origin::Bare { inferred } = origin {
+        work.done.add(Step::Envelope);
+        if inferred {
+            work.done.add(Step::Method);
+            method = inferred_method(completion);
+        }
+        if !call.enveloped {
+            bare::wrap(call, completion, &mut work);
+        }
+    }
+    respell_method(call, text, completion, bare, &mut work);
+    let mut idempotency_key = None;
+    if method.sends() && (call.method.is_none() || call.sends_message(text.as_bytes())) {
+        idempotency_key = message::idempotency_key(call, text);
+        message::complete(call, text, completion, bare, &mut work)?;
+    }
+    Ok(Draft {
+        body: (!work.edits.is_empty()).then(|| work.edits.apply(text)),
+        method,
+        wrapped: bare,
+        done: work.done,
+        idempotency_key,
+    })
+}
+
+const fn inferred_method(completion: &Completion<'_>) -> Method {
+    if completion.accept_prefers_stream {
+        Method::SendStreamingMessage
+    } else {
+        Method::SendMessage
+    }
+}
+
+/// Puts a method name right that the target can't know: `message/sendSubscribe` always, in a bare
+/// call to a 1.0 target also the names of 0.x.
+fn respell_method(
+    call: &Call,
+    text: &str,
+    completion: &Completion<'_>,
+    bare: bool,
+    work: &mut Work,
+) {
+    let Some(method) = call.method else { return };
+    let generation = if bare {
+        completion.generation
+    } else {
+        Generation::V0
+    };
+    let says = |word| method.value.says(text.as_bytes(), word);
+    let (name, step) = if says("message/sendSubscribe") {
+        (generation.send_method(true), Step::Alias)
+    } else if generation == Generation::V0 {
+        return;
+    } else if says("message/stream") {
+        (generation.send_method(true), Step::Method)
+    } else if says("message/send") {
+        (generation.send_method(false), Step::Method)
+    } else {
+        return;
+    };
+    work.edits.revalue(&method, format!("\"{name}\""));
+    work.done.add(step);
+}

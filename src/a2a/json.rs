@@ -1,0 +1,192 @@
+//! Places in JSON text: values, members, objects, and what a string in it says.
+
+use std::borrow::Cow;
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `[…]`
+    Array,
+    /// `true`, `false`
+    Bool,
+    /// `null`
+    Null,
+    /// `-1.5e3`
+    Number,
+    /// `{…}`
+    Object,
+    /// `"…"`
+    String,
+}
+
+/// One value's place in the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Value {
+    /// What it is.
+    pub(super) kind: Kind,
+    /// Offset of its first byte.
+    pub(super) start: usize,
+    /// Offset behind its last byte.
+    pub(super) end: usize,
+}
+
+impl Value {
+    /// The token as it is spelled.
+    pub(super) fn raw(self, text: &[u8]) -> &[u8] {
+        &text[self.start..self.end]
+    }
+
+    /// The token as it is spelled, of text that is known to be UTF-8.
+    pub(super) fn raw_str(self, text: &str) -> &str {
+        &text[self.start..self.end]
+    }
+
+    /// What a string says, escapes resolved. Empty for other kinds: look at `kind` first.
+    pub(super) fn said(self, text: &[u8]) -> Cow<'_, [u8]> {
+        if self.kind == Kind::String {
+            unescape(&text[self.start + 1..self.end - 1])
+        } else {
+            Cow::Borrowed(&[])
+        }
+    }
+
+    /// Whether it is a string that says `word`, however it is spelled.
+    pub(super) fn says(self, text: &[u8], word: &str) -> bool {
+        self.kind == Kind::String && *self.said(text) == *word.as_bytes()
+    }
+
+    /// Whether it is `null` or `""`: there, and yet nothing.
+    pub(super) fn is_void(self) -> bool {
+        self.kind == Kind::Null || self.kind == Kind::String && self.end - self.start == 2
+    }
+}
+
+/// One member of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    /// Offset of the name's opening quote.
+    pub(super) start: usize,
+    /// Offset behind the name's closing quote.
+    pub(super) name_end: usize,
+    /// Its value.
+    pub(super) value: Value,
+}
+
+impl Member {
+    /// Name, colon and value as they are spelled.
+    pub(super) fn raw_str<'a>(&self, text: &'a str) -> &'a str {
+        &text[self.start..self.value.end]
+    }
+}
+
+/// A member's name, as it is met.
+#[derive(Debug)]
+pub(super) struct Name<'a> {
+    /// Offset of the opening quote.
+    pub(super) start: usize,
+    /// Offset behind the closing quote.
+    pub(super) end: usize,
+    /// What it says, escapes resolved: `\u0069d` is `id`.
+    pub(super) said: Cow<'a, [u8]>,
+}
+
+impl Name<'_> {
+    /// The member of this name.
+    pub(super) fn with(&self, value: Value) -> Member {
+        Member {
+            start: self.start,
+            name_end: self.end,
+            value,
+        }
+    }
+}
+
+/// One object's place in the text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Object {
+    /// Offset of `{`.
+    pub(super) open: usize,
+    /// Offset behind the last member's value; `None` when it is empty.
+    pub(super) last_end: Option<usize>,
+    /// Offset behind `}`.
+    pub(super) end: usize,
+}
+
+impl Object {
+    /// The object as a value.
+    pub(super) fn value(&self) -> Value {
+        Value {
+            kind: Kind::Object,
+            start: self.open,
+            end: self.end,
+        }
+    }
+}
+
+/// The code unit that four hexadecimal digits spell.
+pub(super) fn code_unit(text: &[u8]) -> Option<u32> {
+    let digits = text.first_chunk::<4>()?;
+    digits.iter().try_fold(0, |unit, digit| {
+        Some(unit << 4 | char::from(*digit).to_digit(16)?)
+    })
+}
+
+/// What the inside of a valid string says, as generalized UTF-8: a lone surrogate becomes its
+/// three bytes, so that two different spellings stay different.
+pub(super) fn unescape(inner: &[u8]) -> Cow<'_, [u8]> {
+    if !inner.contains(&b'\\') {
+        return Cow::Borrowed(inner);
+    }
+    let mut said = Vec::with_capacity(inner.len());
+    let mut rest = inner;
+    while let Some((&byte, behind)) = rest.split_first() {
+        rest = behind;
+        if byte != b'\\' {
+            said.push(byte);
+            continue;
+        }
+        let Some((&escape, behind)) = rest.split_first() else {
+            break;
+        };
+        rest = behind;
+        match escape {
+            b'b' => said.push(0x08),
+            b'f' => said.push(0x0c),
+            b'n' => said.push(b'\n'),
+            b'r' => said.push(b'\r'),
+            b't' => said.push(b'\t'),
+            b'u' => rest = push_code_point(&mut said, rest),
+            literal => said.push(literal),
+        }
+    }
+    Cow::Owned(said)
+}
+
+/// Decodes what follows `\u`, a surrogate pair at once, and returns what is left.
+fn push_code_point<'a>(said: &mut Vec<u8>, digits: &'a [u8]) -> &'a [u8] {
+    let Some(unit) = code_unit(digits) else {
+        return digits;
+    };
+    let mut rest = &digits[4..];
+    let mut point = unit;
+    if (0xd800..0xdc00).contains(&unit)
+        && let Some(low) = rest.strip_prefix(b"\\u").and_then(code_unit)
+        && (0xdc00..0xe000).contains(&low)
+    {
+        point = 0x1_0000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
+        rest = &rest[6..];
+    }
+    match char::from_u32(point) {
+        Some(char) => said.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+        // A lone surrogate, U+D800 to U+DFFF: 1110xxxx 10xxxxxx 10xxxxxx.
+        None => said.extend([12, 6, 0].map(|shift| {
+            let bits = (point >> shift) as u8;
+            if shift == 12 {
+                0xe0 | bits & 0x0f
+            } else {
+                0x80 | bits & 0x3f
+            }
+        })),
+    }
+    rest
+}

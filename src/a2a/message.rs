@@ -1,0 +1,268 @@
+//! What a message must have, in a call whose envelope stands.
+
+use super::bare::{members, new_id};
+use super::call::{Call, Message, Params};
+use super::done::Step;
+use super::edit::{Membership, Work};
+use super::envelope::{Completion, Refusal};
+use super::generation::Generation;
+use super::json::{Kind, Member};
+use super::part;
+
+/// The client's own task id (`params.message.task_id`, not `taskId`), which is no task id to any
+/// agent but says which calls are the same one. `None` also when it is empty.
+pub(super) fn idempotency_key(call: &Call, text: &str) -> Option<String> {
+    let value = call.inner.body.task_id.filter(is_task_key)?.value;
+    let key = match value.kind {
+        Kind::String => String::from_utf8_lossy(&value.said(text.as_bytes())).into_owned(),
+        _ => value.raw_str(text).to_owned(),
+    };
+    Some(key).filter(|key| !key.is_empty())
+}
+
+fn is_task_key(task_id: &Member) -> bool {
+    matches!(task_id.value.kind, Kind::Number | Kind::String)
+}
+
+/// Applies the message rules to a send or stream call. Nothing happens where `params.message` is
+/// not an object: that is for the agent to judge.
+///
+/// # Errors
+/// When the call contradicts itself or the path.
+pub(super) fn complete(
+    call: &Call,
+    text: &str,
+    completion: &Completion<'_>,
+    bare: bool,
+    work: &mut Work,
+) -> Result<(), Refusal> {
+    let params = &call.inner;
+    if params.message.is_none_or(|m| m.value.kind != Kind::Object) {
+        return Ok(());
+    }
+    let message = &params.body;
+    let mut membership = Membership::default();
+    // Parts first: their edits may stand at the offset where new members join.
+    let reshaped = content(message, text, completion.generation, work)?;
+    message_id(message, text, &mut membership, work)?;
+    task_id(message, text, &mut membership, work)?;
+    role(
+        message,
+        text,
+        completion.generation,
+        (bare, reshaped),
+        &mut membership,
+        work,
+    );
+    membership.settle(&message.object, text, &mut work.edits);
+    target(params, text, completion.target, work)?;
+    source(params, text, completion.caller, work);
+    Ok(())
+}
+
+/// Sees to it that the message has `parts`, in the target's shape. True when it had not.
+fn content(
+    message: &Message,
+    text: &str,
+    generation: Generation,
+    work: &mut Work,
+) -> Result<bool, Refusal> {
+    let edits = &mut work.edits;
+    let (member, renamed) = match (message.parts, message.content, message.text) {
+        (Some(parts), _, _) => (parts, false),
+        (None, Some(content), _) => (content, true),
+        (None, None, Some(said)) if said.value.kind == Kind::String => (said, true),
+        _ => return Ok(false),
+    };
+    let mut reshaped = renamed;
+    match member.value.kind {
+        Kind::String if renamed => {
+            edits.rename(&member, r#""parts""#);
+            edits.insert(member.value.start, generation.text_parts_open());
+            edits.insert(member.value.end, "}]");
+        }
+        Kind::Object if renamed => {
+            edits.rename(&member, r#""parts""#);
+            edits.insert(member.value.start, "[");
+            part::complete(member.value, text, generation, edits)?;
+            edits.insert(member.value.end, "]");
+        }
+        Kind::Array => {
+            if renamed {
+                edits.rename(&member, r#""parts""#);
+            }
+            if message.typed_parts {
+                reshaped |= part::complete(member.value, text, generation, edits)?;
+            }
+        }
+        // Neither text nor parts: a wrong value is not a missing one.
+        _ => reshaped = false,
+    }
+    if reshaped {
+        work.done.add(Step::Parts);
+    }
+    Ok(reshaped)
+}
+
+/// Sees to it that the message has a `messageId`, and only under that name: agents that read
+/// `ProtoJSON` refuse both forms together, others know only this one.
+fn message_id(
+    message: &Message,
+    text: &str,
+    membership: &mut Membership,
+    work: &mut Work,
+) -> Result<(), Refusal> {
+    let edits = &mut work.edits;
+    let id = message.message_id.filter(|id| !id.value.is_void());
+    match (id, message.message_id, message.snake_id) {
+        (Some(_), _, None) => return Ok(()),
+        (Some(id), _, Some(snake)) => {
+            if !snake.value.is_void() && !same(&id, &snake, text) {
+                return Err(Refusal::params(
+                    "\"messageId\" and \"message_id\" differ; send one of them",
+                ));
+            }
+            membership.leave(&snake);
+        }
+        (None, None, None) => membership.join(format!(r#""messageId":"{}""#, new_id())),
+        (None, Some(void), None) => edits.revalue(&void, format!("\"{}\"", new_id())),
+        (None, void, Some(snake)) => {
+            if snake.value.is_void() {
+                edits.revalue(&snake, format!("\"{}\"", new_id()));
+            } else if snake.value.kind != Kind::String {
+                // A wrong value is not a missing one: the agent judges it.
+                return Ok(());
+            }
+            edits.rename(&snake, r#""messageId""#);
+            if let Some(void) = void {
+                membership.leave(&void);
+            }
+        }
+    }
+    work.done.add(Step::MessageId);
+    Ok(())
+}
+
+/// Moves the client's own task id to where no agent takes it for one of its tasks.
+fn task_id(
+    message: &Message,
+    text: &str,
+    membership: &mut Membership,
+    work: &mut Work,
+) -> Result<(), Refusal> {
+    let Some(task_id) = message.task_id.filter(is_task_key) else {
+        return Ok(());
+    };
+    let member = format!(r#""task_id":{}"#, task_id.value.raw_str(text));
+    match message.metadata {
+        None => membership.join(format!(r#""metadata":{{{member}}}"#)),
+        Some(metadata) => match metadata.value.kind {
+            Kind::Null => work.edits.revalue(&metadata, format!("{{{member}}}")),
+            Kind::Object => into_metadata(&metadata, &task_id, member, text, work)?,
+            // It has no place there, and the agent refuses such metadata anyway.
+            _ => return Ok(()),
+        },
+    }
+    membership.leave(&task_id);
+    work.done.add(Step::TaskId);
+    Ok(())
+}
+
+fn into_metadata(
+    metadata: &Member,
+    task_id: &Member,
+    member: String,
+    text: &str,
+    work: &mut Work,
+) -> Result<(), Refusal> {
+    let (object, members) = members(text, metadata.value.start);
+    let mut there = members.iter().filter(|(name, _)| **name == *b"task_id");
+    match (there.next(), there.next()) {
+        (_, Some(_)) => Err(Refusal::twice("task_id")),
+        (Some((_, old)), None) if !same(old, task_id, text) => Err(Refusal::params(
+            "\"task_id\" and \"metadata.task_id\" differ; send one of them",
+        )),
+        (Some(_), None) => Ok(()),
+        (None, None) => {
+            let mut membership = Membership::default();
+            membership.join(member);
+            membership.settle(&object, text, &mut work.edits);
+            Ok(())
+        }
+    }
+}
+
+/// Names the author. `(bare, reshaped)`: only messages that came in neither generation's shape
+/// get one; the others are the agent's to judge.
+fn role(
+    message: &Message,
+    text: &str,
+    generation: Generation,
+    (bare, reshaped): (bool, bool),
+    membership: &mut Membership,
+    work: &mut Work,
+) {
+    match message.role {
+        None if bare || reshaped => {
+            membership.join(format!(r#""role":{}"#, generation.user_role()));
+        }
+        // A bare call becomes one of 1.0, which refuses the role of 0.x.
+        Some(role) if bare && generation == Generation::V1 => {
+            if role.value.says(text.as_bytes(), "user") {
+                work.edits.revalue(&role, generation.user_role());
+            } else if role.value.says(text.as_bytes(), "agent") {
+                work.edits.revalue(&role, r#""ROLE_AGENT""#);
+            } else {
+                return;
+            }
+        }
+        _ => return,
+    }
+    work.done.add(Step::Role);
+}
+
+/// Drops `params.target_agent_id`: the path is what was authorized, never this.
+fn target(params: &Params, text: &str, target: &str, work: &mut Work) -> Result<(), Refusal> {
+    let Some(named) = params.target else {
+        return Ok(());
+    };
+    if named.value.kind != Kind::Null && !named.value.says(text.as_bytes(), target) {
+        return Err(Refusal::params(
+            "\"target_agent_id\" is not the workspace in the path; the path decides",
+        ));
+    }
+    let mut membership = Membership::default();
+    membership.leave(&named);
+    membership.settle(&params.object, text, &mut work.edits);
+    work.done.add(Step::Target);
+    Ok(())
+}
+
+/// Sees to it that `params.metadata.source_workspace_id` is the proven caller, or not there.
+fn source(params: &Params, text: &str, caller: Option<&str>, work: &mut Work) {
+    let Some(source) = params.source else { return };
+    match caller {
+        Some(caller) if source.value.says(text.as_bytes(), caller) => return,
+        Some(caller) => {
+            let token = serde_json::Value::from(caller).to_string();
+            work.edits.revalue(&source, token);
+        }
+        None if source.value.kind == Kind::Null => return,
+        None => {
+            let mut membership = Membership::default();
+            membership.leave(&source);
+            membership.settle(&params.metadata_object, text, &mut work.edits);
+        }
+    }
+    work.done.add(Step::Source);
+}
+
+/// Whether two members have the same value: strings by what they say, others by their token.
+fn same(a: &Member, b: &Member, text: &str) -> bool {
+    let text = text.as_bytes();
+    if (a.value.kind, b.value.kind) == (Kind::String, Kind::String) {
+        a.value.said(text) == b.value.said(text)
+    } else {
+        a.value.raw(text) == b.value.raw(text)
+    }
+}

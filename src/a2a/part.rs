@@ -1,0 +1,161 @@
+//! Parts of 0.1 and of hand-written clients, which say `type` where 0.2 and later say `kind`.
+
+use std::borrow::Cow;
+
+use super::bare::members;
+use super::edit::{Edits, Membership};
+use super::envelope::Refusal;
+use super::generation::Generation;
+use super::json::{Kind, Member, Object, Value};
+use super::walker::Walker;
+
+/// What a flat file part calls its members, then a `file` of 0.x, then a part of 1.0.
+const FILE_MEMBERS: [(&str, &str, &str); 3] = [
+    ("name", "name", "filename"),
+    ("uri", "uri", "url"),
+    ("bytes_data", "bytes", "raw"),
+];
+
+/// Puts the parts in `value`, an array or a single object, into the target's shape: those with a
+/// `type` and no `kind`. For a 0.x target `type` is renamed to `kind`, and the `name`, `uri` and
+/// `bytes_data` of a file move into its `file`. For a 1.0 target `type` goes, and they are called
+/// `filename`, `url` and `raw`. Returns whether there were any.
+///
+/// # Errors
+/// When a member that moves stands twice.
+pub(super) fn complete(
+    value: Value,
+    text: &str,
+    generation: Generation,
+    edits: &mut Edits,
+) -> Result<bool, Refusal> {
+    let mut parts = Vec::new();
+    match value.kind {
+        Kind::Object => parts.push(value.start),
+        _ => {
+            // The text was read before, so this walk can't fail.
+            let _ = Walker::from(text.as_bytes(), value.start).array(|walker| {
+                let part = walker.value()?;
+                if part.kind == Kind::Object {
+                    parts.push(part.start);
+                }
+                Ok(())
+            });
+        }
+    }
+    let mut any = false;
+    for open in parts {
+        if let Some(part) = Part::read(text, open) {
+            any |= part.complete(text, generation, edits)?;
+        }
+    }
+    Ok(any)
+}
+
+/// A part with a `type` that is a string, and no `kind`.
+struct Part<'t> {
+    object: Object,
+    members: Vec<(Cow<'t, [u8]>, Member)>,
+    kind: Member,
+}
+
+impl<'t> Part<'t> {
+    fn read(text: &'t str, open: usize) -> Option<Self> {
+        let (object, members) = members(text, open);
+        let find = |word: &str| members.iter().find(|(name, _)| **name == *word.as_bytes());
+        let kind = find("type")?.1;
+        if find("kind").is_some() || kind.value.kind != Kind::String {
+            return None;
+        }
+        Some(Self {
+            object,
+            members,
+            kind,
+        })
+    }
+
+    fn complete(
+        &self,
+        text: &str,
+        generation: Generation,
+        edits: &mut Edits,
+    ) -> Result<bool, Refusal> {
+        let says = |word| self.kind.value.says(text.as_bytes(), word);
+        let file = says("file") && !self.has("file");
+        match generation {
+            Generation::V0 => {
+                edits.rename(&self.kind, r#""kind""#);
+                if file {
+                    self.nest_file(text, edits)?;
+                }
+                Ok(true)
+            }
+            Generation::V1 if file || says("text") || says("data") => {
+                if file {
+                    self.rename_file(edits)?;
+                }
+                let mut membership = Membership::default();
+                membership.leave(&self.kind);
+                membership.settle(&self.object, text, edits);
+                Ok(true)
+            }
+            Generation::V1 => Ok(false),
+        }
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.members
+            .iter()
+            .any(|(name, _)| **name == *word.as_bytes())
+    }
+
+    /// The members of a flat file part with their new names, in their order.
+    fn file_members(&self) -> Result<Vec<(Member, &'static str, &'static str)>, Refusal> {
+        let mut found: Vec<(Member, &'static str, &'static str)> = Vec::new();
+        for (name, member) in &self.members {
+            let known = FILE_MEMBERS
+                .iter()
+                .find(|(flat, ..)| **name == *flat.as_bytes());
+            let Some((flat, of_file, of_v1)) = known else {
+                continue;
+            };
+            if found.iter().any(|(_, other, _)| other == of_file) {
+                return Err(Refusal::twice(flat));
+            }
+            found.push((*member, of_file, of_v1));
+        }
+        Ok(found)
+    }
+
+    /// 0.x: `"name":…,"uri":…` → `"file":{"name":…,"uri":…}`, where the first of them stood.
+    fn nest_file(&self, text: &str, edits: &mut Edits) -> Result<(), Refusal> {
+        let found = self.file_members()?;
+        let Some((first, ..)) = found.first() else {
+            return Ok(());
+        };
+        let inner: Vec<String> = found
+            .iter()
+            .map(|(member, name, _)| format!(r#""{name}":{}"#, member.value.raw_str(text)))
+            .collect();
+        edits.replace(
+            first.start..first.value.end,
+            format!(r#""file":{{{}}}"#, inner.join(",")),
+        );
+        let mut membership = Membership::default();
+        for (member, ..) in &found[1..] {
+            membership.leave(member);
+        }
+        membership.settle(&self.object, text, edits);
+        Ok(())
+    }
+
+    /// 1.0: `"name":…,"uri":…` → `"filename":…,"url":…`. A name that is taken already stays.
+    fn rename_file(&self, edits: &mut Edits) -> Result<(), Refusal> {
+        for (member, _, name) in self.file_members()? {
+            if !self.has(name) {
+                edits.replace(member.start..member.name_end, format!("\"{name}\""));
+            }
+        }
+        Ok(())
+    }
+}

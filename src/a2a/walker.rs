@@ -1,0 +1,361 @@
+//! A strict walk over JSON text (RFC 8259) that keeps byte offsets, so that what is read can be
+//! edited in place and everything else is forwarded as it came.
+//!
+//! Strict, because an agent with a laxer parser must not see a call that we did not. The walker
+//! allocates nothing, except for a name that has escapes.
+
+use std::borrow::Cow;
+
+use super::json::{Kind, Name, Object, Value, code_unit, unescape};
+
+/// Deepest nesting that is read, in objects and arrays. The contract's: agents of the official
+/// SDKs give up between 100 and 1,000.
+pub(super) const DEPTH_MAX: usize = 512;
+
+/// Why the walk stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// Not JSON, at this offset.
+    Syntax(usize),
+    /// Nested deeper than [`DEPTH_MAX`].
+    TooDeep,
+}
+
+/// The cursor.
+#[derive(Debug)]
+pub(super) struct Walker<'a> {
+    text: &'a [u8],
+    at: usize,
+    depth: usize,
+}
+
+impl<'a> Walker<'a> {
+    /// A walk from the beginning of `text`.
+    pub(super) fn new(text: &'a [u8]) -> Self {
+        Self::from(text, 0)
+    }
+
+    /// A walk from `at`, the first byte of a value that was read before.
+    pub(super) fn from(text: &'a [u8], at: usize) -> Self {
+        Self { text, at, depth: 0 }
+    }
+
+    /// The next byte behind white space: it tells the kind of the value that follows.
+    pub(super) fn peek(&mut self) -> Option<u8> {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.text.get(self.at) {
+            self.at += 1;
+        }
+        self.text.get(self.at).copied()
+    }
+
+    /// Walks over one value of any kind.
+    ///
+    /// # Errors
+    /// [`Broken`], also in the two below.
+    pub(super) fn value(&mut self) -> Result<Value, Broken> {
+        let first = self.peek();
+        let start = self.at;
+        let kind = match first {
+            Some(b'{') => {
+                self.nested()?;
+                Kind::Object
+            }
+            Some(b'[') => {
+                self.nested()?;
+                Kind::Array
+            }
+            _ => self.scalar(first)?,
+        };
+        Ok(Value {
+            kind,
+            start,
+            end: self.at,
+        })
+    }
+
+    /// Walks over the object that follows. `each` is called behind every name and its colon, and
+    /// walks over the value.
+    pub(super) fn object(
+        &mut self,
+        mut each: impl FnMut(&mut Self, Name<'a>) -> Result<Value, Broken>,
+    ) -> Result<Object, Broken> {
+        self.peek();
+        let open = self.at;
+        self.enter(b'{')?;
+        let mut last_end = None;
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+        } else {
+            loop {
+                let name = self.name()?;
+                last_end = Some(each(self, name)?.end);
+                if self.separator(b'}')? {
+                    break;
+                }
+            }
+        }
+        self.depth -= 1;
+        Ok(Object {
+            open,
+            last_end,
+            end: self.at,
+        })
+    }
+
+    /// Walks over the array that follows; `each` walks over one element.
+    pub(super) fn array(
+        &mut self,
+        mut each: impl FnMut(&mut Self) -> Result<(), Broken>,
+    ) -> Result<Value, Broken> {
+        self.peek();
+        let start = self.at;
+        self.enter(b'[')?;
+        if self.peek() == Some(b']') {
+            self.at += 1;
+        } else {
+            loop {
+                each(self)?;
+                if self.separator(b']')? {
+                    break;
+                }
+            }
+        }
+        self.depth -= 1;
+        Ok(Value {
+            kind: Kind::Array,
+            start,
+            end: self.at,
+        })
+    }
+
+    /// Nothing but white space may be left.
+    pub(super) fn end(&mut self) -> Result<(), Broken> {
+        match self.peek() {
+            None => Ok(()),
+            Some(_) => Err(self.broken()),
+        }
+    }
+
+    fn broken(&self) -> Broken {
+        Broken::Syntax(self.at)
+    }
+
+    fn enter(&mut self, open: u8) -> Result<(), Broken> {
+        self.expect(open)?;
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return Err(Broken::TooDeep);
+        }
+        Ok(())
+    }
+
+    /// Behind a value: a comma (false) or the closing `close` (true).
+    fn separator(&mut self, close: u8) -> Result<bool, Broken> {
+        match self.peek() {
+            Some(b',') => {
+                self.at += 1;
+                Ok(false)
+            }
+            Some(byte) if byte == close => {
+                self.at += 1;
+                Ok(true)
+            }
+            _ => Err(self.broken()),
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), Broken> {
+        if self.text.get(self.at) == Some(&byte) {
+            self.at += 1;
+            Ok(())
+        } else {
+            Err(self.broken())
+        }
+    }
+
+    /// A name and its colon.
+    fn name(&mut self) -> Result<Name<'a>, Broken> {
+        self.peek();
+        let start = self.at;
+        let escaped = self.string()?;
+        let end = self.at;
+        self.peek();
+        self.expect(b':')?;
+        let inner = &self.text[start + 1..end - 1];
+        let said = if escaped {
+            unescape(inner)
+        } else {
+            Cow::Borrowed(inner)
+        };
+        Ok(Name { start, end, said })
+    }
+
+    /// Walks over a container without recursion: one bit a level says whether it is an object.
+    fn nested(&mut self) -> Result<(), Broken> {
+        let floor = self.depth;
+        let mut objects = [0_u64; DEPTH_MAX / 64];
+        loop {
+            match self.peek() {
+                Some(open @ (b'{' | b'[')) => {
+                    self.enter(open)?;
+                    let level = self.depth - 1;
+                    let bit = 1 << (level % 64);
+                    let close = if open == b'{' {
+                        objects[level / 64] |= bit;
+                        b'}'
+                    } else {
+                        objects[level / 64] &= !bit;
+                        b']'
+                    };
+                    if self.peek() == Some(close) {
+                        self.at += 1;
+                        self.depth -= 1;
+                    } else {
+                        if open == b'{' {
+                            self.plain_name()?;
+                        }
+                        continue;
+                    }
+                }
+                first => {
+                    self.scalar(first)?;
+                }
+            }
+            // A value has ended: so may the containers that it was the last one of.
+            loop {
+                if self.depth == floor {
+                    return Ok(());
+                }
+                let level = self.depth - 1;
+                let object = objects[level / 64] & (1 << (level % 64)) != 0;
+                if !self.separator(if object { b'}' } else { b']' })? {
+                    if object {
+                        self.plain_name()?;
+                    }
+                    break;
+                }
+                self.depth -= 1;
+            }
+        }
+    }
+
+    /// A name that nobody compares, and its colon.
+    fn plain_name(&mut self) -> Result<(), Broken> {
+        self.peek();
+        self.string()?;
+        self.peek();
+        self.expect(b':')
+    }
+
+    fn scalar(&mut self, first: Option<u8>) -> Result<Kind, Broken> {
+        match first {
+            Some(b'"') => self.string().map(|_| Kind::String),
+            Some(b'-' | b'0'..=b'9') => self.number().map(|()| Kind::Number),
+            Some(b't') => self.literal(b"true", Kind::Bool),
+            Some(b'f') => self.literal(b"false", Kind::Bool),
+            Some(b'n') => self.literal(b"null", Kind::Null),
+            _ => Err(self.broken()),
+        }
+    }
+
+    fn literal(&mut self, word: &[u8], kind: Kind) -> Result<Kind, Broken> {
+        if self.text[self.at..].starts_with(word) {
+            self.at += word.len();
+            Ok(kind)
+        } else {
+            Err(self.broken())
+        }
+    }
+
+    /// RFC 8259, 6. The range is the receiver's matter: `1e400` and 30 digits pass.
+    fn number(&mut self) -> Result<(), Broken> {
+        if self.text.get(self.at) == Some(&b'-') {
+            self.at += 1;
+        }
+        if self.text.get(self.at) == Some(&b'0') {
+            self.at += 1;
+        } else {
+            self.digits()?;
+        }
+        if self.text.get(self.at) == Some(&b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.text.get(self.at) {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.text.get(self.at) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    /// One digit or more.
+    fn digits(&mut self) -> Result<(), Broken> {
+        let start = self.at;
+        while self.text.get(self.at).is_some_and(u8::is_ascii_digit) {
+            self.at += 1;
+        }
+        if self.at == start {
+            return Err(self.broken());
+        }
+        Ok(())
+    }
+
+    /// Walks over a string and says whether it has escapes. Lone surrogates and `\u0000` pass:
+    /// the grammar allows them (RFC 8259, 8.2).
+    fn string(&mut self) -> Result<bool, Broken> {
+        self.expect(b'"')?;
+        let mut escaped = false;
+        loop {
+            self.at += plain_len(&self.text[self.at..]);
+            match self.text.get(self.at) {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(escaped);
+                }
+                Some(b'\\') => {
+                    escaped = true;
+                    self.escape()?;
+                }
+                _ => return Err(self.broken()),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<(), Broken> {
+        match self.text.get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 2,
+            Some(b'u') if code_unit(&self.text[self.at + 2..]).is_some() => self.at += 6,
+            _ => return Err(self.broken()),
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes from the start are neither a quote nor a backslash nor a control character.
+///
+/// Eight at a time, since most of a body is the inside of strings: subtracting from each byte
+/// borrows into its high bit where it was smaller. A borrow can only disturb bytes behind the
+/// first match, and only the first match is used.
+fn plain_len(text: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 0xff;
+    const HIGHS: u64 = ONES << 7;
+    let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word & HIGHS;
+    let mut at = 0;
+    while let Some(chunk) = text[at..].first_chunk::<8>() {
+        let word = u64::from_le_bytes(*chunk);
+        let quote = below(word ^ (ONES * u64::from(b'"')), 1);
+        let backslash = below(word ^ (ONES * u64::from(b'\\')), 1);
+        let stop = quote | backslash | below(word, 0x20);
+        if stop != 0 {
+            return at + (stop.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    text[at..]
+        .iter()
+        .position(|b| matches!(b, b'"' | b'\\' | ..0x20))
+        .map_or(text.len(), |more| at + more)
+}

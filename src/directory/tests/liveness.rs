@@ -1,0 +1,187 @@
+//! Heartbeats, lapses and the sweep.
+
+use super::*;
+
+#[tokio::test]
+async fn a_lapsed_workspace_is_offline_at_once_and_a_heartbeat_revives_it() {
+    let room = room().await;
+    room.online("a").await;
+    room.agent("a").await;
+    pass(TTL - Duration::from_secs(1)).await;
+    room.agent("a").await;
+    pass(Duration::from_secs(2)).await;
+    assert_eq!(
+        room.directory.view(&id("a")).await.unwrap().status,
+        Status::Offline
+    );
+    let permit = Permit::of(None, id("a"));
+    let refusal = room.directory.resolve(&permit).await.unwrap_err();
+    assert_eq!(refusal.reason, Reason::WorkspaceOffline);
+    assert_eq!(
+        refusal.message,
+        "the workspace has sent no heartbeat for 90 s"
+    );
+    assert_eq!(refusal.retry_after, Some(15));
+    assert!(refusal.facts.iter().any(|(name, _)| *name == "last_seen"));
+    assert_eq!(
+        room.status("a").await,
+        Status::Offline,
+        "who notices writes it down"
+    );
+    let beaten = room.beat("a", &Beat::default()).await;
+    assert_eq!((beaten.from, beaten.to), (Status::Offline, Status::Online));
+    assert_eq!(beaten.expires_in, TTL);
+    room.agent("a").await;
+}
+
+#[tokio::test]
+async fn a_heartbeat_revives_a_lapse_that_nobody_wrote_down() {
+    let room = room().await;
+    room.online("a").await;
+    pass(TTL + Duration::from_secs(1)).await;
+    assert!(room.directory.entry(&id("a")).await.unwrap().has_lapsed());
+    room.beat("a", &Beat::default()).await;
+    room.agent("a").await;
+}
+
+#[tokio::test]
+async fn the_sweep_finds_what_lapsed_and_only_that() {
+    let room = room().await;
+    room.online("alive").await;
+    // Up on paper, never seen, no lease: what a crash leaves behind.
+    for name in ["dead", "assumed", "paused"] {
+        room.directory.create(&creation(name)).await.unwrap();
+    }
+    room.set_status("dead", Status::Degraded).await;
+    room.set_status("paused", Status::Paused).await;
+    let assumed = Creation {
+        liveness: Liveness::Assumed,
+        url: registration("x").url,
+        ..creation("outsider")
+    };
+    room.directory.create(&assumed).await.unwrap();
+    assert_eq!(room.directory.sweep().await.unwrap(), [id("dead")]);
+    assert_eq!(room.status("dead").await, Status::Offline);
+    assert_eq!(room.directory.sweep().await.unwrap(), []);
+    for (name, status) in [
+        ("alive", Status::Online),
+        ("paused", Status::Paused),
+        ("outsider", Status::Online),
+    ] {
+        assert_eq!(room.status(name).await, status, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_lease_proves_nothing_when_the_shared_state_was_away() {
+    let room = room().await;
+    room.online("a").await;
+    room.shared
+        .delete(&["workspace:a:heartbeat"])
+        .await
+        .unwrap();
+    // In process, for a TTL after the start: leases died with the last process.
+    room.coherence.apply(&Invalidation::Everything).await;
+    room.agent("a").await;
+    pass(TTL).await;
+    assert_eq!(room.refusal("a").await, Reason::WorkspaceOffline);
+}
+
+#[tokio::test]
+async fn trouble_degrades_and_only_calm_restores() {
+    let room = room().await;
+    room.online("a").await;
+    let rate = |error_rate| Beat {
+        error_rate,
+        ..Beat::default()
+    };
+    let wedged = Beat {
+        wedged: true,
+        ..Beat::default()
+    };
+    for (beat, status) in [
+        (rate(0.49), Status::Online),
+        (rate(0.5), Status::Degraded),
+        (rate(0.1), Status::Degraded),
+        (rate(0.09), Status::Online),
+        (wedged.clone(), Status::Degraded),
+        (wedged, Status::Degraded),
+        (rate(0.0), Status::Online),
+    ] {
+        assert_eq!(room.beat("a", &beat).await.to, status, "{beat:?}");
+        assert_eq!(room.status("a").await, status, "{beat:?}");
+        room.agent("a").await;
+    }
+    for status in [
+        Status::Paused,
+        Status::Failed,
+        Status::Hibernated,
+        Status::Restarting,
+    ] {
+        room.set_status("a", status).await;
+        assert_eq!(room.beat("a", &rate(0.0)).await.to, status);
+    }
+    room.set_status("a", Status::Removed).await;
+    let removed = room.directory.beat(&id("a"), &rate(0.0)).await.unwrap_err();
+    assert_eq!(removed.reason, Reason::WorkspaceRemoved);
+    let ghost = room
+        .directory
+        .beat(&id("ghost"), &rate(0.0))
+        .await
+        .unwrap_err();
+    assert_eq!(ghost.reason, Reason::WorkspaceNotFound);
+    assert_eq!(
+        room.shared.get("workspace:ghost:heartbeat").await.unwrap(),
+        None
+    );
+}
+
+#[tokio::test]
+async fn a_heartbeat_before_registration_makes_nobody_reachable() {
+    let room = room().await;
+    room.directory.create(&creation("a")).await.unwrap();
+    assert_eq!(
+        room.beat("a", &Beat::default()).await.to,
+        Status::Provisioning
+    );
+    assert_eq!(room.refusal("a").await, Reason::WorkspaceRestarting);
+}
+
+#[tokio::test]
+async fn what_heartbeats_say_is_seen_at_once_and_written_later() {
+    let room = room().await;
+    room.online("a").await;
+    let beat = Beat {
+        active_tasks: 3,
+        current_task: Some("a\0b".to_owned()),
+        idle_timeout_seconds: Some(7),
+        ..Beat::default()
+    };
+    let registered = room.workspaces.find(&id("a")).await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    room.beat("a", &beat).await;
+    assert_eq!(
+        room.agent("a").await.idle_timeout,
+        Some(Duration::from_secs(7))
+    );
+    let seen = room.directory.view(&id("a")).await.unwrap();
+    assert_eq!(
+        (seen.active_tasks, seen.current_task.as_deref()),
+        (3, Some("ab"))
+    );
+    let row = room.workspaces.find(&id("a")).await.unwrap().unwrap();
+    assert_eq!((row.active_tasks, row.last_seen), (0, registered.last_seen));
+    room.online("b").await;
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    room.beat("b", &Beat::default()).await;
+    room.directory.flush_last_seen().await.unwrap();
+    let row = room.workspaces.find(&id("a")).await.unwrap().unwrap();
+    assert_eq!((row.active_tasks, row.last_seen), (3, seen.last_seen));
+    let asked = room.metrics.store_operations();
+    room.directory.flush_last_seen().await.unwrap();
+    assert_eq!(
+        room.metrics.store_operations(),
+        asked,
+        "nothing new, nothing written"
+    );
+}

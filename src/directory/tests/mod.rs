@@ -1,0 +1,165 @@
+//! The room on SQLite and in-process shared state.
+
+use serde_json::value::RawValue;
+
+use super::*;
+use crate::coherence::Invalidation;
+use crate::db::Db;
+use crate::hierarchy::Permit;
+use crate::workspace::{DeliveryMode, Liveness, Status, Timestamp};
+
+mod liveness;
+mod registering;
+mod resolving;
+
+const TTL: Duration = Duration::from_secs(90);
+
+struct Room {
+    directory: Directory,
+    workspaces: Workspaces,
+    shared: Shared,
+    coherence: Arc<Coherence>,
+    metrics: Arc<Metrics>,
+    db: Db,
+    _folder: tempfile::TempDir,
+}
+
+async fn room() -> Room {
+    room_on("memory").await
+}
+
+async fn room_on(shared: &str) -> Room {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config: Config = toml::from_str(include_str!("../../../config/default.toml")).unwrap();
+    config.stores.sql = format!("sqlite:{}/gateway.db", folder.path().display()).into();
+    config.stores.shared = shared.to_owned().into();
+    config.limits.target_concurrency = 2;
+    let metrics = Arc::new(Metrics::new());
+    let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    db.migrate().await.unwrap();
+    let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
+    let workspaces = Workspaces::new(db.clone());
+    let directory = Directory::new(
+        &config,
+        workspaces.clone(),
+        shared.clone(),
+        Arc::clone(&coherence),
+        Arc::clone(&metrics),
+    );
+    Room {
+        directory,
+        workspaces,
+        shared,
+        coherence,
+        metrics,
+        db,
+        _folder: folder,
+    }
+}
+
+fn id(text: &str) -> WorkspaceId {
+    WorkspaceId::parse(text).unwrap()
+}
+
+fn card(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap()
+}
+
+fn creation(name: &str) -> Creation {
+    Creation {
+        id: Some(id(name)),
+        name: name.to_owned(),
+        parent_id: None,
+        org: None,
+        role: None,
+        delivery_mode: DeliveryMode::Push,
+        url: None,
+        card_url: None,
+        max_concurrent: None,
+        liveness: Liveness::Heartbeat,
+        complete: None,
+    }
+}
+
+fn registration(name: &str) -> Registration {
+    Registration {
+        id: id(name),
+        url: Some("http://127.0.0.1:9001/a2a".to_owned()),
+        internal_url: Some("http://10.0.0.7:8000/a2a".to_owned()),
+        agent_card: card(
+            r#"{"name":"a","supportedInterfaces":[{"protocolBinding":"JSONRPC","protocolVersion":"1.0"}]}"#,
+        ),
+        delivery_mode: None,
+    }
+}
+
+impl Room {
+    /// A registered workspace.
+    async fn online(&self, name: &str) {
+        self.directory.create(&creation(name)).await.unwrap();
+        let itself = Registrar::Itself;
+        self.directory
+            .register(&registration(name), &itself)
+            .await
+            .unwrap();
+    }
+
+    async fn resolve(&self, name: &str) -> Result<Destination, Reason> {
+        let permit = Permit::of(None, id(name));
+        self.directory.resolve(&permit).await.map_err(|r| r.reason)
+    }
+
+    async fn agent(&self, name: &str) -> Arc<Agent> {
+        match self.resolve(name).await.unwrap() {
+            Destination::Agent(agent) => agent,
+            Destination::Inbox => panic!("it polls"),
+        }
+    }
+
+    async fn refusal(&self, name: &str) -> Reason {
+        self.resolve(name).await.unwrap_err()
+    }
+
+    async fn set_status(&self, name: &str, to: Status) {
+        let from = self
+            .workspaces
+            .find(&id(name))
+            .await
+            .unwrap()
+            .unwrap()
+            .status;
+        if from != to {
+            let now = Timestamp::now();
+            assert!(
+                self.workspaces
+                    .set_status(&id(name), from, to, now)
+                    .await
+                    .unwrap()
+            );
+        }
+        self.coherence
+            .apply(&Invalidation::Workspace(id(name)))
+            .await;
+    }
+
+    async fn status(&self, name: &str) -> Status {
+        self.workspaces
+            .find(&id(name))
+            .await
+            .unwrap()
+            .unwrap()
+            .status
+    }
+
+    async fn beat(&self, name: &str, beat: &Beat) -> Beaten {
+        self.directory.beat(&id(name), beat).await.unwrap()
+    }
+}
+
+/// Moves tokio's clock; the wall clock stays. Not paused in between, since SQLite answers from threads.
+async fn pass(span: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(span).await;
+    tokio::time::resume();
+}

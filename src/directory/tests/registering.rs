@@ -1,0 +1,318 @@
+//! Who may register and create what, and what is refused before anything is written.
+
+use super::*;
+
+async fn reason<T>(outcome: impl Future<Output = Result<T, Rejection>>) -> Option<Reason> {
+    outcome.await.err().map(|refusal| refusal.reason)
+}
+
+#[tokio::test]
+async fn a_registration_is_checked_before_it_counts() {
+    let room = room().await;
+    room.directory.create(&creation("a")).await.unwrap();
+    let with = |change: fn(&mut Registration)| {
+        let mut registration = registration("a");
+        change(&mut registration);
+        registration
+    };
+    for (registration, expected) in [
+        (with(|r| r.url = None), Reason::InvalidParams),
+        (with(|r| r.agent_card = card("[]")), Reason::InvalidParams),
+        (
+            with(|r| r.url = Some("http://169.254.169.254/".into())),
+            Reason::AddressForbidden,
+        ),
+        (
+            with(|r| r.url = Some("http://u:p@127.0.0.1/".into())),
+            Reason::AddressForbidden,
+        ),
+        (
+            with(|r| r.internal_url = Some("http://[fe80::1]/".into())),
+            Reason::AddressForbidden,
+        ),
+        (with(|r| r.id = id("ghost")), Reason::WorkspaceNotFound),
+    ] {
+        let outcome = room.directory.register(&registration, &Registrar::Itself);
+        assert_eq!(reason(outcome).await, Some(expected), "{registration:?}");
+    }
+    assert_eq!(room.status("a").await, Status::Provisioning);
+    assert_eq!(room.shared.get("ws:a:url").await.unwrap(), None);
+    room.set_status("a", Status::Removed).await;
+    let again = registration("a");
+    let outcome = room.directory.register(&again, &Registrar::Itself);
+    assert_eq!(reason(outcome).await, Some(Reason::WorkspaceRemoved));
+    assert_eq!(room.status("a").await, Status::Removed);
+}
+
+#[tokio::test]
+async fn registering_again_updates_and_forgets_what_is_not_said_any_more() {
+    let room = room().await;
+    room.online("a").await;
+    room.agent("a").await;
+    room.set_status("a", Status::Offline).await;
+    let again = Registration {
+        url: Some("http://127.0.0.1:9002/".to_owned()),
+        internal_url: None,
+        agent_card: card(r#"{"protocolVersion":"0.3.0"}"#),
+        ..registration("a")
+    };
+    let done = room
+        .directory
+        .register(&again, &Registrar::Itself)
+        .await
+        .unwrap();
+    assert!(!done.created);
+    let agent = room.agent("a").await;
+    assert_eq!(agent.endpoint.host, "127.0.0.1:9002");
+    assert_eq!(agent.generation, Generation::V0);
+    assert_eq!(room.shared.get("ws:a:internal_url").await.unwrap(), None);
+    let permit = Permit::of(Some(id("b")), id("a"));
+    let found = room.directory.discover(&permit).await.unwrap();
+    assert_eq!(found.url.as_deref(), Some("http://127.0.0.1:9002/"));
+}
+
+#[tokio::test]
+async fn a_name_that_cannot_be_looked_up_is_a_mistake_only_where_we_connect() {
+    let room = room().await;
+    room.directory.create(&creation("a")).await.unwrap();
+    let unknown = Some("http://agent.invalid:8000/".to_owned());
+    let inside = Registration {
+        internal_url: unknown.clone(),
+        ..registration("a")
+    };
+    assert_eq!(
+        reason(room.directory.register(&inside, &Registrar::Itself)).await,
+        None
+    );
+    let outside = Registration {
+        url: unknown,
+        ..registration("a")
+    };
+    let outcome = room.directory.register(&outside, &Registrar::Itself);
+    assert_eq!(reason(outcome).await, Some(Reason::AgentUnreachable));
+}
+
+#[tokio::test]
+async fn an_org_token_creates_in_its_org_and_moves_nothing() {
+    let room = room().await;
+    let by = |org: &str, placement: Placement| Registrar::Org {
+        org: org.to_owned(),
+        placement,
+    };
+    let placement = Placement::default;
+    let done = room
+        .directory
+        .register(&registration("a"), &by("acme", placement()))
+        .await
+        .unwrap();
+    assert!(done.created);
+    assert_eq!(done.workspace.org.as_deref(), Some("acme"));
+    assert_eq!(done.workspace.status, Status::Online);
+    room.agent("a").await;
+    let foreign = room
+        .directory
+        .register(&registration("a"), &by("other", placement()))
+        .await;
+    assert_eq!(foreign.unwrap_err().reason, Reason::NotPermitted);
+    room.directory
+        .register(&registration("p"), &by("acme", placement()))
+        .await
+        .unwrap();
+    let below = Placement {
+        parent_id: Some(id("p")),
+        ..placement()
+    };
+    let moved = room
+        .directory
+        .register(&registration("a"), &by("acme", below.clone()))
+        .await;
+    assert_eq!(moved.unwrap_err().reason, Reason::NotPermitted);
+    let new = room
+        .directory
+        .register(&registration("c"), &by("acme", below))
+        .await
+        .unwrap();
+    assert_eq!(new.workspace.parent_id, Some(id("p")));
+}
+
+#[tokio::test]
+async fn an_operator_moves_but_makes_no_cycle_and_crosses_no_org() {
+    let room = room().await;
+    for name in ["a", "b", "c"] {
+        room.directory.create(&creation(name)).await.unwrap();
+    }
+    let elsewhere = Creation {
+        org: Some("other".to_owned()),
+        ..creation("x")
+    };
+    room.directory.create(&elsewhere).await.unwrap();
+    let below = |parent: &str| {
+        Registrar::Operator(Placement {
+            parent_id: Some(id(parent)),
+            name: Some("renamed".to_owned()),
+            org: None,
+        })
+    };
+    let moved = |child: &'static str, parent: &'static str| {
+        let (child, by) = (registration(child), below(parent));
+        let directory = &room.directory;
+        async move { directory.register(&child, &by).await }
+    };
+    let done = moved("b", "a").await.unwrap();
+    assert_eq!(done.workspace.parent_id, Some(id("a")));
+    assert_eq!(done.workspace.name, "renamed");
+    moved("c", "b").await.unwrap();
+    for (child, parent) in [("a", "c"), ("a", "a"), ("a", "x"), ("a", "ghost")] {
+        let outcome = reason(moved(child, parent)).await;
+        assert_eq!(outcome, Some(Reason::Conflict), "{child} below {parent}");
+    }
+}
+
+#[tokio::test]
+async fn a_creation_is_checked_and_an_id_is_given_once() {
+    let room = room().await;
+    let acme = Creation {
+        org: Some("acme".to_owned()),
+        ..creation("p")
+    };
+    let parent = room.directory.create(&acme).await.unwrap();
+    assert_eq!(parent.status, Status::Provisioning);
+    let child = Creation {
+        parent_id: Some(id("p")),
+        ..creation("c")
+    };
+    let made = room.directory.create(&child).await.unwrap();
+    assert_eq!(
+        made.org.as_deref(),
+        Some("acme"),
+        "whom its parent belongs to"
+    );
+    let with = |change: fn(&mut Creation)| {
+        let mut creation = creation("new");
+        change(&mut creation);
+        creation
+    };
+    for (creation, expected) in [
+        (acme, Reason::Conflict),
+        (with(|c| c.parent_id = Some(id("ghost"))), Reason::Conflict),
+        (with(|c| c.parent_id = Some(id("new"))), Reason::Conflict),
+        (
+            with(|c| {
+                c.parent_id = Some(id("p"));
+                c.org = Some("other".into());
+            }),
+            Reason::Conflict,
+        ),
+        (with(|c| c.name = String::new()), Reason::InvalidParams),
+        (with(|c| c.role = Some("a\0".into())), Reason::InvalidParams),
+        (with(|c| c.max_concurrent = Some(0)), Reason::InvalidParams),
+        (
+            with(|c| c.liveness = Liveness::Assumed),
+            Reason::InvalidParams,
+        ),
+        (
+            with(|c| c.url = Some("ftp://127.0.0.1/".into())),
+            Reason::AddressForbidden,
+        ),
+        (
+            with(|c| c.card_url = Some("http://0.0.0.0/".into())),
+            Reason::AddressForbidden,
+        ),
+    ] {
+        let outcome = reason(room.directory.create(&creation)).await;
+        assert_eq!(outcome, Some(expected), "{creation:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_removed_parent_has_no_new_children_and_a_nameless_creation_gets_an_id() {
+    let room = room().await;
+    room.directory.create(&creation("p")).await.unwrap();
+    room.set_status("p", Status::Removed).await;
+    let orphan = Creation {
+        parent_id: Some(id("p")),
+        ..creation("new")
+    };
+    assert_eq!(
+        reason(room.directory.create(&orphan)).await,
+        Some(Reason::Conflict)
+    );
+    let nameless = Creation {
+        id: None,
+        ..creation("any")
+    };
+    assert_eq!(
+        room.directory
+            .create(&nameless)
+            .await
+            .unwrap()
+            .id
+            .as_str()
+            .len(),
+        36
+    );
+}
+
+#[tokio::test]
+async fn an_assumed_workspace_is_online_without_heartbeats() {
+    let room = room().await;
+    let outsider = Creation {
+        liveness: Liveness::Assumed,
+        url: registration("x").url,
+        max_concurrent: Some(1),
+        complete: Some(Complete::Off),
+        ..creation("x")
+    };
+    room.directory.create(&outsider).await.unwrap();
+    pass(2 * TTL).await;
+    let agent = room.agent("x").await;
+    assert_eq!(agent.complete, Complete::Off);
+    let _held = room.directory.slot(&agent).unwrap();
+    assert!(room.directory.slot(&agent).is_err());
+}
+
+#[tokio::test]
+async fn the_workspace_reads_as_the_contract_says() {
+    use crate::workspace::Urls;
+    let room = room().await;
+    room.online("a").await;
+    let workspace = room.directory.view(&id("a")).await.unwrap();
+    let shown = serde_json::to_value(workspace.view(Urls::Shown)).unwrap();
+    let members: Vec<_> = shown
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    let mut expected = vec![
+        "id",
+        "name",
+        "role",
+        "parent_id",
+        "org",
+        "status",
+        "delivery_mode",
+        "liveness",
+        "url",
+        "internal_url",
+        "card_url",
+        "agent_card",
+        "last_seen",
+        "active_tasks",
+        "current_task",
+        "max_concurrent",
+        "created_at",
+        "updated_at",
+    ];
+    expected.sort_unstable();
+    assert_eq!(members, expected);
+    assert_eq!(shown["url"], "http://127.0.0.1:9001/a2a");
+    assert_eq!(shown["status"], "online");
+    assert_eq!(
+        shown["last_seen"].as_str().unwrap().len(),
+        "2026-01-01T00:00:00.000Z".len()
+    );
+    let hidden = serde_json::to_value(workspace.view(Urls::Hidden)).unwrap();
+    assert!(hidden["url"].is_null() && hidden["internal_url"].is_null());
+    assert_eq!(hidden["agent_card"], shown["agent_card"]);
+}

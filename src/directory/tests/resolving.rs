@@ -1,0 +1,205 @@
+//! From a permit to a destination, also while stores are away; slots and discovery.
+
+use super::*;
+
+#[tokio::test]
+async fn a_registered_agent_is_found_with_all_that_a_call_needs() {
+    let room = room().await;
+    room.online("a").await;
+    let agent = room.agent("a").await;
+    assert_eq!(agent.endpoint.host, "127.0.0.1:9001");
+    assert_eq!(agent.endpoint.path_and_query, "/a2a");
+    assert_eq!(agent.generation, Generation::V1);
+    assert_eq!(agent.complete, Complete::Full);
+    let address = room.directory.address(&agent.endpoint).await.unwrap();
+    assert_eq!(address.to_string(), "127.0.0.1:9001");
+    for (key, url) in [
+        ("ws:a:url", "http://127.0.0.1:9001/a2a"),
+        ("ws:a:internal_url", "http://10.0.0.7:8000/a2a"),
+    ] {
+        assert_eq!(room.shared.get(key).await.unwrap().as_deref(), Some(url));
+    }
+    let lease = room
+        .shared
+        .get_with_ttl("workspace:a:heartbeat")
+        .await
+        .unwrap();
+    let (value, left) = lease.unwrap();
+    assert!(value.parse::<i64>().is_ok());
+    assert!(left.unwrap() <= TTL && left.unwrap() > TTL - Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn steady_state_asks_no_store_and_a_heartbeat_asks_once() {
+    let room = room().await;
+    room.online("a").await;
+    room.agent("a").await;
+    let before = room.metrics.store_operations();
+    for _ in 0..50 {
+        room.agent("a").await;
+    }
+    assert_eq!(room.metrics.store_operations(), before);
+    for _ in 0..5 {
+        pass(Duration::from_secs(60)).await;
+        room.beat("a", &Beat::default()).await;
+        // Beyond the lease that was read, and still from memory: the heartbeat came in here.
+        let asked = room.metrics.store_operations();
+        room.agent("a").await;
+        let coherent = room.coherence.max_age() == Duration::from_secs(300);
+        assert!(coherent && room.metrics.store_operations() - asked <= 3);
+    }
+}
+
+#[tokio::test]
+async fn each_status_has_its_refusal() {
+    let room = room().await;
+    room.online("a").await;
+    for (status, reason) in [
+        (Status::Provisioning, Some(Reason::WorkspaceRestarting)),
+        (Status::Restarting, Some(Reason::WorkspaceRestarting)),
+        (Status::Hibernated, Some(Reason::WorkspaceRestarting)),
+        (Status::Offline, Some(Reason::WorkspaceOffline)),
+        (Status::Paused, Some(Reason::WorkspaceOffline)),
+        (Status::Failed, Some(Reason::WorkspaceOffline)),
+        (Status::Degraded, None),
+        (Status::Online, None),
+        (Status::Removed, Some(Reason::WorkspaceRemoved)),
+    ] {
+        room.set_status("a", status).await;
+        assert_eq!(room.resolve("a").await.err(), reason, "{status:?}");
+    }
+    assert_eq!(room.refusal("ghost").await, Reason::WorkspaceNotFound);
+}
+
+#[tokio::test]
+async fn a_poll_target_is_an_inbox_also_while_its_agent_is_away() {
+    let room = room().await;
+    room.directory.create(&creation("p")).await.unwrap();
+    let poll = Registration {
+        delivery_mode: Some(DeliveryMode::Poll),
+        url: None,
+        internal_url: None,
+        ..registration("p")
+    };
+    room.directory
+        .register(&poll, &Registrar::Itself)
+        .await
+        .unwrap();
+    assert!(matches!(room.resolve("p").await, Ok(Destination::Inbox)));
+    pass(TTL + Duration::from_secs(1)).await;
+    assert!(matches!(room.resolve("p").await, Ok(Destination::Inbox)));
+    assert_eq!(room.status("p").await, Status::Offline);
+    assert!(matches!(room.resolve("p").await, Ok(Destination::Inbox)));
+    room.set_status("p", Status::Paused).await;
+    assert_eq!(room.refusal("p").await, Reason::WorkspaceOffline);
+}
+
+#[tokio::test]
+async fn a_url_that_another_program_wrote_counts_if_the_policy_lets_it() {
+    let room = room().await;
+    room.online("a").await;
+    for (url, outcome) in [
+        ("http://127.0.0.1:32768/", Ok("127.0.0.1:32768")),
+        ("http://169.254.169.254/", Err(Reason::AddressForbidden)),
+        ("nonsense", Err(Reason::AddressForbidden)),
+    ] {
+        room.shared.set("ws:a:url", url, None).await.unwrap();
+        room.coherence.apply(&Invalidation::Everything).await;
+        let found = room.resolve("a").await;
+        match outcome {
+            Ok(host) => assert_eq!(room.agent("a").await.endpoint.host, host),
+            Err(reason) => assert_eq!(found.unwrap_err(), reason, "{url}"),
+        }
+    }
+    room.shared.delete(&["ws:a:url"]).await.unwrap();
+    room.coherence.apply(&Invalidation::Everything).await;
+    assert_eq!(room.agent("a").await.endpoint.host, "127.0.0.1:9001");
+}
+
+#[tokio::test]
+async fn when_sql_is_away_what_was_known_counts_for_a_minute() {
+    let room = room().await;
+    room.online("a").await;
+    room.online("unseen").await;
+    room.agent("a").await;
+    room.db.pool().close().await;
+    room.coherence.apply(&Invalidation::Everything).await;
+    room.agent("a").await;
+    assert_eq!(room.refusal("unseen").await, Reason::StoreUnavailable);
+    pass(Duration::from_secs(59)).await;
+    room.agent("a").await;
+    pass(Duration::from_secs(2)).await;
+    assert_eq!(room.refusal("a").await, Reason::StoreUnavailable);
+}
+
+#[tokio::test]
+async fn what_is_said_to_have_changed_is_never_served_stale() {
+    let room = room().await;
+    room.online("a").await;
+    room.agent("a").await;
+    room.db.pool().close().await;
+    room.coherence
+        .apply(&Invalidation::Workspace(id("a")))
+        .await;
+    assert_eq!(room.refusal("a").await, Reason::StoreUnavailable);
+}
+
+#[tokio::test]
+async fn when_the_shared_state_is_away_sql_says_where_the_agent_is() {
+    let room = room_on("redis://127.0.0.1:1/").await;
+    room.directory.create(&creation("a")).await.unwrap();
+    let refusal = room
+        .directory
+        .register(&registration("a"), &Registrar::Itself)
+        .await;
+    assert_eq!(refusal.unwrap_err().reason, Reason::StoreUnavailable);
+    assert_eq!(room.agent("a").await.endpoint.host, "127.0.0.1:9001");
+    assert_eq!(room.beat("a", &Beat::default()).await.to, Status::Online);
+    assert!(
+        room.directory
+            .sweep()
+            .await
+            .is_ok_and(|lapsed| lapsed.is_empty())
+    );
+    room.set_status("a", Status::Offline).await;
+    assert_eq!(room.refusal("a").await, Reason::WorkspaceOffline);
+}
+
+#[tokio::test]
+async fn slots_are_counted_across_reloads() {
+    let room = room().await;
+    room.online("a").await;
+    let one = room.directory.slot(&*room.agent("a").await).unwrap();
+    room.coherence.apply(&Invalidation::Everything).await;
+    let agent = room.agent("a").await;
+    let two = room.directory.slot(&agent).unwrap();
+    let busy = room.directory.slot(&agent).unwrap_err();
+    assert_eq!(
+        (busy.reason, busy.retry_after),
+        (Reason::AgentBusy, Some(1))
+    );
+    assert_eq!(room.metrics.target_permits.get(), 2);
+    drop((one, two));
+    assert_eq!(room.metrics.target_permits.get(), 0);
+}
+
+#[tokio::test]
+async fn discovery_tells_each_caller_its_own_url() {
+    let room = room().await;
+    room.online("a").await;
+    let ask = async |caller: Option<&str>| {
+        let permit = Permit::of(caller.map(id), id("a"));
+        room.directory.discover(&permit).await
+    };
+    let inside = ask(Some("b")).await.unwrap();
+    assert_eq!(inside.url.as_deref(), Some("http://10.0.0.7:8000/a2a"));
+    let outside = ask(None).await.unwrap();
+    assert_eq!(outside.url.as_deref(), Some("http://127.0.0.1:9001/a2a"));
+    assert_eq!(outside.status, Status::Online);
+    let json = serde_json::to_value(&outside).unwrap();
+    assert_eq!(json["agent_card"]["name"], "a");
+    room.set_status("a", Status::Paused).await;
+    let refusal = ask(None).await.unwrap_err();
+    assert_eq!(refusal.reason, Reason::WorkspaceOffline);
+    assert!(refusal.facts.iter().any(|(name, _)| *name == "last_seen"));
+}

@@ -1,0 +1,272 @@
+//! Every kind of principal against every kind of target, and moves that take effect at once.
+
+use super::*;
+use crate::coherence::Invalidation;
+use crate::config::Config;
+use crate::db::Db;
+use crate::ids::RequestId;
+use crate::shared::Shared;
+use crate::workspace::{DeliveryMode, Liveness, NewWorkspace, Status, Timestamp};
+
+struct Room {
+    hierarchy: Hierarchy,
+    workspaces: Workspaces,
+    coherence: Arc<Coherence>,
+    metrics: Arc<Metrics>,
+    db: Db,
+    _folder: tempfile::TempDir,
+}
+
+/// `pm` > `dev` > `bot` and `pm` > `qa` in acme, `gone` removed below `pm`; `ext` in other; `free` in none.
+async fn room() -> Room {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config: Config = toml::from_str(include_str!("../../../config/default.toml")).unwrap();
+    config.stores.sql = format!("sqlite:{}/gateway.db", folder.path().display()).into();
+    let metrics = Arc::new(Metrics::new());
+    let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    db.migrate().await.unwrap();
+    let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    let coherence = Coherence::new(shared, true, Arc::clone(&metrics));
+    let workspaces = Workspaces::new(db.clone());
+    let reach = LineageReach::Direct;
+    let hierarchy = Hierarchy::new(
+        workspaces.clone(),
+        &coherence,
+        Arc::clone(&metrics),
+        reach,
+        100,
+    );
+    let room = Room {
+        hierarchy,
+        workspaces,
+        coherence,
+        metrics,
+        db,
+        _folder: folder,
+    };
+    for (name, parent, org) in [
+        ("pm", None, Some("acme")),
+        ("dev", Some("pm"), Some("acme")),
+        ("qa", Some("pm"), Some("acme")),
+        ("bot", Some("dev"), Some("acme")),
+        ("gone", Some("pm"), Some("acme")),
+        ("ext", None, Some("other")),
+        ("free", None, None),
+    ] {
+        room.create(name, parent, org).await;
+    }
+    let now = Timestamp::now();
+    let (from, to) = (Status::Online, Status::Removed);
+    assert!(
+        room.workspaces
+            .set_status(&id("gone"), from, to, now)
+            .await
+            .unwrap()
+    );
+    room
+}
+
+fn id(text: &str) -> WorkspaceId {
+    WorkspaceId::parse(text).unwrap()
+}
+
+impl Room {
+    async fn create(&self, name: &str, parent: Option<&str>, org: Option<&str>) {
+        let new = NewWorkspace {
+            id: id(name),
+            name: name.to_owned(),
+            role: None,
+            parent_id: parent.map(id),
+            org: org.map(str::to_owned),
+            status: Status::Online,
+            delivery_mode: DeliveryMode::Push,
+            liveness: Liveness::Heartbeat,
+            url: None,
+            internal_url: None,
+            card_url: None,
+            agent_card: None,
+            complete: None,
+            max_concurrent: None,
+        };
+        self.workspaces
+            .create(&new, Timestamp::now())
+            .await
+            .unwrap();
+        self.coherence
+            .invalidate(Invalidation::Lineage(id(name)))
+            .await;
+    }
+
+    async fn place(&self, name: &str, parent: Option<&str>) {
+        let (parent, now) = (parent.map(id), Timestamp::now());
+        let org = Some("acme");
+        assert!(
+            self.workspaces
+                .set_place(&id(name), parent.as_ref(), org, now)
+                .await
+                .unwrap()
+        );
+        self.coherence
+            .invalidate(Invalidation::Lineage(id(name)))
+            .await;
+    }
+
+    async fn ask(&self, principal: &Principal, target: &str) -> Result<Rule, Reason> {
+        let permit = self
+            .hierarchy
+            .permit_principal(principal, &id(target))
+            .await;
+        permit.map(|permit| permit.rule()).map_err(|r| r.reason)
+    }
+}
+
+fn workspace(name: &str) -> Principal {
+    Principal::Workspace { id: id(name) }
+}
+
+fn canvas(org: Option<&str>, workspaces: Option<&[&str]>) -> Principal {
+    Principal::Canvas {
+        user: "u".to_owned(),
+        org: org.map(str::to_owned),
+        workspaces: workspaces.map(|list| list.iter().map(|name| id(name)).collect()),
+    }
+}
+
+#[tokio::test]
+async fn every_principal_reaches_what_the_contract_says() {
+    use Reason::{NotPermitted, WorkspaceNotFound, WorkspaceRemoved};
+    let room = room().await;
+    let acme = Principal::Org {
+        org: "acme".to_owned(),
+    };
+    let operator = Principal::Operator;
+    for (principal, target, expected) in [
+        (workspace("dev"), "dev", Ok(Rule::SelfRule)),
+        (workspace("pm"), "dev", Ok(Rule::Parent)),
+        (workspace("dev"), "pm", Ok(Rule::Child)),
+        (workspace("dev"), "qa", Ok(Rule::Sibling)),
+        (workspace("pm"), "bot", Err(NotPermitted)),
+        (workspace("pm"), "ext", Err(NotPermitted)),
+        (workspace("pm"), "free", Err(NotPermitted)),
+        (workspace("pm"), "gone", Err(NotPermitted)),
+        (workspace("pm"), "ghost", Err(NotPermitted)),
+        (workspace("ghost"), "pm", Err(NotPermitted)),
+        (workspace("ghost"), "ghost", Err(WorkspaceNotFound)),
+        (workspace("gone"), "gone", Err(WorkspaceRemoved)),
+        (workspace("gone"), "pm", Err(NotPermitted)),
+        (acme.clone(), "bot", Ok(Rule::Org)),
+        (acme.clone(), "ext", Err(NotPermitted)),
+        (acme.clone(), "free", Err(NotPermitted)),
+        (acme.clone(), "ghost", Err(NotPermitted)),
+        (acme, "gone", Err(WorkspaceRemoved)),
+        (canvas(None, None), "ext", Ok(Rule::Canvas)),
+        (canvas(Some("acme"), None), "bot", Ok(Rule::Canvas)),
+        (canvas(Some("acme"), None), "ext", Err(NotPermitted)),
+        (canvas(Some("acme"), None), "free", Err(NotPermitted)),
+        (canvas(Some("acme"), None), "ghost", Err(WorkspaceNotFound)),
+        (canvas(Some("acme"), None), "gone", Err(WorkspaceRemoved)),
+        (
+            canvas(Some("acme"), Some(&["ext"])),
+            "ext",
+            Ok(Rule::Canvas),
+        ),
+        (
+            canvas(Some("acme"), Some(&["ext"])),
+            "dev",
+            Err(NotPermitted),
+        ),
+        (canvas(None, Some(&[])), "dev", Err(NotPermitted)),
+        (canvas(None, Some(&["dev"])), "ghost", Err(NotPermitted)),
+        (operator.clone(), "ext", Ok(Rule::Operator)),
+        (operator.clone(), "ghost", Err(WorkspaceNotFound)),
+        (operator, "gone", Err(WorkspaceRemoved)),
+    ] {
+        let said = room.ask(&principal, target).await;
+        assert_eq!(said, expected, "{principal:?} to {target}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_target_reads_exactly_like_a_denied_one() {
+    let room = room().await;
+    let request = RequestId::from_caller(Some(b"r"));
+    let mut bodies = Vec::new();
+    for target in ["ghost", "gone", "ext", "bot", "free"] {
+        let refusal = room
+            .hierarchy
+            .permit_principal(&workspace("pm"), &id(target))
+            .await;
+        bodies.push(refusal.unwrap_err().rpc_body(&request, Some("1")));
+    }
+    bodies.dedup();
+    assert_eq!(bodies.len(), 1);
+}
+
+#[tokio::test]
+async fn steady_state_asks_no_store() {
+    let room = room().await;
+    room.ask(&workspace("pm"), "dev").await.unwrap();
+    let before = room.metrics.store_operations();
+    for _ in 0..50 {
+        room.ask(&workspace("pm"), "dev").await.unwrap();
+    }
+    assert_eq!(room.metrics.store_operations(), before);
+}
+
+#[tokio::test]
+async fn a_move_is_in_force_at_once_for_all_below() {
+    let mut room = room().await;
+    room.hierarchy.reach = LineageReach::Any;
+    assert_eq!(room.ask(&workspace("pm"), "bot").await, Ok(Rule::Ancestor));
+    room.place("dev", None).await;
+    assert_eq!(
+        room.ask(&workspace("pm"), "bot").await,
+        Err(Reason::NotPermitted)
+    );
+    assert_eq!(
+        room.ask(&workspace("pm"), "dev").await,
+        Ok(Rule::RootSibling)
+    );
+    room.create("late", Some("dev"), Some("acme")).await;
+    assert_eq!(room.ask(&workspace("dev"), "late").await, Ok(Rule::Parent));
+}
+
+#[tokio::test]
+async fn a_created_workspace_is_known_at_once() {
+    let room = room().await;
+    assert_eq!(
+        room.ask(&Principal::Operator, "new").await,
+        Err(Reason::WorkspaceNotFound)
+    );
+    room.create("new", None, None).await;
+    assert_eq!(
+        room.ask(&Principal::Operator, "new").await,
+        Ok(Rule::Operator)
+    );
+}
+
+#[tokio::test]
+async fn a_cycle_in_the_data_denies_and_ends() {
+    let room = room().await;
+    room.place("pm", Some("bot")).await;
+    for target in ["pm", "dev", "bot"] {
+        let said = room.ask(&workspace("dev"), target).await;
+        assert_eq!(said, Err(Reason::NotPermitted), "{target}");
+    }
+    assert_eq!(
+        room.ask(&Principal::Operator, "dev").await,
+        Ok(Rule::Operator)
+    );
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_permits_nothing_new() {
+    let room = room().await;
+    room.ask(&workspace("pm"), "dev").await.unwrap();
+    room.db.pool().close().await;
+    assert_eq!(room.ask(&workspace("pm"), "dev").await, Ok(Rule::Parent));
+    for principal in [workspace("pm"), Principal::Operator, canvas(None, None)] {
+        let said = room.ask(&principal, "qa").await;
+        assert_eq!(said, Err(Reason::StoreUnavailable), "{principal:?}");
+    }
+}
