@@ -100,7 +100,7 @@ async fn finish(method: Method, request: Request, next: Next) -> Response {
     if method.is_safe() {
         return next.run(request).await;
     }
-    // Not detached in practice: bounded by the store's clock and awaited here.
+    // How long it goes on alone is bounded by the clocks of the body and the stores.
     match tokio::spawn(next.run(request)).await {
         Ok(response) => response,
         Err(error) => Rejection::new(
