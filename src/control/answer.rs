@@ -28,7 +28,7 @@ const RATE_LIMIT_FIELDS: [(&str, HeaderName); 3] = [
     ("reset", HeaderName::from_static("ratelimit-reset")),
 ];
 
-/// A refusal on its way to [`frame`], which knows the request's id.
+/// A refusal on its way to `frame`, which knows the request's id.
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
