@@ -93,7 +93,7 @@ class Bench:
         for name in ("target", "caller"):
             made = call("POST", "/workspaces", ADMIN,
                         {"id": name, "name": name, "parent_id": "parent", "max_concurrent": 4096,
-                         "liveness": "assumed"})
+                         "liveness": "assumed", "url": f"http://127.0.0.1:{AGENT}/"})
             registration = {"id": name, "url": f"http://127.0.0.1:{AGENT}/", "agent_card": card}
             token = call("POST", "/registry/register", made["enrolment_token"], registration)["token"]
         return token

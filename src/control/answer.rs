@@ -29,7 +29,7 @@ const RATE_LIMIT_FIELDS: [(&str, HeaderName); 3] = [
     ("reset", HeaderName::from_static("ratelimit-reset")),
 ];
 
-/// A refusal on its way to [`frame`], which knows the request's id.
+/// A refusal on its way to `frame`, which knows the request's id.
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
@@ -101,7 +101,7 @@ async fn finish(method: Method, request: Request, next: Next) -> Response {
     if method.is_safe() {
         return next.run(request).await;
     }
-    // Not detached in practice: bounded by the store's clock and awaited here.
+    // How long it goes on alone is bounded by the clocks of the body and the stores.
     match tokio::spawn(next.run(request)).await {
         Ok(response) => response,
         Err(error) => Rejection::new(
