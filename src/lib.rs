@@ -32,6 +32,8 @@ pub mod hierarchy;
 pub mod directory;
 
 // The rooms, assembled.
+pub mod drain;
+
 pub mod gateway;
 
 // The data plane, then the control plane. Neither imports the other.

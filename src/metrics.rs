@@ -119,6 +119,10 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Registers every family in a registry of its own.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "a list: each family with its name, help and labels"
+    )]
     pub fn new() -> Self {
         let r = Registry::new();
         let exchanges = counters(

@@ -195,6 +195,8 @@ pub struct Rejection {
     pub retry_after: Option<u64>,
     /// The `Allow` field of a 405.
     pub allow: Option<&'static str>,
+    /// Response fields besides, such as the `RateLimit-*` ones.
+    pub fields: Vec<(&'static str, String)>,
     /// Further facts for `metadata` (`delivered`, `clock`, `limit`) and, on other routes, top level.
     pub facts: Vec<(&'static str, String)>,
     /// What the log should say besides: the chain of causes. Never sent.
@@ -209,6 +211,7 @@ impl Rejection {
             message: message.into(),
             retry_after: None,
             allow: None,
+            fields: Vec::new(),
             facts: Vec::new(),
             cause: None,
         }
@@ -225,6 +228,13 @@ impl Rejection {
     #[must_use]
     pub fn fact(mut self, name: &'static str, value: impl ToString) -> Self {
         self.facts.push((name, value.to_string()));
+        self
+    }
+
+    /// Adds one response field.
+    #[must_use]
+    pub fn field(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.fields.push((name, value.to_string()));
         self
     }
 
@@ -281,7 +291,12 @@ impl Rejection {
             body.insert("retry_after".into(), seconds.into());
         }
         for (name, value) in &self.facts {
-            body.insert((*name).into(), value.as_str().into());
+            // `"reregister":true` is what agents look for (contract §4.2).
+            let value = match value.as_str() {
+                "true" => Value::Bool(true),
+                text => text.into(),
+            };
+            body.insert((*name).into(), value);
         }
         Value::Object(body).to_string()
     }

@@ -1,1 +1,242 @@
-//! (to come)
+//! The process: Pingora services assembled, readiness, drain.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::num::NonZero;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora::listeners::ListenerConfig;
+use pingora::listeners::tls::TlsSettings;
+use pingora::protocols::l4::stream::L4BufferSettings;
+use pingora::server::configuration::ServerConf;
+use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
+use pingora::services::background::{BackgroundService, background_service};
+use pingora::services::listening::Service;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep};
+
+use crate::config::Config;
+use crate::config::load::Loaded;
+use crate::gateway::{Gateway, OpenError};
+use crate::metrics::Metrics;
+use crate::proxy::{Connections, Proxy};
+use crate::{admin, control};
+
+/// Read buffer of a caller's connection. Pingora's 64 KiB would be most of an idle connection.
+const READ_BUFFER: usize = 8 * 1024;
+
+/// Write buffer of a caller's connection: one Ethernet segment, Pingora's own choice.
+const WRITE_BUFFER: usize = 1460;
+
+/// How long streams get to write their last event once the drain is over.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Why the gateway cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// An address is taken or not ours.
+    #[error("cannot listen on {address} ({key}): {source}; is another gateway running?")]
+    Listen {
+        /// The configuration key.
+        key: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The certificate or the key cannot be used.
+    #[error("cannot use server.tls.cert and server.tls.key: {0}")]
+    Tls(String),
+    /// `forward.headers` names a field that may not be forwarded.
+    #[error("forward.headers: {0}")]
+    ForwardHeaders(String),
+    /// The rooms cannot be assembled.
+    #[error("cannot start: {0}")]
+    Open(#[from] OpenError),
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// Before anything is served: an address is taken, a store's address, a key or a certificate cannot
+/// be used.
+pub fn run(loaded: Loaded) -> Result<(), ServeError> {
+    let config = Arc::new(loaded.config);
+    let metrics = Arc::new(Metrics::new());
+    let gateway = Gateway::open(Arc::clone(&config), loaded.admin_token.as_ref(), metrics)?;
+    probe("server.listen", config.server.listen)?;
+    probe("admin.listen", config.admin.listen)?;
+    let threads = match config.server.threads {
+        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+        threads => threads,
+    };
+    let conf = ServerConf {
+        threads,
+        grace_period_seconds: Some(0),
+        graceful_shutdown_timeout_seconds: Some(0),
+        ..ServerConf::default()
+    };
+    let mut server = Server::new_with_opt_and_conf(None, conf);
+    server.bootstrap();
+
+    let proxy = Proxy::new(Arc::clone(&gateway), control::router(Arc::clone(&gateway)))
+        .map_err(ServeError::ForwardHeaders)?;
+    let connections = Connections::new(proxy, config.server.max_connections);
+    let mut public = Service::new("public".to_owned(), connections);
+    public.add_listener(listener(&config)?);
+    public.threads = Some(threads);
+
+    let mut rooms = background_service("rooms", Rooms(Arc::clone(&gateway)));
+    rooms.threads = Some(1);
+    let admin = background_service("admin", AdminListener(Arc::clone(&gateway)));
+    let rooms = server.add_service(rooms);
+    server.add_service(admin);
+    server.add_service(public).add_dependency(&rooms);
+
+    let address = config.server.listen;
+    tracing::info!(%address, admin = %config.admin.listen, threads, "a2a-gateway is starting");
+    server.run(RunArgs {
+        shutdown_signal: Box::new(Signals(Arc::clone(&gateway))),
+    });
+    tracing::info!("a2a-gateway has ended");
+    Ok(())
+}
+
+/// Pingora panics in a service when it cannot bind; an operator deserves a sentence.
+fn probe(key: &'static str, address: SocketAddr) -> Result<(), ServeError> {
+    TcpListener::bind(address)
+        .map(drop)
+        .map_err(|source| ServeError::Listen {
+            key,
+            address,
+            source,
+        })
+}
+
+fn listener(config: &Config) -> Result<ListenerConfig, ServeError> {
+    let listener = ListenerConfig::tcp(config.server.listen.to_string())
+        .l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER));
+    let (Some(cert), Some(key)) = (&config.server.tls.cert, &config.server.tls.key) else {
+        return Ok(listener);
+    };
+    let path = |p: &std::path::Path| {
+        p.to_str()
+            .map(str::to_owned)
+            .ok_or_else(|| ServeError::Tls("the path is not text".into()))
+    };
+    let mut settings = TlsSettings::intermediate(&path(cert)?, &path(key)?)
+        .map_err(|e| ServeError::Tls(e.to_string()))?;
+    settings.enable_h2();
+    Ok(listener.tls(settings))
+}
+
+/// What the rooms do besides answering: migrate, follow invalidations, sweep, flush.
+struct Rooms(Arc<Gateway>);
+
+#[async_trait]
+impl BackgroundService for Rooms {
+    async fn start_with_ready_notifier(
+        &self,
+        mut shutdown: ShutdownWatch,
+        ready: pingora::services::ServiceReadyNotifier,
+    ) {
+        // A store that is down does not keep the listener from opening: what needs it is refused.
+        let mut prepared = std::pin::pin!(self.0.prepare());
+        let wait = self.0.config.stores.timeout;
+        let first = tokio::time::timeout(wait, &mut prepared).await;
+        ready.notify_ready();
+        let work = async {
+            let admin_token = match first {
+                Ok(admin_token) => admin_token,
+                Err(_) => prepared.await,
+            };
+            if let Some(token) = admin_token {
+                announce(&token);
+            }
+            self.0.run().await;
+        };
+        tokio::select! {
+            () = work => {}
+            _ = shutdown.changed() => {}
+        }
+    }
+}
+
+/// Shows the first admin token, once. Not through the log: logs are kept.
+fn announce(token: &SecretString) {
+    let text = token.expose_secret();
+    let _ = writeln!(
+        std::io::stderr(),
+        "\nThis gateway had no admin token, so it made one. It is shown once and stored as a hash:\n\n  {text}\n"
+    );
+}
+
+/// `/metrics`, health, version.
+struct AdminListener(Arc<Gateway>);
+
+#[async_trait]
+impl BackgroundService for AdminListener {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        let address = self.0.config.admin.listen;
+        let listener = match tokio::net::TcpListener::bind(address).await {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!(%address, %error, "The admin listener cannot be opened");
+                return;
+            }
+        };
+        let router = admin::router(Arc::clone(&self.0));
+        let served = axum::serve(listener, router).with_graceful_shutdown(async move {
+            let _ = shutdown.changed().await;
+        });
+        if let Err(error) = served.await {
+            tracing::error!(%error, "The admin listener ended");
+        }
+    }
+}
+
+/// SIGTERM and SIGINT drain; a second signal ends at once.
+struct Signals(Arc<Gateway>);
+
+#[async_trait]
+impl ShutdownSignalWatch for Signals {
+    async fn recv(&self) -> ShutdownSignal {
+        let (Ok(mut terminate), Ok(mut interrupt)) = (
+            signal(SignalKind::terminate()),
+            signal(SignalKind::interrupt()),
+        ) else {
+            tracing::error!("cannot listen for signals; end the process with SIGKILL");
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tokio::select! {
+            () = drain(&self.0) => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        self.0.flush().await;
+        ShutdownSignal::FastShutdown
+    }
+}
+
+/// Waits until no exchange is open, at most `server.drain`; then streams say their last event.
+async fn drain(gateway: &Gateway) {
+    gateway.drain.begin();
+    let open = || gateway.metrics.open_exchanges.get();
+    tracing::info!(open = open(), "Draining");
+    let deadline = Instant::now() + gateway.config.server.drain;
+    while open() > 0 && Instant::now() < deadline {
+        sleep(Duration::from_millis(20)).await;
+    }
+    gateway.drain.cut();
+    let deadline = Instant::now() + LAST_WORDS;
+    while open() > 0 && Instant::now() < deadline {
+        sleep(Duration::from_millis(20)).await;
+    }
+}

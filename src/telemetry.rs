@@ -1,1 +1,222 @@
-//! (to come)
+//! What the process says about itself: log lines on standard error, and error chains in one line.
+//!
+//! Lines go through a bounded queue to a thread of their own, so a slow terminal or a full pipe
+//! never holds up an exchange; what does not fit is dropped and counted. Standard output belongs
+//! to the command line. Lines of crates that use `log` (Pingora, sqlx) come out here too.
+
+use std::error::Error;
+use std::fmt;
+use std::io::{self, IsTerminal as _};
+use std::sync::OnceLock;
+
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::config::{LogFormat, Telemetry};
+
+/// Lines that wait for the writer at most. An access line has about 400 bytes, hence 25 MiB.
+const LINES_WAITING_MAX: usize = 65_536;
+
+/// Crates that tell at `info` what matters only to their own authors, such as each step of a start,
+/// and at `error` what an operator cannot act on. Directives of the operator come after these and
+/// win over them.
+const QUIET: &str = "pingora=warn,pingora_core=warn,pingora_proxy=warn,pingora_pool=warn,\
+                     pingora_runtime=warn,sqlx=warn,hyper=warn,h2=warn,rustls=warn";
+
+/// Counts dropped lines. The log is the one thing that a process has only once.
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Keeps the log going. When it is dropped the waiting lines are written.
+#[must_use = "lines that wait are written when it is dropped"]
+pub struct LogGuard {
+    _writer: WorkerGuard,
+}
+
+/// The log cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// `telemetry.log` is not a filter.
+    #[error("telemetry.log is not a log filter")]
+    Filter(#[from] tracing_subscriber::filter::ParseError),
+    /// It was started before.
+    #[error("the log is started already")]
+    Started(#[from] tracing_subscriber::util::TryInitError),
+}
+
+/// Starts the log of this process on standard error.
+///
+/// # Errors
+/// [`LogError`] when the filter cannot be read, or a log is already started.
+pub fn start(settings: &Telemetry) -> Result<LogGuard, LogError> {
+    let (writer, guard) = NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(LINES_WAITING_MAX)
+        .thread_name("log")
+        .finish(io::stderr());
+    // A second start fails below, and must not replace the counter of the first.
+    let counter = writer.error_counter();
+    let terminal = io::stderr().is_terminal();
+    let human = match settings.log_format {
+        LogFormat::Auto => terminal,
+        LogFormat::Human => true,
+        LogFormat::Json => false,
+    };
+    let filter = filter(&settings.log)?;
+    if human {
+        people(writer, filter, terminal).try_init()?;
+    } else {
+        machines(writer, filter).try_init()?;
+    }
+    DROPPED.get_or_init(|| counter);
+    Ok(LogGuard { _writer: guard })
+}
+
+/// How many lines were dropped because the writer was behind.
+pub fn lines_dropped() -> u64 {
+    DROPPED
+        .get()
+        .map_or(0, |counter| counter.dropped_lines() as u64)
+}
+
+fn filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
+    EnvFilter::try_new(format!("{QUIET},{directives}"))
+}
+
+/// Lines for people: `2026-11-21T10:00:00Z  INFO access: POST … outcome=answered`.
+fn people<W>(writer: W, filter: EnvFilter, colors: bool) -> impl tracing::Subscriber + Send + Sync
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colors)
+        .with_writer(writer)
+        .finish()
+}
+
+/// One JSON object a line, its fields at top level so that they can be asked for by name.
+fn machines<W>(writer: W, filter: EnvFilter) -> impl tracing::Subscriber + Send + Sync
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_current_span(false)
+        .with_span_list(false)
+        .with_env_filter(filter)
+        .with_writer(writer)
+        .finish()
+}
+
+/// An error and its causes in one line: `cannot open the store: connection refused`.
+///
+/// A cause whose text the one above it already ends with is left out, since some crates repeat
+/// their source in their own text.
+pub struct Chain<'a>(pub &'a (dyn Error + 'a));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut said = self.0.to_string();
+        f.write_str(&said)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !said.ends_with(&text) {
+                write!(f, ": {text}")?;
+            }
+            said = text;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Lines {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    fn machine_lines(directives: &str, speak: impl FnOnce()) -> String {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = machines(move || writer.clone(), filter(directives).unwrap());
+        tracing::subscriber::with_default(subscriber, speak);
+        lines.text()
+    }
+
+    #[test]
+    fn a_json_line_has_its_fields_at_top_level() {
+        let text = machine_lines("info", || {
+            tracing::info!(target: "access", { exchange.id = "r-1" }, "answered");
+        });
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            [
+                &line["exchange.id"],
+                &line["message"],
+                &line["target"],
+                &line["level"]
+            ],
+            ["r-1", "answered", "access", "INFO"]
+        );
+    }
+
+    #[test]
+    fn pingora_is_quiet_until_it_is_asked_for() {
+        let speak = || {
+            tracing::info!(target: "pingora_core::server", "Server starting");
+            tracing::info!(target: "access", "answered");
+        };
+        let text = machine_lines("debug,access=off", speak);
+        assert!(text.is_empty(), "{text}");
+        let text = machine_lines("info,pingora_core=info", speak);
+        assert_eq!(text.lines().count(), 2, "{text}");
+    }
+
+    #[test]
+    fn a_chain_says_each_cause_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0}")]
+        struct Step(&'static str, #[source] Option<Box<Step>>);
+        let chain = |texts: [&'static str; 3]| {
+            let [a, b, c] = texts;
+            Step(a, Some(Box::new(Step(b, Some(Box::new(Step(c, None)))))))
+        };
+        let plain = chain(["cannot start", "cannot open the store", "refused"]);
+        assert_eq!(
+            Chain(&plain).to_string(),
+            "cannot start: cannot open the store: refused"
+        );
+        let wordy = chain(["cannot start: refused", "refused", "refused"]);
+        assert_eq!(Chain(&wordy).to_string(), "cannot start: refused");
+    }
+}

@@ -133,7 +133,7 @@ pub(super) fn rebuild(
         let raw = format!(r#""message":{{{}}}"#, message.join(","));
         params.add(Cow::Borrowed(b"message"), Cow::Owned(raw), None);
     }
-    params.into_metadata(loose, text)?;
+    params.place_in_metadata(loose, text)?;
     Ok(envelope(call, text, completion, &params))
 }
 
@@ -150,9 +150,12 @@ fn envelope(call: &Call, text: &str, completion: &Completion<'_>, params: &Membe
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":{method},"params":{{{params}}}}}"#)
 }
 
-/// The object at `open` and its members, with their names unescaped. The text was read before, so
+/// A member and its name, unescaped.
+pub(super) type Named<'t> = (Cow<'t, [u8]>, Member);
+
+/// The object at `open` and its members. The text was read before, so
 /// the walk can't fail.
-pub(super) fn members(text: &str, open: usize) -> (Object, Vec<(Cow<'_, [u8]>, Member)>) {
+pub(super) fn members(text: &str, open: usize) -> (Object, Vec<Named<'_>>) {
     let mut members = Vec::new();
     let object = Walker::from(text.as_bytes(), open).object(|walker, name| {
         let value = walker.value()?;
@@ -217,11 +220,7 @@ impl<'t> Members<'t> {
     }
 
     /// Adds `loose` to the member `metadata`, behind what is there.
-    fn into_metadata(
-        &mut self,
-        loose: Vec<(Cow<'t, [u8]>, Member)>,
-        text: &'t str,
-    ) -> Result<(), Refusal> {
+    fn place_in_metadata(&mut self, loose: Vec<Named<'t>>, text: &'t str) -> Result<(), Refusal> {
         if loose.is_empty() {
             return Ok(());
         }

@@ -1,8 +1,6 @@
 //! Parts of 0.1 and of hand-written clients, which say `type` where 0.2 and later say `kind`.
 
-use std::borrow::Cow;
-
-use super::bare::members;
+use super::bare::{Named, members};
 use super::edit::{Edits, Membership};
 use super::envelope::Refusal;
 use super::generation::Generation;
@@ -55,7 +53,7 @@ pub(super) fn complete(
 /// A part with a `type` that is a string, and no `kind`.
 struct Part<'t> {
     object: Object,
-    members: Vec<(Cow<'t, [u8]>, Member)>,
+    members: Vec<Named<'t>>,
     kind: Member,
 }
 

@@ -1,1 +1,150 @@
-//! (to come)
+//! The operator's listener: metrics, health, readiness, version. None of it is on the public one.
+//!
+//! It asks for no credential and tells nothing about a caller, a workspace or a secret. A page in
+//! the operator's browser cannot read it either: a `Host` that is a foreign name is refused, which
+//! is what DNS rebinding needs.
+
+mod host;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde_json::json;
+
+use crate::gateway::Gateway;
+use crate::ids::RequestId;
+use crate::rejection::{Reason, Rejection};
+
+/// Every route of the admin listener.
+pub fn router(gateway: Arc<Gateway>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/version", get(version))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(Arc::clone(&gateway), guard))
+        .with_state(gateway)
+}
+
+/// Prometheus text format, version 0.0.4.
+async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
+    let dropped = crate::telemetry::lines_dropped();
+    let dropped = i64::try_from(dropped).unwrap_or(i64::MAX);
+    gateway.metrics.log_lines_dropped.set(dropped);
+    let content_type = "text/plain; version=0.0.4; charset=utf-8";
+    (
+        [(header::CONTENT_TYPE, content_type)],
+        gateway.metrics.render(),
+    )
+        .into_response()
+}
+
+/// The process lives. Asks nobody, so that a store's outage does not get the gateway restarted.
+async fn healthz() -> Response {
+    json_answer(StatusCode::OK, &json!({"status": "ok"}))
+}
+
+/// Whether new exchanges should be sent here, part by part. Each store has its own clock.
+async fn readyz(State(gateway): State<Arc<Gateway>>) -> Response {
+    let (sql, shared) = tokio::join!(gateway.db.ping(), gateway.shared.ping());
+    let draining = gateway.draining();
+    let ready = sql.is_ok() && shared.is_ok() && !draining;
+    let word = |ok: bool| if ok { "ok" } else { "unavailable" };
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let parts = json!({
+        "status": if ready { "ready" } else { "not_ready" },
+        "sql": word(sql.is_ok()),
+        "shared": word(shared.is_ok()),
+        // A gateway without its keys does not start: that there is one says that they are loaded.
+        "keys": "ok",
+        "draining": draining,
+    });
+    json_answer(status, &parts)
+}
+
+/// What runs here. `commit` is set by builds that know it.
+async fn version() -> Response {
+    let body = json!({
+        "name": "a2a-gateway",
+        "version": env!("CARGO_PKG_VERSION"),
+        "commit": option_env!("A2A_GATEWAY_COMMIT"),
+    });
+    json_answer(StatusCode::OK, &body)
+}
+
+async fn not_found(headers: HeaderMap) -> Response {
+    let message = "this listener serves /metrics, /healthz, /readyz and /version; \
+                   workspaces and the registry are on the public listener";
+    reject(&Rejection::new(Reason::NotFound, message), &headers)
+}
+
+async fn method_not_allowed(headers: HeaderMap) -> Response {
+    let mut rejection = Rejection::new(
+        Reason::MethodNotAllowed,
+        "every route of the admin listener is read with GET",
+    );
+    rejection.allow = Some("GET, HEAD");
+    reject(&rejection, &headers)
+}
+
+/// Refuses foreign names in `Host` and names the exchange in every answer.
+async fn guard(State(gateway): State<Arc<Gateway>>, mut request: Request, next: Next) -> Response {
+    let field = request.headers().get("x-request-id");
+    let request_id = RequestId::from_caller(field.map(HeaderValue::as_bytes));
+    let named = HeaderValue::from_str(request_id.as_str()).ok();
+    if let Some(value) = &named {
+        request.headers_mut().insert("x-request-id", value.clone());
+    }
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .map(HeaderValue::as_bytes);
+    let mut response = if host::is_ours(host, &gateway.config) {
+        next.run(request).await
+    } else {
+        let message = "this Host is not one of the gateway's; add the name to server.hosts";
+        reject(
+            &Rejection::new(Reason::Misdirected, message),
+            request.headers(),
+        )
+    };
+    if let Some(value) = named {
+        response.headers_mut().insert("x-request-id", value);
+    }
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn json_answer(status: StatusCode, body: &serde_json::Value) -> Response {
+    let content_type = [(header::CONTENT_TYPE, "application/json")];
+    (status, content_type, body.to_string()).into_response()
+}
+
+/// A refusal in the shape of all routes that are not A2A.
+fn reject(rejection: &Rejection, headers: &HeaderMap) -> Response {
+    let field = headers.get("x-request-id").map(HeaderValue::as_bytes);
+    let body = rejection.plain_body(&RequestId::from_caller(field));
+    let status = StatusCode::from_u16(rejection.reason.status())
+        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let content_type = [(header::CONTENT_TYPE, "application/json")];
+    let mut response = (status, content_type, body).into_response();
+    if let Some(allow) = rejection.allow {
+        response
+            .headers_mut()
+            .insert(header::ALLOW, HeaderValue::from_static(allow));
+    }
+    response
+}

@@ -1,1 +1,153 @@
-//! (to come)
+//! The command line: what may be typed, and one file for each command.
+//!
+//! Standard output is for what a command was asked for; problems and the log go to standard error.
+//! Exit status: 0 done, 1 failed, 64 wrong arguments or configuration.
+
+mod agent;
+mod agents;
+mod check_config;
+mod client;
+mod demo;
+mod registration;
+mod send;
+mod serve;
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::telemetry::Chain;
+
+/// `EX_USAGE` of sysexits.h: arguments or configuration are wrong, and nothing was started.
+const USAGE: u8 = 64;
+
+const ABOUT: &str = "A gateway for agent-to-agent (A2A) messages: it knows who may message whom, \
+                     where each agent is, and passes answers and streams on.";
+
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway demo                              try it: a gateway, three agents, commands to paste
+  a2a-gateway                                   serve with defaults, data in ./data
+  a2a-gateway --config gateway.toml             serve with your settings
+  a2a-gateway --set server.listen=0.0.0.0:8080  change one setting
+  a2a-gateway check-config gateway.toml         what would be in force, and why
+  a2a-gateway send acme-pm 'hello' --token …    one message, from the command line
+
+Settings come from the built-in defaults, then --config, then the environment
+(A2A_GATEWAY__SERVER__LISTEN for server.listen), then --set; the later one wins.
+The operator's token is read from A2A_GATEWAY_ADMIN_TOKEN.";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "a2a-gateway",
+    version,
+    about = ABOUT,
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true
+)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: serve::Arguments,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the gateway (also without this word)
+    Serve(serve::Arguments),
+    /// Try it out: a gateway, three example agents and a page of commands to paste
+    Demo(demo::Arguments),
+    /// Check a configuration file and show every value in force and its source
+    CheckConfig(check_config::Arguments),
+    /// Send one message to a workspace and print the answer
+    Send(send::Arguments),
+    /// Run one example agent (echo, slow or flaky) as a process of its own
+    Agent(agent::Arguments),
+}
+
+/// Runs the command that `arguments` name; the first is the program itself.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match CommandLine::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(asked) => {
+            let wrong = asked.use_stderr();
+            // Nowhere is left to say that saying it failed.
+            let _ = asked.print();
+            return if wrong {
+                ExitCode::from(USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let command = arguments.command.unwrap_or(Command::Serve(arguments.serve));
+    match command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::CheckConfig(arguments) => check_config::run(arguments),
+        Command::Send(arguments) => send::run(&arguments),
+        Command::Agent(arguments) => agent::run(arguments),
+    }
+}
+
+/// Writes to standard output at once, for readers that wait for each line.
+fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Says on standard error what went wrong, with its causes.
+fn complain(error: &dyn std::error::Error) {
+    // Nowhere is left to say that saying it failed.
+    let _ = writeln!(io::stderr().lock(), "a2a-gateway: {}", Chain(error));
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn serve_is_what_runs_without_a_word() {
+        for typed in [
+            &[
+                "a2a-gateway",
+                "--config",
+                "a.toml",
+                "--set",
+                "a.b=c",
+                "--set",
+                "d.e=f",
+            ][..],
+            &[
+                "a2a-gateway",
+                "serve",
+                "--config",
+                "a.toml",
+                "--set",
+                "a.b=c",
+                "--set",
+                "d.e=f",
+            ],
+        ] {
+            let parsed = CommandLine::try_parse_from(typed).unwrap();
+            let serve = match parsed.command {
+                Some(Command::Serve(serve)) => serve,
+                None => parsed.serve,
+                Some(other) => panic!("{other:?}"),
+            };
+            assert_eq!(serve.set, ["a.b=c", "d.e=f"]);
+            assert_eq!(serve.config.unwrap().to_str(), Some("a.toml"));
+        }
+    }
+}

@@ -3,6 +3,8 @@
 //!
 //! Loading (layers, overrides, checks across keys) is in [`load`]; forms of values in [`value`].
 
+mod check;
+mod layer;
 pub mod load;
 pub mod value;
 

@@ -1,1 +1,61 @@
-//! (to come)
+//! CONTROL PLANE: what a message needs to be there first. HTTP shapes only; rooms decide and store.
+//!
+//! The data plane calls the router in process, with the request's [`RequestId`](crate::ids::RequestId)
+//! and [`ClientAddr`](crate::identity::ClientAddr) as extensions. Every refusal leaves through
+//! `answer`, every credential comes in through `extract`.
+
+mod answer;
+mod body;
+mod discovery;
+mod extract;
+mod registry;
+mod tokens;
+mod workspaces;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{MethodFilter, on};
+
+use crate::gateway::Gateway;
+
+macro_rules! routes {
+    ($($method:ident $path:literal => $handler:path,)*) => {
+        /// Every route of the control plane, by HTTP method and pattern. The router is made of it.
+        pub const ROUTES: &[(&str, &str)] = &[$((stringify!($method), $path)),*];
+
+        fn routes() -> Router<Arc<Gateway>> {
+            Router::new()$(.route($path, on(MethodFilter::$method, $handler)))*
+        }
+    };
+}
+
+routes! {
+    POST   "/workspaces"                        => workspaces::create,
+    GET    "/workspaces/{id}"                   => workspaces::read,
+
+    POST   "/registry/register"                 => registry::register,
+    POST   "/registry/heartbeat"                => registry::heartbeat,
+    GET    "/registry/discover/{id}"            => discovery::discover,
+
+    GET    "/workspaces/{id}/tokens"            => tokens::list,
+    POST   "/workspaces/{id}/tokens"            => tokens::issue,
+    DELETE "/workspaces/{id}/tokens/{token_id}" => tokens::revoke,
+    GET    "/orgs/{org}/tokens"                 => tokens::list_org,
+    POST   "/orgs/{org}/tokens"                 => tokens::issue_org,
+    DELETE "/orgs/{org}/tokens/{token_id}"      => tokens::revoke_org,
+    POST   "/canvas/tokens"                     => tokens::issue_canvas,
+}
+
+/// The control plane of `gateway`.
+pub fn router(gateway: Arc<Gateway>) -> Router {
+    routes()
+        .fallback(answer::unknown_path)
+        .method_not_allowed_fallback(answer::wrong_method)
+        .layer(from_fn_with_state(Arc::clone(&gateway), answer::frame))
+        .with_state(gateway)
+}
+
+#[cfg(test)]
+mod tests;

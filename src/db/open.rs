@@ -11,7 +11,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
+use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
 use crate::store::InvalidUrl;
 
@@ -141,14 +141,14 @@ impl Backend {
         if self == Self::Sqlite {
             return options;
         }
-        // Work that ran out of time leaves its answer on the wire. The pool itself would wait for it
-        // without a clock, and a dead network would so take every place in the pool for good.
-        options.after_release(move |connection, _| {
-            Box::pin(async move {
-                let alive = tokio::time::timeout(timeout, connection.ping()).await;
-                Ok(matches!(alive, Ok(Ok(()))))
-            })
-        })
+        // The pool's own probes have no clock: on a network that swallows packets they would keep
+        // every place in the pool until the kernel gives up, after a quarter of an hour. So an idle
+        // connection is probed shortly, leaving time to make a new one, and one whose work ran out
+        // of time may take as long again to get its answer off the wire.
+        options
+            .test_before_acquire(false)
+            .before_acquire(move |connection, _| Box::pin(is_alive(connection, timeout / 4)))
+            .after_release(move |connection, _| Box::pin(is_alive(connection, timeout)))
     }
 
     /// Settings of a session, as SQL.
@@ -169,6 +169,11 @@ impl Backend {
             ),
         }
     }
+}
+
+async fn is_alive(connection: &mut AnyConnection, limit: Duration) -> sqlx::Result<bool> {
+    let answer = tokio::time::timeout(limit, connection.ping()).await;
+    Ok(matches!(answer, Ok(Ok(()))))
 }
 
 fn invalid(problem: impl Into<String>) -> InvalidUrl {

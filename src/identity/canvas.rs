@@ -21,8 +21,8 @@ pub const CANVAS_TTL_DEFAULT: Duration = Duration::from_secs(3600);
 /// The longest that may be asked for.
 pub const CANVAS_TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Longest name of a user or an org, in bytes.
-const NAME_BYTES_MAX: usize = 256;
+/// Longest name of a user or an org, in characters.
+const NAME_CHARS_MAX: usize = 256;
 
 /// What the token says. Times are seconds since 1970.
 #[derive(Debug, Serialize, Deserialize)]
@@ -114,12 +114,14 @@ impl Identity {
 }
 
 fn check_name(member: &str, name: &str) -> Result<(), Rejection> {
-    let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
+    let fits = !name.trim().is_empty() && name.chars().count() <= NAME_CHARS_MAX;
     if fits && !name.chars().any(char::is_control) {
         return Ok(());
     }
     Err(Rejection::new(
         Reason::InvalidParams,
-        format!("`{member}` has 1 to {NAME_BYTES_MAX} bytes and no control characters"),
+        format!(
+            "`{member}` has 1 to {NAME_CHARS_MAX} characters, none of them a control character"
+        ),
     ))
 }

@@ -7,9 +7,11 @@
 mod authenticate;
 mod canvas;
 mod credential;
+mod issue;
 mod rate;
 mod token;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -45,6 +47,10 @@ const REFUSAL_TTL: Duration = Duration::from_secs(1);
 /// Uses waiting to be written down. Beyond it a use is forgotten; the next one is noted.
 const USES_MAX: usize = 1024;
 
+/// Where a request came from, by its connection or by what a trusted proxy says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAddr(pub std::net::IpAddr);
+
 /// Who a credential proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Principal {
@@ -77,6 +83,19 @@ impl Principal {
         match self {
             Self::Workspace { id } => Some(id),
             Self::Canvas { .. } | Self::Org { .. } | Self::Operator => None,
+        }
+    }
+}
+
+/// As records name a caller: a workspace by its id, others with their kind in front. `:` is in no
+/// workspace id, so none can pass for another.
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Workspace { id } => f.write_str(id.as_str()),
+            Self::Canvas { user, .. } => write!(f, "canvas:{user}"),
+            Self::Org { org } => write!(f, "org:{org}"),
+            Self::Operator => f.write_str("operator:"),
         }
     }
 }

@@ -7,18 +7,13 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use super::credential::{CredentialHash, Form, Fresh};
-use super::{Identity, Proof, now_ms};
-use crate::coherence::Invalidation;
+use super::now_ms;
 use crate::db::Db;
 use crate::ids::WorkspaceId;
-use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 
 /// Live tokens of one workspace, or of one org, at most (contract §8.2).
 pub const LIVE_TOKENS_MAX: i64 = 50;
-
-/// How long an enrolment token waits for its agent.
-const ENROLMENT_TTL_MS: i64 = 24 * 3600 * 1000;
 
 /// The row that the first starts of several replicas meet at. Not the form of a hash, so it is no
 /// token's.
@@ -108,7 +103,7 @@ pub(super) struct Found {
 }
 
 /// What became of a wish for a token.
-enum Issue {
+pub(super) enum Issue {
     Done,
     NoWorkspace,
     Full,
@@ -204,7 +199,7 @@ impl Tokens {
     }
 
     /// A token for `workspace`, if it has fewer than `live_max` live ones.
-    async fn issue_workspace(
+    pub(super) async fn issue_workspace(
         &self,
         workspace: &WorkspaceId,
         token: &IssuedToken,
@@ -236,7 +231,34 @@ impl Tokens {
         self.db.run("issue_token", work).await
     }
 
-    /// The live tokens of a workspace or an org, by the text that lists them.
+    pub(super) async fn count_workspace(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<i64, Unavailable> {
+        let query = sqlx::query_scalar(COUNT_WORKSPACE).bind(workspace.as_str());
+        let work = async { query.fetch_one(self.db.pool()).await };
+        self.db.run("count_tokens", work).await
+    }
+
+    pub(super) async fn list_workspace(
+        &self,
+        workspace: &WorkspaceId,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, Unavailable> {
+        self.list(LIST_WORKSPACE, workspace.as_str(), after, limit)
+            .await
+    }
+
+    pub(super) async fn list_org(
+        &self,
+        org: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, Unavailable> {
+        self.list(LIST_ORG, org, after, limit).await
+    }
+
     async fn list(
         &self,
         text: &'static str,
@@ -255,7 +277,25 @@ impl Tokens {
         self.db.run("list_tokens", work).await
     }
 
-    /// The hash of the token that is now revoked, by the text that does it.
+    /// The hash of the token that is now revoked.
+    pub(super) async fn revoke_workspace(
+        &self,
+        workspace: &WorkspaceId,
+        token_id: &str,
+    ) -> Result<Option<String>, Unavailable> {
+        self.revoke(REVOKE_WORKSPACE, workspace.as_str(), token_id)
+            .await
+    }
+
+    /// Likewise.
+    pub(super) async fn revoke_org(
+        &self,
+        org: &str,
+        token_id: &str,
+    ) -> Result<Option<String>, Unavailable> {
+        self.revoke(REVOKE_ORG, org, token_id).await
+    }
+
     async fn revoke(
         &self,
         text: &'static str,
@@ -269,208 +309,61 @@ impl Tokens {
         let work = async { query.fetch_optional(self.db.pool()).await };
         self.db.run("revoke_token", work).await
     }
-}
 
-impl Identity {
-    /// A new token of `workspace`.
-    ///
-    /// # Errors
-    /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `workspace_not_found` when it does not
-    /// exist or was removed.
-    pub async fn issue_workspace_token(
+    pub(super) async fn insert_enrolment(
         &self,
         workspace: &WorkspaceId,
-    ) -> Result<IssuedToken, Rejection> {
-        let issued = self.issue_below(workspace, LIVE_TOKENS_MAX).await?;
-        issued.ok_or_else(|| too_many("workspace"))
-    }
-
-    /// The first token of `workspace`, or `None` if it has a live one. Of several at the same moment
-    /// one gets it.
-    ///
-    /// # Errors
-    /// `workspace_not_found` when it does not exist or was removed.
-    pub async fn issue_first_workspace_token(
-        &self,
-        workspace: &WorkspaceId,
-    ) -> Result<Option<IssuedToken>, Rejection> {
-        self.issue_below(workspace, 1).await
-    }
-
-    async fn issue_below(
-        &self,
-        workspace: &WorkspaceId,
-        live_max: i64,
-    ) -> Result<Option<IssuedToken>, Rejection> {
-        let (token, hash) = fresh(Form::Workspace);
-        let issue = self
-            .tokens
-            .issue_workspace(workspace, &token, hash, live_max);
-        match issue.await? {
-            Issue::Done => Ok(Some(token)),
-            Issue::Full => Ok(None),
-            Issue::NoWorkspace => Err(Rejection::new(
-                Reason::WorkspaceNotFound,
-                "there is no such workspace, or it was removed; create it with POST /workspaces",
-            )),
-        }
-    }
-
-    /// How many live tokens `workspace` has.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn live_token_count(&self, workspace: &WorkspaceId) -> Result<u64, Unavailable> {
-        let query = sqlx::query_scalar(COUNT_WORKSPACE).bind(workspace.as_str());
-        let work = async { query.fetch_one(self.tokens.db.pool()).await };
-        let live: i64 = self.tokens.db.run("count_tokens", work).await?;
-        Ok(u64::try_from(live).unwrap_or(0))
-    }
-
-    /// Live tokens of `workspace` after the token id `after` (empty: from the first), oldest first.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn list_workspace_tokens(
-        &self,
-        workspace: &WorkspaceId,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<TokenRow>, Unavailable> {
-        self.tokens
-            .list(LIST_WORKSPACE, workspace.as_str(), after, limit)
-            .await
-    }
-
-    /// Ends a token of `workspace`, here at once and on every replica within a second. Repeating it
-    /// is harmless. `false`: the workspace never had such a token.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn revoke_workspace_token(
-        &self,
-        workspace: &WorkspaceId,
-        token_id: &str,
-    ) -> Result<bool, Unavailable> {
-        self.revoke(REVOKE_WORKSPACE, workspace.as_str(), token_id)
-            .await
-    }
-
-    /// A token for the one registration of `workspace`, good for 24 h.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn issue_enrolment(
-        &self,
-        workspace: &WorkspaceId,
-    ) -> Result<SecretString, Unavailable> {
-        let fresh = Fresh::new(Form::Enrolment);
-        let now = now_ms();
+        hash: CredentialHash,
+        created_at: i64,
+        expires_at: i64,
+    ) -> Result<(), Unavailable> {
         let query = sqlx::query(INSERT_ENROLMENT)
-            .bind(fresh.hash.to_hex())
+            .bind(hash.to_hex())
             .bind(workspace.as_str())
-            .bind(now)
-            .bind(now + ENROLMENT_TTL_MS);
-        let work = async { query.execute(self.tokens.db.pool()).await };
-        self.tokens.db.run("issue_enrolment", work).await?;
-        Ok(fresh.text)
+            .bind(created_at)
+            .bind(expires_at);
+        let work = async { query.execute(self.db.pool()).await };
+        self.db.run("issue_enrolment", work).await.map(|_| ())
     }
 
-    /// Uses up the enrolment token behind `proof`. Of several at the same moment one gets `true`.
-    /// A proof by another credential has nothing to use up and is `true`.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn redeem_enrolment(&self, proof: &Proof) -> Result<bool, Unavailable> {
-        let Some(hash) = proof.hash else {
-            return Ok(true);
-        };
-        let query = sqlx::query(REDEEM_ENROLMENT)
-            .bind(hash.to_hex())
-            .bind(now_ms());
-        let work = async { query.execute(self.tokens.db.pool()).await };
-        let done = self.tokens.db.run("redeem_enrolment", work).await?;
+    /// Whether this call used it up.
+    pub(super) async fn redeem(&self, hash: CredentialHash, now: i64) -> Result<bool, Unavailable> {
+        let query = sqlx::query(REDEEM_ENROLMENT).bind(hash.to_hex()).bind(now);
+        let work = async { query.execute(self.db.pool()).await };
+        let done = self.db.run("redeem_enrolment", work).await?;
         Ok(done.rows_affected() == 1)
     }
 
-    /// Gives an enrolment token back whose registration failed after it was redeemed.
-    ///
-    /// # Errors
-    /// When the store cannot be asked; an operator then has to issue a workspace token.
-    pub async fn restore_enrolment(&self, proof: &Proof) -> Result<(), Unavailable> {
-        let Some(hash) = proof.hash else {
-            return Ok(());
-        };
+    pub(super) async fn restore(&self, hash: CredentialHash) -> Result<(), Unavailable> {
         let query = sqlx::query(RESTORE_ENROLMENT).bind(hash.to_hex());
-        let work = async { query.execute(self.tokens.db.pool()).await };
-        let done = self.tokens.db.run("restore_enrolment", work).await;
-        done.map(|_| ())
+        let work = async { query.execute(self.db.pool()).await };
+        self.db.run("restore_enrolment", work).await.map(|_| ())
     }
 
-    /// A new token of `org`, with a note of what it is for.
-    ///
-    /// # Errors
-    /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already.
-    pub async fn issue_org_token(
+    /// Whether there was room for it.
+    pub(super) async fn issue_org(
         &self,
         org: &str,
         note: Option<&str>,
-    ) -> Result<IssuedToken, Rejection> {
-        let (token, hash) = fresh(Form::Org);
+        token: &IssuedToken,
+        hash: CredentialHash,
+    ) -> Result<bool, Unavailable> {
         let query = sqlx::query(INSERT_ORG)
-            .bind(token.token_id.clone())
+            .bind(token.token_id.as_str())
             .bind(org)
             .bind(hash.to_hex())
-            .bind(token.prefix.clone())
+            .bind(token.prefix.as_str())
             .bind(note)
             .bind(token.created_at)
             .bind(LIVE_TOKENS_MAX);
-        let work = async { query.execute(self.tokens.db.pool()).await };
-        let done = self.tokens.db.run("issue_org_token", work).await?;
-        if done.rows_affected() == 0 {
-            return Err(too_many("org"));
-        }
-        Ok(token)
-    }
-
-    /// Live tokens of `org` after the token id `after` (empty: from the first), oldest first.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn list_org_tokens(
-        &self,
-        org: &str,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<TokenRow>, Unavailable> {
-        self.tokens.list(LIST_ORG, org, after, limit).await
-    }
-
-    /// Ends a token of `org`, likewise.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn revoke_org_token(&self, org: &str, token_id: &str) -> Result<bool, Unavailable> {
-        self.revoke(REVOKE_ORG, org, token_id).await
-    }
-
-    async fn revoke(
-        &self,
-        text: &'static str,
-        owner: &str,
-        token_id: &str,
-    ) -> Result<bool, Unavailable> {
-        let Some(hash) = self.tokens.revoke(text, owner, token_id).await? else {
-            return Ok(false);
-        };
-        self.coherence
-            .invalidate(Invalidation::Credential(hash))
-            .await;
-        Ok(true)
+        let work = async { query.execute(self.db.pool()).await };
+        let done = self.db.run("issue_org_token", work).await?;
+        Ok(done.rows_affected() == 1)
     }
 }
 
-fn fresh(form: Form) -> (IssuedToken, CredentialHash) {
+/// A new token of `form`, on paper only.
+pub(super) fn fresh(form: Form) -> (IssuedToken, CredentialHash) {
     let fresh = Fresh::new(form);
     let token = IssuedToken {
         token: fresh.text,
@@ -479,14 +372,6 @@ fn fresh(form: Form) -> (IssuedToken, CredentialHash) {
         created_at: now_ms(),
     };
     (token, fresh.hash)
-}
-
-fn too_many(owner: &str) -> Rejection {
-    Rejection::new(
-        Reason::Conflict,
-        format!("the {owner} has {LIVE_TOKENS_MAX} live tokens; revoke one that is no longer used"),
-    )
-    .fact("limit", LIVE_TOKENS_MAX)
 }
 
 fn token_row(row: &AnyRow) -> Result<TokenRow, sqlx::Error> {

@@ -1,1 +1,424 @@
-//! (to come)
+//! The data plane, in the order a request meets it: [`hygiene`], [`origin`], [`route`], [`admit`],
+//! [`body`], [`relay`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
+//!
+//! The gateway is a Pingora `HttpServerApp`: it holds the session itself from head to end, since
+//! the phases of `ProxyHttp` can neither bound a body before forwarding it nor run a clock while an
+//! agent is silent (`ARCHITECTURE.md`, decisions).
+
+mod admit;
+mod body;
+mod bridge;
+mod connections;
+mod exchange;
+mod fields;
+mod hygiene;
+mod origin;
+mod reject;
+mod relay;
+mod route;
+mod stream;
+mod upstream;
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::{HeaderName, Method};
+use pingora::apps::{HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream};
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::v2::server::H2Options;
+use pingora::server::ShutdownWatch;
+use tokio::time::timeout;
+
+use self::admit::admit;
+use self::body::{CallShape, NoBody, prefers_stream};
+pub use self::connections::Connections;
+use self::exchange::Exchange;
+pub use self::fields::extra_fields;
+use self::fields::{Forwarded, request_head};
+use self::origin::{Origins, client_address};
+use self::reject::{Dialect, answer};
+use self::relay::{Clocks, Ended, Forward, relay};
+use self::route::{Route, route};
+use self::upstream::{Call, Upstream};
+use crate::directory::Destination;
+use crate::gateway::Gateway;
+use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
+use crate::rejection::{Reason, Rejection};
+
+/// How long a connection may wait for, and take over, its next request head. Covers keep-alive.
+const HEAD_WAIT: Duration = Duration::from_secs(75);
+
+/// How long the rest of a refused request is read, so that the refusal can be read by the caller.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Pooled connections to agents at most, over all of them.
+const POOL_SIZE: usize = 4096;
+
+/// The public listener's application.
+pub struct Proxy {
+    gateway: Arc<Gateway>,
+    control: axum::Router,
+    upstream: Upstream,
+    origins: Origins,
+    extra_fields: HashSet<HeaderName>,
+    exchanges: AtomicUsize,
+    server_options: HttpServerOptions,
+}
+
+impl Proxy {
+    /// The data plane in front of `gateway`; what is no A2A route goes to `control`.
+    ///
+    /// # Errors
+    /// When `forward.headers` names a field that may not be forwarded.
+    pub fn new(gateway: Arc<Gateway>, control: axum::Router) -> Result<Self, String> {
+        let config = &gateway.config;
+        let mut server_options = HttpServerOptions::default();
+        server_options.h2_idle_timeout = Some(HEAD_WAIT);
+        Ok(Self {
+            upstream: Upstream::new(config.timeouts.connect, config.upstream.idle, POOL_SIZE),
+            origins: Origins::new(config),
+            extra_fields: extra_fields(&config.forward.headers)?,
+            exchanges: AtomicUsize::new(0),
+            server_options,
+            control,
+            gateway,
+        })
+    }
+
+    /// Serves one request. `false`: the connection must be broken off.
+    async fn serve(self: &Arc<Self>, session: &mut ServerSession) -> bool {
+        let head = session.req_header();
+        let request_id =
+            RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
+        match route(head.uri.path()) {
+            Route::A2a(target) => self.a2a(session, request_id, target).await,
+            Route::BelowBase => self.below_base(session, request_id).await,
+            Route::Control => self.control(session, request_id).await,
+        }
+    }
+
+    /// What holds for every request, whatever its route.
+    fn preliminaries(&self, session: &ServerSession) -> Result<Slot<'_>, Rejection> {
+        hygiene::check(session)?;
+        self.origins.check(session.req_header())?;
+        if self.gateway.draining() {
+            return Err(Rejection::new(
+                Reason::ShuttingDown,
+                "this gateway is shutting down; connect again to reach another one",
+            )
+            .retry_after(Duration::from_secs(1)));
+        }
+        Slot::take(&self.exchanges, self.gateway.config.server.max_exchanges).ok_or_else(|| {
+            Rejection::new(
+                Reason::Overloaded,
+                "the gateway is at its limit of exchanges (server.max_exchanges)",
+            )
+            .retry_after(Duration::from_secs(1))
+        })
+    }
+
+    /// `/workspaces/{id}/a2a`: from admission to the record.
+    async fn a2a(
+        self: &Arc<Self>,
+        session: &mut ServerSession,
+        request_id: RequestId,
+        target: Result<WorkspaceId, InvalidWorkspaceId>,
+    ) -> bool {
+        if let Some(answered) = self.preflight(session, &request_id).await {
+            return answered;
+        }
+        let mut exchange = Exchange::begin(&self.gateway, request_id);
+        match self.exchange(session, &mut exchange, target).await {
+            Ended::Answered => {
+                exchange.answered();
+                true
+            }
+            Ended::CallerLeft => {
+                exchange.caller_left();
+                false
+            }
+            Ended::BrokenOff(rejection) => {
+                exchange.rejected(&rejection);
+                false
+            }
+            Ended::Refused(rejection) => {
+                self.note_failure(session, &rejection);
+                reject::refuse(session, &self.origins, &mut exchange, &rejection)
+                    .await
+                    .is_ok()
+            }
+        }
+    }
+
+    /// Admission, body, relay. Each step takes what the one before proved.
+    async fn exchange(
+        self: &Arc<Self>,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        target: Result<WorkspaceId, InvalidWorkspaceId>,
+    ) -> Ended {
+        let _slot = match self.preliminaries(session) {
+            Ok(slot) => slot,
+            Err(rejection) => return rejection.into(),
+        };
+        if session.req_header().method != Method::POST {
+            let mut rejection =
+                Rejection::new(Reason::MethodNotAllowed, "send A2A calls with POST");
+            rejection.allow = Some("POST, OPTIONS");
+            return rejection.into();
+        }
+        let client = self.client(session);
+        let admitted = match admit(
+            &self.gateway,
+            exchange,
+            session.req_header(),
+            client,
+            target,
+        )
+        .await
+        {
+            Ok(admitted) => admitted,
+            Err(rejection) => return rejection.into(),
+        };
+        let received = match body::read(&self.gateway, session).await {
+            Ok(received) => received,
+            Err(NoBody::Refused(rejection)) => return rejection.into(),
+            Err(NoBody::CallerLeft) => return Ended::CallerLeft,
+        };
+        let forward = match self.prepare(session, exchange, &admitted, received, client) {
+            Ok(forward) => forward,
+            Err(rejection) => return rejection.into(),
+        };
+        // The proof and the permit have done their work; a stream may last for half an hour.
+        drop(admitted);
+        relay(self, session, exchange, forward).await
+    }
+
+    /// Completes the call and writes it for the wire.
+    fn prepare(
+        &self,
+        session: &ServerSession,
+        exchange: &mut Exchange,
+        admitted: &admit::Admitted,
+        received: bytes::Bytes,
+        client: IpAddr,
+    ) -> Result<Forward, Rejection> {
+        let head = session.req_header();
+        let Destination::Agent(agent) = &admitted.destination else {
+            return Err(Rejection::new(
+                Reason::StoreUnavailable,
+                "the target polls for its messages, and this gateway has no inbox",
+            )
+            .retry_after(Duration::from_secs(15)));
+        };
+        let call = CallShape {
+            complete: agent.complete,
+            generation: agent.generation,
+            prefers_stream: prefers_stream(&head.headers),
+        };
+        let completed = body::complete(exchange, admitted, received, &call)?;
+        let forwarded = Forwarded {
+            head,
+            agent,
+            request_id: &exchange.request_id,
+            caller: admitted.permit.caller(),
+            client,
+            scheme: if self.gateway.config.server.tls.cert.is_some() {
+                "https"
+            } else {
+                "http"
+            },
+            version_1_0: completed.wrapped && agent.generation == crate::a2a::Generation::V1,
+            body_len: completed.body.len(),
+        };
+        let wire = request_head(&forwarded, &self.extra_fields);
+        Ok(Forward {
+            agent: Arc::clone(agent),
+            clocks: Clocks::new(self, exchange.started, admitted.timeout, agent),
+            completed: (!completed.done.is_empty()).then(|| completed.done.to_string()),
+            call: Call::new(wire, completed.body),
+        })
+    }
+
+    /// Below the base there is nothing yet but the base itself.
+    async fn below_base(
+        self: &Arc<Self>,
+        session: &mut ServerSession,
+        request_id: RequestId,
+    ) -> bool {
+        if let Some(answered) = self.preflight(session, &request_id).await {
+            return answered;
+        }
+        let rejection = self.preliminaries(session).err().unwrap_or_else(|| {
+            Rejection::new(
+                Reason::NotFound,
+                "no such A2A route; POST to /workspaces/{id}/a2a",
+            )
+        });
+        answer(
+            session,
+            &self.origins,
+            &request_id,
+            &rejection,
+            Dialect::Rpc(None),
+        )
+        .await
+        .is_ok()
+    }
+
+    /// Hands everything else to the control plane.
+    async fn control(self: &Arc<Self>, session: &mut ServerSession, request_id: RequestId) -> bool {
+        if let Some(answered) = self.preflight(session, &request_id).await {
+            return answered;
+        }
+        let _slot = match self.preliminaries(session) {
+            Ok(slot) => slot,
+            Err(rejection) => {
+                return answer(
+                    session,
+                    &self.origins,
+                    &request_id,
+                    &rejection,
+                    Dialect::Plain,
+                )
+                .await
+                .is_ok();
+            }
+        };
+        bridge::pass(self, session, &request_id).await.is_ok()
+    }
+
+    /// Answers a CORS preflight, before any credential is asked for.
+    async fn preflight(&self, session: &mut ServerSession, request_id: &RequestId) -> Option<bool> {
+        let mut head = self.origins.preflight(session.req_header())?;
+        self.origins.check(session.req_header()).ok()?;
+        self.origins
+            .expose(&session.req_header().headers, &mut head);
+        // A request id is visible ASCII, so the field can be built.
+        let _ = head.insert_header("x-request-id", request_id.as_str());
+        let written = session.write_response_header(Box::new(head)).await.is_ok();
+        Some(
+            written
+                && session
+                    .write_response_body(bytes::Bytes::new(), true)
+                    .await
+                    .is_ok(),
+        )
+    }
+
+    fn note_failure(&self, session: &ServerSession, rejection: &Rejection) {
+        if matches!(rejection.reason.status(), 401 | 403) {
+            self.gateway.rates.note_failure(self.client(session));
+        }
+    }
+
+    fn client(&self, session: &ServerSession) -> IpAddr {
+        let peer = session
+            .client_addr()
+            .and_then(|a| a.as_inet())
+            .map(std::net::SocketAddr::ip);
+        // Every listener of ours is TCP, so a peer without an address cannot be.
+        let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        client_address(
+            peer,
+            &session.req_header().headers,
+            &self.gateway.config.server.trusted_proxies,
+        )
+    }
+}
+
+/// One of `server.max_exchanges`. Dropping it frees the place.
+struct Slot<'a>(&'a AtomicUsize);
+
+impl<'a> Slot<'a> {
+    fn take(taken: &'a AtomicUsize, max: usize) -> Option<Self> {
+        let before = taken.fetch_add(1, Ordering::Relaxed);
+        let slot = Self(taken);
+        (before < max).then_some(slot)
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for Proxy {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut session: ServerSession,
+        _shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        match timeout(HEAD_WAIT, session.read_request()).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) | Err(_) => return None,
+            Ok(Err(error)) => {
+                refuse_unreadable(&mut session, &error).await;
+                return None;
+            }
+        }
+        let expects = session
+            .req_header()
+            .headers
+            .contains_key(http::header::EXPECT);
+        session.set_close_on_response_before_downstream_finish(expects);
+        session.set_total_drain_timeout(Some(DRAIN));
+        session.set_pipelining_enabled(true);
+        if self.gateway.draining() {
+            session.set_keepalive(None);
+        }
+        if !self.serve(&mut session).await {
+            session.shutdown().await;
+            return None;
+        }
+        drain(&mut session).await;
+        let settings = HttpPersistentSettings::for_session(&session);
+        let reusable = session.finish().await.ok().flatten()?;
+        Some(ReusedHttpStream::from_reusable_stream(reusable, settings))
+    }
+
+    fn server_options(&self) -> Option<&HttpServerOptions> {
+        Some(&self.server_options)
+    }
+
+    fn h2_options(&self) -> Option<H2Options> {
+        let mut options = H2Options::new();
+        options
+            .max_header_list_size(32 * 1024)
+            .max_concurrent_streams(100);
+        Some(options)
+    }
+}
+
+/// Reads what a refused request still sends, before the connection is closed: a close with unread
+/// bytes resets it, and the caller would never see the refusal.
+async fn drain(session: &mut ServerSession) {
+    if session.get_keepalive().is_none() && !session.is_body_done() {
+        let _ = timeout(DRAIN, session.drain_request_body()).await;
+    }
+}
+
+/// Answers a head that is no HTTP, in JSON like every refusal, and closes.
+async fn refuse_unreadable(session: &mut ServerSession, error: &pingora::Error) {
+    if *error.etype() != pingora::ErrorType::InvalidHTTPHeader {
+        return;
+    }
+    let rejection = Rejection::new(Reason::InvalidRequest, "the request head is not valid HTTP");
+    let request_id = RequestId::random();
+    let Ok(head) = reject::head_of(&rejection, &request_id) else {
+        return;
+    };
+    let body = bytes::Bytes::from(rejection.plain_body(&request_id));
+    let write = async {
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(body, true).await
+    };
+    let _ = timeout(DRAIN, write).await;
+    session.shutdown().await;
+}

@@ -1,4 +1,13 @@
-//! What the cases stand on.
+//! What the cases share: the real binary, real stores, agents and clients that show raw bytes.
 
+#![allow(dead_code, reason = "each file of cases uses another part")]
+
+pub(crate) mod agent;
+pub(crate) mod client;
+pub(crate) mod gateway;
 pub(crate) mod relay;
 pub(crate) mod servers;
+
+pub(crate) use self::agent::{Agent, LAST_CHUNK, SSE_HEAD, Step, chunk, ok_json};
+pub(crate) use self::client::{Answer, Connection, Request};
+pub(crate) use self::gateway::{ADMIN, Builder, CALL, Gateway, Pair, Seat, card, card_1_0};

@@ -2,9 +2,10 @@
 //! server that already runs, and they end with the test process however that ends: each is held by a
 //! shell that reads from a pipe of ours, and cleans up when the pipe closes.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,15 +17,17 @@ use super::relay::Relay;
 /// How long a server may take to answer for the first time, on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// Runs "$@", tells its id, and ends it when standard input ends. The folder goes too, unless the
-/// last word was `keep`.
+/// PostgreSQL ends at once on QUIT, which shells make others ignore; Redis ends on TERM. Runs "$@", tells its id, and ends it when standard input ends. The folder goes too, unless the
+/// last word was `keep`. A group of its own, so that what ends the tests does not end the shell first.
 const KEEPER: &str = r#"
+trap '' HUP INT TERM
 folder=$1; shift
 "$@" >>"$folder/log" 2>&1 </dev/null &
 server=$!
 echo $server
 read -r word
 kill -QUIT $server 2>/dev/null
+kill -TERM $server 2>/dev/null
 kill -CONT $server 2>/dev/null
 wait $server
 [ "$word" = keep ] || rm -rf -- "$folder"
@@ -240,6 +243,7 @@ impl Server {
             log = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
             server.end("keep\n");
         }
+        let _ = std::fs::remove_dir_all(&folder);
         panic!("{name} does not start: {log}");
     }
 
@@ -320,6 +324,7 @@ impl Running {
             .args(command)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .process_group(0)
             .spawn()
             .unwrap();
         let mut line = String::new();
@@ -346,9 +351,13 @@ fn answers(address: SocketAddr, postgres: bool) -> bool {
         return false;
     };
     let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
-    // A TLS server closes on this, which is an answer too.
     let mut answer = [0; 5];
-    stream.write_all(b"PING\r\n").is_ok() && stream.read(&mut answer).is_ok()
+    let written = stream.write_all(b"PING\r\n");
+    match written.and_then(|()| stream.read(&mut answer)) {
+        Ok(_) => true,
+        // What a TLS server makes of this is an answer too.
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
 }
 
 fn redis_arguments(folder: &Path) -> Vec<String> {

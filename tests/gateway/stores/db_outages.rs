@@ -124,6 +124,26 @@ async fn dead_connections_are_left_behind_although_nobody_closes_them() {
 }
 
 #[tokio::test]
+async fn idle_connections_that_died_unnoticed_fail_nothing() {
+    let postgres = Postgres::start();
+    let (relay, url) = postgres.relayed();
+    let db = open_db(&url);
+    db.migrate().await.unwrap();
+    let sleepers = (0..4).map(|_| {
+        let db = db.clone();
+        tokio::spawn(async move { sleep(&db, 0.1).await })
+    });
+    for sleeper in sleepers.collect::<Vec<_>>() {
+        sleeper.await.unwrap().unwrap();
+    }
+    relay.strand();
+    db.ping().await.unwrap();
+    postgres.kill();
+    postgres.restart();
+    db.ping().await.unwrap();
+}
+
+#[tokio::test]
 async fn an_unreachable_database_is_used_again_when_the_network_mends() {
     let (relay, url) = servers::postgres().relayed();
     let db = open_db(&url);

@@ -46,3 +46,26 @@ async fn next(subscription: &mut Subscription) -> Notice {
 fn message(text: &str) -> Notice {
     Notice::Message(text.to_owned())
 }
+
+#[tokio::test]
+async fn every_operation_is_counted() {
+    let metrics = Arc::new(Metrics::new());
+    let shared = Shared::open(&settings("", "memory"), metrics.clone()).unwrap();
+    let minute = Duration::from_secs(60);
+    shared.set("a", "1", None).await.unwrap();
+    shared.get("a").await.unwrap();
+    shared.get_many(&["a"]).await.unwrap();
+    shared.get_with_ttl("a").await.unwrap();
+    shared.set_if_absent("a", "1", minute).await.unwrap();
+    shared.increment("a", minute).await.unwrap();
+    shared.delete(&["a"]).await.unwrap();
+    shared.publish("a", "1").await.unwrap();
+    shared.ping().await.unwrap();
+    assert_eq!(metrics.store_operations(), 9);
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}/a.db", folder.path().display());
+    let db = Db::open(&settings(&url, "memory"), metrics.clone()).unwrap();
+    db.migrate().await.unwrap();
+    db.ping().await.unwrap();
+    assert_eq!(metrics.store_operations(), 11);
+}

@@ -1,0 +1,83 @@
+//! Authentication as the hot path sees it: a good credential from the warm cache, a wrong one from
+//! the small cache beside it, and what a signed token costs when it is seen for the first time.
+
+#![expect(missing_docs, reason = "criterion_group! makes a function without")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2a_gateway::config::Config;
+use a2a_gateway::gateway::Gateway;
+use a2a_gateway::metrics::Metrics;
+use criterion::{Criterion, criterion_group, criterion_main};
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+
+const WHY: &str = "the bench builds its own stores in a fresh folder";
+
+#[derive(Deserialize, Serialize)]
+struct Claims {
+    iss: String,
+    aud: String,
+    exp: u64,
+}
+
+fn token(c: &mut Criterion) {
+    let runtime = Runtime::new().expect(WHY);
+    let folder = tempfile::tempdir().expect(WHY);
+    let mut config: Config = toml::from_str(include_str!("../config/default.toml")).expect(WHY);
+    config.stores.sql = format!("sqlite:{}", folder.path().join("gw.db").display()).into();
+    config.keys.dir = folder.path().join("keys");
+    let metrics = Arc::new(Metrics::new());
+    let gateway = Gateway::open(Arc::new(config), None, metrics).expect(WHY);
+    let admin = runtime.block_on(gateway.prepare()).expect(WHY);
+    let identity = &gateway.identity;
+    let (canvas, _) = identity
+        .issue_canvas_token("ada", Some("acme"), None, Duration::from_secs(3600))
+        .expect(WHY);
+
+    let opaque = format!("Bearer {}", admin.expose_secret());
+    c.bench_function("token/opaque, warm", |b| {
+        b.to_async(&runtime).iter(async || {
+            let proof = identity.authenticate(Some(black_box(opaque.as_bytes())));
+            proof.await.expect(WHY)
+        });
+    });
+    let signed = format!("Bearer {canvas}");
+    c.bench_function("token/signed, warm", |b| {
+        b.to_async(&runtime).iter(async || {
+            let proof = identity.authenticate(Some(black_box(signed.as_bytes())));
+            proof.await.expect(WHY)
+        });
+    });
+    let wrong = format!("Bearer a2aw_{}", "x".repeat(43));
+    c.bench_function("token/unknown", |b| {
+        b.to_async(&runtime).iter(async || {
+            identity
+                .authenticate(Some(black_box(wrong.as_bytes())))
+                .await
+        });
+    });
+    let claims = Claims {
+        iss: "http://gw".into(),
+        aud: "http://gw".into(),
+        exp: 4_102_444_800,
+    };
+    let fresh = gateway.keys.sign("bench+jwt", &claims).expect(WHY);
+    c.bench_function("token/signature", |b| {
+        b.iter(|| {
+            let keys = &gateway.keys;
+            keys.verify::<Claims>(black_box(&fresh), "bench+jwt", "http://gw", "http://gw")
+        });
+    });
+    let proof = runtime.block_on(identity.authenticate(Some(opaque.as_bytes())));
+    let proof = proof.expect(WHY);
+    c.bench_function("token/rate", |b| {
+        b.iter(|| gateway.rates.admit(black_box(&proof)).is_ok());
+    });
+}
+
+criterion_group!(benches, token);
+criterion_main!(benches);

@@ -1,0 +1,36 @@
+# Sourced by the scripts: installs missing Debian packages, or says how.
+
+# install_packages NAME…: as root or by sudo; otherwise prints the command and stops.
+install_packages() {
+  if ! command -v apt-get >/dev/null 2>&1; then
+    echo "Missing: $*. This script installs with apt-get, which is not here; install them yourself." >&2
+    exit 1
+  fi
+  local sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! sudo -n true 2>/dev/null; then
+      echo "Missing: $*. Run this, then start the script again:" >&2
+      echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends $*" >&2
+      exit 1
+    fi
+    sudo=(sudo)
+  fi
+  echo "Installing $* …" >&2
+  "${sudo[@]}" apt-get update -qq
+  # A server package must not start a server here: the tests start their own.
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+    apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# need COMMAND:PACKAGE…: installs the packages whose command is missing.
+need() {
+  local missing=() pair
+  for pair in "$@"; do
+    command -v "${pair%%:*}" >/dev/null 2>&1 || missing+=("${pair##*:}")
+  done
+  [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+  if ! command -v cargo >/dev/null 2>&1; then
+    echo "Rust is missing: install it with rustup, then start the script again." >&2
+    exit 1
+  fi
+}

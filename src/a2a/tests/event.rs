@@ -1,0 +1,299 @@
+//! Events: where they end, and which is the last.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use crate::a2a::event::{Framing, Passed, Splitter, final_event};
+
+/// Pushes `chunks` and tells what each let through.
+fn push_all(chunks: &[&str]) -> (Vec<String>, Splitter) {
+    let mut splitter = Splitter::new();
+    let passed = chunks.iter().map(|chunk| {
+        let passed = splitter.push(Bytes::copy_from_slice(chunk.as_bytes()));
+        String::from_utf8(passed.bytes.to_vec()).unwrap()
+    });
+    (passed.collect(), splitter)
+}
+
+#[test]
+fn only_whole_events_pass() {
+    for (chunks, passed) in [
+        (&["data: 1\n\n"][..], &["data: 1\n\n"][..]),
+        (&["data: 1\n", "\n"], &["", "data: 1\n\n"]),
+        (
+            &["data: 1\n\ndat", "a: 2\n\n"],
+            &["data: 1\n\n", "data: 2\n\n"],
+        ),
+        (&["data: 1\r\n\r\n"], &["data: 1\r\n\r\n"]),
+        // The second half of a CRLF does not come behind a comment of ours.
+        (&["data: 1\r\n\r", "\ndata"], &["", "data: 1\r\n\r\n"]),
+        (&["data: 1\r", "\n\r", "\n"], &["", "", "data: 1\r\n\r\n"]),
+        (&["data: 1\r\r"], &["data: 1\r\r"]),
+        (
+            &["data: 1\r", "\rdata: 2\r\r"],
+            &["", "data: 1\r\rdata: 2\r\r"],
+        ),
+        (&["data: 1\n\r", "data: 2"], &["", "data: 1\n\r"]),
+        (&["data: 1\r\n\n"], &["data: 1\r\n\n"]),
+        (&["data: 1\n\r\n"], &["data: 1\n\r\n"]),
+        (&["data: 1\r\r", "\n"], &["data: 1\r\r", "\n"]),
+        (
+            &[": ping\n\n", ": pi", "ng\n\n"],
+            &[": ping\n\n", "", ": ping\n\n"],
+        ),
+        (&["\n", "\r\n"], &["\n", "\r\n"]),
+        (&["", "data: 1\n", "", "\n"], &["", "", "", "data: 1\n\n"]),
+        (
+            &["event: x\nid: 7\ndata: 1\ndata: 2\n\n:c"],
+            &["event: x\nid: 7\ndata: 1\ndata: 2\n\n"],
+        ),
+    ] {
+        assert_eq!(push_all(chunks).0, passed, "{chunks:?}");
+    }
+}
+
+#[test]
+fn a_chunk_of_whole_events_is_not_copied() {
+    let chunk = Bytes::from_static(b"data: 1\n\n: ping\n\ndata: 2\n\n");
+    let mut splitter = Splitter::new();
+    let passed = splitter.push(chunk.clone());
+    assert_eq!(passed.bytes.as_ptr(), chunk.as_ptr());
+    assert_eq!((passed.bytes.len(), passed.events), (chunk.len(), 2));
+    assert!(splitter.at_boundary());
+    let passed = splitter.push(Bytes::from_static(b"data: 3\n\ndata:"));
+    assert_eq!((&*passed.bytes, passed.events), (&b"data: 3\n\n"[..], 1));
+    assert_eq!((splitter.pending_len(), splitter.at_boundary()), (5, false));
+    assert_eq!(splitter.take_rest(), "data:");
+}
+
+#[test]
+fn only_blocks_with_data_are_events() {
+    for (block, events) in [
+        ("data: x\n\n", 1),
+        ("data\n\n", 1),
+        ("data:\n\n", 1),
+        ("event: x\ndata:y\n\n", 1),
+        ("\u{feff}data: x\n\n", 1),
+        ("event: x\r\ndata: y\r\n\r\n", 1),
+        (": ping\n\n", 0),
+        ("event: x\nid: 1\nretry: 5\n\n", 0),
+        ("database: x\n\n", 0),
+        (" data: x\n\n", 0),
+        ("\n\n\n", 0),
+    ] {
+        let passed = Splitter::new().push(Bytes::from_static(block.as_bytes()));
+        assert_eq!(passed.events, events, "{block:?}");
+    }
+}
+
+#[test]
+fn the_framing_is_the_agents() {
+    for (chunk, framing) in [
+        ("", Framing::Lf),
+        ("data: 1\n\n", Framing::Lf),
+        ("data: 1\r\n\r\n", Framing::CrLf),
+        ("data: 1\r\r", Framing::Lf),
+        ("data: 1\r\n", Framing::CrLf),
+    ] {
+        let (_, splitter) = push_all(&[chunk]);
+        assert_eq!(splitter.framing(), framing, "{chunk:?}");
+    }
+    assert_eq!(final_event("{}", Framing::Lf), "data: {}\n\n");
+    assert_eq!(final_event("{}", Framing::CrLf), "data: {}\r\n\r\n");
+    for framing in [Framing::Lf, Framing::CrLf] {
+        let passed = Splitter::new().push(Bytes::from(framing.keepalive()));
+        assert_eq!(
+            (&*passed.bytes, passed.events),
+            (framing.keepalive().as_bytes(), 0)
+        );
+    }
+}
+
+fn was_final(stream: &str) -> bool {
+    Splitter::new()
+        .push(Bytes::copy_from_slice(stream.as_bytes()))
+        .last_was_final
+}
+
+#[test]
+fn the_last_event_says_so() {
+    let response =
+        |result: &str| format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{result}}}\n\n");
+    for result in [
+        r#"{"kind":"status-update","final":true,"status":{"state":"input-required"}}"#,
+        r#"{ "status" : { "state" : "completed" } , "final" : false , "kind" : "status-update" }"#,
+        r#"{"kind":"task","id":"t","status":{"state":"canceled","timestamp":"x"},"history":[{"kind":"message"}]}"#,
+        r#"{"k\u0069nd":"task","status":{"state":"reject\u0065d"}}"#,
+        r#"{"id":"t","status":{"state":"failed"}}"#,
+        r#"{"final":true}"#,
+        r#"{"statusUpdate":{"taskId":"t","status":{"state":"TASK_STATE_COMPLETED"}}}"#,
+        r#"{"task":{"id":"t","status":{"state":"TASK_STATE_CANCELLED"},"artifacts":[]}}"#,
+    ] {
+        assert!(was_final(&response(result)), "{result}");
+        assert!(
+            was_final(&format!("data: {result}\n\n")),
+            "over REST: {result}"
+        );
+        let framed = response(result).replace('\n', "\r\n");
+        assert!(
+            was_final(&format!("id: 7\r\nevent: message\r\n{framed}")),
+            "{result}"
+        );
+    }
+    assert!(was_final(
+        "data: {\"result\":\ndata: {\"final\":\ndata: true}}\n\n"
+    ));
+}
+
+#[test]
+fn other_events_do_not() {
+    for json in [
+        r#"{"result":{"kind":"status-update","final":false,"status":{"state":"working"}}}"#,
+        r#"{"result":{"kind":"status-update","final":"true","status":{"state":"submitted"}}}"#,
+        r#"{"result":{"kind":"artifact-update","final":true,"lastChunk":true}}"#,
+        r#"{"result":{"kind":"artifact-update","artifact":{"parts":[{"kind":"text","text":"\"final\":true"}]}}}"#,
+        r#"{"result":{"kind":"artifact-update","artifact":{"parts":[{"kind":"data","data":{"final":true,"status":{"state":"completed"}}}]}}}"#,
+        r#"{"result":{"kind":"message","metadata":{"final":true},"status":{"state":"completed"}}}"#,
+        r#"{"result":{"kind":"task","status":{"state":"input-required"}}}"#,
+        r#"{"result":{"task":{"status":{"state":"TASK_STATE_INPUT_REQUIRED"}}}}"#,
+        r#"{"result":{"statusUpdate":{"status":{"message":{"state":"completed"}}}}}"#,
+        r#"{"result":{"artifactUpdate":{"final":true,"status":{"state":"TASK_STATE_COMPLETED"}}}}"#,
+        r#"{"result":[{"final":true}]}"#,
+        r#"{"params":{"final":true}}"#,
+        r#"{"run_id":"r","progress":100,"message":"completed"}"#,
+        r#"{"error":{"code":-32603,"message":"x"}}"#,
+        r#""final":true"#,
+        "true",
+        "",
+    ] {
+        assert!(!was_final(&format!("data: {json}\n\n")), "{json}");
+    }
+    assert!(!was_final(": \"final\":true\n\n"));
+    assert!(!was_final("event: {\"final\":true}\n\n"));
+}
+
+#[test]
+fn the_last_event_stays_the_last_behind_comments() {
+    let last = "data: {\"result\":{\"final\":true}}\n\n";
+    let mut splitter = Splitter::new();
+    let mut push = |text: &str| {
+        splitter
+            .push(Bytes::copy_from_slice(text.as_bytes()))
+            .last_was_final
+    };
+    assert!(!push("data: {}\n\n"));
+    assert!(push(last));
+    assert!(push(": ping\n\n"));
+    assert!(push(""));
+    assert!(push("data: {"), "half an event changes nothing");
+    assert!(!push("}\n\n"));
+    assert!(push(&format!("data: {{}}\n\n{last}: ping\n\n")));
+    assert!(!push(&format!("{last}data: {{}}\n\n")));
+}
+
+#[test]
+fn a_long_event_is_scanned_once_and_searched_in_part() {
+    let text = "x".repeat(9 << 20);
+    let early = format!("data: {{\"result\":{{\"final\":true,\"text\":\"{text}\"}}}}\n\n");
+    let late = format!("data: {{\"result\":{{\"text\":\"{text}\",\"final\":true}}}}\n\n");
+    let multi = format!(
+        "data: {{\"result\":{{\"final\":true,\n{}\n",
+        "data: \"x\",\n".repeat(1 << 18)
+    );
+    for (stream, last_was_final) in [(early, true), (late, false), (multi, true)] {
+        let mut splitter = Splitter::new();
+        let (mut last, mut events) = (Passed::default(), 0);
+        let stream = Bytes::from(stream);
+        for at in (0..stream.len()).step_by(8 << 10) {
+            last = splitter.push(stream.slice(at..stream.len().min(at + (8 << 10))));
+            events += last.events;
+        }
+        assert_eq!((events, last.last_was_final), (1, last_was_final));
+        assert_eq!(last.bytes, stream);
+    }
+}
+
+/// Events that are whole in `stream`, and what is left behind the last blank line: the standard's
+/// own words, on the whole text at once.
+fn reference(stream: &str) -> (u32, usize) {
+    let (mut events, mut has_data, mut at, mut rest) = (0, false, 0, 0);
+    while let Some(len) = stream[at..].find(['\r', '\n']) {
+        let line = &stream[at..at + len];
+        at += len
+            + if stream[at + len..].starts_with("\r\n") {
+                2
+            } else {
+                1
+            };
+        if line.is_empty() {
+            events += u32::from(std::mem::take(&mut has_data));
+            rest = at;
+        }
+        has_data |= line == "data" || line.starts_with("data:");
+    }
+    (events, stream.len() - rest)
+}
+
+fn streams() -> impl Strategy<Value = String> {
+    let line = prop_oneof![
+        4 => Just(""),
+        3 => Just("data: {\"result\":{\"final\":true}}"),
+        3 => Just("data: {}"),
+        1 => Just(": ping"),
+        1 => Just("event: x"),
+        1 => Just("data"),
+    ];
+    let mixed = prop::sample::select(vec!["\n", "\r\n", "\r"]);
+    let ends = prop_oneof![
+        Just(vec!["\n"; 24]),
+        Just(vec!["\r\n"; 24]),
+        Just(vec!["\r"; 24]),
+        prop::collection::vec(mixed, 24),
+    ];
+    (prop::collection::vec(line, 0..24), ends)
+        .prop_map(|(lines, ends)| lines.iter().zip(ends).flat_map(|(l, e)| [*l, e]).collect())
+}
+
+proptest! {
+    #[test]
+    fn chunks_make_no_difference(
+        stream in streams(),
+        cuts in prop::collection::vec(0_usize..400, 0..40),
+    ) {
+        let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(stream.len())).collect();
+        cuts.extend([0, stream.len()]);
+        cuts.sort_unstable();
+        let mut splitter = Splitter::new();
+        let (mut out, mut events, mut last) = (String::new(), 0, false);
+        for cut in cuts.windows(2) {
+            let chunk = Bytes::copy_from_slice(&stream.as_bytes()[cut[0]..cut[1]]);
+            let passed = splitter.push(chunk);
+            out.push_str(std::str::from_utf8(&passed.bytes).unwrap());
+            events += passed.events;
+            last = passed.last_was_final;
+            prop_assert_eq!(reference(&out), (events, 0), "{:?} passed", out);
+            prop_assert_eq!(out.len() + splitter.pending_len(), cut[1]);
+        }
+        let whole = Splitter::new().push(Bytes::copy_from_slice(stream.as_bytes()));
+        prop_assert_eq!((events, last), (whole.events, whole.last_was_final));
+        let rest = splitter.take_rest();
+        // A blank line that is a `\r` behind `\n` waits for its `\n`.
+        let awaits = rest.ends_with(b"\n\r");
+        if !awaits {
+            prop_assert_eq!(reference(&stream), (events, rest.len()));
+        }
+        out.push_str(std::str::from_utf8(&rest).unwrap());
+        prop_assert_eq!(out, stream);
+    }
+
+    #[test]
+    fn any_bytes_pass(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..16)) {
+        let mut splitter = Splitter::new();
+        let mut out = Vec::new();
+        for chunk in &chunks {
+            out.extend_from_slice(&splitter.push(Bytes::copy_from_slice(chunk)).bytes);
+        }
+        out.extend_from_slice(&splitter.take_rest());
+        prop_assert_eq!(out, chunks.concat());
+    }
+}

@@ -1,0 +1,87 @@
+//! Which `Host` the admin listener answers to.
+
+use std::net::IpAddr;
+
+use http::uri::Authority;
+
+use crate::config::Config;
+
+/// Whether `host` can have been typed by somebody who meant this listener.
+///
+/// An address always can: a page that rebinds DNS still sends the name of its own domain. A name
+/// must be a loopback one, in `server.hosts`, or the host of `server.public_url`. No `Host` at all
+/// is HTTP/1.0, which no browser speaks and some health checks do.
+pub(super) fn is_ours(host: Option<&[u8]>, config: &Config) -> bool {
+    let Some(host) = host else {
+        return true;
+    };
+    // Userinfo is part of an authority in a URL, and never of a Host.
+    let authority = Authority::try_from(host).ok();
+    let Some(authority) = authority.filter(|_| !host.contains(&b'@')) else {
+        return false;
+    };
+    let name = authority.host();
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    let same = |other: &str| other.eq_ignore_ascii_case(name);
+    let loopback = {
+        let lower = name.to_ascii_lowercase();
+        lower == "localhost" || lower.ends_with(".localhost")
+    };
+    let server = &config.server;
+    address.parse::<IpAddr>().is_ok()
+        || loopback
+        || server
+            .hosts
+            .iter()
+            .filter_map(|own| own.parse::<Authority>().ok())
+            .any(|own| same(own.host()))
+        || server
+            .public_url
+            .as_ref()
+            .and_then(url::Url::host_str)
+            .is_some_and(same)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load::{Layers, load};
+
+    #[test]
+    fn only_names_that_are_ours_are_answered() {
+        let config = load(&Layers {
+            overrides: vec![
+                "server.hosts=gateway,inner.example:9090".to_owned(),
+                "server.public_url=https://gw.example/".to_owned(),
+            ],
+            ..Layers::default()
+        })
+        .unwrap()
+        .config;
+        let check = |host: &str, ours: bool| {
+            assert_eq!(is_ours(Some(host.as_bytes()), &config), ours, "{host}");
+        };
+        for host in [
+            "localhost:9090",
+            "a.localhost",
+            "127.0.0.1:9090",
+            "10.1.2.3:9090",
+            "[::1]:9090",
+            "gateway:9090",
+            "INNER.example",
+            "gw.example",
+        ] {
+            check(host, true);
+        }
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "",
+            "a b",
+            "x@gateway",
+        ] {
+            check(host, false);
+        }
+        assert!(is_ours(None, &config));
+    }
+}

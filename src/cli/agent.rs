@@ -1,0 +1,129 @@
+//! `a2a-gateway agent`: one example agent as a process of its own, for compose files.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use url::Url;
+
+use super::agents::{Agent, Kind};
+use super::registration::{BEAT, Registry};
+use super::{USAGE, complain, print};
+use crate::config::load::{Layers, load};
+use crate::ids::WorkspaceId;
+use crate::telemetry::{self, Chain};
+
+/// Between two tries to register, while the gateway is not up or says no.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// `a2a-gateway agent KIND`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    /// What it does: `echo` answers at once, `slow` streams its progress, `flaky` often fails
+    kind: Kind,
+    /// Address and port; port 0 is a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Base URL under which the gateway reaches the agent; without it, made from --listen
+    #[arg(long, value_name = "URL")]
+    advertise: Option<Url>,
+    /// Base URL of a gateway to register with; needs --id and --token
+    #[arg(long, value_name = "URL", requires_all = ["id", "token"])]
+    gateway: Option<Url>,
+    /// The workspace that the agent registers as
+    #[arg(long, requires = "gateway")]
+    id: Option<String>,
+    /// Token of the workspace, its enrolment token, or an operator's
+    #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+}
+
+pub(super) fn run(arguments: Arguments) -> ExitCode {
+    if let Some(Err(error)) = arguments.id.as_deref().map(WorkspaceId::parse) {
+        complain(&error);
+        return ExitCode::from(USAGE);
+    }
+    // An agent has no settings of its own; the gateway's defaults say how to log.
+    let log = load(&Layers::default()).map(|loaded| telemetry::start(&loaded.config.telemetry));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let ended = match runtime {
+        Ok(runtime) => runtime.block_on(serve(arguments)),
+        Err(error) => Err(error),
+    };
+    drop(log);
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(arguments: Arguments) -> std::io::Result<()> {
+    let agent = Agent::bind(arguments.kind, arguments.listen, arguments.advertise).await?;
+    print(&format!("{} agent at {}\n", arguments.kind, agent.url()))?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let end = async move {
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    let registered = match (arguments.gateway, arguments.id, arguments.token) {
+        (Some(gateway), Some(id), Some(token)) => {
+            let body = json!({
+                "id": id,
+                "url": agent.url(),
+                "agent_card": agent.card(),
+                "delivery_mode": "push",
+            });
+            Some(stay_registered(Registry::new(gateway), id, token, body))
+        }
+        (_, _, _) => None,
+    };
+    tokio::select! {
+        ended = agent.serve() => ended,
+        () = end => Ok(()),
+        () = async {
+            match registered {
+                Some(registered) => registered.await,
+                None => std::future::pending().await,
+            }
+        } => Ok(()),
+    }
+}
+
+/// Registers, then sends heartbeats; registers again when the gateway no longer knows the agent.
+async fn stay_registered(
+    registry: Registry,
+    id: String,
+    mut token: String,
+    body: serde_json::Value,
+) {
+    loop {
+        match registry.register(&token, &body).await {
+            // An enrolment token is spent now; the workspace's own takes its place.
+            Ok(given) => token = given.unwrap_or(token),
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "not registered yet");
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+        }
+        tracing::info!(workspace.id = id, "registered");
+        loop {
+            tokio::time::sleep(BEAT).await;
+            match registry.beat(&id, &token).await {
+                Ok(()) => {}
+                Err(error) if error.status() == Some(404) => break,
+                Err(error) => tracing::warn!(error = %Chain(&error), "heartbeat failed"),
+            }
+        }
+    }
+}

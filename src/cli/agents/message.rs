@@ -1,0 +1,88 @@
+//! The message of a send or stream call, checked as A2A 0.3 demands it.
+
+use serde_json::Value;
+
+use super::rpc::Fault;
+use super::task::Tasks;
+
+/// What the agent was told.
+pub(super) struct Prompt {
+    /// All text parts, one a line.
+    pub(super) text: String,
+    /// The caller's, or a new one.
+    pub(super) context_id: String,
+    /// Whether the answer is to wait for the end of the work.
+    pub(super) blocking: bool,
+    /// The message itself, for the history of the task.
+    pub(super) message: Value,
+}
+
+impl Prompt {
+    /// Checks `params` of `message/send` and `message/stream`.
+    ///
+    /// # Errors
+    /// The fault that says which member is missing or wrong.
+    pub(super) fn read(params: &Value, tasks: &Tasks) -> Result<Self, Fault> {
+        let message = &params["message"];
+        if !message.is_object() {
+            return Err(Fault::params(
+                "params.message is required, and is an object",
+            ));
+        }
+        if message["messageId"].as_str().is_none_or(str::is_empty) {
+            return Err(Fault::params(
+                "message.messageId is required, and is a string",
+            ));
+        }
+        if !matches!(message["role"].as_str(), Some("user" | "agent")) {
+            return Err(Fault::params("message.role is required: `user` or `agent`"));
+        }
+        if !(message["kind"].is_null() || message["kind"] == "message") {
+            return Err(Fault::params("message.kind must be `message`"));
+        }
+        let text = text(&message["parts"])?;
+        // These agents need nothing more from a caller, so no task takes a second message.
+        match &message["taskId"] {
+            Value::Null => {}
+            Value::String(id) if tasks.find(id).is_some() => {
+                return Err(Fault::params("the task takes no further messages"));
+            }
+            Value::String(_) => return Err(Fault::TASK),
+            _ => return Err(Fault::params("message.taskId must be a string")),
+        }
+        let context_id = message["contextId"]
+            .as_str()
+            .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
+        Ok(Self {
+            text,
+            context_id,
+            blocking: params["configuration"]["blocking"] != false,
+            message: message.clone(),
+        })
+    }
+}
+
+fn text(parts: &Value) -> Result<String, Fault> {
+    let parts = parts
+        .as_array()
+        .filter(|parts| !parts.is_empty())
+        .ok_or(Fault::params("message.parts is required, and is not empty"))?;
+    let mut lines = Vec::new();
+    for part in parts {
+        match part["kind"].as_str() {
+            Some("text") => lines.push(
+                part["text"]
+                    .as_str()
+                    .ok_or(Fault::params("a text part needs `text`"))?,
+            ),
+            Some("file") if part["file"].is_object() => lines.push("(a file)"),
+            Some("data") if part["data"].is_object() => lines.push("(data)"),
+            _ => {
+                return Err(Fault::params(
+                    "a part has `kind`: `text`, `file` or `data`, and the member of that name",
+                ));
+            }
+        }
+    }
+    Ok(lines.join("\n"))
+}

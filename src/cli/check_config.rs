@@ -1,0 +1,75 @@
+//! `a2a-gateway check-config`: every value in force and its source, without starting anything.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::{USAGE, complain, print};
+use crate::config::load::{Layers, Loaded, load};
+
+/// `a2a-gateway check-config FILE`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    /// The TOML file that `serve --config` would read
+    file: PathBuf,
+    /// Set one setting on top, as `serve` would
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+pub(super) fn run(arguments: Arguments) -> ExitCode {
+    let name = arguments.file.display().to_string();
+    match load(&Layers::of_this_process(
+        Some(arguments.file),
+        arguments.set,
+    )) {
+        Err(error) => {
+            complain(&error);
+            ExitCode::from(USAGE)
+        }
+        Ok(loaded) => match print(&explain(&name, &loaded)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&error);
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+/// All values as TOML, each with its source as a comment, then what follows from them.
+fn explain(name: &str, loaded: &Loaded) -> String {
+    let lines: Vec<(String, String)> = loaded
+        .settings
+        .iter()
+        .map(|setting| {
+            let line = format!("{} = {}", setting.key, setting.value);
+            (line, setting.source.to_string())
+        })
+        .collect();
+    // A list may be long; one long line should not push all the others apart.
+    let width = lines
+        .iter()
+        .map(|(line, _)| line.len())
+        .max()
+        .unwrap_or(0)
+        .min(56);
+    let mut out = format!("# {name} can be used. These values are in force:\n\n");
+    for (line, source) in &lines {
+        let _ = writeln!(out, "{line:width$}  # {source}");
+    }
+    let config = &loaded.config;
+    out.push_str("\n# What follows from them:\n");
+    let token = match (&loaded.admin_token, config.auth.admin_token_sha256.len()) {
+        (Some(_), _) => "from the environment".to_owned(),
+        (None, 0) => "none; the first start makes one and prints it once".to_owned(),
+        (None, n) => format!("{n} known by hash"),
+    };
+    let _ = writeln!(out, "#   public URL:        {}", config.public_url());
+    let _ = writeln!(out, "#   issuer of tokens:  {}", config.issuer());
+    let _ = writeln!(out, "#   operator's token:  {token}");
+    for note in &loaded.notes {
+        let _ = writeln!(out, "#   note: {note}");
+    }
+    out
+}

@@ -1,0 +1,210 @@
+//! The HTTP client of the command line, on Pingora's own connector: one request a connection.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode, header};
+use pingora::connectors::http::v1::Connector;
+use pingora::http::RequestHeader;
+use pingora::protocols::http::v1::client::HttpSession;
+use pingora::upstreams::peer::HttpPeer;
+use tokio::time::{Instant, timeout_at};
+use url::Url;
+
+/// TCP and TLS, as the gateway's own `timeouts.connect`.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Largest answer that is read whole, in bytes: above the gateway's default of 10 MiB.
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// No answer, or not a whole one.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    /// Not a URL that can be called.
+    #[error("{0} is not an http or https URL with a host")]
+    Url(String),
+    /// The name has no address.
+    #[error("cannot find the address of {host}")]
+    Name {
+        /// What was looked up.
+        host: String,
+        /// What the resolver said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The connection could not be made or broke.
+    #[error("no answer from {to}")]
+    Connection {
+        /// Scheme, host and port.
+        to: String,
+        /// What Pingora said.
+        #[source]
+        source: Box<pingora::Error>,
+    },
+    /// It took too long.
+    #[error("no answer from {to} within {after:?}")]
+    TooSlow {
+        /// Scheme, host and port.
+        to: String,
+        /// The clock that passed.
+        after: Duration,
+    },
+    /// The answer is too large to be read whole.
+    #[error("the answer has more than {ANSWER_BYTES_MAX} bytes")]
+    TooLarge,
+}
+
+/// What to ask for.
+pub(super) struct Ask<'a> {
+    /// `GET` or `POST`.
+    pub(super) method: Method,
+    /// Where.
+    pub(super) url: &'a Url,
+    /// The bearer credential.
+    pub(super) token: Option<&'a str>,
+    /// Media type of the answer.
+    pub(super) accept: &'static str,
+    /// JSON; empty for `GET`.
+    pub(super) body: Vec<u8>,
+    /// The exchange as a whole.
+    pub(super) within: Duration,
+}
+
+/// An answer whose head has arrived.
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) content_type: String,
+    session: HttpSession,
+    to: String,
+    deadline: Instant,
+    within: Duration,
+}
+
+/// Sends a request and waits for the head of the answer.
+pub(super) async fn ask(connector: &Connector, ask: Ask<'_>) -> Result<Answer, ClientError> {
+    let deadline = Instant::now() + ask.within;
+    let to = ask.url.origin().ascii_serialization();
+    let exchange = async {
+        let peer = peer(ask.url).await?;
+        send(connector, &peer, &ask, &to).await
+    };
+    let session = timeout_at(deadline, exchange)
+        .await
+        .map_err(|_| ClientError::TooSlow {
+            to: to.clone(),
+            after: ask.within,
+        })??;
+    let status = session.get_status().unwrap_or(StatusCode::BAD_GATEWAY);
+    let content_type = session.get_header_bytes(header::CONTENT_TYPE);
+    Ok(Answer {
+        status,
+        content_type: String::from_utf8_lossy(content_type).into_owned(),
+        session,
+        to,
+        deadline,
+        within: ask.within,
+    })
+}
+
+async fn peer(url: &Url) -> Result<HttpPeer, ClientError> {
+    let wrong = || ClientError::Url(url.to_string());
+    let tls = match url.scheme() {
+        "http" => false,
+        "https" => true,
+        _ => return Err(wrong()),
+    };
+    let host = url.host_str().ok_or_else(wrong)?;
+    let port = url.port_or_known_default().ok_or_else(wrong)?;
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let unknown = |source| ClientError::Name {
+        host: host.to_owned(),
+        source,
+    };
+    let address: SocketAddr = tokio::net::lookup_host((bare, port))
+        .await
+        .map_err(unknown)?
+        .next()
+        .ok_or_else(|| unknown(std::io::ErrorKind::NotFound.into()))?;
+    let mut peer = HttpPeer::new(address, tls, bare.to_owned());
+    peer.options.total_connection_timeout = Some(CONNECT);
+    Ok(peer)
+}
+
+async fn send(
+    connector: &Connector,
+    peer: &HttpPeer,
+    ask: &Ask<'_>,
+    to: &str,
+) -> Result<HttpSession, ClientError> {
+    let broken = |source| ClientError::Connection {
+        to: to.to_owned(),
+        source,
+    };
+    let head = head(ask).map_err(broken)?;
+    let (mut session, _) = connector.get_http_session(peer).await.map_err(broken)?;
+    session
+        .write_request_header(Box::new(head))
+        .await
+        .map_err(broken)?;
+    session.write_body(&ask.body).await.map_err(broken)?;
+    session.finish_body().await.map_err(broken)?;
+    session.read_response().await.map_err(broken)?;
+    Ok(session)
+}
+
+fn head(ask: &Ask<'_>) -> Result<RequestHeader, Box<pingora::Error>> {
+    let url = ask.url;
+    let path = url.query().map_or_else(
+        || url.path().to_owned(),
+        |query| format!("{}?{query}", url.path()),
+    );
+    let host = url.host_str().unwrap_or_default();
+    let host = url
+        .port()
+        .map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+    let mut head = RequestHeader::build(ask.method.clone(), path.as_bytes(), None)?;
+    head.insert_header(header::HOST, host)?;
+    head.insert_header(header::ACCEPT, ask.accept)?;
+    head.insert_header(header::CONNECTION, "close")?;
+    head.insert_header(
+        header::USER_AGENT,
+        concat!("a2a-gateway/", env!("CARGO_PKG_VERSION")),
+    )?;
+    if let Some(token) = ask.token {
+        head.insert_header(header::AUTHORIZATION, format!("Bearer {token}"))?;
+    }
+    if !ask.body.is_empty() {
+        head.insert_header(header::CONTENT_TYPE, "application/json")?;
+        head.insert_header(header::CONTENT_LENGTH, ask.body.len())?;
+    }
+    Ok(head)
+}
+
+impl Answer {
+    /// The next piece of the body as it arrives; `None` at its end.
+    pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
+        timeout_at(self.deadline, self.session.read_body_bytes())
+            .await
+            .map_err(|_| ClientError::TooSlow {
+                to: self.to.clone(),
+                after: self.within,
+            })?
+            .map_err(|source| ClientError::Connection {
+                to: self.to.clone(),
+                source,
+            })
+    }
+
+    /// The whole body.
+    pub(super) async fn whole(mut self) -> Result<Vec<u8>, ClientError> {
+        let mut body = Vec::new();
+        while let Some(piece) = self.piece().await? {
+            if body.len() + piece.len() > ANSWER_BYTES_MAX {
+                return Err(ClientError::TooLarge);
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok(body)
+    }
+}

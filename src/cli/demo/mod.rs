@@ -1,0 +1,286 @@
+//! `a2a-gateway demo`: a gateway on embedded stores, three example agents that register through its
+//! public port like any other, and a page of commands that work when pasted.
+//!
+//! The gateway runs on the main thread, as in `serve`; everything around it has a thread of its
+//! own. Both end at Ctrl-C.
+
+mod page;
+mod seed;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use secrecy::SecretString;
+use tokio::signal::unix::{SignalKind, signal};
+use url::Url;
+
+use self::seed::{Demo, SeedError};
+use super::{USAGE, complain, print, serve};
+use crate::config::load::{ConfigError, Layers, Loaded, load};
+
+/// Where the search for a free admin port begins, and how far it goes.
+const ADMIN_PORTS: std::ops::RangeInclusive<u16> = 9090..=9190;
+
+/// How long the gateway may take to end by itself after Ctrl-C. It has `server.drain`, which is 1 s
+/// here, and a little for its stores.
+const END: Duration = Duration::from_secs(3);
+
+/// `a2a-gateway demo`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    /// Address and port for callers; port 0 is a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// Address and port for metrics and health; without it, the first free one from 127.0.0.1:9090
+    #[arg(long, value_name = "ADDR")]
+    admin_listen: Option<SocketAddr>,
+    /// Keep stores and tokens in this folder; without it, they are gone when the demo ends
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+/// Why there is no demo.
+#[derive(Debug, thiserror::Error)]
+enum DemoError {
+    #[error("cannot listen on {address}; choose another with {option}")]
+    Listen {
+        address: SocketAddr,
+        option: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("no port from {} to {} is free; choose one with --admin-listen", ADMIN_PORTS.start(), ADMIN_PORTS.end())]
+    NoAdminPort,
+    #[error("cannot use the folder {}", folder.display())]
+    Folder {
+        folder: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    #[error("the demo cannot be set up")]
+    Seed(#[from] SeedError),
+    #[error("cannot print")]
+    Print(#[source] io::Error),
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    match stage(arguments) {
+        Ok(code) => code,
+        Err(error @ DemoError::Config(_)) => {
+            complain(&error);
+            ExitCode::from(USAGE)
+        }
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Sets the scene: ports, folder, settings, the thread around the gateway; then the gateway.
+fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
+    let listen = free(arguments.listen, "--listen")?;
+    let admin = match arguments.admin_listen {
+        Some(address) => free(address, "--admin-listen")?,
+        None => free_admin(listen)?,
+    };
+    let folder = Folder::open(arguments.data.as_deref())?;
+    let mut loaded = settings(listen, admin, folder.path())?;
+    let operator = operator_token();
+    loaded.admin_token = Some(SecretString::from(operator.as_str()));
+    let demo = Demo {
+        public: base(listen),
+        admin: base(admin),
+        operator,
+        kept: arguments
+            .data
+            .as_ref()
+            .map(|data| data.join("demo-tokens.json")),
+    };
+    let gone = folder.to_remove();
+    std::thread::Builder::new()
+        .name("demo".to_owned())
+        .spawn(move || {
+            let code = match around(&demo) {
+                Ok(()) => 0,
+                Err(error) => {
+                    complain(&error);
+                    1
+                }
+            };
+            // Reached only when the gateway has not ended the process by itself.
+            if let Some(folder) = gone {
+                let _ = std::fs::remove_dir_all(folder);
+            }
+            std::process::exit(code)
+        })
+        .map_err(DemoError::Thread)?;
+    let code = serve::start(loaded);
+    drop(folder);
+    Ok(code)
+}
+
+/// Everything around the gateway: agents, hierarchy, page; until Ctrl-C.
+fn around(demo: &Demo) -> Result<(), DemoError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("demo")
+        .enable_all()
+        .build()
+        .map_err(DemoError::Thread)?;
+    let ended: Result<(), DemoError> = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).map_err(DemoError::Thread)?;
+        let play = async {
+            let cast = demo.seed().await?;
+            print(&page::page(demo, &cast)).map_err(DemoError::Print)?;
+            demo.keep_alive(&cast).await;
+            Ok(())
+        };
+        tokio::select! {
+            ended = play => ended,
+            _ = tokio::signal::ctrl_c() => Ok(()),
+            _ = terminate.recv() => Ok(()),
+        }
+    });
+    ended?;
+    // The agents end with their runtime; the gateway, told by the same signal, gets its time.
+    drop(runtime);
+    std::thread::sleep(END);
+    Ok(())
+}
+
+/// The gateway's settings. Neither a file nor the environment counts: a demo must not touch the
+/// stores that somebody has configured for real work.
+fn settings(listen: SocketAddr, admin: SocketAddr, folder: &Path) -> Result<Loaded, ConfigError> {
+    load(&Layers {
+        overrides: vec![
+            format!("server.listen={listen}"),
+            format!("server.public_url={}", base(listen)),
+            format!("admin.listen={admin}"),
+            format!("stores.sql=sqlite:{}", folder.join("gateway.db").display()),
+            format!("keys.dir={}", folder.join("keys").display()),
+            // Ctrl-C ends a demo now, not after its streams.
+            "server.drain=1s".to_owned(),
+            // The page stays readable: its own failures are worth a line, exchanges are not.
+            "telemetry.log=warn,access=off".to_owned(),
+        ],
+        ..Layers::default()
+    })
+}
+
+/// An address that can be listened on; for port 0, with the port that the system chose.
+fn free(address: SocketAddr, option: &'static str) -> Result<SocketAddr, DemoError> {
+    TcpListener::bind(address)
+        .and_then(|listener| listener.local_addr())
+        .map_err(|source| DemoError::Listen {
+            address,
+            option,
+            source,
+        })
+}
+
+fn free_admin(listen: SocketAddr) -> Result<SocketAddr, DemoError> {
+    ADMIN_PORTS
+        .filter(|port| *port != listen.port())
+        .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        .find_map(|address| free(address, "--admin-listen").ok())
+        .ok_or(DemoError::NoAdminPort)
+}
+
+/// The URL of a listener, as somebody on this machine reaches it.
+fn base(listen: SocketAddr) -> Url {
+    let mut listen = listen;
+    if listen.ip().is_unspecified() {
+        listen.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    Url::parse(&format!("http://{listen}/")).expect("a socket address is the authority of a URL")
+}
+
+fn operator_token() -> String {
+    let random: [u8; 32] = rand::random();
+    format!("a2aa_{}", URL_SAFE_NO_PAD.encode(random))
+}
+
+/// Where the stores are: a folder that is kept, or one that is removed at the end.
+struct Folder {
+    path: PathBuf,
+    kept: bool,
+}
+
+impl Folder {
+    fn open(data: Option<&Path>) -> Result<Self, DemoError> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        let path = data.map_or_else(
+            || std::env::temp_dir().join(format!("a2a-gateway-demo-{}", uuid::Uuid::new_v4())),
+            Path::to_owned,
+        );
+        // Keys and token hashes live in it: nobody else's business.
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&path)
+            .map_err(|source| DemoError::Folder {
+                folder: path.clone(),
+                source,
+            })?;
+        Ok(Self {
+            path,
+            kept: data.is_some(),
+        })
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn to_remove(&self) -> Option<PathBuf> {
+        (!self.kept).then(|| self.path.clone())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Some(path) = self.to_remove() {
+            // It is in the temporary folder: the system will sooner or later do it.
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_demos_own_settings_are_accepted() {
+        let folder = tempfile::tempdir().unwrap();
+        let any = SocketAddr::from(([0, 0, 0, 0], 8080));
+        let admin = free_admin(any).unwrap();
+        let loaded = settings(any, admin, folder.path()).unwrap();
+        assert_eq!(loaded.config.public_url(), "http://127.0.0.1:8080");
+    }
+
+    #[test]
+    fn an_operators_token_has_the_form_of_the_contract() {
+        let token = operator_token();
+        assert_eq!((&token[..5], token.len()), ("a2aa_", 48));
+    }
+
+    #[test]
+    fn a_folder_that_was_not_asked_for_is_removed() {
+        let folder = Folder::open(None).unwrap();
+        let path = folder.path().to_owned();
+        assert!(path.is_dir());
+        drop(folder);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,281 @@
+//! `a2a-gateway send`: one message to a workspace, and its answer on standard output.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use http::Method;
+use pingora::connectors::http::v1::Connector;
+use serde_json::{Value, json};
+use url::Url;
+
+use super::client::{Answer, Ask, ClientError, ask};
+use super::{USAGE, complain, print};
+use crate::ids::WorkspaceId;
+
+/// A little longer than the longest stream of the gateway's default, which ends it with a reason.
+const WITHIN: Duration = Duration::from_secs(31 * 60);
+
+/// Longest event that is put together, in bytes. A stream as a whole has 10 MiB by default.
+const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// `a2a-gateway send WORKSPACE TEXT`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    /// The workspace whose agent gets the message
+    workspace: String,
+    /// What to say
+    text: String,
+    /// Print each event of the answer as it comes
+    #[arg(long)]
+    stream: bool,
+    /// Credential of the caller; better given in the environment, where other users cannot see it
+    #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Base URL of the gateway
+    #[arg(long, env = "A2A_GATEWAY_URL", default_value = "http://127.0.0.1:8080")]
+    url: Url,
+}
+
+/// Why there is no text to print.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("{reason}: {message}")]
+    Refused { reason: String, message: String },
+    #[error("the answer has status {0} and is not JSON")]
+    Unreadable(u16),
+    #[error("an event of the stream has more than {EVENT_BYTES_MAX} bytes")]
+    LongEvent,
+    #[error("cannot write the answer")]
+    Output(#[from] std::io::Error),
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    let workspace = match WorkspaceId::parse(&arguments.workspace) {
+        Ok(workspace) => workspace,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let sent = match runtime {
+        Ok(runtime) => runtime.block_on(send(arguments, &workspace)),
+        Err(error) => Err(error.into()),
+    };
+    match sent {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn send(arguments: &Arguments, workspace: &WorkspaceId) -> Result<(), SendError> {
+    let mut url = arguments.url.clone();
+    let base = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&format!("{base}/workspaces/{workspace}/a2a"));
+    // A bare message: the gateway completes it in the generation that the agent speaks.
+    let body = json!({"message": {"text": arguments.text}});
+    let request = Ask {
+        method: Method::POST,
+        url: &url,
+        token: arguments.token.as_deref(),
+        accept: if arguments.stream {
+            "text/event-stream"
+        } else {
+            "application/json"
+        },
+        body: body.to_string().into_bytes(),
+        within: WITHIN,
+    };
+    let answer = ask(&Connector::new(None), request).await?;
+    // Whether it is a stream is the agent's to say: it may answer one that was asked for with JSON.
+    if answer.content_type.starts_with("text/event-stream") {
+        return follow(answer).await;
+    }
+    let status = answer.status.as_u16();
+    let body = answer.whole().await?;
+    let answer: Value = serde_json::from_slice(&body).map_err(|_| SendError::Unreadable(status))?;
+    print(&format!("{}\n", line(result(answer)?)))?;
+    Ok(())
+}
+
+/// Prints the events of a stream as they come.
+async fn follow(mut answer: Answer) -> Result<(), SendError> {
+    let mut events = Events::default();
+    while let Some(piece) = answer.piece().await? {
+        for event in events.feed(&piece)? {
+            let event: Value = serde_json::from_str(&event).unwrap_or(Value::String(event));
+            print(&format!("{}\n", line(result(event)?)))?;
+        }
+    }
+    Ok(())
+}
+
+/// What the agent answered, or why there is nothing.
+fn result(mut answer: Value) -> Result<Value, SendError> {
+    let error = &answer["error"];
+    if error.is_null() {
+        return Ok(match answer.get_mut("result") {
+            Some(result) => result.take(),
+            None => answer,
+        });
+    }
+    // The gateway's own refusals are a string on some routes; an agent's have a code and no reason.
+    let reason = error["data"][0]["reason"]
+        .as_str()
+        .or(answer["reason"].as_str())
+        .map_or_else(
+            || format!("agent error {}", error["code"]),
+            str::to_lowercase,
+        );
+    let message = error["message"].as_str().or(error.as_str());
+    Err(SendError::Refused {
+        reason,
+        message: message.unwrap_or("no message").to_owned(),
+    })
+}
+
+/// One line for a message, a task or an event, of A2A 0.3 or 1.0; what is neither, as JSON.
+fn line(result: Value) -> String {
+    // 1.0 says by the name of the member what 0.3 says by `kind`.
+    let named = ["message", "task", "statusUpdate", "artifactUpdate"]
+        .into_iter()
+        .map(|name| &result[name])
+        .find(|member| member.is_object() && result["kind"].is_null());
+    let event = named.unwrap_or(&result);
+    let status = &event["status"];
+    let state = status["state"].as_str().map(|state| {
+        let state = state.trim_start_matches("TASK_STATE_");
+        format!("[{}]", state.to_lowercase().replace('_', "-"))
+    });
+    let artifacts = event["artifacts"].as_array().into_iter().flatten();
+    let said = artifacts
+        .chain([&event["artifact"], &status["message"], event])
+        .map(|holder| text(&holder["parts"]))
+        .filter(|text| !text.is_empty());
+    let words: Vec<String> = state.into_iter().chain(said).collect();
+    if words.is_empty() {
+        result.to_string()
+    } else {
+        words.join(" ")
+    }
+}
+
+/// The text of parts; other parts as JSON.
+fn text(parts: &Value) -> String {
+    let parts = parts.as_array().into_iter().flatten();
+    let shown: Vec<String> = parts
+        .map(|part| {
+            part["text"]
+                .as_str()
+                .map_or_else(|| part.to_string(), str::to_owned)
+        })
+        .collect();
+    shown.join("\n")
+}
+
+/// Puts events together from pieces that are cut anywhere. Keeps the data of each, drops the rest.
+#[derive(Default)]
+struct Events {
+    line: Vec<u8>,
+    data: String,
+}
+
+impl Events {
+    fn feed(&mut self, piece: &[u8]) -> Result<Vec<String>, SendError> {
+        let mut whole = Vec::new();
+        for &byte in piece {
+            if byte != b'\n' {
+                self.line.push(byte);
+                continue;
+            }
+            let line = String::from_utf8_lossy(&self.line);
+            let line = line.trim_end_matches('\r');
+            if line.is_empty() && !self.data.is_empty() {
+                whole.push(std::mem::take(&mut self.data));
+            } else if let Some(data) = line.strip_prefix("data:") {
+                if !self.data.is_empty() {
+                    self.data.push('\n');
+                }
+                self.data.push_str(data.strip_prefix(' ').unwrap_or(data));
+            }
+            self.line.clear();
+        }
+        if self.line.len() + self.data.len() > EVENT_BYTES_MAX {
+            return Err(SendError::LongEvent);
+        }
+        Ok(whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(answer: Value) -> String {
+        match result(answer) {
+            Ok(result) => line(result),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn answers_of_both_generations_are_one_line_of_text() {
+        for (answer, expected) in [
+            (
+                json!({"result": {"kind": "message", "parts": [{"kind": "text", "text": "hi"}]}}),
+                "hi",
+            ),
+            (
+                json!({"result": {"message": {"parts": [{"text": "hi"}]}}}),
+                "hi",
+            ),
+            (
+                json!({"result": {"kind": "task", "status": {"state": "completed"}, "artifacts": [{"parts": [{"text": "done"}]}]}}),
+                "[completed] done",
+            ),
+            (
+                json!({"result": {"statusUpdate": {"status": {"state": "TASK_STATE_INPUT_REQUIRED", "message": {"parts": [{"text": "which?"}]}}}}}),
+                "[input-required] which?",
+            ),
+            (
+                json!({"result": {"kind": "artifact-update", "artifact": {"parts": [{"text": "a"}]}}}),
+                "a",
+            ),
+            (json!({"result": {"odd": 1}}), r#"{"odd":1}"#),
+            (
+                json!({"error": {"code": -32000, "message": "no", "data": [{"reason": "NOT_PERMITTED"}]}}),
+                "not_permitted: no",
+            ),
+            (
+                json!({"error": {"code": -32602, "message": "no"}}),
+                "agent error -32602: no",
+            ),
+            (
+                json!({"error": "no", "reason": "unauthenticated"}),
+                "unauthenticated: no",
+            ),
+        ] {
+            assert_eq!(shown(answer.clone()), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn events_come_out_whole_wherever_they_are_cut() {
+        let stream = b": hello\r\n\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\nid: 7\ndata:x\n\ndata: half";
+        for size in 1..=stream.len() {
+            let mut events = Events::default();
+            let whole: Vec<String> = stream
+                .chunks(size)
+                .flat_map(|piece| events.feed(piece).unwrap())
+                .collect();
+            assert_eq!(whole, ["{\"a\":\n1}", "x"], "{size}");
+        }
+    }
+}

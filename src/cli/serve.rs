@@ -1,0 +1,50 @@
+//! `a2a-gateway serve`: the gateway itself.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::{USAGE, complain};
+use crate::config::load::{Layers, Loaded, load};
+use crate::telemetry::{self, Chain};
+
+/// `a2a-gateway [serve]`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    /// Read settings from this TOML file
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Set one setting, such as --set server.listen=0.0.0.0:8080; may be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(super) set: Vec<String>,
+}
+
+pub(super) fn run(arguments: Arguments) -> ExitCode {
+    match load(&Layers::of_this_process(arguments.config, arguments.set)) {
+        Ok(loaded) => start(loaded),
+        Err(error) => {
+            complain(&error);
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// Starts the log and serves until the process is told to end.
+pub(super) fn start(loaded: Loaded) -> ExitCode {
+    let _log = match telemetry::start(&loaded.config.telemetry) {
+        Ok(log) => log,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    for note in &loaded.notes {
+        tracing::warn!("{note}");
+    }
+    match crate::server::run(loaded) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = %Chain(&error), "the gateway cannot serve");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Checks across keys: what each value allows on its own and what must not be combined.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use secrecy::ExposeSecret;
+
+use super::load::{Problem, Source};
+use super::{AddressProfile, AuthMode, Config};
+
+/// Longer spans are slips of the pen, and adding them to an instant could overflow it.
+const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// Worker threads at most: far more than the cores of any machine.
+const THREADS_MAX: usize = 1024;
+
+/// Request fields that the gateway sets or keeps for itself (contract §3.2). Passing one on would
+/// hand a caller's credential to an agent, or let a caller claim to be somebody.
+const OWN_FIELDS: [&str; 20] = [
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "cookie",
+    "expect",
+    "forwarded",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+    "x-a2a-caller-token",
+    "x-a2a-hops",
+    "x-request-id",
+    "x-timeout",
+    "x-workspace-id",
+];
+
+/// Refuses what is unsafe or senseless.
+///
+/// # Errors
+/// Every problem that was found. `Ok` holds what is allowed and probably not meant.
+pub(super) fn check(
+    config: &Config,
+    source: &dyn Fn(&str) -> Source,
+) -> Result<Vec<String>, Vec<Problem>> {
+    let mut checks = Checks {
+        config,
+        source,
+        problems: Vec::new(),
+        notes: Vec::new(),
+    };
+    checks.listeners();
+    checks.hosts();
+    checks.public_url();
+    checks.tls();
+    checks.stores();
+    checks.spans();
+    checks.counts();
+    checks.names();
+    checks.telemetry();
+    if checks.problems.is_empty() {
+        Ok(checks.notes)
+    } else {
+        Err(checks.problems)
+    }
+}
+
+struct Checks<'a> {
+    config: &'a Config,
+    source: &'a dyn Fn(&str) -> Source,
+    problems: Vec<Problem>,
+    notes: Vec<String>,
+}
+
+impl Checks<'_> {
+    fn refuse(&mut self, key: &str, reason: impl Into<String>) {
+        self.problems.push(Problem {
+            key: Some(key.to_owned()),
+            source: Some((self.source)(key)),
+            reason: reason.into(),
+        });
+    }
+
+    fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    fn listeners(&mut self) {
+        let (public, admin) = (self.config.server.listen, self.config.admin.listen);
+        if self.config.auth.mode == AuthMode::Open && !public.ip().is_loopback() {
+            self.refuse(
+                "auth.mode",
+                format!(
+                    "\"open\" lets everybody act as the canvas, so it needs a loopback listener, \
+                     and server.listen is {public}"
+                ),
+            );
+        }
+        if collide(public, admin) {
+            self.refuse(
+                "admin.listen",
+                format!("{admin} is taken by server.listen ({public})"),
+            );
+        }
+        if !admin.ip().is_loopback() {
+            self.note(format!(
+                "admin.listen is {admin} and asks for no credential: let only monitoring reach it"
+            ));
+        }
+        if !public.ip().is_loopback() && self.config.server.tls.cert.is_none() {
+            self.note(format!(
+                "server.listen is {public} without server.tls: tokens travel in the clear unless \
+                 something in front ends TLS"
+            ));
+        }
+        if public.ip().is_unspecified() && self.config.server.public_url.is_none() {
+            self.note(format!(
+                "server.public_url is not set and server.listen is {public}: agent cards would \
+                 name an address that nobody can call"
+            ));
+        }
+    }
+
+    fn hosts(&mut self) {
+        for host in &self.config.server.hosts {
+            let parsed = url::Url::parse(&format!("http://{host}/"));
+            let plain = !host.is_empty()
+                && !host.contains(['/', '@', '?', '#', '*', '\\', ' '])
+                && parsed.is_ok_and(|url| url.host().is_some());
+            if !plain {
+                self.refuse(
+                    "server.hosts",
+                    format!("`{host}` is not a host: write \"gateway.internal\" or \"gateway.internal:8080\""),
+                );
+            }
+        }
+    }
+
+    fn public_url(&mut self) {
+        let Some(url) = &self.config.server.public_url else {
+            return;
+        };
+        let key = "server.public_url";
+        if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
+            self.refuse(key, "must begin with http:// or https:// and name a host");
+        } else if !url.username().is_empty() || url.password().is_some() {
+            self.refuse(
+                key,
+                "must not hold a user or a password: it stands in public cards",
+            );
+        } else if url.query().is_some() || url.fragment().is_some() {
+            self.refuse(key, "must end before `?` and `#`: paths are added to it");
+        }
+    }
+
+    fn tls(&mut self) {
+        let tls = &self.config.server.tls;
+        match (&tls.cert, &tls.key) {
+            (None, None) => {}
+            (Some(_), None) => self.refuse("server.tls.cert", "needs server.tls.key as well"),
+            (None, Some(_)) => self.refuse("server.tls.key", "needs server.tls.cert as well"),
+            (Some(cert), Some(key)) => {
+                let files = [
+                    ("server.tls.cert", cert, "CERTIFICATE-----"),
+                    ("server.tls.key", key, "PRIVATE KEY-----"),
+                ];
+                for (name, path, marker) in files {
+                    if let Err(reason) = pem(path, marker) {
+                        self.refuse(name, reason);
+                    }
+                }
+            }
+        }
+    }
+
+    fn stores(&mut self) {
+        // Only the scheme is looked at, and nothing of the value is repeated: it may hold a password.
+        let stores = &self.config.stores;
+        let sql = stores.sql.expose_secret();
+        let schemes = ["sqlite:", "postgres://", "postgresql://"];
+        if !schemes.iter().any(|scheme| sql.starts_with(scheme)) {
+            self.refuse(
+                "stores.sql",
+                "must be \"sqlite:PATH\" or \"postgres://user:password@host/database\"",
+            );
+        }
+        let shared = stores.shared.expose_secret();
+        let schemes = ["redis://", "rediss://"];
+        if shared != "memory" && !schemes.iter().any(|scheme| shared.starts_with(scheme)) {
+            self.refuse(
+                "stores.shared",
+                "must be \"memory\", \"redis://host:6379/0\" or \"rediss://host:6379/0\"",
+            );
+        }
+        if shared == "memory" && !sql.starts_with("sqlite:") {
+            self.note(
+                "stores.shared is \"memory\" beside PostgreSQL: one gateway only, since replicas \
+                 would not hear of each other's changes",
+            );
+        }
+    }
+
+    fn spans(&mut self) {
+        let c = self.config;
+        let zero_is_senseless = [
+            ("stores.timeout", c.stores.timeout),
+            ("timeouts.connect", c.timeouts.connect),
+            ("timeouts.head", c.timeouts.head),
+            ("timeouts.idle", c.timeouts.idle),
+            ("timeouts.total", c.timeouts.total),
+            ("timeouts.stream", c.timeouts.stream),
+            ("timeouts.request_body", c.timeouts.request_body),
+            ("timeouts.max", c.timeouts.max),
+            ("stream.keepalive", c.stream.keepalive),
+            ("upstream.idle", c.upstream.idle),
+            ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
+        ];
+        let zero_is_fine = [
+            ("server.drain", c.server.drain),
+            ("stream.final_grace", c.stream.final_grace),
+            ("directory.stale", c.directory.stale),
+        ];
+        for (key, span) in zero_is_senseless {
+            if span.is_zero() {
+                self.refuse(
+                    key,
+                    "must be longer than nothing: every wait would end at once",
+                );
+            }
+        }
+        for (key, span) in zero_is_senseless.into_iter().chain(zero_is_fine) {
+            if span > SPAN_MAX {
+                self.refuse(key, "must be at most a year");
+            }
+        }
+        if c.registry.heartbeat_ttl < Duration::from_secs(1) && !c.registry.heartbeat_ttl.is_zero()
+        {
+            self.refuse(
+                "registry.heartbeat_ttl",
+                "must be at least 1s: leases count in seconds",
+            );
+        }
+        if c.stream.keepalive >= c.timeouts.idle {
+            self.note(
+                "stream.keepalive is not shorter than timeouts.idle: no keep-alive comment will be \
+                 sent before a silent stream is ended",
+            );
+        }
+        if c.timeouts.total > c.timeouts.max {
+            self.note("timeouts.total is longer than timeouts.max, which bounds only X-Timeout");
+        }
+    }
+
+    fn counts(&mut self) {
+        let c = self.config;
+        let limits = [
+            ("limits.request_bytes", c.limits.request_bytes.0),
+            ("limits.response_bytes", c.limits.response_bytes.0),
+            ("limits.stream_bytes", c.limits.stream_bytes.0),
+            (
+                "limits.target_concurrency",
+                c.limits.target_concurrency as u64,
+            ),
+            ("server.max_connections", c.server.max_connections as u64),
+            ("server.max_exchanges", c.server.max_exchanges as u64),
+            (
+                "stores.sql_connections",
+                u64::from(c.stores.sql_connections),
+            ),
+            ("directory.cache_entries", c.directory.cache_entries),
+        ];
+        for (key, limit) in limits {
+            if limit == 0 {
+                self.refuse(key, "must be at least 1: with 0 nothing could ever pass");
+            }
+        }
+        if c.server.threads > THREADS_MAX {
+            self.refuse("server.threads", format!("must be at most {THREADS_MAX}"));
+        }
+        if c.rate.caller_per_second > 0 && c.rate.caller_burst == 0 {
+            self.refuse(
+                "rate.caller_burst",
+                "must be at least 1 while rate.caller_per_second is on: with 0 nothing could pass",
+            );
+        }
+    }
+
+    fn names(&mut self) {
+        let c = self.config;
+        let keys = [
+            ("directory.url_key", &c.directory.url_key),
+            ("directory.internal_url_key", &c.directory.internal_url_key),
+            ("directory.heartbeat_key", &c.directory.heartbeat_key),
+        ];
+        for (i, (name, key)) in keys.iter().enumerate() {
+            if !key.contains("{id}") {
+                self.refuse(name, "must hold {id}: all workspaces would share one key");
+            }
+            if let Some((other, _)) = keys[..i].iter().find(|(_, earlier)| earlier == key) {
+                self.refuse(name, format!("is the same as {other}"));
+            }
+        }
+        for field in &c.forward.headers {
+            let lower = field.to_ascii_lowercase();
+            let own = OWN_FIELDS.contains(&lower.as_str())
+                || lower.starts_with("proxy-")
+                || lower.starts_with("x-forwarded-");
+            if own {
+                self.refuse(
+                    "forward.headers",
+                    format!(
+                        "`{field}` is the gateway's own or a credential, and is never passed on"
+                    ),
+                );
+            } else if http::HeaderName::from_bytes(field.as_bytes()).is_err() {
+                self.refuse(
+                    "forward.headers",
+                    format!("`{field}` is not the name of a field"),
+                );
+            }
+        }
+        for origin in &c.cors.origins {
+            if origin != "*" && !is_origin(origin) {
+                self.refuse("cors.origins", format!("`{origin}` is not an origin: write \"https://canvas.example.com\", without a path or a slash at the end"));
+            }
+        }
+        if c.keys.dir.as_os_str().is_empty() {
+            self.refuse("keys.dir", "must name a folder");
+        }
+        if c.tokens.issuer.as_ref().is_some_and(String::is_empty) {
+            self.refuse("tokens.issuer", "must not be empty");
+        }
+        let set = (self.source)("address.allow") != Source::Default;
+        if c.address.profile == AddressProfile::Strict && set && !c.address.allow.is_empty() {
+            self.note("address.profile is \"strict\": address.allow is ignored");
+        }
+    }
+
+    fn telemetry(&mut self) {
+        if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.config.telemetry.log) {
+            self.refuse(
+                "telemetry.log",
+                format!("is not a log filter, such as \"info\" or \"warn,access=off\": {error}"),
+            );
+        }
+    }
+}
+
+/// Whether two listeners cannot both be bound. Port 0 is a free one each time.
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let any = |ip: IpAddr| ip.is_unspecified();
+    a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || any(a.ip()) || any(b.ip()))
+}
+
+fn pem(path: &Path, marker: &str) -> Result<(), String> {
+    let shown = path.display();
+    let text = std::fs::read(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let found = text
+        .windows(marker.len())
+        .any(|window| window == marker.as_bytes());
+    if found {
+        Ok(())
+    } else {
+        let what = marker.trim_end_matches('-').to_lowercase();
+        Err(format!("{shown} holds no {what} in PEM form"))
+    }
+}
+
+/// `scheme://host[:port]`, exactly as a browser spells it.
+fn is_origin(text: &str) -> bool {
+    url::Url::parse(text).is_ok_and(|url| {
+        matches!(url.scheme(), "http" | "https") && url.origin().ascii_serialization() == text
+    })
+}

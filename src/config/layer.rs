@@ -1,0 +1,180 @@
+//! One layer of the configuration as a tree of TOML values: which keys there are, what text means
+//! for a key, how a value is shown.
+
+use std::cmp::Reverse;
+
+use toml::{Table, Value};
+
+use super::load::DEFAULT;
+
+/// Keys whose value may carry a password.
+const SECRET: [&str; 2] = ["stores.sql", "stores.shared"];
+
+/// The embedded default.
+pub(super) fn defaults() -> Table {
+    DEFAULT
+        .parse()
+        .expect("config/default.toml is part of the program and parsed by every test")
+}
+
+/// Every key that there is: the default, and its lines `#key = …`, which stand for keys that have
+/// no default. The values are examples of the right type.
+pub(super) fn known() -> Table {
+    let text: String = DEFAULT
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(key) if key.starts_with(|c: char| c.is_ascii_lowercase()) => key,
+            _ => line,
+        })
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    text.parse()
+        .expect("config/default.toml is part of the program and parsed by every test")
+}
+
+/// The value at a path.
+pub(super) fn at<'a>(table: &'a Table, path: &[String]) -> Option<&'a Value> {
+    let (first, rest) = path.split_first()?;
+    rest.iter()
+        .try_fold(table.get(first)?, |value, key| value.as_table()?.get(key))
+}
+
+/// Puts a value at a dotted path, with the sections that it needs.
+pub(super) fn put(table: &mut Table, dotted: &str, value: Value) {
+    match dotted.split_once('.') {
+        None => {
+            table.insert(dotted.to_owned(), value);
+        }
+        Some((section, rest)) => {
+            let inner = table
+                .entry(section)
+                .or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(inner) = inner {
+                put(inner, rest, value);
+            }
+        }
+    }
+}
+
+/// All values with their dotted keys, in the order of the keys.
+pub(super) fn leaves(table: &Table) -> Vec<(String, Value)> {
+    table
+        .iter()
+        .flat_map(|(key, value)| match value {
+            Value::Table(inner) => leaves(inner)
+                .into_iter()
+                .map(|(rest, value)| (format!("{key}.{rest}"), value))
+                .collect(),
+            _ => vec![(key.clone(), value.clone())],
+        })
+        .collect()
+}
+
+/// What `raw` means for a key whose values look like `example`: the TOML value if it is of that
+/// type, a list with commas for a list, else the text itself.
+pub(super) fn read(raw: &str, example: &Value) -> Value {
+    let parsed = format!("value = {raw}")
+        .parse::<Table>()
+        .ok()
+        // More than one member: the text had a line end in it, and is no value.
+        .filter(|table| table.len() == 1)
+        .and_then(|mut table| table.remove("value"));
+    match (parsed, example) {
+        (Some(value), _) if value.same_type(example) => value,
+        (_, Value::Array(_)) => Value::Array(
+            raw.split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty())
+                .map(Into::into)
+                .collect(),
+        ),
+        (_, _) => Value::String(raw.to_owned()),
+    }
+}
+
+/// The refusal of a key that does not exist, with the one that was probably meant.
+pub(super) fn unknown(known: &Table, path: &[String]) -> String {
+    let written = path.join(".");
+    let last = path.last().map_or("", String::as_str);
+    let keys: Vec<String> = leaves(known).into_iter().map(|(key, _)| key).collect();
+    let meant = keys
+        .iter()
+        .filter(|key| key.rsplit('.').next() == Some(last))
+        .min_by_key(|key| distance(key, &written))
+        .or_else(|| {
+            keys.iter()
+                .chain(known.keys())
+                .map(|key| (distance(key, &written), key))
+                .filter(|(edits, key)| *edits <= 2.max(key.len() / 4))
+                // The longer of two equals has more in common.
+                .min_by_key(|(edits, key)| (*edits, Reverse(key.len())))
+                .map(|(_, key)| key)
+        });
+    match meant {
+        Some(key) => format!("there is no such key; did you mean `{key}`?"),
+        None => {
+            "there is no such key; config/default.toml in the source explains all keys".to_owned()
+        }
+    }
+}
+
+/// How many letters must be changed, added or removed to get from one text to the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// Whether the value of a key may carry a password.
+pub(super) fn is_secret(dotted: &str) -> bool {
+    SECRET.contains(&dotted)
+}
+
+/// A value for people: as TOML, with passwords masked.
+pub(super) fn shown(dotted: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) if is_secret(dotted) => Value::String(masked(text)).to_string(),
+        _ => value.to_string(),
+    }
+}
+
+/// A store's URL without what may be secret in it: the password, and every query value whose name
+/// is not known to be harmless.
+pub(super) fn masked(text: &str) -> String {
+    const HARMLESS: [&str; 4] = ["sslmode", "application_name", "protocol", "mode"];
+    if text == "memory" || text.starts_with("sqlite:") {
+        return text.to_owned();
+    }
+    let Ok(mut url) = url::Url::parse(text) else {
+        return "***".to_owned();
+    };
+    // Only URLs without an authority refuse a password, and those have none.
+    if url.password().is_some() && url.set_password(Some("***")).is_err() {
+        return "***".to_owned();
+    }
+    if url.query().is_some() {
+        let pairs: Vec<(String, String)> = url
+            .query_pairs()
+            .map(|(name, value)| {
+                let harmless = HARMLESS.contains(&name.as_ref());
+                let value = if harmless {
+                    value.into_owned()
+                } else {
+                    "***".to_owned()
+                };
+                (name.into_owned(), value)
+            })
+            .collect();
+        url.query_pairs_mut().clear().extend_pairs(pairs);
+    }
+    url.to_string()
+}

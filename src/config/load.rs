@@ -1,1 +1,0 @@
-//! Layers: the embedded default, a file, the environment, `--set`.

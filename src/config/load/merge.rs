@@ -1,0 +1,262 @@
+//! The layers put on top of each other, value by value, each with where it comes from.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use secrecy::SecretString;
+use toml::{Table, Value};
+
+use super::{ConfigError, Loaded, Problem, Setting, Source};
+use crate::config::{Config, check, layer};
+
+/// The operator's token in the environment.
+const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
+
+/// Longest file that is read as the value of one key, in bytes. A certificate chain in PEM, the
+/// largest thing that anybody mounts as a secret, has a few KiB.
+const SECRET_FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// The layers, as far as they are merged.
+pub(super) struct Merge {
+    /// Every key that there is, with an example of its value.
+    known: Table,
+    default: Table,
+    /// Values above the default, by dotted key.
+    values: BTreeMap<String, (Value, Source)>,
+    admin_token: Option<SecretString>,
+    problems: Vec<Problem>,
+}
+
+impl Merge {
+    pub(super) fn over(default: Table) -> Self {
+        Self {
+            known: layer::known(),
+            default,
+            values: BTreeMap::new(),
+            admin_token: None,
+            problems: Vec::new(),
+        }
+    }
+
+    fn refuse(&mut self, key: Option<String>, source: Option<Source>, reason: impl Into<String>) {
+        self.problems.push(Problem {
+            key,
+            source,
+            reason: reason.into(),
+        });
+    }
+
+    pub(super) fn file(&mut self, path: &Path) {
+        let source = Source::File(path.to_owned());
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) => {
+                return self.refuse(None, Some(source), format!("cannot read it: {error}"));
+            }
+        };
+        match text.parse::<Table>() {
+            Ok(table) => self.section(&table, &mut Vec::new(), &source),
+            Err(error) => {
+                // The parser's own text quotes the line, which may hold a password.
+                let line = error
+                    .span()
+                    .map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+                let reason = format!("line {line} is not TOML: {}", error.message());
+                self.refuse(None, Some(source), reason.replace('\n', ", "));
+            }
+        }
+    }
+
+    fn section(&mut self, table: &Table, path: &mut Vec<String>, source: &Source) {
+        for (key, value) in table {
+            path.push(key.clone());
+            let dotted = path.join(".");
+            match (layer::at(&self.known, path), value) {
+                (Some(Value::Table(_)), Value::Table(inner)) => self.section(inner, path, source),
+                (Some(Value::Table(_)), _) => self.refuse(
+                    Some(dotted.clone()),
+                    Some(source.clone()),
+                    format!("is a section: write [{dotted}] and its keys below it"),
+                ),
+                (Some(_), value) => {
+                    self.values.insert(dotted, (value.clone(), source.clone()));
+                }
+                (None, _) => {
+                    let reason = layer::unknown(&self.known, path);
+                    self.refuse(Some(dotted), Some(source.clone()), reason);
+                }
+            }
+            path.pop();
+        }
+    }
+
+    pub(super) fn variable(&mut self, name: &str, raw: &str) {
+        let source = Source::Environment(name.to_owned());
+        if name == ADMIN_TOKEN {
+            return self.admin_token(raw, source);
+        }
+        if name.strip_suffix("_FILE") == Some(ADMIN_TOKEN) {
+            return match read_secret(raw) {
+                Ok(token) => self.admin_token(&token, source),
+                Err(reason) => self.refuse(None, Some(source), reason),
+            };
+        }
+        // Other names with one underscore are not looked at: Kubernetes sets A2A_GATEWAY_PORT and
+        // A2A_GATEWAY_SERVICE_HOST in every pod beside a service called `a2a-gateway`.
+        let Some(rest) = name.strip_prefix("A2A_GATEWAY__") else {
+            return;
+        };
+        let path: Vec<String> = rest
+            .to_ascii_lowercase()
+            .split("__")
+            .map(Into::into)
+            .collect();
+        if layer::at(&self.known, &path).is_none()
+            && path.last().is_some_and(|k| k.ends_with("_file"))
+        {
+            let mut named = path.clone();
+            if let Some(key) = named.last_mut() {
+                key.truncate(key.len() - "_file".len());
+            }
+            if layer::at(&self.known, &named).is_some_and(|v| !v.is_table()) {
+                return match read_secret(raw) {
+                    Ok(value) => self.text(&named, &value, source),
+                    Err(reason) => self.refuse(Some(named.join(".")), Some(source), reason),
+                };
+            }
+        }
+        self.text(&path, raw, source);
+    }
+
+    pub(super) fn argument(&mut self, argument: &str) {
+        match argument.split_once('=') {
+            Some((key, raw)) => {
+                let path: Vec<String> = key.trim().split('.').map(Into::into).collect();
+                self.text(&path, raw.trim(), Source::Argument);
+            }
+            // What was written is not repeated: it may be a URL with a password.
+            None => self.refuse(
+                None,
+                Some(Source::Argument),
+                "takes section.key=value, such as --set server.listen=127.0.0.1:8081",
+            ),
+        }
+    }
+
+    /// A value that was given as text, and takes the type that its key has.
+    fn text(&mut self, path: &[String], raw: &str, source: Source) {
+        let dotted = path.join(".");
+        match layer::at(&self.known, path) {
+            None => {
+                let reason = layer::unknown(&self.known, path);
+                self.refuse(Some(dotted), Some(source), reason);
+            }
+            Some(Value::Table(_)) => {
+                self.refuse(
+                    Some(dotted),
+                    Some(source),
+                    "is a section: name one of its keys",
+                );
+            }
+            // Compose files pass on variables that are not set as empty ones.
+            Some(_) if raw.is_empty() && layer::at(&self.default, path).is_none() => {}
+            Some(example) => {
+                let value = layer::read(raw, example);
+                self.values.insert(dotted, (value, source));
+            }
+        }
+    }
+
+    fn admin_token(&mut self, raw: &str, source: Source) {
+        if raw.is_empty() {
+            return;
+        }
+        if is_admin_token(raw) {
+            self.admin_token = Some(SecretString::from(raw));
+        } else {
+            self.refuse(
+                None,
+                Some(source),
+                "an operator's token is `a2aa_` and 43 base64url characters; make one with \
+                 `echo a2aa_$(openssl rand -base64 32 | tr '+/' '-_' | tr -d '=')`",
+            );
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Result<Loaded, ConfigError> {
+        let mut effective = self.default.clone();
+        for (dotted, (value, source)) in &self.values {
+            // Alone on top of the default, which is known to be good: whatever fails is this value.
+            let mut alone = self.default.clone();
+            layer::put(&mut alone, dotted, value.clone());
+            if let Err(error) = alone.try_into::<Config>() {
+                self.problems.push(Problem {
+                    key: Some(dotted.clone()),
+                    source: Some(source.clone()),
+                    reason: if layer::is_secret(dotted) {
+                        "must be a string".to_owned()
+                    } else {
+                        error.message().trim().replace('\n', ", ")
+                    },
+                });
+            }
+            layer::put(&mut effective, dotted, value.clone());
+        }
+        if !self.problems.is_empty() {
+            return Err(ConfigError {
+                problems: self.problems,
+            });
+        }
+        let config: Config = effective
+            .clone()
+            .try_into()
+            .map_err(|error: toml::de::Error| ConfigError {
+                problems: vec![Problem {
+                    key: None,
+                    source: None,
+                    reason: error.message().to_owned(),
+                }],
+            })?;
+        let source_of = |key: &str| {
+            self.values
+                .get(key)
+                .map_or(Source::Default, |(_, source)| source.clone())
+        };
+        let notes =
+            check::check(&config, &source_of).map_err(|problems| ConfigError { problems })?;
+        let settings = layer::leaves(&effective)
+            .into_iter()
+            .map(|(key, value)| Setting {
+                value: layer::shown(&key, &value),
+                source: source_of(&key),
+                key,
+            })
+            .collect();
+        Ok(Loaded {
+            config,
+            admin_token: self.admin_token,
+            settings,
+            notes,
+        })
+    }
+}
+
+/// The content of a file that holds one value, without the line end that editors add.
+fn read_secret(path: &str) -> Result<String, String> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(SECRET_FILE_BYTES_MAX).read_to_string(&mut text))
+        .map_err(|error| format!("cannot read the file that it names, {path}: {error}"))?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// `a2aa_` and 256 random bits in base64url.
+fn is_admin_token(text: &str) -> bool {
+    text.strip_prefix("a2aa_").is_some_and(|random| {
+        random.len() == 43
+            && random
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+    })
+}

@@ -1,0 +1,163 @@
+//! Loads the configuration: the embedded default, a file, the environment, `--set`. This is the one
+//! place that reads the environment, and every fault found here ends the start before a port is
+//! bound.
+//!
+//! All problems are collected before the answer, so that one run shows everything there is to mend.
+//! Texts name key and source, and never the value of a key that may hold a secret.
+
+mod merge;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use secrecy::SecretString;
+
+use self::merge::Merge;
+use super::{Config, layer};
+
+/// The embedded lowest layer; also the documentation of every key.
+pub const DEFAULT: &str = include_str!("../../../config/default.toml");
+
+/// What stands above the default, lowest first.
+#[derive(Default)]
+pub struct Layers {
+    /// A TOML file.
+    pub file: Option<PathBuf>,
+    /// Variables of the environment, name and value. Those that are not ours are passed over.
+    pub environment: Vec<(String, String)>,
+    /// `section.key=value`, each from one `--set`.
+    pub overrides: Vec<String>,
+}
+
+impl Layers {
+    /// A file, overrides, and the environment of this process.
+    pub fn of_this_process(file: Option<PathBuf>, overrides: Vec<String>) -> Self {
+        // A name or value that is not UTF-8 cannot be ours: what it stands for is refused as text
+        // that does not fit its key.
+        let environment = std::env::vars_os()
+            .map(|(name, value)| {
+                (
+                    name.to_string_lossy().into_owned(),
+                    value.to_string_lossy().into_owned(),
+                )
+            })
+            .filter(|(name, _)| name.starts_with("A2A_GATEWAY_"))
+            .collect();
+        Self {
+            file,
+            environment,
+            overrides,
+        }
+    }
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `--set`.
+    Argument,
+    /// The embedded default.
+    Default,
+    /// A variable of the environment.
+    Environment(String),
+    /// The file.
+    File(PathBuf),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Argument => f.write_str("--set"),
+            Self::Default => f.write_str("default"),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The key in dotted form, when it is about one.
+    pub key: Option<String>,
+    /// Where the value comes from, when there is one.
+    pub source: Option<Source>,
+    /// Why it is refused, and what to write instead.
+    pub reason: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.key, &self.source) {
+            (Some(key), Some(source)) => write!(f, "{key} (from {source}): {}", self.reason),
+            (Some(key), None) => write!(f, "{key}: {}", self.reason),
+            (None, Some(source)) => write!(f, "{source}: {}", self.reason),
+            (None, None) => f.write_str(&self.reason),
+        }
+    }
+}
+
+/// The configuration cannot be used. The process ends with exit status 64.
+#[derive(Debug)]
+pub struct ConfigError {
+    /// Everything that was found, at least one.
+    pub problems: Vec<Problem>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the configuration cannot be used")?;
+        for problem in &self.problems {
+            write!(f, "\n  {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// One value in force, for people: secrets are masked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Dotted form.
+    pub key: String,
+    /// As TOML, masked where it may hold a secret.
+    pub value: String,
+    /// Which layer won.
+    pub source: Source,
+}
+
+/// A configuration that can be used.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What is in force.
+    pub config: Config,
+    /// The operator's token from the environment.
+    pub admin_token: Option<SecretString>,
+    /// Every value and its source, in the order of the keys.
+    pub settings: Vec<Setting>,
+    /// What is allowed and probably not meant; to be logged at start.
+    pub notes: Vec<String>,
+}
+
+/// Merges the layers, lowest first, and checks the result.
+///
+/// # Errors
+/// [`ConfigError`] with everything that is wrong: a file that cannot be read, unknown keys, bad
+/// values, unsafe combinations, a malformed operator's token.
+pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
+    let mut merge = Merge::over(layer::defaults());
+    if let Some(path) = &layers.file {
+        merge.file(path);
+    }
+    for (name, value) in &layers.environment {
+        merge.variable(name, value);
+    }
+    for argument in &layers.overrides {
+        merge.argument(argument);
+    }
+    merge.finish()
+}
+
+#[cfg(test)]
+mod tests;

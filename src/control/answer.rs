@@ -1,0 +1,172 @@
+//! The frame around every control route: who failed too often is not heard, what has begun is
+//! finished, a refusal becomes JSON, and the answer is counted.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use http::{Method, StatusCode};
+
+use super::ROUTES;
+use crate::gateway::Gateway;
+use crate::identity::ClientAddr;
+use crate::ids::RequestId;
+use crate::rejection::{Reason, Rejection};
+
+/// The label of requests that no route matched: callers choose paths, so a path is no label.
+const UNMATCHED: &str = "unmatched";
+
+/// The fields of a 429, by the fact that fills each.
+const RATE_LIMIT_FIELDS: [(&str, HeaderName); 3] = [
+    ("limit", HeaderName::from_static("ratelimit-limit")),
+    ("remaining", HeaderName::from_static("ratelimit-remaining")),
+    ("reset", HeaderName::from_static("ratelimit-reset")),
+];
+
+/// A refusal on its way to `frame`, which knows the request's id.
+impl IntoResponse for Rejection {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = status_of(&self);
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// No such path.
+pub(super) async fn unknown_path() -> Rejection {
+    Rejection::new(
+        Reason::NotFound,
+        "there is no such route on this listener; docs/api.md lists them",
+    )
+}
+
+/// The path exists, the method does not.
+pub(super) async fn wrong_method() -> Rejection {
+    Rejection::new(
+        Reason::MethodNotAllowed,
+        "this route does not take that HTTP method; `Allow` lists those it takes",
+    )
+}
+
+/// Around every route.
+pub(super) async fn frame(
+    State(gateway): State<Arc<Gateway>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let extensions = request.extensions();
+    let route = extensions.get::<MatchedPath>().cloned();
+    let client = extensions.get::<ClientAddr>().map(|client| client.0);
+    let id = extensions.get::<RequestId>().cloned();
+    let id = id.unwrap_or_else(RequestId::random);
+    let method = request.method().clone();
+
+    let heard = client.map_or(Ok(()), |client| gateway.rates.failures_exceeded(client));
+    let mut response = match heard {
+        Ok(()) => finish(method, request, next).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    let pattern = route.as_ref().map_or(UNMATCHED, MatchedPath::as_str);
+    if let Some(rejection) = response.extensions_mut().remove::<Rejection>() {
+        log(&rejection, &id, pattern);
+        response = refusal(&rejection, &id, pattern);
+    }
+    let status = response.status();
+    if let Some(client) = client
+        && matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+    {
+        gateway.rates.note_failure(client);
+    }
+    gateway.metrics.control(pattern, status.as_u16());
+    let headers = response.headers_mut();
+    // Some answers hold tokens, and none is worth keeping.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Ok(id) = HeaderValue::from_str(id.as_str()) {
+        headers.insert("x-request-id", id);
+    }
+    response
+}
+
+/// Runs a change in a task of its own, so that a caller that leaves cannot stop it between the
+/// commit and the news of it: a revoked token must be refused everywhere, also when nobody waits for
+/// the answer. What is only read ends with its caller.
+async fn finish(method: Method, request: Request, next: Next) -> Response {
+    if method.is_safe() {
+        return next.run(request).await;
+    }
+    // How long it goes on alone is bounded by the clocks of the body and the stores.
+    match tokio::spawn(next.run(request)).await {
+        Ok(response) => response,
+        Err(error) => Rejection::new(
+            Reason::Internal,
+            "the gateway failed; the log says more under the request's id",
+        )
+        .cause(error)
+        .into_response(),
+    }
+}
+
+/// The answer to a refusal: JSON, with the fields that its reason calls for.
+fn refusal(rejection: &Rejection, id: &RequestId, pattern: &str) -> Response {
+    let mut response = Response::new(Body::from(rejection.plain_body(id)));
+    *response.status_mut() = status_of(rejection);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(seconds) = rejection.retry_after {
+        headers.insert(RETRY_AFTER, seconds.into());
+    }
+    if rejection.reason == Reason::Unauthenticated {
+        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if rejection.reason == Reason::MethodNotAllowed
+        && let Ok(allow) = HeaderValue::from_str(&allow(pattern))
+    {
+        headers.insert(ALLOW, allow);
+    }
+    if rejection.reason == Reason::RateLimited {
+        for (name, field) in RATE_LIMIT_FIELDS {
+            let fact = rejection.facts.iter().find(|fact| fact.0 == name);
+            if let Some(Ok(value)) = fact.map(|fact| HeaderValue::from_str(&fact.1)) {
+                headers.insert(field, value);
+            }
+        }
+    }
+    response
+}
+
+fn status_of(rejection: &Rejection) -> StatusCode {
+    StatusCode::from_u16(rejection.reason.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// The methods of a pattern, as a list. `HEAD` comes with `GET`.
+fn allow(pattern: &str) -> String {
+    let of_pattern = ROUTES.iter().filter(|(_, path)| *path == pattern);
+    let mut methods: Vec<&str> = of_pattern.map(|(method, _)| *method).collect();
+    if methods.contains(&"GET") {
+        methods.push("HEAD");
+    }
+    methods.join(", ")
+}
+
+/// What is ours to repair is logged with its causes; what is the caller's is only counted.
+fn log(rejection: &Rejection, id: &RequestId, pattern: &str) {
+    let reason = rejection.reason.word();
+    let Some(cause) = &rejection.cause else {
+        return;
+    };
+    let error: &(dyn Error + 'static) = &**cause;
+    if rejection.reason == Reason::Internal {
+        tracing::error!(exchange.id = %id, route = pattern, reason, error, "The control plane failed");
+    } else if rejection.reason.status() >= 500 {
+        tracing::warn!(exchange.id = %id, route = pattern, reason, error, "The control plane refused");
+    } else {
+        tracing::debug!(exchange.id = %id, route = pattern, reason, error, "The control plane refused");
+    }
+}

@@ -1,0 +1,281 @@
+//! A request body as JSON: bounded in size and time, and when it is wrong, which member is.
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Request};
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ORIGIN};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use std::sync::Arc;
+
+use crate::gateway::Gateway;
+use crate::rejection::{Reason, Rejection};
+
+/// A control body in bytes: an agent card of 256 KiB, escaped at its worst, and the rest.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// How deep a body may nest, as on the A2A routes.
+const DEPTH_MAX: usize = 512;
+
+/// A body that must be there, as `T`.
+pub(super) struct Json<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for Json<T> {
+    type Rejection = Rejection;
+
+    async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
+        parse(&read(request, gateway).await?).map(Self)
+    }
+}
+
+/// A body that may be missing, as `T` or its default.
+pub(super) struct OptionalJson<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Default> FromRequest<Arc<Gateway>> for OptionalJson<T> {
+    type Rejection = Rejection;
+
+    async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
+        let body = read(request, gateway).await?;
+        if body.is_empty() {
+            return Ok(Self(T::default()));
+        }
+        parse(&body).map(Self)
+    }
+}
+
+async fn read(request: Request, gateway: &Gateway) -> Result<Bytes, Rejection> {
+    let (parts, body) = request.into_parts();
+    check_media_type(&parts.headers)?;
+    refuse_declared_oversize(&parts.headers)?;
+    let limit = gateway.config.timeouts.request_body;
+    match tokio::time::timeout(limit, collect(body)).await {
+        Ok(collected) => collected,
+        Err(_) => Err(Rejection::new(
+            Reason::RequestTimeout,
+            "the body did not arrive in time; send it without a pause",
+        )),
+    }
+}
+
+async fn collect(body: Body) -> Result<Bytes, Rejection> {
+    let collected = Limited::new(body, BODY_BYTES_MAX).collect().await;
+    collected.map(|body| body.to_bytes()).map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            too_large()
+        } else {
+            // The caller left, or broke HTTP: whoever reads this answer sent less than it said.
+            Rejection::new(Reason::InvalidRequest, "the body broke off")
+        }
+    })
+}
+
+fn refuse_declared_oversize(headers: &HeaderMap) -> Result<(), Rejection> {
+    let declared = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok());
+    let declared = declared.and_then(|text| text.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > BODY_BYTES_MAX) {
+        return Err(too_large());
+    }
+    Ok(())
+}
+
+fn too_large() -> Rejection {
+    Rejection::new(
+        Reason::BodyTooLarge,
+        "a body of the control plane has at most 1 MiB",
+    )
+    .fact("limit", BODY_BYTES_MAX)
+}
+
+/// Contract §1.1, `unsupported_media_type`. A browser can send a body without a type across origins,
+/// which is why one that shows itself must name it.
+fn check_media_type(headers: &HeaderMap) -> Result<(), Rejection> {
+    let refused = |message| Err(Rejection::new(Reason::UnsupportedMediaType, message));
+    if headers.contains_key(CONTENT_ENCODING) {
+        return refused("send the body without a `Content-Encoding`");
+    }
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    match (types.next(), types.next()) {
+        (Some(one), None) if one.to_str().is_ok_and(is_json) => Ok(()),
+        (None, _) if !is_browser(headers) => Ok(()),
+        _ => refused("send the body as JSON: `Content-Type: application/json`"),
+    }
+}
+
+fn is_browser(headers: &HeaderMap) -> bool {
+    let fetch = |name: &http::HeaderName| name.as_str().starts_with("sec-fetch-");
+    headers.contains_key(ORIGIN) || headers.keys().any(fetch)
+}
+
+fn is_json(media_type: &str) -> bool {
+    let mut parts = media_type.split(';').map(str::trim);
+    let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let json = match essence.split_once('/') {
+        Some(("application", "json" | "a2a+json")) => true,
+        Some((_, subtype)) => subtype.len() > 5 && subtype.ends_with("+json"),
+        None => false,
+    };
+    let utf8 = |value: &str| value.trim_matches('"').eq_ignore_ascii_case("utf-8");
+    json && parts.all(|parameter| match parameter.split_once('=') {
+        Some((name, value)) if name.eq_ignore_ascii_case("charset") => utf8(value),
+        _ => true,
+    })
+}
+
+/// Reads `body`. Names the member that is wrong, and never repeats what stands in it.
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
+    let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
+    let not_json = |_| Rejection::new(Reason::ParseError, "the body is not JSON in UTF-8");
+    let text = std::str::from_utf8(body).map_err(|_| not_json(()))?;
+    let whole: &RawValue = serde_json::from_str(text).map_err(|_| not_json(()))?;
+    if !whole.get().starts_with('{') {
+        let message = "the body is JSON, but not an object";
+        return Err(Rejection::new(Reason::InvalidRequest, message));
+    }
+    if is_too_deep(whole.get()) {
+        let message = format!("the body nests deeper than {DEPTH_MAX}");
+        return Err(Rejection::new(Reason::InvalidRequest, message));
+    }
+    let mut reader = serde_json::Deserializer::from_str(whole.get());
+    serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong_member(&error))
+}
+
+/// Whether brackets outside of strings nest deeper than [`DEPTH_MAX`]. `json` is known to be JSON.
+fn is_too_deep(json: &str) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    json.bytes().any(|byte| {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => depth += 1,
+            b'}' | b']' if !in_string => depth -= 1,
+            _ => {}
+        }
+        depth > DEPTH_MAX
+    })
+}
+
+/// serde's own text may repeat what was sent, so only the member's name is taken from it.
+fn wrong_member(error: &serde_path_to_error::Error<serde_json::Error>) -> Rejection {
+    let text = error.inner().to_string();
+    let quoted = |start: &str| text.strip_prefix(start)?.split('`').nth(1);
+    if let Some(name) = quoted("duplicate field") {
+        let message = format!("`{name}` stands twice in the body");
+        return Rejection::new(Reason::InvalidRequest, message);
+    }
+    let path = error.path().to_string();
+    let message = match quoted("missing field") {
+        Some(name) if path == "." => format!("`{name}` is missing"),
+        Some(name) => format!("`{path}.{name}` is missing"),
+        None => format!("`{path}` has the wrong type, or is no value that is known"),
+    };
+    Rejection::new(Reason::InvalidParams, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Inner {
+        seconds: u32,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Outer {
+        name: String,
+        inner: Option<Inner>,
+        card: Option<Box<RawValue>>,
+    }
+
+    fn refusal(body: &[u8]) -> (Reason, String) {
+        let refusal = parse::<Outer>(body).unwrap_err();
+        (refusal.reason, refusal.message.into_owned())
+    }
+
+    #[test]
+    fn a_card_keeps_its_bytes_and_what_is_unknown_is_passed_over() {
+        let body = "\u{feff} {\"name\":\"n\",\"x\":[{}],\"card\":{ \"b\":1.0, \"a\":1e400 },\"inner\":null}";
+        let outer: Outer = parse(body.as_bytes()).unwrap();
+        assert_eq!(outer.name, "n");
+        assert!(outer.inner.is_none());
+        assert_eq!(outer.card.unwrap().get(), "{ \"b\":1.0, \"a\":1e400 }");
+        let outer: Outer = parse(br#"{"name":"n","inner":{"seconds":3}}"#).unwrap();
+        assert_eq!(outer.inner.unwrap().seconds, 3);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_not_repeated() {
+        for (body, reason, says) in [
+            (&b""[..], Reason::ParseError, "not JSON"),
+            (b"{} x", Reason::ParseError, "not JSON"),
+            (b"{\"name\":NaN}", Reason::ParseError, "not JSON"),
+            (b"{\"name\":\"\xff\"}", Reason::ParseError, "not JSON"),
+            (b"{\0}\0", Reason::ParseError, "not JSON"),
+            (b"[]", Reason::InvalidRequest, "object"),
+            (b"\"secret\"", Reason::InvalidRequest, "object"),
+            (b"{}", Reason::InvalidParams, "`name` is missing"),
+            (b"{\"name\":5}", Reason::InvalidParams, "`name` has"),
+            (
+                b"{\"name\":\"n\",\"name\":\"secret\"}",
+                Reason::InvalidRequest,
+                "`name` stands twice",
+            ),
+            (
+                b"{\"name\":\"n\",\"inner\":{\"seconds\":\"secret\"}}",
+                Reason::InvalidParams,
+                "`inner.seconds` has",
+            ),
+            (
+                b"{\"name\":\"n\",\"inner\":{}}",
+                Reason::InvalidParams,
+                "`inner.seconds` is missing",
+            ),
+        ] {
+            let (found, message) = refusal(body);
+            assert_eq!(found, reason, "{message}");
+            assert!(message.contains(says), "{message}");
+            assert!(!message.contains("secret"), "{message}");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded_and_brackets_in_strings_do_not_count() {
+        let nested = |depth: usize| {
+            let (open, close) = ("[".repeat(depth - 1), "]".repeat(depth - 1));
+            format!(
+                "{{\"name\":\"{}\\\"[\",\"x\":{open}{close}}}",
+                "[".repeat(600)
+            )
+        };
+        assert!(parse::<Outer>(nested(DEPTH_MAX).as_bytes()).is_ok());
+        let (reason, _) = refusal(nested(DEPTH_MAX + 1).as_bytes());
+        assert_eq!(reason, Reason::InvalidRequest);
+    }
+
+    #[test]
+    fn media_types_of_json_are_taken() {
+        for good in [
+            "application/json",
+            "Application/JSON; charset=UTF-8",
+            "application/json;charset=\"utf-8\"",
+            "application/a2a+json",
+            "application/vnd.x+json; v=1",
+        ] {
+            assert!(is_json(good), "{good}");
+        }
+        for bad in [
+            "",
+            "text/plain",
+            "json",
+            "x/+json",
+            "application/json; charset=latin1",
+        ] {
+            assert!(!is_json(bad), "{bad}");
+        }
+    }
+}

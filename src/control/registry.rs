@@ -1,0 +1,197 @@
+//! `/registry`: registration and heartbeats (contract §4.1, §4.2).
+
+use std::sync::Arc;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::body::Json;
+use super::extract::{Caller, Registrant, not_permitted};
+use super::workspaces::{parse_optional, require_same_org};
+use crate::directory::{AGENT_CARD_BYTES_MAX, Beat, Placement, Registrar, Registration};
+use crate::gateway::Gateway;
+use crate::identity::{IssuedToken, Principal};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::{DeliveryMode, Workspace};
+
+/// The body of `POST /registry/register`.
+#[derive(Deserialize)]
+pub(super) struct Register {
+    id: String,
+    url: Option<String>,
+    internal_url: Option<String>,
+    agent_card: Box<RawValue>,
+    delivery_mode: Option<DeliveryMode>,
+    name: Option<String>,
+    parent_id: Option<String>,
+    org: Option<String>,
+}
+
+/// `token` twice, since existing agents read `auth_token`.
+#[derive(Serialize)]
+pub(super) struct Registered {
+    status: &'static str,
+    id: String,
+    delivery_mode: DeliveryMode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auth_token: Option<String>,
+}
+
+/// `POST /registry/register`.
+pub(super) async fn register(
+    State(gateway): State<Arc<Gateway>>,
+    Registrant(caller): Registrant,
+    Json(body): Json<Register>,
+) -> Result<Answer<Registered>, Rejection> {
+    if body.agent_card.get().len() > AGENT_CARD_BYTES_MAX {
+        let message = "`agent_card` has at most 256 KiB";
+        return Err(
+            Rejection::new(Reason::BodyTooLarge, message).fact("limit", AGENT_CARD_BYTES_MAX)
+        );
+    }
+    let id = WorkspaceId::parse(&body.id)?;
+    let registrar = registrar(&gateway, &caller, &id, &body).await?;
+    let registration = Registration {
+        id,
+        url: body.url,
+        internal_url: body.internal_url,
+        agent_card: body.agent_card,
+        delivery_mode: body.delivery_mode,
+    };
+    let (workspace, token) = enrol(&gateway, &caller, &registration, &registrar).await?;
+    let token = token.map(|token| token.token.expose_secret().to_owned());
+    Ok(Answer(Registered {
+        status: "registered",
+        id: workspace.id.to_string(),
+        delivery_mode: workspace.delivery_mode,
+        auth_token: token.clone(),
+        token,
+    }))
+}
+
+/// In what quality the caller registers `id`.
+async fn registrar(
+    gateway: &Gateway,
+    caller: &Caller,
+    id: &WorkspaceId,
+    body: &Register,
+) -> Result<Registrar, Rejection> {
+    let placement = Placement {
+        name: body.name.clone(),
+        parent_id: parse_optional(body.parent_id.as_deref())?,
+        org: body.org.clone(),
+    };
+    match caller.principal() {
+        Principal::Operator => Ok(Registrar::Operator(placement)),
+        Principal::Org { org } => {
+            require_same_org(org, body.org.as_deref())?;
+            // Whoever asks about a parent elsewhere learns nothing of it.
+            if let Some(parent) = &placement.parent_id {
+                gateway.hierarchy.permit(&caller.0, parent).await?;
+            }
+            let org = org.clone();
+            Ok(Registrar::Org { org, placement })
+        }
+        Principal::Workspace { id: own } if own == id => {
+            let silent = body.name.is_none() && body.parent_id.is_none() && body.org.is_none();
+            silent.then_some(Registrar::Itself).ok_or_else(|| {
+                not_permitted(
+                    "`name`, `parent_id` and `org` are for admin and org tokens; leave them out",
+                )
+            })
+        }
+        Principal::Workspace { .. } => Err(not_permitted(
+            "a workspace registers itself: send the token of the workspace that `id` names",
+        )),
+        Principal::Canvas { .. } => Err(not_permitted(
+            "this needs the workspace's own token, its enrolment token, an org token or an admin token",
+        )),
+    }
+}
+
+/// Registers, and gives the first token. An enrolment token is used up only by what succeeds.
+async fn enrol(
+    gateway: &Gateway,
+    caller: &Caller,
+    registration: &Registration,
+    registrar: &Registrar,
+) -> Result<(Workspace, Option<IssuedToken>), Rejection> {
+    // First, so that of two with the same token one registers.
+    if !gateway.identity.redeem_enrolment(&caller.0).await? {
+        return Err(Rejection::new(
+            Reason::Unauthenticated,
+            "the enrolment token was used just now; send the workspace token that its registration answered with",
+        ));
+    }
+    let done = async {
+        let registered = gateway.directory.register(registration, registrar).await?;
+        let first = gateway
+            .identity
+            .issue_first_workspace_token(&registration.id);
+        Ok((registered.workspace, first.await?))
+    };
+    match done.await {
+        Ok(done) => Ok(done),
+        Err(refusal) => {
+            if let Err(error) = gateway.identity.restore_enrolment(&caller.0).await {
+                tracing::warn!(%error, workspace.id = %registration.id, "An enrolment token was used up by a registration that failed; issue a workspace token");
+            }
+            Err(refusal)
+        }
+    }
+}
+
+/// The body of `POST /registry/heartbeat`. What it says besides is for later.
+#[derive(Deserialize)]
+pub(super) struct Heartbeat {
+    workspace_id: String,
+    error_rate: Option<f64>,
+    active_tasks: Option<u32>,
+    current_task: Option<String>,
+    runtime_state: Option<String>,
+    runtime_metadata: Option<RuntimeMetadata>,
+}
+
+#[derive(Deserialize)]
+struct RuntimeMetadata {
+    idle_timeout_seconds: Option<u32>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Heard {
+    status: &'static str,
+    /// Seconds.
+    expires_in: u64,
+}
+
+/// `POST /registry/heartbeat`.
+pub(super) async fn heartbeat(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    Json(body): Json<Heartbeat>,
+) -> Result<Answer<Heard>, Rejection> {
+    let id = WorkspaceId::parse(&body.workspace_id)?;
+    caller.require_own(&id)?;
+    let beat = Beat {
+        error_rate: body.error_rate.unwrap_or(0.0),
+        wedged: body.runtime_state.as_deref() == Some("wedged"),
+        active_tasks: body.active_tasks.unwrap_or(0),
+        current_task: body.current_task,
+        idle_timeout_seconds: body.runtime_metadata.and_then(|m| m.idle_timeout_seconds),
+    };
+    let beaten = gateway.directory.beat(&id, &beat).await;
+    let beaten = beaten.map_err(|refusal| match refusal.reason {
+        Reason::WorkspaceNotFound => refusal.fact("reregister", true),
+        _ => refusal,
+    })?;
+    Ok(Answer(Heard {
+        status: "ok",
+        expires_in: beaten.expires_in.as_secs(),
+    }))
+}

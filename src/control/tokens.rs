@@ -1,0 +1,277 @@
+//! Tokens of workspaces, of orgs and for the canvas (contract §8.2). A token is in one answer, the
+//! one that made it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+
+use super::body::{Json, OptionalJson};
+use super::extract::{Caller, Page, PathId, PathOrg, PathTokenId, not_permitted};
+use super::workspaces::require_same_org;
+use crate::gateway::Gateway;
+use crate::identity::{CANVAS_TTL_DEFAULT, IssuedToken, Principal, TokenRow};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::{Status, Timestamp};
+
+/// Longest note on an org token, in characters.
+const NOTE_CHARS_MAX: usize = 256;
+
+/// Workspaces in one canvas token at most: each is looked up before the token is made.
+const CANVAS_WORKSPACES_MAX: usize = 200;
+
+#[derive(Serialize)]
+struct Issued<'a> {
+    id: &'a str,
+    token: &'a str,
+    prefix: &'a str,
+    created_at: Timestamp,
+}
+
+/// A page of a list, named after what it lists.
+#[derive(Serialize)]
+pub(super) struct Listed<T> {
+    tokens: Vec<T>,
+    next_cursor: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(super) struct WorkspaceToken {
+    id: String,
+    prefix: String,
+    created_at: Timestamp,
+    last_used_at: Option<Timestamp>,
+}
+
+#[derive(Serialize)]
+pub(super) struct OrgToken {
+    id: String,
+    prefix: String,
+    note: Option<String>,
+    created_at: Timestamp,
+}
+
+#[derive(Serialize)]
+pub(super) struct Revoked {
+    status: &'static str,
+}
+
+/// `GET /workspaces/{id}/tokens`.
+pub(super) async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+    page: Page,
+) -> Result<Answer<Listed<WorkspaceToken>>, Rejection> {
+    require_own(&gateway, &caller, &id).await?;
+    let (after, look_ahead) = (&page.after, page.look_ahead());
+    let rows = gateway
+        .identity
+        .list_workspace_tokens(&id, after, look_ahead);
+    Ok(listed(&page, rows.await?, |row| WorkspaceToken {
+        id: row.token_id,
+        prefix: row.prefix,
+        created_at: Timestamp(row.created_at),
+        last_used_at: row.last_used_at.map(Timestamp),
+    }))
+}
+
+/// `POST /workspaces/{id}/tokens`. Needs no body.
+pub(super) async fn issue(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+) -> Result<Response, Rejection> {
+    require_own(&gateway, &caller, &id).await?;
+    Ok(issued(&gateway.identity.issue_workspace_token(&id).await?))
+}
+
+/// `DELETE /workspaces/{id}/tokens/{token_id}`.
+pub(super) async fn revoke(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    PathTokenId(token_id): PathTokenId,
+    caller: Caller,
+) -> Result<Answer<Revoked>, Rejection> {
+    require_own(&gateway, &caller, &id).await?;
+    let found = gateway.identity.revoke_workspace_token(&id, &token_id);
+    revoked(found.await?)
+}
+
+/// `GET /orgs/{org}/tokens`.
+pub(super) async fn list_org(
+    State(gateway): State<Arc<Gateway>>,
+    PathOrg(org): PathOrg,
+    caller: Caller,
+    page: Page,
+) -> Result<Answer<Listed<OrgToken>>, Rejection> {
+    caller.require_operator()?;
+    let (after, look_ahead) = (&page.after, page.look_ahead());
+    let rows = gateway.identity.list_org_tokens(&org, after, look_ahead);
+    Ok(listed(&page, rows.await?, |row| OrgToken {
+        id: row.token_id,
+        prefix: row.prefix,
+        note: row.note,
+        created_at: Timestamp(row.created_at),
+    }))
+}
+
+/// The body of `POST /orgs/{org}/tokens`, which may be missing.
+#[derive(Default, Deserialize)]
+pub(super) struct NewOrgToken {
+    note: Option<String>,
+}
+
+/// `POST /orgs/{org}/tokens`.
+pub(super) async fn issue_org(
+    State(gateway): State<Arc<Gateway>>,
+    PathOrg(org): PathOrg,
+    caller: Caller,
+    OptionalJson(new): OptionalJson<NewOrgToken>,
+) -> Result<Response, Rejection> {
+    caller.require_operator()?;
+    let note = new.note.as_deref();
+    let fits =
+        |note: &str| note.chars().count() <= NOTE_CHARS_MAX && !note.chars().any(char::is_control);
+    if !note.is_none_or(fits) {
+        let message = "`note` has at most 256 characters, none of them a control character";
+        return Err(Rejection::new(Reason::InvalidParams, message));
+    }
+    Ok(issued(&gateway.identity.issue_org_token(&org, note).await?))
+}
+
+/// `DELETE /orgs/{org}/tokens/{token_id}`.
+pub(super) async fn revoke_org(
+    State(gateway): State<Arc<Gateway>>,
+    PathOrg(org): PathOrg,
+    PathTokenId(token_id): PathTokenId,
+    caller: Caller,
+) -> Result<Answer<Revoked>, Rejection> {
+    caller.require_operator()?;
+    revoked(gateway.identity.revoke_org_token(&org, &token_id).await?)
+}
+
+/// The body of `POST /canvas/tokens`.
+#[derive(Deserialize)]
+pub(super) struct NewCanvasToken {
+    user: String,
+    org: Option<String>,
+    workspaces: Option<Vec<String>>,
+    ttl_seconds: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct IssuedCanvas {
+    token: String,
+    expires_at: Timestamp,
+    /// Seconds.
+    expires_in: u64,
+}
+
+/// `POST /canvas/tokens`.
+pub(super) async fn issue_canvas(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    Json(new): Json<NewCanvasToken>,
+) -> Result<Response, Rejection> {
+    let org = match caller.principal() {
+        Principal::Operator => new.org.as_deref(),
+        Principal::Org { org } => {
+            require_same_org(org, new.org.as_deref())?;
+            Some(org.as_str())
+        }
+        Principal::Workspace { .. } | Principal::Canvas { .. } => {
+            return Err(not_permitted("this needs an admin token or an org token"));
+        }
+    };
+    let workspaces = new.workspaces.as_deref().map(parse_list).transpose()?;
+    // The list decides alone which workspaces the user may reach, so nobody puts one into it that
+    // they may not reach themselves.
+    for id in workspaces.iter().flatten() {
+        gateway.hierarchy.permit(&caller.0, id).await?;
+    }
+    let ttl = new
+        .ttl_seconds
+        .map_or(CANVAS_TTL_DEFAULT, Duration::from_secs);
+    let (token, expires_at) =
+        gateway
+            .identity
+            .issue_canvas_token(&new.user, org, workspaces.as_deref(), ttl)?;
+    let answer = IssuedCanvas {
+        token,
+        expires_at: Timestamp(expires_at),
+        expires_in: ttl.as_secs(),
+    };
+    Ok((StatusCode::CREATED, Answer(answer)).into_response())
+}
+
+fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
+    if !(1..=CANVAS_WORKSPACES_MAX).contains(&ids.len()) {
+        let message = "`workspaces` names 1 to 200 workspaces; leave it out for all of the org";
+        return Err(Rejection::new(Reason::InvalidParams, message));
+    }
+    let ids = ids.iter().map(|id| WorkspaceId::parse(id));
+    Ok(ids.collect::<Result<_, _>>()?)
+}
+
+/// The workspace itself, or an operator, who is told when there is none.
+async fn require_own(
+    gateway: &Gateway,
+    caller: &Caller,
+    id: &WorkspaceId,
+) -> Result<(), Rejection> {
+    caller.require_own(id)?;
+    if caller.principal().workspace().is_some() {
+        return Ok(());
+    }
+    match gateway.workspaces.find(id).await? {
+        None => Err(Rejection::new(
+            Reason::WorkspaceNotFound,
+            "there is no workspace of this id: create it with POST /workspaces",
+        )),
+        Some(workspace) if workspace.status == Status::Removed => Err(Rejection::new(
+            Reason::WorkspaceRemoved,
+            "the workspace was removed, and its tokens with it",
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+fn issued(token: &IssuedToken) -> Response {
+    let answer = Issued {
+        id: &token.token_id,
+        token: token.token.expose_secret(),
+        prefix: &token.prefix,
+        created_at: Timestamp(token.created_at),
+    };
+    (StatusCode::CREATED, Answer(answer)).into_response()
+}
+
+fn listed<T>(
+    page: &Page,
+    mut rows: Vec<TokenRow>,
+    show: impl Fn(TokenRow) -> T,
+) -> Answer<Listed<T>> {
+    let next_cursor = page.cut(&mut rows, |row| &row.token_id);
+    let tokens = rows.into_iter().map(show).collect();
+    Answer(Listed {
+        tokens,
+        next_cursor,
+    })
+}
+
+fn revoked(found: bool) -> Result<Answer<Revoked>, Rejection> {
+    if found {
+        return Ok(Answer(Revoked { status: "revoked" }));
+    }
+    Err(Rejection::new(
+        Reason::NotFound,
+        "there is no such token here; the list has the ids",
+    ))
+}

@@ -1,0 +1,144 @@
+//! `/workspaces`: creating and reading them (contract §8.1).
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::LOCATION;
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::body::Json;
+use super::extract::{Caller, PathId, not_permitted};
+use crate::config::Complete;
+use crate::directory::Creation;
+use crate::gateway::Gateway;
+use crate::identity::Principal;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::{DeliveryMode, Liveness, Urls, View};
+
+/// The body of `POST /workspaces`.
+#[derive(Deserialize)]
+pub(super) struct New {
+    id: Option<String>,
+    name: String,
+    parent_id: Option<String>,
+    org: Option<String>,
+    role: Option<String>,
+    delivery_mode: Option<DeliveryMode>,
+    url: Option<String>,
+    card_url: Option<String>,
+    upstream_auth: Option<Box<RawValue>>,
+    max_concurrent: Option<u32>,
+    liveness: Option<Liveness>,
+    complete: Option<Complete>,
+}
+
+#[derive(Serialize)]
+struct Created<'a> {
+    #[serde(flatten)]
+    workspace: View<'a>,
+    enrolment_token: &'a str,
+}
+
+/// `POST /workspaces`.
+pub(super) async fn create(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    Json(new): Json<New>,
+) -> Result<Response, Rejection> {
+    let creation = creation(&gateway, &caller, new).await?;
+    let workspace = gateway.directory.create(&creation).await?;
+    let enrolment = gateway.identity.issue_enrolment(&workspace.id).await?;
+    let created = Created {
+        workspace: workspace.view(urls(caller.principal(), &workspace.id)),
+        enrolment_token: enrolment.expose_secret(),
+    };
+    let location = [(LOCATION, format!("/workspaces/{}", workspace.id))];
+    Ok((StatusCode::CREATED, location, axum::Json(created)).into_response())
+}
+
+/// What may be created by whom: an integration stays within its org.
+async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creation, Rejection> {
+    if new.upstream_auth.is_some() {
+        return Err(Rejection::new(
+            Reason::InvalidParams,
+            "`upstream_auth` cannot be kept by this version; leave it out",
+        ));
+    }
+    let parent_id = parse_optional(new.parent_id.as_deref())?;
+    let org = match caller.principal() {
+        Principal::Operator => new.org,
+        Principal::Org { org } => {
+            require_same_org(org, new.org.as_deref())?;
+            // Whoever asks about a parent elsewhere learns nothing of it.
+            if let Some(parent) = &parent_id {
+                gateway.hierarchy.permit(&caller.0, parent).await?;
+            }
+            Some(org.clone())
+        }
+        Principal::Workspace { .. } | Principal::Canvas { .. } => {
+            return Err(not_permitted("this needs an admin token or an org token"));
+        }
+    };
+    Ok(Creation {
+        id: parse_optional(new.id.as_deref())?,
+        name: new.name,
+        parent_id,
+        org,
+        role: new.role,
+        delivery_mode: new.delivery_mode.unwrap_or(DeliveryMode::Push),
+        url: new.url,
+        card_url: new.card_url,
+        max_concurrent: new.max_concurrent,
+        liveness: new.liveness.unwrap_or(Liveness::Heartbeat),
+        complete: new.complete,
+    })
+}
+
+/// `GET /workspaces/{id}`.
+pub(super) async fn read(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+) -> Result<Response, Rejection> {
+    gateway.hierarchy.permit(&caller.0, &id).await?;
+    let workspace = gateway.directory.view(&id).await?;
+    let view = workspace.view(urls(caller.principal(), &id));
+    Ok(axum::Json(view).into_response())
+}
+
+/// Itself and operators see where the agent listens.
+fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
+    match principal {
+        Principal::Operator => Urls::Shown,
+        Principal::Workspace { id: own } if own == id => Urls::Shown,
+        Principal::Workspace { .. } | Principal::Canvas { .. } | Principal::Org { .. } => {
+            Urls::Hidden
+        }
+    }
+}
+
+/// An org named in a body is the org that the token acts in.
+///
+/// # Errors
+/// `not_permitted`.
+pub(super) fn require_same_org(own: &str, named: Option<&str>) -> Result<(), Rejection> {
+    if named.is_none_or(|named| named == own) {
+        return Ok(());
+    }
+    Err(not_permitted(
+        "an org token acts in its own org only; leave `org` out",
+    ))
+}
+
+/// An id in a body, if it is there.
+///
+/// # Errors
+/// `invalid_workspace_id`.
+pub(super) fn parse_optional(text: Option<&str>) -> Result<Option<WorkspaceId>, Rejection> {
+    Ok(text.map(WorkspaceId::parse).transpose()?)
+}

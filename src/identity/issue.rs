@@ -1,0 +1,192 @@
+//! Tokens given out, listed and taken back.
+
+use secrecy::SecretString;
+
+use super::credential::{Form, Fresh};
+use super::token::{Issue, IssuedToken, LIVE_TOKENS_MAX, TokenRow, fresh};
+use super::{Identity, Proof, now_ms};
+use crate::coherence::Invalidation;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+
+/// How long an enrolment token waits for its agent.
+const ENROLMENT_TTL_MS: i64 = 24 * 3600 * 1000;
+
+impl Identity {
+    /// A new token of `workspace`.
+    ///
+    /// # Errors
+    /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `workspace_not_found` when it does not
+    /// exist or was removed.
+    pub async fn issue_workspace_token(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<IssuedToken, Rejection> {
+        let issued = self.issue_below(workspace, LIVE_TOKENS_MAX).await?;
+        issued.ok_or_else(|| too_many("workspace"))
+    }
+
+    /// The first token of `workspace`, or `None` if it has a live one. Of several at the same moment
+    /// one gets it.
+    ///
+    /// # Errors
+    /// `workspace_not_found` when it does not exist or was removed.
+    pub async fn issue_first_workspace_token(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<Option<IssuedToken>, Rejection> {
+        self.issue_below(workspace, 1).await
+    }
+
+    async fn issue_below(
+        &self,
+        workspace: &WorkspaceId,
+        live_max: i64,
+    ) -> Result<Option<IssuedToken>, Rejection> {
+        let (token, hash) = fresh(Form::Workspace);
+        let issue = self
+            .tokens
+            .issue_workspace(workspace, &token, hash, live_max);
+        match issue.await? {
+            Issue::Done => Ok(Some(token)),
+            Issue::Full => Ok(None),
+            Issue::NoWorkspace => Err(Rejection::new(
+                Reason::WorkspaceNotFound,
+                "there is no such workspace, or it was removed; create it with POST /workspaces",
+            )),
+        }
+    }
+
+    /// How many live tokens `workspace` has.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn live_token_count(&self, workspace: &WorkspaceId) -> Result<u64, Unavailable> {
+        let live = self.tokens.count_workspace(workspace).await?;
+        Ok(u64::try_from(live).unwrap_or(0))
+    }
+
+    /// Live tokens of `workspace` after the token id `after` (empty: from the first), oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn list_workspace_tokens(
+        &self,
+        workspace: &WorkspaceId,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, Unavailable> {
+        self.tokens.list_workspace(workspace, after, limit).await
+    }
+
+    /// Ends a token of `workspace`, here at once and on every replica within a second. Repeating it
+    /// is harmless. `false`: the workspace never had such a token.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_workspace_token(
+        &self,
+        workspace: &WorkspaceId,
+        token_id: &str,
+    ) -> Result<bool, Unavailable> {
+        let revoked = self.tokens.revoke_workspace(workspace, token_id).await?;
+        Ok(self.tell_revoked(revoked).await)
+    }
+
+    /// A token for the one registration of `workspace`, good for 24 h.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn issue_enrolment(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<SecretString, Unavailable> {
+        let fresh = Fresh::new(Form::Enrolment);
+        let now = now_ms();
+        self.tokens
+            .insert_enrolment(workspace, fresh.hash, now, now + ENROLMENT_TTL_MS)
+            .await?;
+        Ok(fresh.text)
+    }
+
+    /// Uses up the enrolment token behind `proof`. Of several at the same moment one gets `true`.
+    /// A proof by another credential has nothing to use up and is `true`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn redeem_enrolment(&self, proof: &Proof) -> Result<bool, Unavailable> {
+        match proof.hash {
+            Some(hash) => self.tokens.redeem(hash, now_ms()).await,
+            None => Ok(true),
+        }
+    }
+
+    /// Gives an enrolment token back whose registration failed after it was redeemed.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; an operator then has to issue a workspace token.
+    pub async fn restore_enrolment(&self, proof: &Proof) -> Result<(), Unavailable> {
+        match proof.hash {
+            Some(hash) => self.tokens.restore(hash).await,
+            None => Ok(()),
+        }
+    }
+
+    /// A new token of `org`, with a note of what it is for.
+    ///
+    /// # Errors
+    /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already.
+    pub async fn issue_org_token(
+        &self,
+        org: &str,
+        note: Option<&str>,
+    ) -> Result<IssuedToken, Rejection> {
+        let (token, hash) = fresh(Form::Org);
+        if !self.tokens.issue_org(org, note, &token, hash).await? {
+            return Err(too_many("org"));
+        }
+        Ok(token)
+    }
+
+    /// Live tokens of `org` after the token id `after` (empty: from the first), oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn list_org_tokens(
+        &self,
+        org: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, Unavailable> {
+        self.tokens.list_org(org, after, limit).await
+    }
+
+    /// Ends a token of `org`, likewise.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_org_token(&self, org: &str, token_id: &str) -> Result<bool, Unavailable> {
+        let revoked = self.tokens.revoke_org(org, token_id).await?;
+        Ok(self.tell_revoked(revoked).await)
+    }
+
+    /// Whether there was something to revoke. After the commit, before the answer.
+    async fn tell_revoked(&self, hash: Option<String>) -> bool {
+        let Some(hash) = hash else {
+            return false;
+        };
+        self.coherence
+            .invalidate(Invalidation::Credential(hash))
+            .await;
+        true
+    }
+}
+
+fn too_many(owner: &str) -> Rejection {
+    Rejection::new(
+        Reason::Conflict,
+        format!("the {owner} has {LIVE_TOKENS_MAX} live tokens; revoke one that is no longer used"),
+    )
+    .fact("limit", LIVE_TOKENS_MAX)
+}

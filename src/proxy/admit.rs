@@ -1,0 +1,138 @@
+//! Decides whether a request may go to an agent, and to which.
+//!
+//! The order is part of the contract (§3): it decides which refusal a caller sees. Nothing reaches
+//! the agent before all of it passed.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header;
+use pingora::http::RequestHeader;
+
+use super::exchange::Exchange;
+use crate::directory::Destination;
+use crate::gateway::Gateway;
+use crate::hierarchy::Permit;
+use crate::identity::Identity;
+use crate::ids::{InvalidWorkspaceId, WorkspaceId};
+use crate::rejection::{Reason, Rejection};
+
+/// Proof that everything but the body was checked.
+pub(super) struct Admitted {
+    /// That they may.
+    pub(super) permit: Permit,
+    /// Where to.
+    pub(super) destination: Destination,
+    /// What `X-Timeout` asks for.
+    pub(super) timeout: Option<Duration>,
+}
+
+/// Runs the checks that need no body, in the contract's order.
+///
+/// # Errors
+/// The first refusal.
+pub(super) async fn admit(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    head: &RequestHeader,
+    client: IpAddr,
+    target: Result<WorkspaceId, InvalidWorkspaceId>,
+) -> Result<Admitted, Rejection> {
+    let target = target?;
+    exchange.callee = Some(target.clone());
+    refuse_declared_oversize(gateway, head)?;
+    gateway.rates.failures_exceeded(client)?;
+    let authorization = single(head, &header::AUTHORIZATION)?;
+    let proof = gateway.identity.authenticate(authorization).await?;
+    exchange.proof = Some(Arc::clone(&proof));
+    Identity::check_caller(
+        &proof,
+        head.headers.get("x-workspace-id").map(|v| v.as_bytes()),
+    )?;
+    gateway.rates.admit(&proof)?;
+    let permit = gateway.hierarchy.permit(&proof, &target).await?;
+    exchange.rule = Some(permit.rule().word());
+    let destination = gateway.directory.resolve(&permit).await?;
+    let timeout = requested_timeout(head, gateway.config.timeouts.max)?;
+    Ok(Admitted {
+        permit,
+        destination,
+        timeout,
+    })
+}
+
+/// The one value of a field that must not be repeated: two proxies could each look at another one.
+fn single<'h>(
+    head: &'h RequestHeader,
+    name: &header::HeaderName,
+) -> Result<Option<&'h [u8]>, Rejection> {
+    let mut values = head.headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (_, Some(_)) => Err(Rejection::new(
+            Reason::InvalidRequest,
+            "the request has several Authorization fields; send one",
+        )),
+        (first, None) => Ok(first.map(http::HeaderValue::as_bytes)),
+    }
+}
+
+fn refuse_declared_oversize(gateway: &Gateway, head: &RequestHeader) -> Result<(), Rejection> {
+    let declared = head
+        .headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok());
+    let limit = gateway.config.limits.request_bytes;
+    match declared.and_then(|v| v.trim().parse::<u64>().ok()) {
+        Some(bytes) if bytes > limit.0 => Err(too_large(limit.0)),
+        _ => Ok(()),
+    }
+}
+
+/// `body_too_large`, naming the limit.
+pub(super) fn too_large(limit: u64) -> Rejection {
+    Rejection::new(
+        Reason::BodyTooLarge,
+        format!("the request body is larger than limits.request_bytes, {limit} bytes"),
+    )
+    .fact("limit", limit)
+}
+
+/// `X-Timeout: <seconds>`, bounded by `timeouts.max`.
+fn requested_timeout(head: &RequestHeader, max: Duration) -> Result<Option<Duration>, Rejection> {
+    let Some(field) = head.headers.get("x-timeout") else {
+        return Ok(None);
+    };
+    let text = field.to_str().unwrap_or_default();
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    match text.parse::<u64>() {
+        Ok(seconds) if digits && seconds > 0 => Ok(Some(Duration::from_secs(seconds).min(max))),
+        // More digits than a u64 holds is still a positive integer.
+        Err(_) if digits && text.bytes().any(|b| b != b'0') => Ok(Some(max)),
+        _ => Err(Rejection::new(
+            Reason::InvalidRequest,
+            "X-Timeout is a positive whole number of seconds",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x_timeout_is_a_positive_integer_and_bounded() {
+        let max = Duration::from_secs(1800);
+        let ask = |value: &str| {
+            let mut head = RequestHeader::build("POST", b"/", None).unwrap();
+            head.insert_header("x-timeout", value).unwrap();
+            requested_timeout(&head, max).map_err(|r| r.reason)
+        };
+        assert_eq!(ask("5"), Ok(Some(Duration::from_secs(5))));
+        assert_eq!(ask("99999"), Ok(Some(max)));
+        assert_eq!(ask("99999999999999999999999"), Ok(Some(max)));
+        for bad in ["0", "000", "-1", "+1", "1.5", "1s", "", " "] {
+            assert_eq!(ask(bad), Err(Reason::InvalidRequest), "{bad:?}");
+        }
+    }
+}

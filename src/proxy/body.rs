@@ -1,0 +1,292 @@
+//! Reads the caller's body to its bound within its clock, and completes the call.
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header};
+use pingora::protocols::http::ServerSession;
+use tokio::time::{Instant, timeout_at};
+
+use super::admit::{Admitted, too_large};
+use super::exchange::Exchange;
+use super::origin::browser_made;
+use crate::a2a::Generation;
+use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
+use crate::config::Complete;
+use crate::gateway::Gateway;
+use crate::rejection::{Reason, Rejection};
+
+/// Why there is no body.
+pub(super) enum NoBody {
+    /// The caller is told.
+    Refused(Rejection),
+    /// The caller left; there is nobody to tell.
+    CallerLeft,
+}
+
+impl From<Rejection> for NoBody {
+    fn from(rejection: Rejection) -> Self {
+        Self::Refused(rejection)
+    }
+}
+
+/// Reads the body whole. `100 Continue` is sent first where the caller waits for it.
+///
+/// # Errors
+/// `unsupported_media_type`, `body_too_large`, `request_timeout`, `invalid_request` for broken
+/// framing; or that the caller left.
+pub(super) async fn read(gateway: &Gateway, session: &mut ServerSession) -> Result<Bytes, NoBody> {
+    check_media_type(&session.req_header().headers)?;
+    let limit = gateway.config.limits.request_bytes.bytes();
+    let deadline = Instant::now() + gateway.config.timeouts.request_body;
+    if expects_continue(&session.req_header().headers) {
+        session
+            .write_continue_response()
+            .await
+            .map_err(|_| NoBody::CallerLeft)?;
+    }
+    let mut held = Held::default();
+    loop {
+        let piece = match timeout_at(deadline, session.read_request_body()).await {
+            Err(_) => return Err(too_slow(gateway).into()),
+            Ok(Err(error)) => return Err(broken(&error)),
+            Ok(Ok(None)) => return Ok(held.into_bytes()),
+            Ok(Ok(Some(piece))) => piece,
+        };
+        if held.len() + piece.len() > limit {
+            return Err(too_large(limit as u64).into());
+        }
+        held.keep(piece);
+    }
+}
+
+/// Bytes read so far. A body that came in one piece is kept as that piece, without a copy.
+#[derive(Default)]
+struct Held {
+    first: Bytes,
+    rest: BytesMut,
+}
+
+impl Held {
+    fn len(&self) -> usize {
+        self.first.len() + self.rest.len()
+    }
+
+    fn keep(&mut self, piece: Bytes) {
+        if self.first.is_empty() && self.rest.is_empty() {
+            self.first = piece;
+            return;
+        }
+        if !self.first.is_empty() {
+            self.rest.reserve(2 * (self.first.len() + piece.len()));
+            self.rest
+                .extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.rest.extend_from_slice(&piece);
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.rest.is_empty() {
+            self.first
+        } else {
+            self.rest.freeze()
+        }
+    }
+}
+
+/// JSON by its own word, and not encoded. Missing is fine, unless a browser sends it: without a
+/// type a cross-site page needs no preflight.
+fn check_media_type(headers: &HeaderMap) -> Result<(), Rejection> {
+    let refuse = |why: &'static str| Err(Rejection::new(Reason::UnsupportedMediaType, why));
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return refuse("send the body without Content-Encoding");
+    }
+    if headers.get_all(header::CONTENT_TYPE).iter().count() > 1 {
+        return refuse("the request has several Content-Type fields; send one");
+    }
+    match headers.get(header::CONTENT_TYPE) {
+        None if browser_made(headers) => refuse("send Content-Type: application/json"),
+        None => Ok(()),
+        Some(value) if value.to_str().is_ok_and(is_json) => Ok(()),
+        Some(_) => refuse("send Content-Type: application/json"),
+    }
+}
+
+/// `application/json`, `application/a2a+json`, `*/*+json`; a charset only if it is UTF-8
+/// (RFC 8259, 8.1).
+pub(crate) fn is_json(content_type: &str) -> bool {
+    let mut parts = content_type.split(';');
+    let essence = parts.next().unwrap_or_default().trim().to_ascii_lowercase();
+    let json = essence == "application/json"
+        || essence.split_once('/').is_some_and(|(_, subtype)| {
+            subtype.len() > "+json".len() && subtype.ends_with("+json")
+        });
+    let utf8 = parts.all(|parameter| match parameter.split_once('=') {
+        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
+            let value = value.trim().trim_matches('"');
+            value.eq_ignore_ascii_case("utf-8") || value.eq_ignore_ascii_case("utf8")
+        }
+        _ => true,
+    });
+    json && utf8
+}
+
+fn expects_continue(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::EXPECT)
+        .is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+fn too_slow(gateway: &Gateway) -> Rejection {
+    Rejection::new(
+        Reason::RequestTimeout,
+        "the request body did not arrive in time",
+    )
+    .fact("clock", "request_body")
+    .fact(
+        "limit",
+        humantime::format_duration(gateway.config.timeouts.request_body),
+    )
+}
+
+fn broken(error: &pingora::Error) -> NoBody {
+    use pingora::ErrorType;
+    match error.etype() {
+        ErrorType::ReadTimedout => NoBody::Refused(Rejection::new(
+            Reason::RequestTimeout,
+            "the request body did not arrive in time",
+        )),
+        ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error => {
+            NoBody::CallerLeft
+        }
+        _ => NoBody::Refused(Rejection::new(
+            Reason::InvalidRequest,
+            "the framing of the request body is broken",
+        )),
+    }
+}
+
+/// Completes the call for its target (contract §3.1), and notes what was read from it.
+///
+/// # Errors
+/// `parse_error`, `invalid_request`, `invalid_params`.
+pub(super) fn complete(
+    exchange: &mut Exchange,
+    admitted: &Admitted,
+    body: Bytes,
+    call: &CallShape,
+) -> Result<Completed, Rejection> {
+    let completion = Completion {
+        target: admitted.permit.target().as_str(),
+        caller: admitted
+            .permit
+            .caller()
+            .map(crate::ids::WorkspaceId::as_str),
+        complete: call.complete,
+        generation: call.generation,
+        accept_prefers_stream: call.prefers_stream,
+    };
+    match envelope::complete(body, &completion) {
+        Ok(completed) => {
+            exchange.method = completed.method;
+            exchange.rpc_id.clone_from(&completed.rpc_id);
+            exchange.request_bytes = completed.body.len() as u64;
+            Ok(completed)
+        }
+        Err(fault) => {
+            exchange.rpc_id.clone_from(&fault.rpc_id);
+            Err(refusal(fault))
+        }
+    }
+}
+
+/// What decides how a call is completed, besides its body.
+pub(super) struct CallShape {
+    /// How much.
+    pub(super) complete: Complete,
+    /// Into which dialect.
+    pub(super) generation: Generation,
+    /// Whether the caller would rather have a stream.
+    pub(super) prefers_stream: bool,
+}
+
+fn refusal(fault: Fault) -> Rejection {
+    let reason = match fault.kind {
+        FaultKind::ParseError => Reason::ParseError,
+        FaultKind::InvalidRequest => Reason::InvalidRequest,
+        FaultKind::InvalidParams => Reason::InvalidParams,
+    };
+    Rejection::new(reason, fault.message)
+}
+
+/// Whether `Accept` ranks `text/event-stream` above `application/json` (RFC 9110, 12.5.1).
+pub(super) fn prefers_stream(headers: &HeaderMap) -> bool {
+    let mut stream = None;
+    let mut json = None;
+    let ranges = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|v| v.to_str().ok());
+    for (position, range) in ranges.flat_map(|v| v.split(',')).enumerate() {
+        let mut parts = range.split(';');
+        let media = parts.next().unwrap_or_default().trim();
+        let quality = parts
+            .filter_map(|p| p.trim().strip_prefix("q=")?.parse::<f32>().ok())
+            .next()
+            .unwrap_or(1.0);
+        // Equal quality: the first one named wins, as callers mean it.
+        let rank = (quality, -i32::try_from(position).unwrap_or(i32::MAX));
+        if media.eq_ignore_ascii_case("text/event-stream") && quality > 0.0 {
+            stream = stream.or(Some(rank));
+        } else if media.eq_ignore_ascii_case("application/json") {
+            json = json.or(Some(rank));
+        }
+    }
+    match (stream, json) {
+        (Some(stream), Some(json)) => stream > json,
+        (Some(_), None) => true,
+        (None, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_types_are_recognised() {
+        for good in [
+            "application/json",
+            "Application/JSON; charset=UTF-8",
+            "application/a2a+json",
+            "application/vnd.x+json; charset=\"utf-8\"",
+            "application/json; odata=verbose",
+        ] {
+            assert!(is_json(good), "{good}");
+        }
+        for bad in [
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "application/json; charset=utf-16",
+            "application/jsonp",
+            "+json",
+            "",
+        ] {
+            assert!(!is_json(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn accept_decides_between_send_and_stream() {
+        let prefers = |accept: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, accept.parse().unwrap());
+            prefers_stream(&headers)
+        };
+        assert!(prefers("text/event-stream"));
+        assert!(prefers("text/event-stream, application/json"));
+        assert!(prefers("application/json;q=0.5, text/event-stream"));
+        assert!(!prefers("application/json, text/event-stream"));
+        assert!(!prefers("*/*"));
+        assert!(!prefers("application/json, text/event-stream;q=0"));
+        assert!(!prefers_stream(&HeaderMap::new()));
+    }
+}

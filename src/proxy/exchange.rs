@@ -1,0 +1,144 @@
+//! The record of one exchange: filled on the way, closed once, when it is dropped.
+//!
+//! Metrics, the access line and the audit outcome come from this one value, so they can't disagree.
+//! A `Drop` closes it, because a caller may leave, a task may be cancelled and a bug may panic.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::a2a::method::Method;
+use crate::gateway::Gateway;
+use crate::identity::Proof;
+use crate::ids::{RequestId, WorkspaceId};
+use crate::metrics::{Outcome, Shape};
+use crate::rejection::{Reason, Rejection};
+
+/// One request and its response on an A2A route, as it is left behind.
+pub(super) struct Exchange {
+    gateway: Arc<Gateway>,
+    /// When the request head had been read.
+    pub(super) started: Instant,
+    /// `X-Request-Id`.
+    pub(super) request_id: RequestId,
+    /// The JSON-RPC method, once the body was read.
+    pub(super) method: Method,
+    /// The request's own JSON-RPC id, as it was spelled, once the body was read.
+    pub(super) rpc_id: Option<String>,
+    /// Who asks, and what proved it.
+    pub(super) proof: Option<Arc<Proof>>,
+    /// The workspace of the path, once its form was checked.
+    pub(super) callee: Option<WorkspaceId>,
+    /// The rule that let it pass.
+    pub(super) rule: Option<&'static str>,
+    /// The status that went to the caller; 0 while none did.
+    pub(super) status: u16,
+    /// Bytes of the request body.
+    pub(super) request_bytes: u64,
+    /// Bytes of the response body that went to the caller.
+    pub(super) response_bytes: u64,
+    /// Events that went to the caller.
+    pub(super) events: u64,
+    /// Whether the response was a stream.
+    pub(super) shape: Shape,
+    /// How long the agent took to answer.
+    pub(super) head: Option<Duration>,
+    outcome: Option<Outcome>,
+}
+
+impl Exchange {
+    /// Begins the record: from here on the exchange counts as open.
+    pub(super) fn begin(gateway: &Arc<Gateway>, request_id: RequestId) -> Self {
+        gateway.metrics.open_exchanges.inc();
+        Self {
+            gateway: Arc::clone(gateway),
+            started: Instant::now(),
+            request_id,
+            method: Method::Unread,
+            rpc_id: None,
+            proof: None,
+            callee: None,
+            rule: None,
+            status: 0,
+            request_bytes: 0,
+            response_bytes: 0,
+            events: 0,
+            shape: Shape::Unary,
+            head: None,
+            outcome: None,
+        }
+    }
+
+    /// The agent's answer was passed on whole.
+    pub(super) fn answered(&mut self) {
+        self.outcome.get_or_insert(Outcome::Answered);
+    }
+
+    /// The caller left before the end.
+    pub(super) fn caller_left(&mut self) {
+        self.outcome.get_or_insert(Outcome::CallerLeft);
+    }
+
+    /// The gateway refused, or cut the answer. The first reason stays.
+    pub(super) fn rejected(&mut self, rejection: &Rejection) {
+        if self.outcome.is_none() {
+            self.outcome = Some(Outcome::Rejected(rejection.reason));
+            log_cause(rejection, &self.request_id);
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let outcome = self.outcome.unwrap_or(if std::thread::panicking() {
+            Outcome::Rejected(Reason::Internal)
+        } else {
+            Outcome::CallerLeft
+        });
+        let metrics = &self.gateway.metrics;
+        let elapsed = self.started.elapsed();
+        metrics.open_exchanges.dec();
+        metrics.exchange(self.method, outcome, self.shape, elapsed);
+        metrics.request_bytes.inc_by(self.request_bytes);
+        metrics.response_bytes.inc_by(self.response_bytes);
+        metrics.events.inc_by(self.events);
+        if let Some(head) = self.head {
+            metrics.head(self.shape, head);
+        }
+        tracing::info!(
+            target: "access",
+            {
+            exchange.id = self.request_id.as_str(),
+            caller = self.proof.as_ref().map(|p| tracing::field::display(&p.principal)),
+            credential.kind = self.proof.as_ref().map(|p| p.kind.word()),
+            credential.prefix = self.proof.as_ref().map(|p| p.prefix.as_str()),
+            callee = self.callee.as_ref().map(WorkspaceId::as_str),
+            rule = self.rule,
+            method = self.method.label(),
+            outcome = outcome.word(),
+            status = self.status,
+            request_bytes = self.request_bytes,
+            response_bytes = self.response_bytes,
+            events = self.events,
+            duration_ms = elapsed.as_secs_f64() * 1000.0
+            },
+            "A2A exchange ended"
+        );
+    }
+}
+
+/// Logs what stands behind a refusal, once, where it is known. What a caller brings on itself is not
+/// for an operator's eyes: anyone could fill the log with it.
+pub(super) fn log_cause(rejection: &Rejection, request_id: &RequestId) {
+    let Some(cause) = &rejection.cause else {
+        return;
+    };
+    let (id, reason) = (request_id.as_str(), rejection.reason.word());
+    let error = crate::telemetry::Chain(cause.as_ref());
+    match rejection.reason.status() {
+        500 => tracing::error!(request_id = id, %error, "A bug ended an exchange"),
+        501.. => tracing::warn!(request_id = id, reason, %error, "An exchange was refused"),
+        _ => tracing::debug!(request_id = id, reason, %error, "An exchange was refused"),
+    }
+}

@@ -1,0 +1,184 @@
+//! Which header fields pass, both ways (contract §3.2 and §3.3).
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use pingora::http::{RequestHeader, ResponseHeader};
+
+use super::hygiene::authority;
+use super::origin::Origins;
+use crate::directory::Agent;
+use crate::ids::{RequestId, WorkspaceId};
+
+/// Request fields that pass to the agent besides `forward.headers`.
+const PASSED: [&str; 11] = [
+    "accept",
+    "accept-language",
+    "user-agent",
+    "a2a-version",
+    "a2a-extensions",
+    "x-a2a-extensions",
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "last-event-id",
+    "content-type",
+];
+
+/// What the head of a forwarded request is made of.
+pub(super) struct Forwarded<'a> {
+    /// As the caller sent it.
+    pub(super) head: &'a RequestHeader,
+    /// Where to.
+    pub(super) agent: &'a Agent,
+    /// The exchange's id.
+    pub(super) request_id: &'a RequestId,
+    /// The proven caller, if it is a workspace.
+    pub(super) caller: Option<&'a WorkspaceId>,
+    /// The client's address, with what a trusted proxy said before it.
+    pub(super) client: IpAddr,
+    /// `http` or `https`, as the caller connected.
+    pub(super) scheme: &'static str,
+    /// Whether the gateway wrapped the call for a 1.0 target, and so must say its version.
+    pub(super) version_1_0: bool,
+    /// Length of the completed body.
+    pub(super) body_len: usize,
+}
+
+/// Writes the request head for the wire: one allocation, no map in between.
+pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName>) -> Vec<u8> {
+    let mut wire = Vec::with_capacity(1024 + forwarded.body_len.min(super::upstream::ONE_WRITE));
+    wire.extend_from_slice(b"POST ");
+    wire.extend_from_slice(forwarded.agent.endpoint.path_and_query.as_bytes());
+    wire.extend_from_slice(b" HTTP/1.1\r\n");
+    let mut put = |name: &str, value: &[u8]| {
+        wire.extend_from_slice(name.as_bytes());
+        wire.extend_from_slice(b": ");
+        wire.extend_from_slice(value);
+        wire.extend_from_slice(b"\r\n");
+    };
+    put("host", forwarded.agent.endpoint.host.as_bytes());
+    let headers = &forwarded.head.headers;
+    for (name, value) in headers {
+        let passes = PASSED.contains(&name.as_str()) || extra.contains(name);
+        if passes && !named_by_connection(name, headers) {
+            put(name.as_str(), value.as_bytes());
+        }
+    }
+    if !headers.contains_key(header::CONTENT_TYPE) {
+        put("content-type", b"application/json");
+    }
+    if forwarded.version_1_0 && !headers.contains_key("a2a-version") {
+        put("a2a-version", b"1.0");
+    }
+    put("content-length", forwarded.body_len.to_string().as_bytes());
+    put("x-request-id", forwarded.request_id.as_str().as_bytes());
+    if let Some(caller) = forwarded.caller {
+        put("x-workspace-id", caller.as_str().as_bytes());
+    }
+    put("x-forwarded-for", forwarded.client.to_string().as_bytes());
+    put("x-forwarded-proto", forwarded.scheme.as_bytes());
+    if let Some(host) = authority(forwarded.head) {
+        put("x-forwarded-host", host.as_bytes());
+    }
+    put("via", b"1.1 a2a-gateway");
+    wire.extend_from_slice(b"\r\n");
+    wire
+}
+
+/// Names that may stand in `forward.headers`: those that cannot break framing or forge identity.
+///
+/// # Errors
+/// The name that may not, with the reason.
+pub fn extra_fields(names: &[String]) -> Result<HashSet<HeaderName>, String> {
+    names
+        .iter()
+        .map(|name| {
+            let parsed = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes())
+                .map_err(|_| format!("`{name}` is not the name of a header field"))?;
+            let own = matches!(
+                parsed.as_str(),
+                "host"
+                    | "content-length"
+                    | "content-encoding"
+                    | "expect"
+                    | "via"
+                    | "authorization"
+                    | "cookie"
+                    | "x-request-id"
+                    | "x-workspace-id"
+            );
+            if own || is_hop_by_hop(&parsed) || parsed.as_str().starts_with("x-forwarded-") {
+                return Err(format!(
+                    "`{name}` is set by the gateway and can't be forwarded"
+                ));
+            }
+            Ok(parsed)
+        })
+        .collect()
+}
+
+/// The head that goes to the caller: the agent's, less what ends here, plus what is ours.
+///
+/// # Errors
+/// When a field cannot be built, which the parsers on both sides rule out.
+pub(super) fn response_head(
+    upstream: &ResponseHeader,
+    request: &HeaderMap,
+    origins: &Origins,
+    request_id: &RequestId,
+    completed: Option<String>,
+) -> pingora::Result<ResponseHeader> {
+    let mut head = ResponseHeader::build(upstream.status, Some(upstream.headers.len() + 6))?;
+    for (name, value) in &upstream.headers {
+        if !is_dropped(name) && !named_by_connection(name, &upstream.headers) {
+            head.append_header(name, value)?;
+        }
+    }
+    head.append_header("x-request-id", request_id.as_str())?;
+    if let Some(done) = completed {
+        head.append_header(
+            "x-a2a-completed",
+            HeaderValue::from_str(&done).map_err(|e| {
+                pingora::Error::because(pingora::ErrorType::InternalError, "a completion word", e)
+            })?,
+        )?;
+    }
+    origins.expose(request, &mut head);
+    Ok(head)
+}
+
+/// Fields of an agent that never pass, or that the gateway sets itself.
+fn is_dropped(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "set-cookie" | "server" | "x-request-id" | "x-a2a-completed" | "content-length"
+    ) || is_hop_by_hop(name)
+        || name.as_str().starts_with("access-control-")
+}
+
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+/// RFC 9110, 7.6.1: what `Connection` names ends at this hop.
+fn named_by_connection(name: &HeaderName, headers: &HeaderMap) -> bool {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .any(|token| token.trim().eq_ignore_ascii_case(name.as_str()))
+}

@@ -1,0 +1,204 @@
+//! Browsers: which `Host` is ours, which `Origin` may call, and the CORS fields (Fetch, 3.2).
+//!
+//! The contract's order: checked before credentials, so that a hostile page learns nothing.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderValue, Method, header};
+use pingora::http::{RequestHeader, ResponseHeader};
+
+use super::hygiene::authority;
+use crate::config::Config;
+use crate::rejection::{Reason, Rejection};
+
+/// Request fields that a page may send.
+const ALLOW_HEADERS: &str = "authorization, content-type, accept, a2a-version, a2a-extensions, \
+    x-a2a-extensions, x-workspace-id, x-timeout, x-request-id, idempotency-key, last-event-id, \
+    prefer, traceparent, tracestate";
+
+/// Response fields that a page may read.
+const EXPOSE_HEADERS: &str = "x-request-id, retry-after, etag, www-authenticate, a2a-version, \
+    a2a-extensions, x-a2a-extensions, x-a2a-completed, idempotent-replay, ratelimit-limit, \
+    ratelimit-remaining, ratelimit-reset, ratelimit-policy, ratelimit";
+
+/// What the gateway answers to, and for whom.
+pub(super) struct Origins {
+    hosts: HashSet<String>,
+    own: HashSet<String>,
+    allowed: HashSet<String>,
+    any: bool,
+}
+
+impl Origins {
+    /// Reads `server.public_url`, `server.hosts` and `cors.origins` once.
+    pub(super) fn new(config: &Config) -> Self {
+        let port = config.server.listen.port();
+        let scheme = if config.server.tls.cert.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        let mut hosts: HashSet<String> = HashSet::new();
+        for name in ["localhost", "127.0.0.1", "[::1]"] {
+            hosts.insert(format!("{name}:{port}"));
+            hosts.insert(name.to_owned());
+        }
+        hosts.insert(config.server.listen.to_string());
+        if let Some(url) = &config.server.public_url
+            && let Some(host) = url.host_str()
+        {
+            hosts.insert(
+                url.port()
+                    .map_or_else(|| host.to_owned(), |p| format!("{host}:{p}")),
+            );
+            if let Some(port) = url.port_or_known_default() {
+                hosts.insert(format!("{host}:{port}"));
+            }
+        }
+        hosts.extend(config.server.hosts.iter().map(|h| h.to_ascii_lowercase()));
+        let mut own: HashSet<String> = hosts.iter().map(|h| format!("{scheme}://{h}")).collect();
+        if let Some(url) = &config.server.public_url {
+            own.insert(url.origin().ascii_serialization());
+        }
+        let any = config.cors.origins.iter().any(|o| o == "*");
+        Self {
+            hosts,
+            own,
+            allowed: config.cors.origins.iter().cloned().collect(),
+            any,
+        }
+    }
+
+    /// Refuses requests for other hosts, and pages from elsewhere.
+    ///
+    /// # Errors
+    /// `misdirected` and `origin_forbidden`.
+    pub(super) fn check(&self, head: &RequestHeader) -> Result<(), Rejection> {
+        let host = authority(head).unwrap_or_default();
+        if !self.is_ours(host) {
+            return Err(Rejection::new(
+                Reason::Misdirected,
+                "this gateway does not answer to that Host; add it to server.hosts",
+            ));
+        }
+        match origin(&head.headers) {
+            Some(origin) if self.allows(origin) => Ok(()),
+            Some(_) => Err(Rejection::new(
+                Reason::OriginForbidden,
+                "pages of this origin may not call; add it to cors.origins",
+            )),
+            None if fetched_cross_site(&head.headers) => Err(Rejection::new(
+                Reason::OriginForbidden,
+                "a cross-site request without an Origin is not served",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn is_ours(&self, host: &str) -> bool {
+        self.hosts.contains(host) || self.hosts.contains(&host.to_ascii_lowercase())
+    }
+
+    fn allows(&self, origin: &str) -> bool {
+        self.any || self.allowed.contains(origin) || self.own.contains(origin)
+    }
+
+    /// Adds the CORS fields to any answer, errors and the head of a stream too.
+    pub(super) fn expose(&self, request: &HeaderMap, response: &mut ResponseHeader) {
+        let Some(origin) = origin(request).filter(|o| self.allows(o)) else {
+            return;
+        };
+        let Ok(value) = HeaderValue::from_str(origin) else {
+            return;
+        };
+        let allow = if self.any {
+            HeaderValue::from_static("*")
+        } else {
+            value
+        };
+        let fields = [
+            (header::ACCESS_CONTROL_ALLOW_ORIGIN, allow),
+            (
+                header::ACCESS_CONTROL_EXPOSE_HEADERS,
+                HeaderValue::from_static(EXPOSE_HEADERS),
+            ),
+            (header::VARY, HeaderValue::from_static("Origin")),
+        ];
+        for (name, value) in fields {
+            // Both are valid already; the map's own limit is far above a handful of fields.
+            let _ = response.append_header(name, value);
+        }
+    }
+
+    /// The answer to a preflight, if the request is one.
+    pub(super) fn preflight(&self, head: &RequestHeader) -> Option<ResponseHeader> {
+        let asks = head
+            .headers
+            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+        if head.method != Method::OPTIONS || !asks {
+            return None;
+        }
+        let mut response = ResponseHeader::build(204, Some(6)).ok()?;
+        let fields = [
+            (
+                header::ACCESS_CONTROL_ALLOW_METHODS,
+                "GET, POST, PATCH, DELETE, OPTIONS",
+            ),
+            (header::ACCESS_CONTROL_ALLOW_HEADERS, ALLOW_HEADERS),
+            (header::ACCESS_CONTROL_MAX_AGE, "7200"),
+        ];
+        for (name, value) in fields {
+            response.append_header(name, value).ok()?;
+        }
+        Some(response)
+    }
+}
+
+fn origin(headers: &HeaderMap) -> Option<&str> {
+    // An Origin that is not text is none of ours: an empty string is in no list.
+    headers
+        .get(header::ORIGIN)
+        .map(|v| v.to_str().unwrap_or_default())
+}
+
+fn fetched_cross_site(headers: &HeaderMap) -> bool {
+    headers
+        .get("sec-fetch-site")
+        .is_some_and(|v| v.as_bytes() == b"cross-site")
+}
+
+/// Whether a browser seems to have made the request: it must say what its body is.
+pub(super) fn browser_made(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN)
+        || headers
+            .keys()
+            .any(|name| name.as_str().starts_with("sec-fetch-"))
+}
+
+/// Who the client is: the peer, or what a trusted proxy in front says (`server.trusted_proxies`).
+pub(super) fn client_address(
+    peer: IpAddr,
+    headers: &HeaderMap,
+    trusted: &[ipnet::IpNet],
+) -> IpAddr {
+    let is_trusted = |ip: &IpAddr| trusted.iter().any(|net| net.contains(ip));
+    if !is_trusted(&peer) {
+        return peer;
+    }
+    let listed = headers
+        .get_all("x-forwarded-for")
+        .iter()
+        .filter_map(|v| v.to_str().ok());
+    let hops: Vec<IpAddr> = listed
+        .flat_map(|v| v.split(','))
+        .filter_map(|hop| hop.trim().parse().ok())
+        .collect();
+    // From the right: the first hop that is not one of our own proxies is the client.
+    hops.iter()
+        .rev()
+        .find(|ip| !is_trusted(ip))
+        .or(hops.first())
+        .copied()
+        .unwrap_or(peer)
+}

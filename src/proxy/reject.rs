@@ -1,0 +1,107 @@
+//! A refusal becomes an answer here and nowhere else in the data plane.
+
+use bytes::Bytes;
+use http::{HeaderValue, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+
+use super::exchange::Exchange;
+use super::origin::Origins;
+use crate::ids::RequestId;
+use crate::rejection::{Reason, Rejection};
+
+/// Which body a refusal has.
+pub(super) enum Dialect<'a> {
+    /// JSON-RPC, echoing the request's own id token.
+    Rpc(Option<&'a str>),
+    /// `{"error","reason","request_id"}`.
+    Plain,
+}
+
+/// Writes the refusal whole. The connection stays usable: framing is exact, and the rest of the
+/// request is drained by Pingora within its bound.
+///
+/// # Errors
+/// When the caller cannot be written to.
+pub(super) async fn answer(
+    session: &mut ServerSession,
+    origins: &Origins,
+    request_id: &RequestId,
+    rejection: &Rejection,
+    dialect: Dialect<'_>,
+) -> pingora::Result<()> {
+    let body = match dialect {
+        Dialect::Rpc(rpc_id) => rejection.rpc_body(request_id, rpc_id),
+        Dialect::Plain => rejection.plain_body(request_id),
+    };
+    let mut head = head(rejection, request_id, body.len())?;
+    origins.expose(&session.req_header().headers, &mut head);
+    session.write_response_header(Box::new(head)).await?;
+    let without_body = session.req_header().method == http::Method::HEAD;
+    let body = if without_body {
+        Bytes::new()
+    } else {
+        Bytes::from(body)
+    };
+    session.write_response_body(body, true).await
+}
+
+/// The head of a refusal in the plain dialect, for a request whose own head could not be read.
+pub(super) fn head_of(
+    rejection: &Rejection,
+    request_id: &RequestId,
+) -> pingora::Result<ResponseHeader> {
+    head(
+        rejection,
+        request_id,
+        rejection.plain_body(request_id).len(),
+    )
+}
+
+fn head(
+    rejection: &Rejection,
+    request_id: &RequestId,
+    length: usize,
+) -> pingora::Result<ResponseHeader> {
+    let mut head = ResponseHeader::build(rejection.reason.status(), Some(8))?;
+    head.append_header(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    )?;
+    head.append_header(header::CONTENT_LENGTH, length)?;
+    head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
+    head.append_header("x-request-id", request_id.as_str())?;
+    if let Some(seconds) = rejection.retry_after {
+        head.append_header(header::RETRY_AFTER, seconds)?;
+    }
+    if let Some(allow) = rejection.allow {
+        head.append_header(header::ALLOW, allow)?;
+    }
+    if rejection.reason == Reason::Unauthenticated {
+        head.append_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))?;
+    }
+    for (name, value) in &rejection.fields {
+        head.append_header(*name, value.as_str())?;
+    }
+    Ok(head)
+}
+
+/// Refuses on an A2A route: notes it in the record, counts failures of proof, and answers.
+pub(super) async fn refuse(
+    session: &mut ServerSession,
+    origins: &Origins,
+    exchange: &mut Exchange,
+    rejection: &Rejection,
+) -> pingora::Result<()> {
+    exchange.rejected(rejection);
+    exchange.status = rejection.reason.status();
+    let rpc_id = exchange.rpc_id.clone();
+    answer(
+        session,
+        origins,
+        &exchange.request_id,
+        rejection,
+        Dialect::Rpc(rpc_id.as_deref()),
+    )
+    .await
+}

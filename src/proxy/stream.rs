@@ -1,0 +1,217 @@
+//! Passes a stream of events on, event by event, and ends it in words when it is cut.
+//!
+//! Only whole events go out, so the caller is always between two events: that is where our comments
+//! and the last event may stand, and a half-received event is dropped by not having been sent.
+
+use bytes::Bytes;
+use http::{HeaderValue, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::v1::client::HttpSession;
+use tokio::time::{Instant, sleep_until};
+
+use super::Proxy;
+use super::exchange::Exchange;
+use super::relay::{
+    Clocks, Ended, broken_http, chunk, internal, left, silent, timed_out, too_large, within,
+};
+use crate::a2a::event::{self, Splitter};
+use crate::drain::Cut;
+use crate::rejection::{Reason, Rejection};
+
+/// How long one write to a caller that does not read may take.
+const WRITE_MAX: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// One stream in progress. The gauge falls when it is dropped.
+struct OpenStream<'a>(&'a prometheus::IntGauge);
+
+impl<'a> OpenStream<'a> {
+    fn begin(gauge: &'a prometheus::IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for OpenStream<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// Relays the stream to its end.
+pub(super) async fn pass(
+    proxy: &Proxy,
+    session: &mut ServerSession,
+    exchange: &mut Exchange,
+    upstream: &mut HttpSession,
+    mut head: ResponseHeader,
+    clocks: &Clocks,
+) -> Result<Ended, Ended> {
+    let _open = OpenStream::begin(&proxy.gateway.metrics.open_streams);
+    if !head.headers.contains_key(header::CACHE_CONTROL) {
+        let value = HeaderValue::from_static("no-cache");
+        head.insert_header(header::CACHE_CONTROL, value)
+            .map_err(internal)?;
+    }
+    head.insert_header("x-accel-buffering", "no")
+        .map_err(internal)?;
+    chunk(session, &mut head).map_err(internal)?;
+    within(
+        Instant::now() + WRITE_MAX,
+        session.write_response_header(Box::new(head)),
+    )
+    .await?;
+    let mut events = Events::new(proxy, session, exchange, upstream, clocks);
+    let Some(cut) = events.pass_on().await? else {
+        return Ok(Ended::Answered);
+    };
+    events.finish(cut).await
+}
+
+/// The loop's state.
+struct Events<'a> {
+    proxy: &'a Proxy,
+    session: &'a mut ServerSession,
+    exchange: &'a mut Exchange,
+    upstream: &'a mut HttpSession,
+    clocks: &'a Clocks,
+    splitter: Splitter,
+    /// When the agent was last heard.
+    heard: Instant,
+    /// When the caller was last written to.
+    written: Instant,
+    /// When the final event was passed on, if it was.
+    finished: Option<Instant>,
+    /// Says when a drain is over.
+    cut: Cut,
+}
+
+/// What a wait ended with.
+enum Step {
+    Piece(Bytes),
+    AgentEnded,
+    Keepalive,
+    Finished,
+    Cut(Rejection),
+}
+
+impl<'a> Events<'a> {
+    fn new(
+        proxy: &'a Proxy,
+        session: &'a mut ServerSession,
+        exchange: &'a mut Exchange,
+        upstream: &'a mut HttpSession,
+        clocks: &'a Clocks,
+    ) -> Self {
+        let now = Instant::now();
+        let (splitter, cut) = (Splitter::new(), proxy.gateway.cut());
+        Self {
+            proxy,
+            session,
+            exchange,
+            upstream,
+            clocks,
+            splitter,
+            heard: now,
+            written: now,
+            finished: None,
+            cut,
+        }
+    }
+
+    /// Passes events on until the agent ends the stream (`None`) or something cuts it.
+    async fn pass_on(&mut self) -> Result<Option<Rejection>, Ended> {
+        loop {
+            match self.step().await? {
+                Step::Piece(piece) => {
+                    self.heard = Instant::now();
+                    if let Some(cut) = self.piece(piece).await? {
+                        return Ok(Some(cut));
+                    }
+                }
+                Step::Keepalive => {
+                    let comment = self.splitter.framing().keepalive();
+                    self.write(Bytes::from_static(comment.as_bytes()), false)
+                        .await?;
+                }
+                Step::AgentEnded => {
+                    let rest = std::mem::take(&mut self.splitter).take_rest();
+                    self.write(rest, true).await?;
+                    return Ok(None);
+                }
+                Step::Finished => {
+                    self.write(Bytes::new(), true).await?;
+                    return Ok(None);
+                }
+                Step::Cut(rejection) => return Ok(Some(rejection)),
+            }
+        }
+    }
+
+    /// Waits for the next thing to happen: a piece, a clock, the caller's end, our own.
+    async fn step(&mut self) -> Result<Step, Ended> {
+        let config = &self.proxy.gateway.config;
+        let idle = self.heard + self.clocks.idle;
+        let keepalive = self.written + config.stream.keepalive;
+        let grace = self.finished.map(|at| at + config.stream.final_grace);
+        let wake = [Some(idle), Some(keepalive), Some(self.clocks.stream), grace];
+        let wake = wake.into_iter().flatten().min().unwrap_or(idle);
+        tokio::select! {
+            biased;
+            read = self.upstream.read_body_bytes() => match read {
+                Ok(Some(piece)) => Ok(Step::Piece(piece)),
+                Ok(None) => Ok(Step::AgentEnded),
+                Err(error) => Ok(Step::Cut(broken_http(Some(error)))),
+            },
+            () = sleep_until(wake) => Ok(if grace.is_some_and(|at| at <= wake) {
+                Step::Finished
+            } else if self.clocks.stream <= wake {
+                Step::Cut(timed_out("stream"))
+            } else if idle <= wake {
+                Step::Cut(silent(self.clocks.idle))
+            } else {
+                Step::Keepalive
+            }),
+            () = self.cut.requested() => Ok(Step::Cut(Rejection::new(
+                Reason::ShuttingDown,
+                "the gateway is shutting down; subscribe to the task again",
+            ).fact("delivered", "true"))),
+            () = left(self.session) => Err(Ended::CallerLeft),
+        }
+    }
+
+    /// Sends the events that the piece completed.
+    async fn piece(&mut self, piece: Bytes) -> Result<Option<Rejection>, Ended> {
+        let passed = self.splitter.push(piece);
+        let limit = self.proxy.gateway.config.limits.stream_bytes.0;
+        let whole = self.exchange.response_bytes + passed.bytes.len() as u64;
+        if whole + self.splitter.pending_len() as u64 > limit {
+            return Ok(Some(too_large(limit)));
+        }
+        if passed.events > 0 {
+            self.exchange.events += u64::from(passed.events);
+            self.finished = passed.last_was_final.then(Instant::now);
+        }
+        if !passed.bytes.is_empty() {
+            self.write(passed.bytes, false).await?;
+        }
+        Ok(None)
+    }
+
+    async fn write(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
+        self.exchange.response_bytes += bytes.len() as u64;
+        let deadline = (Instant::now() + WRITE_MAX).min(self.clocks.stream + WRITE_MAX);
+        within(deadline, self.session.write_response_body(bytes, last)).await?;
+        self.written = Instant::now();
+        Ok(())
+    }
+
+    /// Says in one last event why the stream was cut, and closes it cleanly.
+    async fn finish(&mut self, cut: Rejection) -> Result<Ended, Ended> {
+        let body = cut.rpc_body(&self.exchange.request_id, self.exchange.rpc_id.as_deref());
+        self.exchange.rejected(&cut);
+        let last = event::final_event(&body, self.splitter.framing());
+        self.write(last, true).await?;
+        Ok(Ended::Answered)
+    }
+}

@@ -1,0 +1,209 @@
+//! One call to an agent over Pingora's connection pool: connect, send once, wait for the head.
+//!
+//! Head and body leave in one write, which Pingora's own client cannot do; the answer is read by
+//! that client. HTTP/1.1 only: agents' servers all speak it, and a broken HTTP/2 connection would
+//! take several exchanges with it (`ARCHITECTURE.md`).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pingora::connectors::{ConnectorOptions, TransportConnector};
+use pingora::listeners::ALPN;
+use pingora::protocols::Stream;
+use pingora::protocols::http::v1::client::HttpSession;
+use pingora::upstreams::peer::{HttpPeer, Peer};
+use pingora::{Error, ErrorType};
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::directory::Agent;
+use crate::metrics::Metrics;
+use crate::rejection::{Reason, Rejection};
+
+/// Up to this many bytes of body are copied behind the head, to leave in one write.
+pub(super) const ONE_WRITE: usize = 16 * 1024;
+
+/// Pingora's write buffer: what is larger goes to the socket directly.
+const WRITE_BUFFER: usize = 1460;
+
+/// How long an agent that stopped reading a request may take to say why.
+const EARLY_ANSWER: Duration = Duration::from_secs(1);
+
+/// Connections to agents.
+pub(super) struct Upstream {
+    connector: TransportConnector,
+    connect: Duration,
+    idle: Duration,
+}
+
+/// A request, ready for the wire.
+pub(super) struct Call {
+    /// The head, and the body behind it if that is short.
+    wire: Vec<u8>,
+    /// The body, if it is not.
+    body: Bytes,
+}
+
+impl Call {
+    /// Joins head and body where copying is cheaper than a second write.
+    pub(super) fn new(mut head: Vec<u8>, body: Bytes) -> Self {
+        if body.len() <= ONE_WRITE {
+            head.extend_from_slice(&body);
+            return Self {
+                wire: head,
+                body: Bytes::new(),
+            };
+        }
+        Self { wire: head, body }
+    }
+}
+
+/// How far a write got before it failed.
+enum Unsent {
+    /// Not a byte was taken: it may be sent again elsewhere.
+    Nothing(std::io::Error),
+    /// Some bytes may have arrived.
+    Perhaps(std::io::Error),
+}
+
+impl Upstream {
+    /// A pool that keeps unused connections for `idle`.
+    pub(super) fn new(connect: Duration, idle: Duration, pool_size: usize) -> Self {
+        let options = ConnectorOptions::new(pool_size);
+        Self {
+            connector: TransportConnector::new(Some(options)),
+            connect,
+            idle,
+        }
+    }
+
+    /// What Pingora needs to know of the agent. `address` was vetted, and is what is dialled.
+    pub(super) fn peer(&self, agent: &Agent, address: SocketAddr) -> HttpPeer {
+        let endpoint = &agent.endpoint;
+        let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.sni.clone());
+        peer.options.connection_timeout = Some(self.connect);
+        peer.options.total_connection_timeout = Some(self.connect);
+        peer.options.alpn = ALPN::H1;
+        peer
+    }
+
+    /// Sends the call once. It is sent again only when nothing of it was sent before: a pooled
+    /// connection that had died may take no byte, and then a new one is made.
+    ///
+    /// # Errors
+    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each saying what was delivered.
+    pub(super) async fn send(
+        &self,
+        peer: &HttpPeer,
+        call: &Call,
+        deadline: Instant,
+        metrics: &Metrics,
+    ) -> Result<HttpSession, Rejection> {
+        let (mut stream, reused) = self
+            .connector
+            .get_stream(peer)
+            .await
+            .map_err(|e| unreachable(e, self.connect))?;
+        let mut written = timeout_at(deadline, write(&mut stream, call)).await;
+        if reused && matches!(written, Ok(Err(Unsent::Nothing(_)))) {
+            metrics.resends.inc();
+            stream = self
+                .connector
+                .new_stream(peer)
+                .await
+                .map_err(|e| unreachable(e, self.connect))?;
+            written = timeout_at(deadline, write(&mut stream, call)).await;
+        }
+        let session = HttpSession::new_with_options(stream, peer);
+        match written {
+            Err(_) => Err(Rejection::new(
+                Reason::AgentTimeout,
+                "the agent did not take the request in time (timeouts.total)",
+            )
+            .fact("clock", "total")
+            .fact("delivered", "unknown")),
+            Ok(Ok(())) => Ok(session),
+            Ok(Err(Unsent::Nothing(error))) => Err(Rejection::new(
+                Reason::AgentUnreachable,
+                "the agent closed the connection at once",
+            )
+            .fact("delivered", "false")
+            .cause(error)),
+            Ok(Err(Unsent::Perhaps(error))) => early_answer(session, error).await,
+        }
+    }
+
+    /// Gives the connection back, if the agent left it usable.
+    pub(super) async fn release(&self, mut session: HttpSession, peer: &HttpPeer) {
+        session.respect_keepalive();
+        if let Some(stream) = session.reuse().await {
+            self.connector
+                .release_stream(stream, peer.reuse_hash(), Some(self.idle));
+        }
+    }
+}
+
+async fn write(stream: &mut Stream, call: &Call) -> Result<(), Unsent> {
+    let first = stream.write(&call.wire).await.map_err(Unsent::Nothing)?;
+    if first == call.wire.len() && call.body.is_empty() {
+        return stream.flush().await.map_err(|error| {
+            // A short call was still in the buffer: an error at the flush means none of it left.
+            if call.wire.len() < WRITE_BUFFER {
+                Unsent::Nothing(error)
+            } else {
+                Unsent::Perhaps(error)
+            }
+        });
+    }
+    let rest = async {
+        stream.write_all(&call.wire[first..]).await?;
+        stream.write_all(&call.body).await?;
+        stream.flush().await
+    };
+    rest.await.map_err(Unsent::Perhaps)
+}
+
+/// An agent may answer, say 413, and close without reading the rest: then its answer counts.
+async fn early_answer(
+    mut session: HttpSession,
+    error: std::io::Error,
+) -> Result<HttpSession, Rejection> {
+    match timeout(EARLY_ANSWER, session.read_response()).await {
+        Ok(Ok(_)) => Ok(session),
+        _ => Err(Rejection::new(
+            Reason::AgentProtocolError,
+            "the agent closed the connection while the request was being sent",
+        )
+        .fact("delivered", "unknown")
+        .cause(error)),
+    }
+}
+
+fn unreachable(error: Box<Error>, connect: Duration) -> Rejection {
+    let timed_out = matches!(
+        error.etype(),
+        ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout
+    );
+    let rejection = if timed_out {
+        Rejection::new(
+            Reason::AgentTimeout,
+            format!(
+                "no connection to the agent within {} (timeouts.connect)",
+                humantime::format_duration(connect)
+            ),
+        )
+        .fact("clock", "connect")
+    } else {
+        Rejection::new(
+            Reason::AgentUnreachable,
+            "no connection to the agent; check that it listens at its registered address",
+        )
+    };
+    rejection.fact("delivered", "false").cause(Failure(error))
+}
+
+/// Pingora's error as a standard one, for the chain of causes.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Failure(pub(super) Box<Error>);

@@ -1,0 +1,311 @@
+//! The command line from outside: the real binary, its exit status, what it prints.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// `EX_USAGE`: arguments or configuration are wrong.
+const USAGE: i32 = 64;
+
+fn gateway(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+    command.args(arguments).env_clear().stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    ended(gateway(arguments).output().unwrap())
+}
+
+fn ended(output: Output) -> (Option<i32>, String, String) {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+/// An address that is taken for as long as the listener lives.
+fn taken() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+#[test]
+fn a_wrong_configuration_ends_the_start_with_64_before_a_port_is_bound() {
+    let (_listener, address) = taken();
+    // Were the port bound first, its being taken would be the complaint.
+    let listen = format!("server.listen={address}");
+    for (wrong, part) in [
+        ("server.lisen=1", "did you mean `server.listen`?"),
+        (
+            "timeouts.idle=fast",
+            "timeouts.idle (from --set): `fast` is not a duration",
+        ),
+        ("limits.request_bytes=0", "must be at least 1"),
+        ("server.tls.cert=/nowhere/cert.pem", "needs server.tls.key"),
+        ("address.profile=lax", "address.profile"),
+    ] {
+        let (code, out, err) = run(&["--set", &listen, "--set", wrong]);
+        assert_eq!(code, Some(USAGE), "{wrong}: {err}");
+        assert!(err.contains(part), "{wrong}: {err}");
+        assert_eq!(out, "");
+    }
+    let (code, _, err) = run(&[
+        "serve",
+        "--set",
+        "auth.mode=open",
+        "--set",
+        "server.listen=0.0.0.0:0",
+    ]);
+    assert_eq!(code, Some(USAGE));
+    assert!(err.contains("auth.mode (from --set): \"open\""), "{err}");
+    let (code, _, err) = run(&["--config", "/nowhere/gateway.toml"]);
+    assert_eq!(code, Some(USAGE));
+    assert!(err.contains("/nowhere/gateway.toml"), "{err}");
+}
+
+#[test]
+fn the_environment_is_checked_too_and_secrets_stay_out_of_the_complaint() {
+    for (name, value, part) in [
+        (
+            "A2A_GATEWAY__SERVER__LISTEN",
+            "nowhere",
+            "server.listen (from environment A2A_GATEWAY__SERVER__LISTEN)",
+        ),
+        (
+            "A2A_GATEWAY__SERVER__LISTN",
+            "1",
+            "did you mean `server.listen`?",
+        ),
+        (
+            "A2A_GATEWAY__STORES__SQL",
+            "oracle://u:geheim@h/d",
+            "stores.sql (from environment",
+        ),
+        ("A2A_GATEWAY_ADMIN_TOKEN", "geheim", "a2aa_"),
+    ] {
+        let output = gateway(&[]).env(name, value).output().unwrap();
+        let (code, _, err) = ended(output);
+        assert_eq!(code, Some(USAGE), "{err}");
+        assert!(err.contains(part) && !err.contains("geheim"), "{err}");
+    }
+}
+
+#[test]
+fn wrong_arguments_end_with_64_and_help_with_0() {
+    for wrong in [
+        &["serv"][..],
+        &["--sett", "a"],
+        &["check-config"],
+        &["send", "a:b", "hi"],
+        &["agent", "odd"],
+    ] {
+        assert_eq!(run(wrong).0, Some(USAGE), "{wrong:?}");
+    }
+    let (code, out, _) = run(&["--help"]);
+    assert_eq!(code, Some(0));
+    for word in [
+        "Examples:",
+        "demo",
+        "check-config",
+        "send",
+        "--config",
+        "A2A_GATEWAY_ADMIN_TOKEN",
+    ] {
+        assert!(out.contains(word), "{word}: {out}");
+    }
+    let (code, out, _) = run(&["--version"]);
+    assert_eq!(
+        (code, out.trim()),
+        (Some(0), concat!("a2a-gateway ", env!("CARGO_PKG_VERSION")))
+    );
+}
+
+#[test]
+fn check_config_shows_every_value_with_its_source_and_no_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.toml");
+    std::fs::write(&file, "[limits]\nrequest_bytes = \"1MiB\"\n").unwrap();
+    let file = file.to_str().unwrap();
+    let output = gateway(&["check-config", file, "--set", "timeouts.idle=10s"])
+        .env("A2A_GATEWAY__STORES__SQL", "postgres://u:geheim@h/d")
+        .output()
+        .unwrap();
+    let (code, out, err) = ended(output);
+    assert_eq!(code, Some(0), "{err}");
+    let source = |key: &str| {
+        let line = out
+            .lines()
+            .find(|line| line.starts_with(&format!("{key} = ")));
+        let line = line.unwrap_or_else(|| panic!("{key} is not in\n{out}"));
+        line.split("  # ").nth(1).unwrap().to_owned()
+    };
+    assert!(source("limits.request_bytes").ends_with("gateway.toml"));
+    assert_eq!(source("timeouts.idle"), "--set");
+    assert_eq!(source("stores.sql"), "environment A2A_GATEWAY__STORES__SQL");
+    assert_eq!(source("server.listen"), "default");
+    assert!(
+        out.contains("postgres://u:***@h/d") && !out.contains("geheim"),
+        "{out}"
+    );
+    // What is printed is a configuration itself.
+    toml::from_str::<toml::Table>(&out).unwrap();
+}
+
+#[test]
+fn the_production_example_can_be_used() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/production.toml");
+    let example = example.to_str().unwrap();
+    // As shipped, only the certificate is missing.
+    let (code, _, err) = run(&["check-config", example]);
+    assert_eq!(code, Some(USAGE));
+    assert_eq!(
+        err.matches("cannot read /etc/a2a-gateway/tls").count(),
+        2,
+        "{err}"
+    );
+    assert_eq!(err.lines().count(), 3, "{err}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let pair = rcgen::generate_simple_self_signed(["gateway.example.com".to_owned()]).unwrap();
+    let token = format!("a2aa_{}\n", "x".repeat(43));
+    let output = gateway(&["check-config", example])
+        .env(
+            "A2A_GATEWAY__SERVER__TLS__CERT",
+            file("cert.pem", &pair.cert.pem()),
+        )
+        .env(
+            "A2A_GATEWAY__SERVER__TLS__KEY",
+            file("key.pem", &pair.signing_key.serialize_pem()),
+        )
+        .env(
+            "A2A_GATEWAY__STORES__SQL_FILE",
+            file("sql", "postgres://u:geheim@h/d\n"),
+        )
+        .env(
+            "A2A_GATEWAY__STORES__SHARED_FILE",
+            file("shared", "rediss://u:geheim@h:6379/0\n"),
+        )
+        .env("A2A_GATEWAY_ADMIN_TOKEN_FILE", file("token", &token))
+        .output()
+        .unwrap();
+    let (code, out, err) = ended(output);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        out.contains("public URL:        https://gateway.example.com"),
+        "{out}"
+    );
+    assert!(
+        out.contains("operator's token:  from the environment"),
+        "{out}"
+    );
+    assert!(!out.contains("geheim") && !out.contains("a2aa_"), "{out}");
+}
+
+/// Answers one request with `response` and gives back what came.
+fn answer_once(response: &'static str) -> (String, std::thread::JoinHandle<String>) {
+    let (listener, address) = taken();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        let mut buffer = [0; 4096];
+        while !request.ends_with(b"}") {
+            let read = stream.read(&mut buffer).unwrap();
+            request.extend_from_slice(&buffer[..read]);
+        }
+        stream.write_all(response.as_bytes()).unwrap();
+        String::from_utf8(request).unwrap()
+    });
+    (format!("http://{address}"), server)
+}
+
+#[test]
+fn send_prints_the_agents_text() {
+    let (url, server) = answer_once(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n\
+         {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"kind\":\"message\",\"parts\":[{\"kind\":\"text\",\"text\":\"hi\"}]}}",
+    );
+    let output = gateway(&["send", "acme-pm", "hello", "--url", &url])
+        .env("A2A_GATEWAY_TOKEN", "a2aw_secret")
+        .output()
+        .unwrap();
+    let (code, out, err) = ended(output);
+    assert_eq!((code, out.as_str()), (Some(0), "hi\n"), "{err}");
+    let request = server.join().unwrap();
+    assert!(
+        request.starts_with("POST /workspaces/acme-pm/a2a HTTP/1.1\r\n"),
+        "{request}"
+    );
+    assert!(
+        request.contains("uthorization: Bearer a2aw_secret\r\n"),
+        "{request}"
+    );
+    assert!(
+        request.ends_with("{\"message\":{\"text\":\"hello\"}}"),
+        "{request}"
+    );
+}
+
+#[test]
+fn send_prints_each_event_of_a_stream() {
+    let (url, server) = answer_once(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n\
+         data: {\"result\":{\"kind\":\"status-update\",\"status\":{\"state\":\"working\"}}}\n\n: keepalive\n\n\
+         data: {\"result\":{\"kind\":\"artifact-update\",\"artifact\":{\"parts\":[{\"text\":\"done\"}]}}}\n\n",
+    );
+    let (code, out, err) = run(&["send", "acme-dev", "plan", "--stream", "--url", &url]);
+    assert_eq!(
+        (code, out.as_str()),
+        (Some(0), "[working]\ndone\n"),
+        "{err}"
+    );
+    assert!(
+        server
+            .join()
+            .unwrap()
+            .contains("ccept: text/event-stream\r\n")
+    );
+}
+
+#[test]
+fn send_names_the_reason_of_a_refusal_and_fails() {
+    let (url, _server) = answer_once(
+        "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n\
+         {\"id\":null,\"error\":{\"code\":-32000,\"message\":\"no rule allows it\",\"data\":[{\"reason\":\"NOT_PERMITTED\"}]}}",
+    );
+    let (code, out, err) = run(&["send", "acme-dev", "plan", "--url", &url]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(err.contains("not_permitted: no rule allows it"), "{err}");
+    let (listener, address) = taken();
+    drop(listener);
+    let (code, _, err) = run(&[
+        "send",
+        "acme-dev",
+        "plan",
+        "--url",
+        &format!("http://{address}"),
+    ]);
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains(&format!("no answer from http://{address}")),
+        "{err}"
+    );
+}
+
+#[test]
+fn the_demo_says_when_its_port_is_taken() {
+    let (_listener, address) = taken();
+    let (code, _, err) = run(&["demo", "--listen", &address.to_string()]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("choose another with --listen"), "{err}");
+}

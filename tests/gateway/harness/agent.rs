@@ -1,0 +1,303 @@
+//! An agent that records the exact bytes it was sent, and answers by script: whole, slow, broken.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// One request as it arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    /// Which connection it came on, counted from 0.
+    pub(crate) connection: usize,
+    /// The head, up to and with the empty line.
+    pub(crate) head: String,
+    /// The body, exact.
+    pub(crate) body: Vec<u8>,
+}
+
+impl Recorded {
+    /// The value of a field, or `None`.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.fields(name).into_iter().next()
+    }
+
+    /// All values of a field.
+    pub(crate) fn fields(&self, name: &str) -> Vec<&str> {
+        self.head
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_once(':'))
+            .filter(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.trim())
+            .collect()
+    }
+
+    /// Names of all fields, in lower case.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.head
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_once(':'))
+            .map(|(n, _)| n.to_ascii_lowercase())
+            .collect()
+    }
+
+    /// The body as text.
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("the body is UTF-8")
+    }
+}
+
+/// What the agent does next with a connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Sends bytes.
+    Write(Vec<u8>),
+    /// Waits, or sees the gateway close.
+    Wait(Duration),
+    /// Closes in order.
+    Close,
+    /// Resets the connection.
+    Reset,
+    /// Says nothing until the gateway closes.
+    Hang,
+}
+
+impl Step {
+    pub(crate) fn write(text: impl AsRef<[u8]>) -> Self {
+        Self::Write(text.as_ref().to_vec())
+    }
+}
+
+type Behaviour = dyn Fn(&Recorded) -> Vec<Step> + Send + Sync;
+
+/// A running agent. Dropping it stops it.
+pub(crate) struct Agent {
+    pub(crate) port: u16,
+    requests: Arc<Mutex<Vec<Recorded>>>,
+    connections: Arc<AtomicUsize>,
+    open: Arc<AtomicUsize>,
+    closed_by_gateway: Arc<Mutex<Vec<Instant>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Agent {
+    /// Answers every call with the same 200 and JSON body.
+    pub(crate) async fn json(body: &str) -> Self {
+        let answer = ok_json(body);
+        Self::scripted(move |_| vec![Step::Write(answer.clone())]).await
+    }
+
+    /// Answers each request by the script that `behaviour` returns for it.
+    pub(crate) async fn scripted(
+        behaviour: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let connections = Arc::new(AtomicUsize::new(0));
+        let open = Arc::new(AtomicUsize::new(0));
+        let closed = Arc::new(Mutex::new(Vec::new()));
+        let behaviour: Arc<Behaviour> = Arc::new(behaviour);
+        let shared = (
+            requests.clone(),
+            connections.clone(),
+            open.clone(),
+            closed.clone(),
+        );
+        let task = tokio::spawn(async move {
+            let (requests, connections, open, closed) = shared;
+            let mut serving = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let connection = Connection {
+                    number: connections.fetch_add(1, Ordering::SeqCst),
+                    requests: requests.clone(),
+                    open: open.clone(),
+                    closed: closed.clone(),
+                    behaviour: behaviour.clone(),
+                };
+                serving.spawn(connection.serve(stream));
+            }
+        });
+        Self {
+            port,
+            requests,
+            connections,
+            open,
+            closed_by_gateway: closed,
+            task,
+        }
+    }
+
+    /// Where it listens.
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
+    }
+
+    /// Everything it was sent so far.
+    pub(crate) fn requests(&self) -> Vec<Recorded> {
+        self.requests.lock().expect("not poisoned").clone()
+    }
+
+    /// How many requests it was sent so far.
+    pub(crate) fn count(&self) -> usize {
+        self.requests.lock().expect("not poisoned").len()
+    }
+
+    /// The last request, taken out of the record.
+    pub(crate) fn take(&self) -> Recorded {
+        self.requests
+            .lock()
+            .expect("not poisoned")
+            .pop()
+            .expect("a request reached the agent")
+    }
+
+    /// Connections ever made to it.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    /// Connections open now.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
+    }
+
+    /// When the gateway closed connections during a script.
+    pub(crate) fn closed_by_gateway(&self) -> Vec<Instant> {
+        self.closed_by_gateway.lock().expect("not poisoned").clone()
+    }
+}
+
+/// A 200 with an exact length.
+pub(crate) fn ok_json(body: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+/// The head of a chunked stream of events.
+pub(crate) const SSE_HEAD: &str =
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+/// One chunk of a chunked body.
+pub(crate) fn chunk(data: impl AsRef<[u8]>) -> Vec<u8> {
+    let data = data.as_ref();
+    let mut out = format!("{:x}\r\n", data.len()).into_bytes();
+    out.extend_from_slice(data);
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// The last chunk.
+pub(crate) const LAST_CHUNK: &str = "0\r\n\r\n";
+
+struct Connection {
+    number: usize,
+    requests: Arc<Mutex<Vec<Recorded>>>,
+    open: Arc<AtomicUsize>,
+    closed: Arc<Mutex<Vec<Instant>>>,
+    behaviour: Arc<Behaviour>,
+}
+
+impl Connection {
+    async fn serve(self, mut stream: TcpStream) {
+        let _ = stream.set_nodelay(true);
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let mut held = Vec::new();
+        while let Some(request) = self.read(&mut stream, &mut held).await {
+            let steps = (self.behaviour)(&request);
+            self.requests.lock().expect("not poisoned").push(request);
+            if !self.play(&mut stream, steps).await {
+                break;
+            }
+        }
+        self.open.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    async fn read(&self, stream: &mut TcpStream, held: &mut Vec<u8>) -> Option<Recorded> {
+        let end = loop {
+            if let Some(at) = held.windows(4).position(|w| w == b"\r\n\r\n") {
+                break at + 4;
+            }
+            if stream.read_buf(held).await.ok()? == 0 {
+                return None;
+            }
+        };
+        let head = String::from_utf8_lossy(&held[..end]).into_owned();
+        held.drain(..end);
+        let mut request = Recorded {
+            connection: self.number,
+            head,
+            body: Vec::new(),
+        };
+        let length: usize = request
+            .field("content-length")
+            .map_or(0, |v| v.parse().expect("a length"));
+        assert!(
+            request.field("transfer-encoding").is_none(),
+            "an exact length is promised"
+        );
+        while held.len() < length {
+            if stream.read_buf(held).await.ok()? == 0 {
+                return None;
+            }
+        }
+        request.body = held.drain(..length).collect();
+        Some(request)
+    }
+
+    /// Plays the steps. `false`: the connection is over.
+    async fn play(&self, stream: &mut TcpStream, steps: Vec<Step>) -> bool {
+        for step in steps {
+            match step {
+                Step::Write(bytes) => {
+                    if stream.write_all(&bytes).await.is_err() {
+                        self.note_close();
+                        return false;
+                    }
+                }
+                Step::Wait(span) => {
+                    let mut byte = [0; 1];
+                    tokio::select! {
+                        () = tokio::time::sleep(span) => {}
+                        read = stream.peek(&mut byte) => if matches!(read, Ok(0) | Err(_)) {
+                            self.note_close();
+                            return false;
+                        }
+                    }
+                }
+                Step::Close => return false,
+                Step::Reset => {
+                    let _ = stream.set_zero_linger();
+                    return false;
+                }
+                Step::Hang => {
+                    let mut sink = [0; 1024];
+                    while stream.read(&mut sink).await.is_ok_and(|n| n > 0) {}
+                    self.note_close();
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn note_close(&self) {
+        self.closed
+            .lock()
+            .expect("not poisoned")
+            .push(Instant::now());
+    }
+}

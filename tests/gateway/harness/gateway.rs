@@ -1,0 +1,418 @@
+//! The real binary as a child process, and the ways to set it up.
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::agent::Agent;
+use super::client::{Answer, Connection, Request};
+use super::servers;
+
+/// The operator's token in all tests.
+pub(crate) const ADMIN: &str = "a2aa_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
+
+/// Which stores a case runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pair {
+    /// SQLite and memory.
+    Embedded,
+    /// A real PostgreSQL and a real Redis.
+    External,
+}
+
+/// Runs one case on both pairs of stores.
+#[macro_export]
+macro_rules! on_both_pairs {
+    ($($(#[$meta:meta])* async fn $name:ident($pair:ident: Pair) $body:block)*) => {$(
+        mod $name {
+            #[allow(unused_imports, reason = "a case may need none of its parent's names")]
+            use super::*;
+
+            $(#[$meta])*
+            async fn case($pair: $crate::harness::Pair) $body
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn embedded() {
+                case($crate::harness::Pair::Embedded).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn external() {
+                case($crate::harness::Pair::External).await;
+            }
+        }
+    )*};
+}
+
+/// A gateway under construction.
+pub(crate) struct Builder {
+    sets: Vec<(String, String)>,
+    dir: tempfile::TempDir,
+    sql: String,
+    shared: String,
+    host: String,
+}
+
+/// A running gateway. Dropping it kills it.
+pub(crate) struct Gateway {
+    pub(crate) public: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) dir: PathBuf,
+    child: Child,
+    builder: Builder,
+}
+
+/// A workspace with its token and the agent that sits in it.
+pub(crate) struct Seat {
+    pub(crate) id: String,
+    pub(crate) token: String,
+    pub(crate) agent: Agent,
+}
+
+impl Seat {
+    /// Its A2A endpoint.
+    pub(crate) fn path(&self) -> String {
+        format!("/workspaces/{}/a2a", self.id)
+    }
+}
+
+impl Builder {
+    /// A gateway on fresh stores of the pair.
+    pub(crate) fn new(pair: Pair) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (sql, shared) = match pair {
+            Pair::Embedded => (
+                format!("sqlite:{}", dir.path().join("gateway.db").display()),
+                "memory".to_owned(),
+            ),
+            Pair::External => (servers::postgres().database(), servers::redis().url()),
+        };
+        Self {
+            sets: Vec::new(),
+            dir,
+            sql,
+            shared,
+            host: "127.0.0.1".into(),
+        }
+        .set("rate.caller_per_second", "0")
+        .set("rate.failures_per_second", "0")
+    }
+
+    /// Sets one configuration key.
+    pub(crate) fn set(mut self, key: &str, value: &str) -> Self {
+        self.sets.push((key.into(), value.into()));
+        self
+    }
+
+    /// Other stores than those of the pair.
+    pub(crate) fn stores(mut self, sql: &str, shared: &str) -> Self {
+        self.sql = sql.into();
+        self.shared = shared.into();
+        self
+    }
+
+    /// Starts it and waits until it is ready.
+    pub(crate) async fn start(self) -> Gateway {
+        let gateway = self.spawn();
+        gateway.await_ready().await;
+        gateway
+    }
+
+    /// Starts it and waits only until it listens.
+    pub(crate) fn spawn(self) -> Gateway {
+        let public = free_address(&self.host);
+        let admin = free_address("127.0.0.1");
+        let child = self
+            .command(public, admin)
+            .spawn()
+            .expect("the gateway starts");
+        let dir = self.dir.path().to_owned();
+        let gateway = Gateway {
+            public,
+            admin,
+            dir,
+            child,
+            builder: self,
+        };
+        gateway.await_port();
+        gateway
+    }
+
+    fn command(&self, public: SocketAddr, admin: SocketAddr) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.dir.path().join("log"))
+            .expect("a log file");
+        command
+            .current_dir(self.dir.path())
+            .env("A2A_GATEWAY_ADMIN_TOKEN", ADMIN)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log file"))
+            .stderr(log)
+            .arg("serve")
+            .args(["--set", &format!("server.listen={public}")])
+            .args(["--set", &format!("admin.listen={admin}")])
+            .args(["--set", &format!("stores.sql={}", self.sql)])
+            .args(["--set", &format!("stores.shared={}", self.shared)])
+            .args([
+                "--set",
+                &format!("keys.dir={}", self.dir.path().join("keys").display()),
+            ]);
+        for (key, value) in &self.sets {
+            command.args(["--set", &format!("{key}={value}")]);
+        }
+        command
+    }
+}
+
+impl Gateway {
+    /// A gateway with defaults (rate limits off) on fresh stores.
+    pub(crate) async fn start(pair: Pair) -> Self {
+        Builder::new(pair).start().await
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn await_port(&self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while std::net::TcpStream::connect(self.public).is_err() {
+            assert!(
+                Instant::now() < deadline,
+                "the gateway does not listen:\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    async fn await_ready(&self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let answer = self.admin_get("/readyz").await;
+            if answer.as_ref().is_some_and(|a| a.status == 200) {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "not ready: {answer:?}\n{}",
+                self.log()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Ends it and starts it again on the same stores and addresses.
+    pub(crate) async fn restart(&mut self) {
+        self.kill();
+        self.child = self
+            .builder
+            .command(self.public, self.admin)
+            .spawn()
+            .expect("it starts");
+        self.await_port();
+        self.await_ready().await;
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM, without waiting.
+    pub(crate) fn terminate(&self) {
+        let killed = Command::new("kill")
+            .arg(self.child.id().to_string())
+            .status();
+        assert!(killed.expect("kill runs").success());
+    }
+
+    /// Waits for the process to end by itself.
+    pub(crate) fn wait(&mut self, patience: Duration) -> std::process::ExitStatus {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the gateway did not end:\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Everything it logged so far.
+    pub(crate) fn log(&self) -> String {
+        let mut text = String::new();
+        if let Ok(mut file) = std::fs::File::open(self.dir.join("log")) {
+            let _ = file.read_to_string(&mut text);
+        }
+        text
+    }
+
+    /// The access lines of one request, waiting for the first.
+    pub(crate) async fn access_lines(&self, request_id: &str) -> Vec<Value> {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let lines: Vec<Value> = self
+                .log()
+                .lines()
+                .filter_map(|line| serde_json::from_str(line).ok())
+                .filter(|line: &Value| line["target"] == "access")
+                .filter(|line| line.to_string().contains(request_id))
+                .collect();
+            if !lines.is_empty() || Instant::now() > deadline {
+                return lines;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) async fn call(&self, request: &Request) -> Answer {
+        Connection::open(self.public).await.call(request).await
+    }
+
+    /// A request as the operator.
+    pub(crate) async fn as_operator(&self, request: Request) -> Answer {
+        self.call(&request.bearer(ADMIN)).await
+    }
+
+    /// A GET on the admin listener.
+    pub(crate) async fn admin_get(&self, path: &str) -> Option<Answer> {
+        tokio::net::TcpStream::connect(self.admin).await.ok()?;
+        let mut connection = Connection::open(self.admin).await;
+        connection
+            .send(&Request::get(path).wire(&self.admin.to_string()))
+            .await;
+        connection.try_answer().await
+    }
+
+    /// The sum of a metric over all series whose text contains every one of `labels`.
+    pub(crate) async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let text = self.admin_get("/metrics").await.expect("metrics").text();
+        text.lines()
+            .filter(|line| {
+                line.strip_prefix(name)
+                    .is_some_and(|rest| rest.starts_with(['{', ' ']))
+                    && labels.iter().all(|label| line.contains(label))
+            })
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum()
+    }
+
+    /// Waits until nothing is open: no exchange, no stream, no slot of a target.
+    pub(crate) async fn assert_idle(&self) {
+        let names = [
+            "a2a_gateway_open_exchanges",
+            "a2a_gateway_open_streams",
+            "a2a_gateway_target_permits",
+        ];
+        let deadline = Instant::now() + Duration::from_secs(5);
+        for name in names {
+            while self.metric(name, &[]).await != 0.0 {
+                assert!(Instant::now() < deadline, "{name} stays above zero");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    /// Creates a workspace; answers its enrolment token.
+    pub(crate) async fn create(&self, workspace: Value) -> String {
+        let answer = self
+            .as_operator(Request::post("/workspaces", workspace.to_string()))
+            .await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        answer.json()["enrolment_token"]
+            .as_str()
+            .expect("an enrolment token")
+            .to_owned()
+    }
+
+    /// Registers with the enrolment token; answers the workspace's own token.
+    pub(crate) async fn register(
+        &self,
+        id: &str,
+        enrolment: &str,
+        url: &str,
+        card: Value,
+    ) -> String {
+        let body = json!({"id": id, "url": url, "agent_card": card});
+        let request = Request::post("/registry/register", body.to_string()).bearer(enrolment);
+        let answer = self.call(&request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["token"].as_str().expect("a token").to_owned()
+    }
+
+    /// A workspace with a registered agent in it. `parent` empty: a root.
+    pub(crate) async fn seat(&self, id: &str, parent: &str, agent: Agent) -> Seat {
+        let mut workspace = json!({"id": id, "name": id});
+        if !parent.is_empty() {
+            workspace["parent_id"] = parent.into();
+        }
+        let enrolment = self.create(workspace).await;
+        let token = self.register(id, &enrolment, &agent.url(), card(id)).await;
+        Seat {
+            id: id.into(),
+            token,
+            agent,
+        }
+    }
+
+    /// Two siblings: a caller `caller` and a target `target` with the given agent.
+    pub(crate) async fn pair(&self, agent: Agent) -> (Seat, Seat) {
+        let idle = Agent::json("{}").await;
+        let caller = self.seat("caller", "", idle).await;
+        let target = self.seat("target", "", agent).await;
+        (caller, target)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A well-formed 0.3 call.
+pub(crate) const CALL: &str = r#"{"jsonrpc":"2.0","id":"c-1","method":"message/send","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
+
+/// A minimal 0.3 card.
+pub(crate) fn card(name: &str) -> Value {
+    json!({"name": name, "description": name, "version": "1", "protocolVersion": "0.3.0",
+        "url": "http://127.0.0.1/", "capabilities": {}, "defaultInputModes": ["text/plain"],
+        "defaultOutputModes": ["text/plain"], "skills": []})
+}
+
+/// A minimal 1.0 card.
+pub(crate) fn card_1_0(name: &str) -> Value {
+    json!({"name": name, "description": name, "version": "1", "capabilities": {},
+        "supportedInterfaces": [{"url": "http://127.0.0.1/", "protocolBinding": "JSONRPC",
+            "protocolVersion": "1.0"}],
+        "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"], "skills": []})
+}
+
+/// A port below the ephemeral range, so that no outgoing connection of another test takes it
+/// between this look and the gateway's own.
+fn free_address(host: &str) -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let spread = u16::try_from(std::process::id() % 1000).expect("below 1000");
+        let offset = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 12_000 + (spread * 20 + offset) % 20_000;
+        if let Ok(listener) = TcpListener::bind((host, port)) {
+            return listener.local_addr().expect("bound");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! House rules as a test: the walls between the rooms, one home for each table and key, names,
+//! documents that agree with the code. Standard library only.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a file that cannot be read fails the test"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longest source file, in lines. A longer one has a second room inside.
+const FILE_LINES_MAX: usize = 500;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All Rust files below `folder`, with their text.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let start = root().join(folder);
+    let mut folders = vec![start.clone()];
+    if start.is_file() {
+        return vec![(start.clone(), fs::read_to_string(start).unwrap())];
+    }
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                found.push((path, text));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "nothing below {folder}");
+    found
+}
+
+fn text(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+/// The part of a file before its tests.
+fn product(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap_or(text)
+}
+
+/// Fails for each file below `folder` whose product code mentions one of `words`.
+fn deny(folder: &str, words: &[&str]) {
+    for (path, text) in sources(folder) {
+        for (number, line) in product(&text).lines().enumerate() {
+            if line.trim_start().starts_with("//") {
+                continue;
+            }
+            for word in words {
+                assert!(
+                    !line.contains(word),
+                    "{}:{}: `{word}` has no business in {folder}",
+                    path.display(),
+                    number + 1
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn rooms_keep_their_walls() {
+    deny(
+        "src/a2a",
+        &[
+            "tokio::",
+            "pingora",
+            "axum",
+            ".await",
+            "Instant::now",
+            "SystemTime::now",
+        ],
+    );
+    deny("src/hierarchy/mod.rs", &["sqlx", "redis::", "Instant::now"]);
+    deny(
+        "src/proxy",
+        &[
+            "crate::control",
+            "crate::admin",
+            "crate::cli",
+            "sqlx",
+            "redis::",
+        ],
+    );
+    deny(
+        "src/control",
+        &[
+            "crate::proxy",
+            "crate::admin",
+            "crate::cli",
+            "sqlx",
+            "redis::",
+        ],
+    );
+    deny(
+        "src/admin",
+        &[
+            "crate::proxy",
+            "crate::control",
+            "crate::cli",
+            "sqlx",
+            "redis::",
+        ],
+    );
+    for room in [
+        "trust",
+        "identity",
+        "workspace",
+        "hierarchy",
+        "directory",
+        "db",
+        "shared",
+    ] {
+        let upward = [
+            "crate::proxy",
+            "crate::control",
+            "crate::admin",
+            "crate::cli",
+            "pingora",
+            "axum",
+        ];
+        deny(&format!("src/{room}"), &upward);
+    }
+}
+
+#[test]
+fn redis_commands_have_one_home() {
+    for (path, text) in sources("src") {
+        if !path.ends_with("shared/redis.rs") {
+            assert!(!product(&text).contains("redis::cmd"), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn each_table_is_spelled_in_one_file() {
+    let tables = [
+        "workspaces",
+        "workspace_auth_tokens",
+        "enrolment_tokens",
+        "org_tokens",
+        "admin_tokens",
+    ];
+    for table in tables {
+        let mut homes = BTreeSet::new();
+        for (path, text) in sources("src") {
+            let spelled = ["FROM ", "INTO ", "UPDATE ", "JOIN "].iter().any(|verb| {
+                product(&text)
+                    .match_indices(&format!("{verb}{table}"))
+                    .any(|(at, hit)| {
+                        !product(&text)[at + hit.len()..]
+                            .starts_with(|c: char| c == '_' || c.is_alphanumeric())
+                    })
+            });
+            if spelled {
+                homes.insert(path);
+            }
+        }
+        assert!(homes.len() <= 1, "table {table} is spelled in {homes:?}");
+    }
+}
+
+#[test]
+fn no_room_is_called_anything() {
+    for (path, _) in sources("src") {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert!(
+            !["utils", "util", "helpers", "common", "misc"].contains(&name.as_str()),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for_and_stays_readable() {
+    for folder in ["src", "tests", "benches", "examples"] {
+        for (path, text) in sources(folder) {
+            assert!(text.starts_with("//!"), "{} has no header", path.display());
+            let lines = text.lines().count();
+            assert!(
+                lines <= FILE_LINES_MAX,
+                "{} has {lines} lines",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    for (path, text) in sources("src") {
+        for word in ["TODO", "FIXME", "XXX", "todo!(", "unimplemented!("] {
+            assert!(!text.contains(word), "{} says {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn every_reason_is_documented() {
+    let documented = text("docs/api.md");
+    for reason in a2a_gateway::rejection::Reason::ALL {
+        let word = format!("`{}`", reason.word());
+        assert!(
+            documented.contains(&word),
+            "docs/api.md does not explain {word}"
+        );
+    }
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let documented = text("docs/operations.md");
+    let source = text("src/metrics.rs");
+    let names: BTreeSet<_> = source
+        .split('"')
+        .filter(|word| word.starts_with("a2a_gateway_"))
+        .collect();
+    assert!(names.len() > 10);
+    for name in names {
+        assert!(
+            documented.contains(name),
+            "docs/operations.md does not explain {name}"
+        );
+    }
+}
+
+#[test]
+fn no_registry_or_machine_is_named() {
+    for folder in ["src", "tests", "benches", "examples"] {
+        for (path, text) in sources(folder) {
+            if path.ends_with("tests/tidy.rs") {
+                continue;
+            }
+            for word in ["crates.io", "pypi.org", "npmjs", "/work/"] {
+                assert!(!text.contains(word), "{} names {word}", path.display());
+            }
+        }
+    }
+}
