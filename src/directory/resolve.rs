@@ -62,18 +62,21 @@ impl Directory {
         let mut prefixes = prefixes.to_vec();
         prefixes.dedup();
         let mut changes = self.shared.watch(prefixes);
+        let mut was_up = false;
         loop {
-            match changes.next().await {
+            let notice = changes.next().await;
+            if was_up && !matches!(notice, Notice::Message(_)) {
+                // The link broke: what is behind it may come back empty.
+                self.leases.doubt();
+            }
+            match notice {
                 Notice::Message(key) => self.forget_key(&key).await,
-                Notice::Down => {
-                    self.watched.store(false, Ordering::Release);
-                    self.leases.doubt();
-                }
+                Notice::Down => self.watched.store(false, Ordering::Release),
                 Notice::Up => {
-                    // It may have come back empty, and what was said during the gap was missed.
-                    self.leases.doubt();
+                    // What was said during the gap was missed. Dropped first, trusted after.
                     self.coherence.apply(&Invalidation::Everything).await;
                     self.watched.store(true, Ordering::Release);
+                    was_up = true;
                 }
             }
         }

@@ -273,10 +273,11 @@ async fn what_was_known_is_found_while_postgresql_is_away_and_nothing_else() {
         one.register(name, "http://127.0.0.1:9001/").await;
     }
     assert_eq!(one.host("a").await, "127.0.0.1:9001");
-    postgres.kill();
+    // Not killed: this server commits late, and would lose the registrations.
+    postgres.pause();
     assert_eq!(one.host("a").await, "127.0.0.1:9001");
     assert_eq!(one.host("unseen").await, "store_unavailable");
-    postgres.restart();
+    postgres.resume();
     one.turns("unseen", "127.0.0.1:9001").await;
 }
 
