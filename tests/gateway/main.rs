@@ -13,4 +13,5 @@ mod harness;
 
 mod bodies;
 mod clocks;
+mod matrix;
 mod stores;
