@@ -14,4 +14,6 @@ mod harness;
 mod bodies;
 mod clocks;
 mod matrix;
+mod open_mode;
+mod registry;
 mod stores;
