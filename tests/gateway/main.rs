@@ -13,7 +13,11 @@ mod harness;
 
 mod bodies;
 mod clocks;
+mod hierarchy;
+mod liveness;
 mod matrix;
 mod open_mode;
 mod registry;
+mod routes;
 mod stores;
+mod tokens;

@@ -31,7 +31,7 @@ pub(crate) fn assert_refusal(
         reason == "workspace_restarting",
         "{shown}"
     );
-    if path.contains("/a2a") {
+    if path.ends_with("/a2a") || path.contains("/a2a/") {
         let error = &json["error"];
         assert_eq!(json["jsonrpc"], "2.0", "{shown}");
         assert!(
