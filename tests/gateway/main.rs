@@ -13,4 +13,7 @@ mod harness;
 
 mod bodies;
 mod clocks;
+mod drain;
+mod outages;
+mod steady;
 mod stores;
