@@ -234,8 +234,8 @@ on_both_pairs! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revoked_token_is_refused_by_every_replica_within_a_second() {
-    let sql = servers::postgres().database();
-    let shared = servers::redis().url();
+    let redis = servers::Redis::start();
+    let (sql, shared) = (servers::postgres().database(), redis.url());
     let keys = tempfile::tempdir().unwrap();
     let replica = || {
         let builder = Builder::new(Pair::Embedded).stores(&sql, &shared);
