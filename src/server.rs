@@ -14,6 +14,7 @@ use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
+use pingora::tls;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
@@ -65,6 +66,7 @@ pub enum ServeError {
 /// be used.
 pub fn run(loaded: Loaded) -> Result<(), ServeError> {
     let config = Arc::new(loaded.config);
+    let listener = listener(&config)?;
     let metrics = Arc::new(Metrics::new());
     let gateway = Gateway::open(Arc::clone(&config), loaded.admin_token.as_ref(), metrics)?;
     probe("server.listen", config.server.listen)?;
@@ -86,7 +88,7 @@ pub fn run(loaded: Loaded) -> Result<(), ServeError> {
         .map_err(ServeError::ForwardHeaders)?;
     let connections = Connections::new(proxy, config.server.max_connections);
     let mut public = Service::new("public".to_owned(), connections);
-    public.add_listener(listener(&config)?);
+    public.add_listener(listener);
     public.threads = Some(threads);
 
     let mut rooms = background_service("rooms", Rooms(Arc::clone(&gateway)));
@@ -127,10 +129,26 @@ fn listener(config: &Config) -> Result<ListenerConfig, ServeError> {
             .map(str::to_owned)
             .ok_or_else(|| ServeError::Tls("the path is not text".into()))
     };
-    let mut settings = TlsSettings::intermediate(&path(cert)?, &path(key)?)
-        .map_err(|e| ServeError::Tls(e.to_string()))?;
+    let (cert, key) = (path(cert)?, path(key)?);
+    check_pair(&cert, &key)?;
+    let mut settings =
+        TlsSettings::intermediate(&cert, &key).map_err(|e| ServeError::Tls(e.to_string()))?;
     settings.enable_h2();
     Ok(listener.tls(settings))
+}
+
+/// Pingora panics in a service when certificate and key cannot be used; an operator deserves a
+/// sentence here, too.
+fn check_pair(cert: &str, key: &str) -> Result<(), ServeError> {
+    let unusable = |error: &dyn std::fmt::Display| ServeError::Tls(error.to_string());
+    let loaded = tls::load_certs_and_key_files(cert, key).map_err(|e| unusable(&e))?;
+    let (certs, key) = loaded.ok_or_else(|| unusable(&"no certificate or no private key in it"))?;
+    tls::install_default_crypto_provider();
+    tls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(certs, key)
+        .map(drop)
+        .map_err(|e| unusable(&e))
 }
 
 /// What the rooms do besides answering: migrate, follow invalidations, sweep, flush.

@@ -309,3 +309,130 @@ fn the_demo_says_when_its_port_is_taken() {
     assert_eq!(code, Some(1));
     assert!(err.contains("choose another with --listen"), "{err}");
 }
+
+#[test]
+fn trusted_certificates_that_cannot_be_loaded_are_named() {
+    for arguments in [&["send", "a", "hi"][..], &["serve"], &["health"], &["demo"]] {
+        let output = gateway(arguments)
+            .env("SSL_CERT_FILE", "/nowhere/ca.pem")
+            .env("SSL_CERT_DIR", "/nowhere")
+            .output();
+        let (code, out, err) = ended(output.unwrap());
+        assert_eq!(
+            (code, out.as_str()),
+            (Some(USAGE), ""),
+            "{arguments:?} {err}"
+        );
+        assert!(err.contains("SSL_CERT_FILE"), "{err}");
+        assert!(!err.contains("panicked"), "{err}");
+    }
+}
+
+#[test]
+fn a_store_url_that_cannot_be_read_and_an_unusable_certificate_end_with_64() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let set = |key: &str, value: &str| ["--set".to_owned(), format!("{key}={value}")].to_vec();
+    let keys = set("keys.dir", folder.path().join("keys").to_str().unwrap());
+    let cert = |kind: &str| format!("-----BEGIN {kind}-----\nAAAA\n-----END {kind}-----\n");
+    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let tls = |cert: &str, key: &str| {
+        [
+            set("server.tls.cert", &file("cert.pem", cert)),
+            set("server.tls.key", &file("key.pem", key)),
+        ]
+        .concat()
+    };
+    for (wrong, part) in [
+        (set("stores.sql", "postgres://u:geheim@h:port/d"), "store"),
+        (set("stores.shared", "redis://:geheim@h:port/0"), "store"),
+        (
+            tls(&cert("CERTIFICATE"), &cert("PRIVATE KEY")),
+            "server.tls",
+        ),
+        (
+            tls(&pair.cert.pem(), &other.signing_key.serialize_pem()),
+            "server.tls",
+        ),
+    ] {
+        let listen = set("server.listen", "127.0.0.1:0");
+        let arguments = [
+            listen,
+            set("admin.listen", "127.0.0.1:0"),
+            keys.clone(),
+            wrong,
+        ]
+        .concat();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let (code, _, err) = run(&arguments);
+        assert_eq!(code, Some(USAGE), "{arguments:?}: {err}");
+        assert!(err.contains(part), "{err}");
+        assert!(
+            !err.contains("geheim") && !err.contains("panicked"),
+            "{err}"
+        );
+    }
+}
+
+#[test]
+fn check_config_prints_the_documented_defaults() {
+    let (code, out, err) = run(&["check-config", "--defaults"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert_eq!(out, a2a_gateway::config::load::DEFAULT);
+}
+
+#[test]
+fn health_says_what_is_missing() {
+    let answer = |body: &'static str| {
+        let (listener, address) = taken();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut buffer = [0; 4096];
+            let read = stream.read(&mut buffer).unwrap();
+            assert!(buffer[..read].starts_with(b"GET /readyz HTTP/1.1\r\n"));
+            stream.write_all(body.as_bytes()).unwrap();
+        });
+        run(&["health", "--url", &format!("http://{address}")])
+    };
+    let (code, out, err) = answer(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n\
+         {\"status\":\"ready\",\"sql\":\"ok\",\"shared\":\"ok\",\"keys\":\"ok\",\"draining\":false}",
+    );
+    assert_eq!((code, out.as_str()), (Some(0), "ready\n"), "{err}");
+    let (code, _, err) = answer(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n\
+         {\"status\":\"not_ready\",\"sql\":\"unavailable\",\"shared\":\"ok\",\"keys\":\"ok\",\"draining\":false}",
+    );
+    assert_eq!(code, Some(1));
+    assert!(err.contains("not ready: sql unavailable"), "{err}");
+    let (code, _, err) = answer("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello");
+    assert_eq!(code, Some(1), "another server is no gateway: {err}");
+    let (listener, address) = taken();
+    drop(listener);
+    let (code, _, err) = run(&["health", "--url", &format!("http://{address}")]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("admin.listen"), "{err}");
+}
+
+#[test]
+fn an_agent_needs_a_credential_to_register() {
+    let arguments = [
+        "agent",
+        "echo",
+        "--id",
+        "echo",
+        "--gateway",
+        "http://127.0.0.1:9",
+    ];
+    let output = gateway(&arguments)
+        .env("A2A_GATEWAY_ADMIN_TOKEN", "")
+        .output();
+    let (code, _, err) = ended(output.unwrap());
+    assert_eq!(code, Some(USAGE));
+    assert!(err.contains("A2A_GATEWAY_ADMIN_TOKEN"), "{err}");
+}

@@ -29,20 +29,45 @@ pub(super) struct Arguments {
     /// Base URL under which the gateway reaches the agent; without it, made from --listen
     #[arg(long, value_name = "URL")]
     advertise: Option<Url>,
-    /// Base URL of a gateway to register with; needs --id and --token
-    #[arg(long, value_name = "URL", requires_all = ["id", "token"])]
+    /// Base URL of a gateway to register with; needs --id and a credential
+    #[arg(long, value_name = "URL", requires = "id")]
     gateway: Option<Url>,
     /// The workspace that the agent registers as
     #[arg(long, requires = "gateway")]
     id: Option<String>,
-    /// Token of the workspace, its enrolment token, or an operator's
+    /// Token of the workspace, or its enrolment token
     #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// An operator's token, used when there is no --token: it also creates the workspace
+    #[arg(long, env = "A2A_GATEWAY_ADMIN_TOKEN", hide_env_values = true)]
+    admin_token: Option<String>,
+}
+
+/// `--gateway` was given, and nothing to prove oneself with.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "--gateway needs a credential: --token, A2A_GATEWAY_TOKEN or A2A_GATEWAY_ADMIN_TOKEN in the environment"
+)]
+struct NoCredential;
+
+impl Arguments {
+    /// Compose files pass on variables that are not set as empty ones.
+    fn credential(&self) -> Option<String> {
+        [&self.token, &self.admin_token]
+            .into_iter()
+            .flatten()
+            .find(|token| !token.is_empty())
+            .cloned()
+    }
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
     if let Some(Err(error)) = arguments.id.as_deref().map(WorkspaceId::parse) {
         complain(&error);
+        return ExitCode::from(USAGE);
+    }
+    if arguments.gateway.is_some() && arguments.credential().is_none() {
+        complain(&NoCredential);
         return ExitCode::from(USAGE);
     }
     // An agent has no settings of its own; the gateway's defaults say how to log.
@@ -66,6 +91,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
 }
 
 async fn serve(arguments: Arguments) -> std::io::Result<()> {
+    let credential = arguments.credential();
     let agent = Agent::bind(arguments.kind, arguments.listen, arguments.advertise).await?;
     print(&format!("{} agent at {}\n", arguments.kind, agent.url()))?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -75,15 +101,20 @@ async fn serve(arguments: Arguments) -> std::io::Result<()> {
             _ = terminate.recv() => {}
         }
     };
-    let registered = match (arguments.gateway, arguments.id, arguments.token) {
-        (Some(gateway), Some(id), Some(token)) => {
+    let registered = match (arguments.gateway, arguments.id, credential) {
+        (Some(gateway), Some(id), Some(credential)) => {
             let body = json!({
                 "id": id,
                 "url": agent.url(),
                 "agent_card": agent.card(),
                 "delivery_mode": "push",
             });
-            Some(stay_registered(Registry::new(gateway), id, token, body))
+            Some(stay_registered(
+                Registry::new(gateway),
+                id,
+                credential,
+                body,
+            ))
         }
         (_, _, _) => None,
     };
@@ -99,19 +130,26 @@ async fn serve(arguments: Arguments) -> std::io::Result<()> {
     }
 }
 
-/// Registers, then sends heartbeats; registers again when the gateway no longer knows the agent.
+/// Registers, then sends heartbeats; registers again when the gateway no longer knows the agent, or
+/// no longer takes the workspace's own token.
 async fn stay_registered(
     registry: Registry,
     id: String,
-    mut token: String,
+    credential: String,
     body: serde_json::Value,
 ) {
+    // The workspace's own, once it was given one.
+    let mut own = None;
     loop {
-        match registry.register(&token, &body).await {
+        let token = own.as_ref().unwrap_or(&credential);
+        match registry.register(token, &body).await {
             // An enrolment token is spent now; the workspace's own takes its place.
-            Ok(given) => token = given.unwrap_or(token),
+            Ok(given) => own = given.or(own),
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), "not registered yet");
+                if error.status() == Some(401) {
+                    own = None;
+                }
                 tokio::time::sleep(AGAIN).await;
                 continue;
             }
@@ -119,9 +157,10 @@ async fn stay_registered(
         tracing::info!(workspace.id = id, "registered");
         loop {
             tokio::time::sleep(BEAT).await;
-            match registry.beat(&id, &token).await {
+            let token = own.as_ref().unwrap_or(&credential);
+            match registry.beat(&id, token).await {
                 Ok(()) => {}
-                Err(error) if error.status() == Some(404) => break,
+                Err(error) if matches!(error.status(), Some(401 | 404)) => break,
                 Err(error) => tracing::warn!(error = %Chain(&error), "heartbeat failed"),
             }
         }

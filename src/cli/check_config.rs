@@ -1,39 +1,47 @@
-//! `a2a-gateway check-config`: every value in force and its source, without starting anything.
+//! `a2a-gateway check-config`: every value in force and its source, without starting anything; or
+//! the built-in defaults, which explain every key.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{USAGE, complain, print};
-use crate::config::load::{Layers, Loaded, load};
+use crate::config::load::{DEFAULT, Layers, Loaded, load};
 
 /// `a2a-gateway check-config FILE`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Arguments {
     /// The TOML file that `serve --config` would read
-    file: PathBuf,
+    #[arg(required_unless_present = "defaults")]
+    file: Option<PathBuf>,
     /// Set one setting on top, as `serve` would
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Print the built-in defaults instead: every setting with its meaning, to copy from
+    #[arg(long, conflicts_with_all = ["file", "set"])]
+    defaults: bool,
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let name = arguments.file.display().to_string();
-    match load(&Layers::of_this_process(
-        Some(arguments.file),
-        arguments.set,
-    )) {
-        Err(error) => {
-            complain(&error);
-            ExitCode::from(USAGE)
-        }
-        Ok(loaded) => match print(&explain(&name, &loaded)) {
-            Ok(()) => ExitCode::SUCCESS,
+    let name = arguments.file.as_deref().map(Path::display);
+    let name = name.map_or_else(String::new, |name| name.to_string());
+    let text = if arguments.defaults {
+        DEFAULT.to_owned()
+    } else {
+        match load(&Layers::of_this_process(arguments.file, arguments.set)) {
+            Ok(loaded) => explain(&name, &loaded),
             Err(error) => {
                 complain(&error);
-                ExitCode::FAILURE
+                return ExitCode::from(USAGE);
             }
-        },
+        }
+    };
+    match print(&text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
     }
 }
 

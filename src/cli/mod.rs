@@ -8,6 +8,7 @@ mod agents;
 mod check_config;
 mod client;
 mod demo;
+mod health;
 mod registration;
 mod send;
 mod serve;
@@ -32,12 +33,14 @@ Examples:
   a2a-gateway                                   serve with defaults, data in ./data
   a2a-gateway --config gateway.toml             serve with your settings
   a2a-gateway --set server.listen=0.0.0.0:8080  change one setting
-  a2a-gateway check-config gateway.toml         what would be in force, and why
+  a2a-gateway check-config gateway.toml         what would be in force, and from where
+  a2a-gateway health                            is the gateway on this machine ready?
   a2a-gateway send acme-pm 'hello' --token …    one message, from the command line
 
 Settings come from the built-in defaults, then --config, then the environment
 (A2A_GATEWAY__SERVER__LISTEN for server.listen), then --set; the later one wins.
-The operator's token is read from A2A_GATEWAY_ADMIN_TOKEN.";
+The operator's token is read from A2A_GATEWAY_ADMIN_TOKEN; with none at all, the first start makes
+one and prints it. Every setting, with its meaning: `a2a-gateway check-config --defaults`.";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -64,6 +67,8 @@ enum Command {
     CheckConfig(check_config::Arguments),
     /// Send one message to a workspace and print the answer
     Send(send::Arguments),
+    /// Ask a running gateway whether it is ready; exit status 0 or 1, for health checks
+    Health(health::Arguments),
     /// Run one example agent (echo, slow or flaky) as a process of its own
     Agent(agent::Arguments),
 }
@@ -84,13 +89,32 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let command = arguments.command.unwrap_or(Command::Serve(arguments.serve));
+    let connects = !matches!(command, Command::CheckConfig(_));
+    if connects && let Err(error) = trust_store() {
+        complain(&error);
+        return ExitCode::from(USAGE);
+    }
     match command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::CheckConfig(arguments) => check_config::run(arguments),
         Command::Send(arguments) => send::run(&arguments),
+        Command::Health(arguments) => health::run(&arguments),
         Command::Agent(arguments) => agent::run(arguments),
     }
+}
+
+/// The certificates that agents are verified with cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot load the system's trusted certificates; check SSL_CERT_FILE and SSL_CERT_DIR, or unset both: {0}"
+)]
+struct TrustStoreError(Box<pingora::Error>);
+
+/// Pingora loads these when it makes a connector, and panics where it cannot.
+fn trust_store() -> Result<(), TrustStoreError> {
+    let mut store = pingora::tls::RootCertStore::empty();
+    pingora::tls::load_platform_certs_incl_env_into_store(&mut store).map_err(TrustStoreError)
 }
 
 /// Writes to standard output at once, for readers that wait for each line.

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use super::{USAGE, complain};
 use crate::config::load::{Layers, Loaded, load};
+use crate::gateway::OpenError;
+use crate::server::ServeError;
 use crate::telemetry::{self, Chain};
 
 /// `a2a-gateway [serve]`.
@@ -44,7 +46,14 @@ pub(super) fn start(loaded: Loaded) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = %Chain(&error), "the gateway cannot serve");
-            ExitCode::FAILURE
+            match error {
+                ServeError::Open(OpenError::Store(_))
+                | ServeError::Tls(_)
+                | ServeError::ForwardHeaders(_) => ExitCode::from(USAGE),
+                ServeError::Open(OpenError::Keys(_)) | ServeError::Listen { .. } => {
+                    ExitCode::FAILURE
+                }
+            }
         }
     }
 }

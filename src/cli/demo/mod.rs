@@ -7,7 +7,7 @@
 mod page;
 mod seed;
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,6 +19,7 @@ use secrecy::SecretString;
 use tokio::signal::unix::{SignalKind, signal};
 use url::Url;
 
+use self::page::Style;
 use self::seed::{Demo, SeedError};
 use super::{USAGE, complain, print, serve};
 use crate::config::load::{ConfigError, Layers, Loaded, load};
@@ -141,7 +142,8 @@ fn around(demo: &Demo) -> Result<(), DemoError> {
         let mut terminate = signal(SignalKind::terminate()).map_err(DemoError::Thread)?;
         let play = async {
             let cast = demo.seed().await?;
-            print(&page::page(demo, &cast)).map_err(DemoError::Print)?;
+            let style = style(io::stdout().is_terminal());
+            print(&page::page(demo, &cast, style)).map_err(DemoError::Print)?;
             demo.keep_alive(&cast).await;
             Ok(())
         };
@@ -158,6 +160,15 @@ fn around(demo: &Demo) -> Result<(), DemoError> {
     Ok(())
 }
 
+/// Bold headings on a terminal, unless its user wants none (`NO_COLOR`).
+fn style(terminal: bool) -> Style {
+    if terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()) {
+        Style::Bold
+    } else {
+        Style::Plain
+    }
+}
+
 /// The gateway's settings. Neither a file nor the environment counts: a demo must not touch the
 /// stores that somebody has configured for real work.
 fn settings(listen: SocketAddr, admin: SocketAddr, folder: &Path) -> Result<Loaded, ConfigError> {
@@ -170,8 +181,9 @@ fn settings(listen: SocketAddr, admin: SocketAddr, folder: &Path) -> Result<Load
             format!("keys.dir={}", folder.join("keys").display()),
             // Ctrl-C ends a demo now, not after its streams.
             "server.drain=1s".to_owned(),
-            // The page stays readable: its own failures are worth a line, exchanges are not.
-            "telemetry.log=warn,access=off".to_owned(),
+            // The page stays readable: failures of the gateway are worth a line, exchanges that are
+            // refused, as some of the page's are meant to be, are not.
+            "telemetry.log=warn,access=off,a2a_gateway::proxy=error".to_owned(),
         ],
         ..Layers::default()
     })

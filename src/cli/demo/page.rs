@@ -1,46 +1,82 @@
-//! What the demo prints: addresses, hierarchy, tokens, and commands. Each command is one line, so
-//! that it can be pasted whole; the first is a unary message that has a result.
+//! What the demo prints: who is there, commands, tokens. Each command is one line, so that it can be
+//! pasted whole; the first is a unary message that has a result.
 
 use std::fmt::Write as _;
 
-use super::seed::{Cast, Demo, SEATS, call};
+use super::seed::{Cast, Demo, SEATS};
+
+/// How headings look.
+#[derive(Clone, Copy)]
+pub(super) enum Style {
+    /// As they are.
+    Plain,
+    /// Bold, for a terminal.
+    Bold,
+}
+
+impl Style {
+    fn heading(self, text: &str) -> String {
+        match self {
+            Self::Plain => text.to_owned(),
+            Self::Bold => format!("\x1b[1m{text}\x1b[0m"),
+        }
+    }
+}
 
 /// The whole page.
-pub(super) fn page(demo: &Demo, cast: &Cast) -> String {
+pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
     let public = demo.public.as_str().trim_end_matches('/');
     let admin = demo.admin.as_str().trim_end_matches('/');
+    let heading = |text: &str| style.heading(text);
     let mut out = format!(
-        "\na2a-gateway demo\n\n  \
-         callers and agents  {public}\n  \
-         metrics and health  {admin}\n\n\
-         acme-pm               echo agent: says back what it is told\n\
-         ├── acme-dev          slow agent: works for three seconds, streams its progress\n\
-         │   └── acme-intern   a caller without an agent\n\
-         └── acme-qa           flaky agent: fails three times, then works, and so on\n\
-         rival-spy             a stranger, in another org\n\n\
-         Tokens\n\n"
+        "\n{}\n\n  \
+         callers and agents   {public}\n  \
+         metrics and health   {admin}\n\n\
+         {}\n\n  \
+         acme-pm                echo agent: says back what it is told\n  \
+         ├── acme-dev           slow agent: works for three seconds, streams its progress\n  \
+         │   └── acme-intern    calls others, has no agent\n  \
+         └── acme-qa            flaky agent: fails twice, is late once, works once, and again\n  \
+         rival-spy              a stranger from another org\n\n\
+         {}\n",
+        heading("The gateway is up"),
+        heading(
+            "Who is there (parents may talk with their children, and siblings with each other)"
+        ),
+        heading("Try it: paste these into another terminal"),
     );
+    for (number, (title, command)) in (1..).zip(commands(public, admin, cast)) {
+        let title = heading(&format!("# {number}. {title}"));
+        let _ = write!(out, "\n{title}\n{command}\n");
+    }
+    let _ = write!(out, "\n{}\n\n", heading("Tokens, to go on by yourself"));
     for seat in &SEATS {
         let _ = writeln!(out, "  {:<12} {}", seat.id, cast.token(seat.id));
     }
+    let _ = writeln!(out, "  {:<12} {}", "operator", demo.operator);
     if let Some(canvas) = &cast.canvas {
         let _ = writeln!(out, "  {:<12} {canvas}", "canvas");
     }
-    let _ = writeln!(out, "  {:<12} {}", "operator", demo.operator);
-    out.push_str("\nTry\n");
-    for (title, command) in commands(public, admin, cast) {
-        let _ = write!(out, "\n# {title}\n{command}\n");
-    }
-    out.push_str("\nCtrl-C ends everything.\n\n");
+    let kept = if demo.kept.is_some() {
+        "The stores and tokens are kept for the next time."
+    } else {
+        "Nothing is kept."
+    };
+    let _ = write!(out, "\nCtrl-C ends everything. {kept}\n\n");
     out
 }
 
-fn commands(public: &str, admin: &str, cast: &Cast) -> Vec<(String, String)> {
-    let a2a = |options: &str, to: &str, token: &str, method: &str, text: &str| {
+/// Titles and commands. Spelled out: this is what somebody will take as an example.
+fn commands(public: &str, admin: &str, cast: &Cast) -> Vec<(&'static str, String)> {
+    let a2a = |options: &str, to: &str, token: &str, body: &str| {
         format!(
             "curl {options} {public}/workspaces/{to}/a2a -H 'Authorization: Bearer {token}' \
-             -H 'Content-Type: application/json' -d '{}'",
-            call(method, text)
+             -H 'Content-Type: application/json' -d '{body}'"
+        )
+    };
+    let call = |method: &str, text: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"message":{{"role":"user","parts":[{{"kind":"text","text":"{text}"}}]}}}}}}"#
         )
     };
     let (pm, dev) = (cast.token("acme-pm"), cast.token("acme-dev"));
@@ -48,26 +84,38 @@ fn commands(public: &str, admin: &str, cast: &Cast) -> Vec<(String, String)> {
     let once = "-sS -w '\\n'";
     let mut commands = vec![
         (
-            "acme-dev asks acme-pm, its parent; the gateway fills in the missing messageId"
-                .to_owned(),
-            a2a(once, "acme-pm", dev, "message/send", "hello"),
+            "acme-dev asks its parent acme-pm: the answer is a `result` that says \"echo: hello\"",
+            a2a(once, "acme-pm", dev, &call("message/send", "hello")),
         ),
         (
-            "acme-pm asks acme-dev, and watches the work event by event".to_owned(),
-            a2a("-sSN", "acme-dev", pm, "message/stream", "plan the release"),
+            "acme-pm asks its child acme-dev: a stream, event by event for three seconds",
+            a2a(
+                "-sSN",
+                "acme-dev",
+                pm,
+                &call("message/stream", "plan the release"),
+            ),
         ),
         (
-            "rival-spy asks acme-dev, and is refused; see `reason`".to_owned(),
+            "rival-spy asks acme-dev: refused, with the reason NOT_PERMITTED",
             a2a(
                 once,
                 "acme-dev",
                 cast.token("rival-spy"),
-                "message/send",
-                "what are you building?",
+                &call("message/send", "what are you building?"),
             ),
         ),
         (
-            "acme-pm looks up where acme-dev is".to_owned(),
+            "half a call is enough: x-a2a-completed says what the gateway filled in",
+            a2a(
+                "-sSi -w '\\n'",
+                "acme-pm",
+                dev,
+                r#"{"message":{"text":"hello"}}"#,
+            ),
+        ),
+        (
+            "acme-pm looks up where acme-dev is, and its agent card",
             format!(
                 "curl {once} {public}/registry/discover/acme-dev -H 'Authorization: Bearer {pm}'"
             ),
@@ -75,20 +123,25 @@ fn commands(public: &str, admin: &str, cast: &Cast) -> Vec<(String, String)> {
     ];
     if let Some(canvas) = &cast.canvas {
         commands.push((
-            "a user of the canvas asks acme-qa; try it four times".to_owned(),
-            a2a(once, "acme-qa", canvas, "message/send", "are you there?"),
+            "a user of the canvas asks acme-qa: paste it four times, each ends differently",
+            a2a(
+                once,
+                "acme-qa",
+                canvas,
+                &call("message/send", "are you there?"),
+            ),
         ));
     }
     commands.push((
-        "what was counted".to_owned(),
-        format!("curl -sS {admin}/metrics"),
+        "what the gateway has counted so far, by method and outcome",
+        format!("curl -sS {admin}/metrics | grep '^a2a_gateway_exchanges_total'"),
     ));
     let program = std::env::current_exe().map_or_else(
         |_| "a2a-gateway".to_owned(),
         |path| path.display().to_string(),
     );
     commands.push((
-        "the same stream without curl".to_owned(),
+        "the stream of no. 2 without curl, one line an event",
         format!(
             "'{program}' send acme-dev 'plan the release' --stream --url {public} --token {pm}"
         ),
@@ -114,7 +167,7 @@ mod tests {
                 .collect(),
             canvas: canvas.map(str::to_owned),
         };
-        page(&demo, &cast)
+        page(&demo, &cast, Style::Plain)
     }
 
     #[test]
@@ -123,13 +176,29 @@ mod tests {
         let first = page.lines().find(|line| line.starts_with("curl")).unwrap();
         assert!(first.contains("http://127.0.0.1:8080/workspaces/acme-pm/a2a"));
         assert!(first.contains("Bearer a2aw_acme-dev") && first.contains("message/send"));
+        let body = first.rsplit(" -d ").next().unwrap().trim_matches('\'');
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["params"]["message"]["parts"][0]["text"], "hello");
         let commands = page.lines().filter(|line| line.starts_with("curl "));
-        assert_eq!(commands.count(), 6);
+        assert_eq!(commands.count(), 7);
     }
 
     #[test]
     fn a_gateway_without_canvas_tokens_gets_a_page_without_them() {
         assert!(!printed(None).contains("canvas"));
+    }
+
+    #[test]
+    fn every_line_that_is_no_command_can_be_pasted_without_harm() {
+        let page = printed(Some("canvas.jwt"));
+        let try_it = page.split("Try it").nth(1).unwrap();
+        let commands = try_it.split("Tokens").next().unwrap();
+        for line in commands.lines().skip(1).filter(|line| !line.is_empty()) {
+            let harmless = ["# ", "curl ", "'"]
+                .iter()
+                .any(|start| line.starts_with(start));
+            assert!(harmless, "{line}");
+        }
     }
 
     #[test]

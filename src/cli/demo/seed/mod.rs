@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::Method;
 use pingora::connectors::http::v1::Connector;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 use url::Url;
 
@@ -276,16 +276,6 @@ fn tokens_error(path: &Path, source: io::Error) -> SeedError {
         path: path.to_owned(),
         source,
     }
-}
-
-/// The body of a call that is complete but for its message id, which the gateway fills in.
-pub(super) fn call(method: &str, text: &str) -> Value {
-    json!({
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": method,
-        "params": {"message": {"role": "user", "parts": [{"kind": "text", "text": text}]}},
-    })
 }
 
 #[cfg(test)]

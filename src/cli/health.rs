@@ -1,0 +1,105 @@
+//! `a2a-gateway health`: asks a running gateway whether it is ready, for container health checks.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use http::Method;
+use pingora::connectors::http::v1::Connector;
+use serde_json::Value;
+use url::Url;
+
+use super::client::{Ask, ClientError, ask};
+use super::{complain, print};
+
+/// Longer than `stores.timeout` of the default, in which the gateway asks its own stores.
+const WITHIN: Duration = Duration::from_millis(2500);
+
+/// `a2a-gateway health`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    /// Base URL of the admin listener
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    url: Url,
+}
+
+/// Why the gateway does not count as ready.
+#[derive(Debug, thiserror::Error)]
+enum HealthError {
+    #[error("cannot ask the gateway; is this the URL of its admin listener (admin.listen)?")]
+    Client(#[from] ClientError),
+    #[error("not ready:{0}")]
+    NotReady(String),
+    #[error("cannot print")]
+    Output(#[from] std::io::Error),
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let asked = match runtime {
+        Ok(runtime) => runtime.block_on(check(&arguments.url)),
+        Err(error) => Err(error.into()),
+    };
+    match asked {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn check(base: &Url) -> Result<(), HealthError> {
+    let mut url = base.clone();
+    url.set_path(&format!("{}/readyz", base.path().trim_end_matches('/')));
+    let request = Ask {
+        method: Method::GET,
+        url: &url,
+        token: None,
+        accept: "application/json",
+        body: Vec::new(),
+        within: WITHIN,
+    };
+    let answer = ask(&Connector::new(None), request).await?;
+    let status = answer.status.as_u16();
+    let body: Value = serde_json::from_slice(&answer.whole().await?).unwrap_or_default();
+    // Another server may be at this address: only the word of a gateway counts.
+    if status == 200 && body["status"] == "ready" {
+        print("ready\n")?;
+        return Ok(());
+    }
+    Err(HealthError::NotReady(parts(status, &body)))
+}
+
+/// ` sql unavailable, draining`, or the status when the answer is not a gateway's.
+fn parts(status: u16, body: &Value) -> String {
+    if body["status"] != "not_ready" {
+        return format!(" status {status}, and not the answer of a gateway");
+    }
+    let mut text = String::new();
+    for part in ["sql", "shared", "keys"] {
+        if let Some(word) = body[part].as_str().filter(|word| *word != "ok") {
+            let _ = write!(text, " {part} {word},");
+        }
+    }
+    if body["draining"] == true {
+        text.push_str(" draining,");
+    }
+    text.trim_end_matches(',').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let body = json!({"status": "not_ready", "sql": "unavailable", "shared": "ok", "keys": "ok", "draining": true});
+        assert_eq!(parts(503, &body), " sql unavailable, draining");
+        assert!(parts(404, &Value::Null).contains("404"));
+    }
+}

@@ -1,0 +1,357 @@
+//! The demo as a new user meets it: the real binary, the printed page, its commands pasted into a
+//! shell, Ctrl-C.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::Value;
+
+/// From typing the command to the whole page. The gateway itself takes a fraction of it.
+const PAGE_MAX: Duration = Duration::from_secs(60);
+
+/// From Ctrl-C to the end of the process.
+const END_MAX: Duration = Duration::from_secs(5);
+
+/// How late an event may be at the caller.
+const LATE_MAX: Duration = Duration::from_millis(50);
+
+/// The example agent pauses 300 ms between events; anything above this is a gap of its own.
+const GAP_MIN: Duration = Duration::from_millis(150);
+
+/// A busy machine can hold up any process for longer than an event may be late, a gateway that
+/// buffers is late in every round.
+const ROUNDS: usize = 5;
+
+/// A running demo. Dropping it kills it.
+struct Demo {
+    child: Child,
+    page: String,
+    temporary: tempfile::TempDir,
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(temporary: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+    // A group of its own, as a terminal gives to what is typed: what is left of it can be found.
+    command
+        .arg("demo")
+        .args(arguments)
+        .env_remove("A2A_GATEWAY_ADMIN_TOKEN")
+        .env("TMPDIR", temporary)
+        .stdin(Stdio::null())
+        .process_group(0);
+    command
+}
+
+impl Demo {
+    /// Starts it and waits for the page.
+    fn start(arguments: &[&str]) -> Self {
+        let temporary = tempfile::tempdir().unwrap();
+        // Several demos that start at one moment would all find the same admin port free.
+        let mut child = command(temporary.path(), arguments)
+            .args(["--admin-listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut page = String::new();
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                page.push_str(&line);
+                page.push('\n');
+                if line.starts_with("Ctrl-C") {
+                    let _ = send.send(std::mem::take(&mut page));
+                }
+            }
+        });
+        let page = receive.recv_timeout(PAGE_MAX).unwrap();
+        Self {
+            child,
+            page,
+            temporary,
+        }
+    }
+
+    /// The printed commands with their titles, in their order.
+    fn commands(&self) -> Vec<(&str, &str)> {
+        let lines: Vec<&str> = self.page.lines().collect();
+        lines
+            .windows(2)
+            .filter(|pair| pair[0].starts_with("# "))
+            .map(|pair| (pair[0], pair[1]))
+            .collect()
+    }
+
+    /// The first printed command whose title has `word`.
+    fn command(&self, word: &str) -> &str {
+        let found = self.commands().into_iter().find(|(t, _)| t.contains(word));
+        found
+            .unwrap_or_else(|| panic!("{word} in\n{}", self.page))
+            .1
+    }
+
+    /// The address behind a label at the top of the page.
+    fn address(&self, label: &str) -> SocketAddr {
+        let line = self
+            .page
+            .lines()
+            .find(|l| l.trim_start().starts_with(label));
+        let url = line.unwrap().split_whitespace().last().unwrap();
+        url.strip_prefix("http://").unwrap().parse().unwrap()
+    }
+
+    /// What Ctrl-C in a terminal does: SIGINT to the whole group. Answers the exit status and how
+    /// long it took.
+    fn interrupt(&mut self) -> (Option<i32>, Duration) {
+        let started = Instant::now();
+        let group = self.child.id();
+        assert!(
+            sh(&format!("kill -INT -{group}")).status.success(),
+            "no process to interrupt"
+        );
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status.code(), started.elapsed());
+            }
+            assert!(started.elapsed() < 4 * END_MAX, "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Pastes a command.
+fn sh(command: &str) -> Output {
+    Command::new("sh").args(["-c", command]).output().unwrap()
+}
+
+fn pasted(command: &str) -> String {
+    let output = sh(command);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}\n{text}{complaint}");
+    text
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// An event of a stream and when it came.
+struct Event {
+    came: Instant,
+    /// How long after the agent's own time stamp, if it has one.
+    late: Option<Duration>,
+    body: Value,
+}
+
+/// Pastes a streaming command and follows it line by line.
+fn streamed(command: &str) -> Vec<Event> {
+    let mut child = Command::new("sh")
+        .args(["-c", command])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut events = Vec::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let (came, now) = (Instant::now(), SystemTime::now());
+        let line = line.unwrap();
+        let Some(data) = line.strip_prefix("data: ") else {
+            continue;
+        };
+        let body = json(data);
+        let sent = body["result"]["status"]["timestamp"].as_str();
+        let sent = sent.map(|text| humantime::parse_rfc3339(text).unwrap());
+        events.push(Event {
+            came,
+            late: sent.map(|sent| now.duration_since(sent).unwrap_or_default()),
+            body,
+        });
+    }
+    assert!(child.wait().unwrap().success());
+    events
+}
+
+#[test]
+fn every_printed_command_does_what_its_title_says() {
+    let demo = Demo::start(&["--listen", "127.0.0.1:0"]);
+    let commands = demo.commands();
+    assert!(commands.len() >= 6, "{}", demo.page);
+
+    let first = demo.page.lines().find(|l| l.starts_with("curl")).unwrap();
+    assert_eq!(first, commands[0].1);
+    let answer = json(&pasted(first));
+    assert_eq!(answer["jsonrpc"], "2.0");
+    assert_eq!(answer["result"]["parts"][0]["text"], "echo: hello");
+    // The agent was told who asks, by the gateway.
+    assert_eq!(answer["result"]["metadata"]["caller"], "acme-dev");
+
+    let refused = json(&pasted(demo.command("refused")));
+    assert_eq!(refused["error"]["data"][0]["reason"], "NOT_PERMITTED");
+
+    let half = pasted(demo.command("half a call"));
+    let (head, body) = half.split_once("\r\n\r\n").unwrap();
+    let head = head.to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    let completed = head.lines().find(|l| l.starts_with("x-a2a-completed: "));
+    let completed = completed.unwrap();
+    for word in ["envelope", "method", "message-id", "parts", "role"] {
+        assert!(completed.contains(word), "{completed}");
+    }
+    assert_eq!(json(body)["result"]["parts"][0]["text"], "echo: hello");
+
+    let found = json(&pasted(demo.command("looks up")));
+    assert_eq!(found["status"], "online");
+    assert_eq!(found["agent_card"]["name"], "slow (example)");
+
+    let canvas = demo.command("canvas");
+    let four: Vec<Value> = (0..4).map(|_| json(&pasted(canvas))).collect();
+    assert_eq!(four[0]["error"]["code"], -32603, "the agent's own error");
+    let cut = &four[1]["error"]["data"][0];
+    assert_eq!(cut["reason"], "AGENT_PROTOCOL_ERROR");
+    assert_eq!(cut["metadata"]["delivered"], "true");
+    assert!(four[2]["result"].is_object() && four[3]["result"].is_object());
+
+    let counted = pasted(demo.command("counted"));
+    assert!(counted.contains("outcome=\"not_permitted\""), "{counted}");
+    assert!(counted.contains("outcome=\"answered\""), "{counted}");
+
+    let lines = pasted(demo.command("without curl"));
+    assert!(lines.starts_with("[submitted]\n"), "{lines}");
+    assert!(lines.ends_with("[completed]\n"), "{lines}");
+    assert!(lines.contains("[working] step 10 of 10"), "{lines}");
+
+    // One after the other, that is all; the page has no command that this case does not know.
+    assert_eq!(commands.len(), 8);
+}
+
+#[test]
+fn the_stream_arrives_event_by_event_as_the_agent_sends_it() {
+    let demo = Demo::start(&["--listen", "127.0.0.1:0"]);
+    let command = demo.command("event by event");
+    let mut latest = Vec::new();
+    for _ in 0..ROUNDS {
+        let events = streamed(command);
+        assert!(events.len() >= 12, "{}", events.len());
+        let last = &events.last().unwrap().body["result"];
+        assert_eq!(
+            (&last["final"], &last["kind"]),
+            (&true.into(), &"status-update".into())
+        );
+        let separate = events
+            .windows(2)
+            .filter(|pair| pair[1].came - pair[0].came >= GAP_MIN)
+            .count();
+        assert!(separate >= 10, "only {separate} events came by themselves");
+        let late: Vec<Duration> = events.iter().filter_map(|event| event.late).collect();
+        assert!(late.len() >= 12, "{late:?}");
+        let most = late.into_iter().max().unwrap();
+        if most <= LATE_MAX {
+            return;
+        }
+        latest.push(most);
+    }
+    panic!("in each round an event was late: {latest:?}");
+}
+
+#[test]
+fn ctrl_c_ends_everything_also_in_the_middle_of_a_stream() {
+    let mut demo = Demo::start(&["--listen", "127.0.0.1:0"]);
+    let public = demo.address("callers and agents");
+    let admin = demo.address("metrics and health");
+    let left: Vec<_> = std::fs::read_dir(demo.temporary.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "the stores are in one temporary folder");
+    let mut stream = Command::new("sh")
+        .args(["-c", demo.command("event by event")])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(stream.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().starts_with("data: "));
+
+    let (status, took) = demo.interrupt();
+    assert_eq!(status, Some(0));
+    assert!(took < END_MAX, "{took:?}");
+    for address in [public, admin] {
+        assert!(TcpStream::connect(address).is_err(), "{address} answers");
+    }
+    let left: Vec<_> = std::fs::read_dir(demo.temporary.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(members_of(demo.child.id()), Vec::<u32>::new());
+    let _ = lines.count();
+    let _ = stream.wait();
+}
+
+/// The processes of a group that still run.
+fn members_of(group: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").unwrap().map_while(Result::ok);
+    let numbers = processes.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    numbers
+        .filter(|process| {
+            let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+            // pid (name) state ppid pgrp; the name may hold spaces.
+            stat.is_ok_and(|stat| {
+                let fields = stat.rsplit(')').next().unwrap_or_default();
+                let mut fields = fields.split_whitespace().skip(2);
+                fields.next() == Some(&group.to_string())
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn listen_moves_it_and_a_port_that_is_taken_is_named() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let demo = Demo::start(&["--listen", &address]);
+    let first = demo.commands()[0].1;
+    assert!(first.contains(&format!("http://{address}/")), "{first}");
+    assert!(json(&pasted(first))["result"].is_object());
+
+    // A second one at the same address.
+    let temporary = tempfile::tempdir().unwrap();
+    let output = command(temporary.path(), &["--listen", &address]).output();
+    let output = output.unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert!(complaint.contains(&address), "{complaint}");
+    assert!(
+        complaint.contains("choose another with --listen"),
+        "{complaint}"
+    );
+    assert!(output.stdout.is_empty());
+    let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_folder_that_is_named_keeps_the_tokens() {
+    let data = tempfile::tempdir().unwrap();
+    let data = data.path().to_str().unwrap();
+    let tokens = |demo: &Demo| -> Vec<String> {
+        let rows = demo.page.lines().filter(|l| l.contains(" a2aw_"));
+        rows.filter(|l| !l.contains("curl") && !l.contains("--token"))
+            .map(str::to_owned)
+            .collect()
+    };
+    let mut demo = Demo::start(&["--listen", "127.0.0.1:0", "--data", data]);
+    let first = tokens(&demo);
+    assert_eq!(first.len(), 5, "{}", demo.page);
+    assert_eq!(demo.interrupt().0, Some(0));
+    let demo = Demo::start(&["--listen", "127.0.0.1:0", "--data", data]);
+    assert_eq!(tokens(&demo), first);
+    assert!(json(&pasted(demo.commands()[0].1))["result"].is_object());
+}
