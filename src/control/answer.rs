@@ -22,18 +22,7 @@ use crate::rejection::{Reason, Rejection};
 /// The label of requests that no route matched: callers choose paths, so a path is no label.
 const UNMATCHED: &str = "unmatched";
 
-<<<<<<< HEAD
-/// The fields of a 429, by the fact that fills each.
-const RATE_LIMIT_FIELDS: [(&str, HeaderName); 3] = [
-    ("limit", HeaderName::from_static("ratelimit-limit")),
-    ("remaining", HeaderName::from_static("ratelimit-remaining")),
-    ("reset", HeaderName::from_static("ratelimit-reset")),
-];
-
 /// A refusal on its way to `frame`, which knows the request's id.
-=======
-/// A refusal on its way to [`frame`], which knows the request's id.
->>>>>>> wt-t2
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());

@@ -73,13 +73,8 @@ impl Directory {
                 Notice::Message(key) => self.forget_key(&key).await,
                 Notice::Down => self.watched.store(false, Ordering::Release),
                 Notice::Up => {
-<<<<<<< HEAD
                     // What was said during the gap was missed. Dropped first, trusted after.
-=======
-                    // It may have come back empty, and what was said during the gap was missed.
-                    self.leases.doubt();
                     self.refreshed.invalidate_all();
->>>>>>> wt-t2
                     self.coherence.apply(&Invalidation::Everything).await;
                     self.watched.store(true, Ordering::Release);
                     was_up = true;
