@@ -15,5 +15,6 @@ mod bodies;
 mod clocks;
 mod drain;
 mod outages;
+mod secrets;
 mod steady;
 mod stores;
