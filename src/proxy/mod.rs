@@ -131,6 +131,7 @@ impl Proxy {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
+        let _running = self.gateway.drain.enter();
         let mut exchange = Exchange::begin(&self.gateway, request_id);
         match self.exchange(session, &mut exchange, target).await {
             Ended::Answered => {
@@ -275,6 +276,7 @@ impl Proxy {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
+        let _running = self.gateway.drain.enter();
         let _slot = match self.preliminaries(session) {
             Ok(slot) => slot,
             Err(rejection) => {

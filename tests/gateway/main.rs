@@ -23,6 +23,7 @@ mod open_mode;
 mod outages;
 mod registry;
 mod routes;
+mod secrets;
 mod steady;
 mod stores;
 mod tokens;
