@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header;
+use http::header::{self, HeaderName};
 use pingora::http::RequestHeader;
 
 use super::exchange::Exchange;
@@ -17,6 +17,9 @@ use crate::hierarchy::Permit;
 use crate::identity::Identity;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
+
+const X_WORKSPACE_ID: HeaderName = HeaderName::from_static("x-workspace-id");
+const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
 /// Proof that everything but the body was checked.
 pub(super) struct Admitted {
@@ -46,10 +49,7 @@ pub(super) async fn admit(
     let authorization = single(head, &header::AUTHORIZATION)?;
     let proof = gateway.identity.authenticate(authorization).await?;
     exchange.proof = Some(Arc::clone(&proof));
-    Identity::check_caller(
-        &proof,
-        head.headers.get("x-workspace-id").map(|v| v.as_bytes()),
-    )?;
+    Identity::check_caller(&proof, single(head, &X_WORKSPACE_ID)?)?;
     gateway.rates.admit(&proof)?;
     let permit = gateway.hierarchy.permit(&proof, &target).await?;
     exchange.rule = Some(permit.rule().word());
@@ -63,15 +63,12 @@ pub(super) async fn admit(
 }
 
 /// The one value of a field that must not be repeated: two proxies could each look at another one.
-fn single<'h>(
-    head: &'h RequestHeader,
-    name: &header::HeaderName,
-) -> Result<Option<&'h [u8]>, Rejection> {
+fn single<'h>(head: &'h RequestHeader, name: &HeaderName) -> Result<Option<&'h [u8]>, Rejection> {
     let mut values = head.headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (_, Some(_)) => Err(Rejection::new(
             Reason::InvalidRequest,
-            "the request has several Authorization fields; send one",
+            format!("the request has several `{name}` fields; send one"),
         )),
         (first, None) => Ok(first.map(http::HeaderValue::as_bytes)),
     }
@@ -100,10 +97,10 @@ pub(super) fn too_large(limit: u64) -> Rejection {
 
 /// `X-Timeout: <seconds>`, bounded by `timeouts.max`.
 fn requested_timeout(head: &RequestHeader, max: Duration) -> Result<Option<Duration>, Rejection> {
-    let Some(field) = head.headers.get("x-timeout") else {
+    let Some(field) = single(head, &X_TIMEOUT)? else {
         return Ok(None);
     };
-    let text = field.to_str().unwrap_or_default();
+    let text = std::str::from_utf8(field).unwrap_or_default();
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse::<u64>() {
         Ok(seconds) if digits && seconds > 0 => Ok(Some(Duration::from_secs(seconds).min(max))),

@@ -59,10 +59,11 @@ async fn refuse(stream: &mut Stream) -> std::io::Result<()> {
         "the gateway is at its limit of connections (server.max_connections)",
     )
     .retry_after(Duration::from_secs(1));
-    let body = rejection.plain_body(&RequestId::random());
+    let request_id = RequestId::random();
+    let body = rejection.plain_body(&request_id);
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+         x-request-id: {request_id}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(answer.as_bytes()).await?;
