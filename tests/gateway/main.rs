@@ -11,6 +11,13 @@
 
 mod harness;
 
+mod answers;
 mod bodies;
+mod browsers;
 mod clocks;
+mod fields;
+mod http2;
+mod hygiene;
+mod keepalive;
 mod stores;
+mod tls;

@@ -7,7 +7,8 @@ pub(crate) mod client;
 pub(crate) mod gateway;
 pub(crate) mod relay;
 pub(crate) mod servers;
+pub(crate) mod tls;
 
-pub(crate) use self::agent::{Agent, LAST_CHUNK, SSE_HEAD, Step, chunk, ok_json};
+pub(crate) use self::agent::{Agent, LAST_CHUNK, Recorded, SSE_HEAD, Step, chunk, ok_json};
 pub(crate) use self::client::{Answer, Connection, Request};
 pub(crate) use self::gateway::{ADMIN, Builder, CALL, Gateway, Pair, Seat, card, card_1_0};
