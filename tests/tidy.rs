@@ -121,15 +121,18 @@ fn rooms_keep_their_walls() {
         "db",
         "shared",
     ] {
-        let upward = [
+        let planes = [
             "crate::proxy",
             "crate::control",
             "crate::admin",
             "crate::cli",
-            "pingora",
-            "axum",
         ];
-        deny(&format!("src/{room}"), &upward);
+        deny(&format!("src/{room}"), &planes);
+        // Of the frameworks, the stores' TLS shares the one crypto provider that Pingora installs.
+        deny(
+            &format!("src/{room}"),
+            &["axum", "pingora::http", "pingora::proxy"],
+        );
     }
 }
 
@@ -143,30 +146,33 @@ fn redis_commands_have_one_home() {
 }
 
 #[test]
-fn each_table_is_spelled_in_one_file() {
-    let tables = [
-        "workspaces",
-        "workspace_auth_tokens",
-        "enrolment_tokens",
-        "org_tokens",
-        "admin_tokens",
+fn each_table_is_spelled_in_one_room() {
+    // A token's look-up joins its workspace: that of a removed one proves nothing, in one question.
+    let homes_of = [
+        ("admin_tokens", &["identity"][..]),
+        ("enrolment_tokens", &["identity"]),
+        ("org_tokens", &["identity"]),
+        ("workspace_auth_tokens", &["identity"]),
+        ("workspaces", &["identity", "workspace"]),
     ];
-    for table in tables {
-        let mut homes = BTreeSet::new();
+    for (table, homes) in homes_of {
         for (path, text) in sources("src") {
+            let text = product(&text);
             let spelled = ["FROM ", "INTO ", "UPDATE ", "JOIN "].iter().any(|verb| {
-                product(&text)
-                    .match_indices(&format!("{verb}{table}"))
+                text.match_indices(&format!("{verb}{table}"))
                     .any(|(at, hit)| {
-                        !product(&text)[at + hit.len()..]
+                        !text[at + hit.len()..]
                             .starts_with(|c: char| c == '_' || c.is_alphanumeric())
                     })
             });
-            if spelled {
-                homes.insert(path);
-            }
+            let room = path.strip_prefix(root().join("src")).unwrap();
+            let home = homes.iter().any(|home| room.starts_with(home));
+            assert!(
+                home || !spelled,
+                "{} spells the table {table}",
+                path.display()
+            );
         }
-        assert!(homes.len() <= 1, "table {table} is spelled in {homes:?}");
     }
 }
 
