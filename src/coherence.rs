@@ -42,6 +42,8 @@ const RESEND_PAUSE: Duration = Duration::from_millis(250);
 /// Which cached facts are no longer true.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalidation {
+    /// Where a workspace listens, by the shared state. Its row has not changed.
+    Address(WorkspaceId),
     /// A credential, by the SHA-256 of its text in hexadecimal.
     Credential(String),
     /// All of them: after a gap in what was heard.
@@ -60,6 +62,7 @@ impl Invalidation {
         }
         let (kind, name) = text.split_once(':')?;
         match kind {
+            "address" => WorkspaceId::parse(name).ok().map(Self::Address),
             "credential" => Some(Self::Credential(name.to_owned())),
             "lineage" => WorkspaceId::parse(name).ok().map(Self::Lineage),
             "workspace" => WorkspaceId::parse(name).ok().map(Self::Workspace),
@@ -71,6 +74,7 @@ impl Invalidation {
 impl fmt::Display for Invalidation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Address(id) => write!(f, "address:{id}"),
             Self::Credential(hash) => write!(f, "credential:{hash}"),
             Self::Everything => f.write_str("everything"),
             Self::Lineage(id) => write!(f, "lineage:{id}"),

@@ -290,6 +290,9 @@ impl Rejection {
         if let Some(seconds) = self.retry_after {
             body.insert("retry_after".into(), seconds.into());
         }
+        if self.reason == Reason::WorkspaceRestarting {
+            body.insert("restarting".into(), true.into());
+        }
         for (name, value) in &self.facts {
             // `"reregister":true` is what agents look for (contract §4.2).
             let value = match value.as_str() {

@@ -9,7 +9,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{Method, StatusCode};
 
@@ -22,14 +22,7 @@ use crate::rejection::{Reason, Rejection};
 /// The label of requests that no route matched: callers choose paths, so a path is no label.
 const UNMATCHED: &str = "unmatched";
 
-/// The fields of a 429, by the fact that fills each.
-const RATE_LIMIT_FIELDS: [(&str, HeaderName); 3] = [
-    ("limit", HeaderName::from_static("ratelimit-limit")),
-    ("remaining", HeaderName::from_static("ratelimit-remaining")),
-    ("reset", HeaderName::from_static("ratelimit-reset")),
-];
-
-/// A refusal on its way to [`frame`], which knows the request's id.
+/// A refusal on its way to `frame`, which knows the request's id.
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
@@ -101,7 +94,7 @@ async fn finish(method: Method, request: Request, next: Next) -> Response {
     if method.is_safe() {
         return next.run(request).await;
     }
-    // Not detached in practice: bounded by the store's clock and awaited here.
+    // How long it goes on alone is bounded by the clocks of the body and the stores.
     match tokio::spawn(next.run(request)).await {
         Ok(response) => response,
         Err(error) => Rejection::new(
@@ -130,12 +123,9 @@ fn refusal(rejection: &Rejection, id: &RequestId, pattern: &str) -> Response {
     {
         headers.insert(ALLOW, allow);
     }
-    if rejection.reason == Reason::RateLimited {
-        for (name, field) in RATE_LIMIT_FIELDS {
-            let fact = rejection.facts.iter().find(|fact| fact.0 == name);
-            if let Some(Ok(value)) = fact.map(|fact| HeaderValue::from_str(&fact.1)) {
-                headers.insert(field, value);
-            }
+    for (name, value) in &rejection.fields {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(*name, value);
         }
     }
     response

@@ -55,14 +55,18 @@ impl Directory {
     /// `workspace_not_found` (to be answered with `reregister`), `workspace_removed`,
     /// `store_unavailable`.
     pub async fn beat(&self, id: &WorkspaceId, beat: &Beat) -> Result<Beaten, Rejection> {
-        let mut entry = self.entry(id).await?;
         let now = Timestamp::now();
+        let mut entry = match self.entry(id).await {
+            Ok(entry) => entry,
+            Err(refusal) => {
+                // Its status cannot be told without SQL. That it lives is proven, and outlasts that.
+                self.renew(id, now).await;
+                return Err(refusal);
+            }
+        };
         // The lease first: whoever notes a lapse looks at it again afterwards.
-        if live(entry.workspace.as_ref())?.status != Status::Removed
-            && let Err(error) = self.leases.renew(id, now).await
-        {
-            tracing::debug!(%error, workspace.id = %id, "a heartbeat reached no lease; it goes to SQL");
-        }
+        live(entry.workspace.as_ref())?;
+        self.renew(id, now).await;
         for _ in 0..ATTEMPTS_MAX {
             let workspace = live(entry.workspace.as_ref())?;
             let (from, to) = (
@@ -96,6 +100,12 @@ impl Directory {
             Reason::Conflict,
             "the workspace's status changes too fast; send the next heartbeat as usual",
         ))
+    }
+
+    async fn renew(&self, id: &WorkspaceId, now: Timestamp) {
+        if let Err(error) = self.leases.renew(id, now).await {
+            tracing::debug!(%error, workspace.id = %id, "a heartbeat reached no lease; it goes to SQL");
+        }
     }
 
     /// Writes down what changed, if anything; false when it is not as we knew it.

@@ -101,27 +101,28 @@ impl Directory {
             Status::Provisioning | Status::Restarting | Status::Hibernated => {
                 return Err(restarting(workspace.status));
             }
-            Status::Paused => return Err(offline(workspace, "an operator paused the workspace")),
-            Status::Failed => return Err(offline(workspace, "the workspace failed to start")),
+            Status::Paused => {
+                return Err(self.offline(workspace, "an operator paused the workspace"));
+            }
+            Status::Failed => return Err(self.offline(workspace, "the workspace failed to start")),
             // An inbox is there for agents that come and go.
             Status::Offline | Status::Online | Status::Degraded if polls => {
                 return Ok(Destination::Inbox);
             }
             Status::Offline => {
-                return Err(offline(
-                    workspace,
-                    "the workspace is offline: it sends no heartbeat",
-                ));
+                return Err(
+                    self.offline(workspace, "the workspace is offline: it sends no heartbeat")
+                );
             }
             Status::Online | Status::Degraded => {}
         }
         if pulse == Pulse::Lapsed {
             let ttl = self.leases.ttl().as_secs();
             let message = format!("the workspace has sent no heartbeat for {ttl} s");
-            return Err(offline(workspace, message));
+            return Err(self.offline(workspace, message));
         }
         let Some(url) = urls.host.as_deref() else {
-            return Err(offline(
+            return Err(self.offline(
                 workspace,
                 "the workspace has registered no URL to be reached at",
             ));
@@ -130,6 +131,14 @@ impl Directory {
         Ok(Destination::Agent(Arc::new(
             self.agent(workspace, endpoint),
         )))
+    }
+
+    fn offline(&self, workspace: &Workspace, message: impl Into<Cow<'static, str>>) -> Rejection {
+        let refusal = Rejection::new(Reason::WorkspaceOffline, message).retry_after(RETRY_AFTER);
+        match self.last_seen(workspace) {
+            Some(last_seen) => refusal.fact("last_seen", last_seen),
+            None => refusal,
+        }
     }
 
     fn agent(&self, workspace: &Workspace, endpoint: Endpoint) -> Agent {
@@ -206,14 +215,6 @@ fn restarting(status: Status) -> Rejection {
         _ => "the workspace is restarting; try again shortly",
     };
     Rejection::new(Reason::WorkspaceRestarting, message).retry_after(RETRY_AFTER)
-}
-
-fn offline(workspace: &Workspace, message: impl Into<Cow<'static, str>>) -> Rejection {
-    let refusal = Rejection::new(Reason::WorkspaceOffline, message).retry_after(RETRY_AFTER);
-    match workspace.last_seen {
-        Some(last_seen) => refusal.fact("last_seen", last_seen),
-        None => refusal,
-    }
 }
 
 fn millis(span: Duration) -> u64 {

@@ -62,18 +62,22 @@ impl Directory {
         let mut prefixes = prefixes.to_vec();
         prefixes.dedup();
         let mut changes = self.shared.watch(prefixes);
+        let mut was_up = false;
         loop {
-            match changes.next().await {
+            let notice = changes.next().await;
+            if was_up && !matches!(notice, Notice::Message(_)) {
+                // The link broke: what is behind it may come back empty.
+                self.leases.doubt();
+            }
+            match notice {
                 Notice::Message(key) => self.forget_key(&key).await,
-                Notice::Down => {
-                    self.watched.store(false, Ordering::Release);
-                    self.leases.doubt();
-                }
+                Notice::Down => self.watched.store(false, Ordering::Release),
                 Notice::Up => {
-                    // It may have come back empty, and what was said during the gap was missed.
-                    self.leases.doubt();
+                    // What was said during the gap was missed. Dropped first, trusted after.
+                    self.refreshed.invalidate_all();
                     self.coherence.apply(&Invalidation::Everything).await;
                     self.watched.store(true, Ordering::Release);
+                    was_up = true;
                 }
             }
         }
@@ -86,7 +90,7 @@ impl Directory {
             .or_else(|| self.internal_url_key.id(key));
         // Here only: every replica hears of the key by itself.
         if let Some(id) = id {
-            self.coherence.apply(&Invalidation::Workspace(id)).await;
+            self.coherence.apply(&Invalidation::Address(id)).await;
         }
     }
 
@@ -234,6 +238,8 @@ pub(super) fn forget_what_changes(
         changes.fetch_add(1, Ordering::AcqRel);
         async move {
             match what {
+                // The row stands: without SQL it still counts, with the address of now.
+                Invalidation::Address(id) => entries.forget(&id).await,
                 Invalidation::Workspace(id) => {
                     entries.forget(&id).await;
                     known.invalidate(&id).await;

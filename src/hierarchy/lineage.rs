@@ -119,7 +119,9 @@ impl Lineages {
                 match what {
                     Invalidation::Lineage(id) => noted.note(id),
                     Invalidation::Everything => cache.forget_all(),
-                    Invalidation::Credential(_) | Invalidation::Workspace(_) => {}
+                    Invalidation::Address(_)
+                    | Invalidation::Credential(_)
+                    | Invalidation::Workspace(_) => {}
                 }
             }
         });

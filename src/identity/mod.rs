@@ -248,7 +248,9 @@ fn forget_what_changes(coherence: &Coherence, proofs: &Coherent<CredentialHash, 
                 },
                 Invalidation::Everything => proofs.forget_all(),
                 // A token says which workspace; what may be done with it is other rooms' matter.
-                Invalidation::Lineage(_) | Invalidation::Workspace(_) => {}
+                Invalidation::Address(_)
+                | Invalidation::Lineage(_)
+                | Invalidation::Workspace(_) => {}
             }
         }
     });

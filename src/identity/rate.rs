@@ -154,7 +154,6 @@ fn network_of(client: IpAddr) -> IpAddr {
     }
 }
 
-/// The facts are the values of the fields `RateLimit-Limit`, `-Remaining` and `-Reset`.
 fn rate_limited(message: &'static str, limit: u32, wait: Duration) -> Rejection {
     // Rounded up: a caller that comes back in time must not be refused again.
     let wait = Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
@@ -162,8 +161,9 @@ fn rate_limited(message: &'static str, limit: u32, wait: Duration) -> Rejection 
     Rejection::new(Reason::RateLimited, message)
         .retry_after(wait)
         .fact("limit", limit)
-        .fact("remaining", 0)
-        .fact("reset", wait.as_secs())
+        .field("ratelimit-limit", limit)
+        .field("ratelimit-remaining", 0)
+        .field("ratelimit-reset", wait.as_secs())
 }
 
 #[cfg(test)]

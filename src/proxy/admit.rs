@@ -43,13 +43,11 @@ pub(super) async fn admit(
     exchange.callee = Some(target.clone());
     refuse_declared_oversize(gateway, head)?;
     gateway.rates.failures_exceeded(client)?;
-    let authorization = single(head, &header::AUTHORIZATION)?;
-    let proof = gateway.identity.authenticate(authorization).await?;
+    let proof = gateway.identity.authenticate(authorization(head)?).await?;
     exchange.proof = Some(Arc::clone(&proof));
-    Identity::check_caller(
-        &proof,
-        head.headers.get("x-workspace-id").map(|v| v.as_bytes()),
-    )?;
+    for claimed in head.headers.get_all("x-workspace-id") {
+        Identity::check_caller(&proof, Some(claimed.as_bytes()))?;
+    }
     gateway.rates.admit(&proof)?;
     let permit = gateway.hierarchy.permit(&proof, &target).await?;
     exchange.rule = Some(permit.rule().word());
@@ -62,16 +60,13 @@ pub(super) async fn admit(
     })
 }
 
-/// The one value of a field that must not be repeated: two proxies could each look at another one.
-fn single<'h>(
-    head: &'h RequestHeader,
-    name: &header::HeaderName,
-) -> Result<Option<&'h [u8]>, Rejection> {
-    let mut values = head.headers.get_all(name).iter();
+/// The one `Authorization` field. Of two nobody knows which the sender meant, so they prove nothing.
+fn authorization(head: &RequestHeader) -> Result<Option<&[u8]>, Rejection> {
+    let mut values = head.headers.get_all(header::AUTHORIZATION).iter();
     match (values.next(), values.next()) {
         (_, Some(_)) => Err(Rejection::new(
-            Reason::InvalidRequest,
-            "the request has several Authorization fields; send one",
+            Reason::Unauthenticated,
+            "the request has several `Authorization` fields: send exactly one",
         )),
         (first, None) => Ok(first.map(http::HeaderValue::as_bytes)),
     }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use pingora::apps::ServerApp;
 use pingora::protocols::Stream;
 use pingora::server::ShutdownWatch;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::Proxy;
@@ -59,15 +59,22 @@ async fn refuse(stream: &mut Stream) -> std::io::Result<()> {
         "the gateway is at its limit of connections (server.max_connections)",
     )
     .retry_after(Duration::from_secs(1));
-    let body = rejection.plain_body(&RequestId::random());
+    let request_id = RequestId::random();
+    let body = rejection.plain_body(&request_id);
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+         cache-control: no-store\r\nx-request-id: {}\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
+        request_id.as_str(),
         body.len()
     );
     stream.write_all(answer.as_bytes()).await?;
     stream.flush().await?;
-    stream.shutdown().await
+    stream.shutdown().await?;
+    // A close with unread bytes would reset the connection, and the answer might never be seen.
+    let mut unread = [0; 1024];
+    while stream.read(&mut unread).await? > 0 {}
+    Ok(())
 }
 
 impl Connections {

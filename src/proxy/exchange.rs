@@ -128,18 +128,17 @@ impl Drop for Exchange {
     }
 }
 
-/// Logs what stands behind a refusal, where an operator should look at it.
+/// Logs what stands behind a refusal, once, where it is known. What a caller brings on itself is not
+/// for an operator's eyes: anyone could fill the log with it.
 pub(super) fn log_cause(rejection: &Rejection, request_id: &RequestId) {
     let Some(cause) = &rejection.cause else {
         return;
     };
-    let chain = crate::telemetry::Chain(cause.as_ref());
-    match rejection.reason {
-        Reason::Internal => {
-            tracing::error!(exchange.id = %request_id, error = %chain, "A bug ended an exchange");
-        }
-        reason => {
-            tracing::warn!(exchange.id = %request_id, reason = reason.word(), error = %chain, "Refused");
-        }
+    let (id, reason) = (request_id.as_str(), rejection.reason.word());
+    let error = crate::telemetry::Chain(cause.as_ref());
+    match rejection.reason.status() {
+        500 => tracing::error!(request_id = id, %error, "A bug ended an exchange"),
+        501.. => tracing::warn!(request_id = id, reason, %error, "An exchange was refused"),
+        _ => tracing::debug!(request_id = id, reason, %error, "An exchange was refused"),
     }
 }

@@ -321,7 +321,7 @@ async fn a_method_that_no_version_has_is_renamed() {
     case.becomes(
         &call("message/sendSubscribe"),
         &call("message/stream"),
-        "method",
+        "alias",
     )
     .await;
 }

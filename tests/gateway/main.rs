@@ -13,4 +13,16 @@ mod harness;
 
 mod bodies;
 mod clocks;
+mod directory;
+mod drain;
+mod hierarchy;
+mod identity;
+mod liveness;
+mod matrix;
+mod open_mode;
+mod outages;
+mod registry;
+mod routes;
+mod steady;
 mod stores;
+mod tokens;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::agent::Agent;
 use super::client::{Answer, Connection, Request};
-use super::servers;
+use super::servers::{self, Redis};
 
 /// The operator's token in all tests.
 pub(crate) const ADMIN: &str = "a2aa_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
@@ -56,6 +56,8 @@ pub(crate) struct Builder {
     sql: String,
     shared: String,
     host: String,
+    /// A Redis of its own: databases of one server share channels and what is watched.
+    _redis: Option<Redis>,
 }
 
 /// A running gateway. Dropping it kills it.
@@ -85,19 +87,21 @@ impl Builder {
     /// A gateway on fresh stores of the pair.
     pub(crate) fn new(pair: Pair) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let (sql, shared) = match pair {
-            Pair::Embedded => (
-                format!("sqlite:{}", dir.path().join("gateway.db").display()),
-                "memory".to_owned(),
-            ),
-            Pair::External => (servers::postgres().database(), servers::redis().url()),
+        let (sql, redis) = match pair {
+            Pair::Embedded => {
+                let file = dir.path().join("gateway.db");
+                (format!("sqlite:{}", file.display()), None)
+            }
+            Pair::External => (servers::postgres().database(), Some(Redis::start())),
         };
+        let shared = redis.as_ref().map_or("memory".to_owned(), Redis::url);
         Self {
             sets: Vec::new(),
             dir,
             sql,
             shared,
             host: "127.0.0.1".into(),
+            _redis: redis,
         }
         .set("rate.caller_per_second", "0")
         .set("rate.failures_per_second", "0")
@@ -194,7 +198,8 @@ impl Gateway {
         }
     }
 
-    async fn await_ready(&self) {
+    /// Waits until `/readyz` says so.
+    pub(crate) async fn await_ready(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let answer = self.admin_get("/readyz").await;
@@ -230,8 +235,14 @@ impl Gateway {
 
     /// SIGTERM, without waiting.
     pub(crate) fn terminate(&self) {
-        let killed = Command::new("kill")
-            .arg(self.child.id().to_string())
+        self.signal("TERM");
+    }
+
+    /// Any signal, without waiting.
+    pub(crate) fn signal(&self, name: &str) {
+        let mut kill = Command::new("kill");
+        let killed = kill
+            .args(["-s", name, &self.child.id().to_string()])
             .status();
         assert!(killed.expect("kill runs").success());
     }

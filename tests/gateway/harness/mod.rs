@@ -5,9 +5,11 @@
 pub(crate) mod agent;
 pub(crate) mod client;
 pub(crate) mod gateway;
+pub(crate) mod refusal;
 pub(crate) mod relay;
 pub(crate) mod servers;
 
 pub(crate) use self::agent::{Agent, LAST_CHUNK, SSE_HEAD, Step, chunk, ok_json};
 pub(crate) use self::client::{Answer, Connection, Request};
 pub(crate) use self::gateway::{ADMIN, Builder, CALL, Gateway, Pair, Seat, card, card_1_0};
+pub(crate) use self::refusal::assert_refusal;

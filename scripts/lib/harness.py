@@ -1,0 +1,119 @@
+"""What the benchmarks share: the agent, bare Pingora pass-through and the gateway as child processes."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+THREADS = int(os.environ.get("THREADS", "1"))
+BIN = os.environ.get("BIN", "target/release")
+ADMIN = "a2aa_" + "0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
+AGENT, BARE, GATEWAY, CONTROL = 21901, 21902, 21903, 21904
+A2A = "/workspaces/target/a2a"
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def await_port(port):
+    deadline = time.time() + 20
+    while time.time() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise SystemExit(f"nothing listens on {port}")
+
+
+class Bench:
+    """The three processes, a seeded hierarchy, and a caller's token. Ends them when left."""
+
+    def __init__(self, body_bytes=512):
+        self.body_bytes = body_bytes
+        self.children = []
+        self.folder = tempfile.mkdtemp(prefix="a2a-bench-")
+
+    def __enter__(self):
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for child in reversed(self.children):
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        shutil.rmtree(self.folder)
+
+    def _run(self, *command, **options):
+        child = subprocess.Popen(command, **options)
+        self.children.append(child)
+        return child
+
+    def _start(self):
+        self._run(f"{BIN}/examples/upstream", f"127.0.0.1:{AGENT}", "512")
+        bare = self._run(f"{BIN}/examples/passthrough", f"127.0.0.1:{BARE}", f"127.0.0.1:{AGENT}", str(THREADS))
+        sets = {
+            "server.listen": f"127.0.0.1:{GATEWAY}",
+            "admin.listen": f"127.0.0.1:{CONTROL}",
+            "server.threads": THREADS,
+            "stores.sql": f"sqlite:{self.folder}/gateway.db",
+            "keys.dir": f"{self.folder}/keys",
+            "rate.caller_per_second": 0,
+            "telemetry.log": "info,access=off",
+        }
+        environment = {**os.environ, "A2A_GATEWAY_ADMIN_TOKEN": ADMIN}
+        gateway = self._run(
+            f"{BIN}/a2a-gateway", "serve", *[f"--set={key}={value}" for key, value in sets.items()],
+            env=environment, stderr=open(f"{self.folder}/log", "w"))
+        for port in (AGENT, BARE, GATEWAY, CONTROL):
+            await_port(port)
+        self.token = self._seed()
+        self.sides = {"bare": (bare.pid, BARE, "/"), "gateway": (gateway.pid, GATEWAY, A2A)}
+        message = {"kind": "message", "messageId": "m-1", "role": "user", "parts": [{"kind": "text", "text": ""}]}
+        call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
+        message["parts"][0]["text"] = "x" * max(0, self.body_bytes - len(json.dumps(call)))
+        self.body = json.dumps(call)
+
+    def _seed(self):
+        card = {"name": "bench", "description": "bench", "version": "1", "protocolVersion": "0.3.0"}
+        call("POST", "/workspaces", ADMIN, {"id": "parent", "name": "parent"})
+        for name in ("target", "caller"):
+            made = call("POST", "/workspaces", ADMIN,
+                        {"id": name, "name": name, "parent_id": "parent", "max_concurrent": 4096,
+                         "liveness": "assumed", "url": f"http://127.0.0.1:{AGENT}/"})
+            registration = {"id": name, "url": f"http://127.0.0.1:{AGENT}/", "agent_card": card}
+            token = call("POST", "/registry/register", made["enrolment_token"], registration)["token"]
+        return token
+
+    def request(self, path, accept):
+        """The call as bytes for the wire."""
+        return (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self.token}\r\n"
+                f"Accept: {accept}\r\nContent-Type: application/json\r\nContent-Length: {len(self.body)}\r\n\r\n"
+                f"{self.body}").encode()
+
+
+def call(method, path, token, body=None):
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{GATEWAY}{path}",
+        data=json.dumps(body).encode() if body is not None else None,
+        method=method,
+        headers={"content-type": "application/json", "authorization": f"Bearer {token}"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as refusal:
+        raise SystemExit(f"{method} {path}: {refusal.code} {refusal.read().decode()}") from refusal

@@ -1,0 +1,319 @@
+//! Two replicas of the directory on one PostgreSQL and one Redis: what one hears, the other knows; what
+//! counts while a server is away.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use a2a_gateway::coherence::Coherence;
+use a2a_gateway::config::{AuthMode, Config};
+use a2a_gateway::db::Db;
+use a2a_gateway::directory::{
+    Beat, Creation, Destination, Directory, Placement, Registrar, Registration,
+};
+use a2a_gateway::hierarchy::Hierarchy;
+use a2a_gateway::identity::Identity;
+use a2a_gateway::ids::WorkspaceId;
+use a2a_gateway::metrics::Metrics;
+use a2a_gateway::rejection::Reason;
+use a2a_gateway::shared::Shared;
+use a2a_gateway::trust::Keys;
+use a2a_gateway::workspace::{DeliveryMode, Liveness, Status, Workspaces};
+
+use crate::harness::servers::{self, Redis};
+
+/// What the contract promises for changes made elsewhere.
+const SOON: Duration = Duration::from_secs(1);
+
+struct Replica {
+    directory: Arc<Directory>,
+    hierarchy: Hierarchy,
+    identity: Identity,
+    workspaces: Workspaces,
+    _folder: tempfile::TempDir,
+}
+
+fn id(text: &str) -> WorkspaceId {
+    WorkspaceId::parse(text).unwrap()
+}
+
+async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config: Config = toml::from_str(include_str!("../../config/default.toml")).unwrap();
+    config.stores.sql = sql.into();
+    config.stores.shared = shared.into();
+    config.stores.timeout = Duration::from_millis(800);
+    config.stores.sql_connections = 4;
+    config.auth.mode = AuthMode::Open;
+    config.registry.heartbeat_ttl = heartbeat_ttl;
+    let config = Arc::new(config);
+    let metrics = Arc::new(Metrics::new());
+    let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    db.migrate().await.unwrap();
+    let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
+    let workspaces = Workspaces::new(db.clone());
+    let directory = Arc::new(Directory::new(
+        &config,
+        workspaces.clone(),
+        shared,
+        Arc::clone(&coherence),
+        Arc::clone(&metrics),
+    ));
+    let reach = config.access.lineage;
+    let hierarchy = Hierarchy::new(
+        workspaces.clone(),
+        &coherence,
+        Arc::clone(&metrics),
+        reach,
+        100,
+    );
+    let keys = Arc::new(Keys::load_or_create(folder.path()).unwrap());
+    let identity = Identity::new(config, db, keys, Arc::clone(&coherence), metrics, None);
+    let following = Arc::clone(&directory);
+    tokio::spawn(async move { tokio::join!(coherence.run(), following.follow()) });
+    Replica {
+        directory,
+        hierarchy,
+        identity,
+        workspaces,
+        _folder: folder,
+    }
+}
+
+impl Replica {
+    async fn resolve(&self, name: &str) -> Result<Destination, Reason> {
+        let proof = self.identity.authenticate(None).await.unwrap();
+        let permit = self.hierarchy.permit(&proof, &id(name)).await;
+        let permit = permit.map_err(|refusal| refusal.reason)?;
+        let found = self.directory.resolve(&permit).await;
+        found.map_err(|refusal| refusal.reason)
+    }
+
+    /// The host that a message to `name` goes to, or the reason that it cannot, as a word.
+    async fn host(&self, name: &str) -> String {
+        match self.resolve(name).await {
+            Ok(Destination::Agent(agent)) => agent.endpoint.host.clone(),
+            Ok(Destination::Inbox) => "inbox".to_owned(),
+            Err(reason) => reason.word().to_owned(),
+        }
+    }
+
+    /// Asks, as callers do, until the answer is `expected`, and says how long that took.
+    async fn turns(&self, name: &str, expected: &str) -> Duration {
+        let started = Instant::now();
+        loop {
+            let host = self.host(name).await;
+            if host == expected {
+                return started.elapsed();
+            }
+            let patient = started.elapsed() < Duration::from_secs(10);
+            assert!(patient, "{name} is still {host}, not {expected}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn register(&self, name: &str, url: &str) {
+        let card = serde_json::value::RawValue::from_string(r#"{"name":"a"}"#.to_owned()).unwrap();
+        let registration = Registration {
+            id: id(name),
+            url: Some(url.to_owned()),
+            internal_url: None,
+            agent_card: card,
+            delivery_mode: None,
+        };
+        let operator = Registrar::Operator(Placement::default());
+        let done = self.directory.register(&registration, &operator).await;
+        done.unwrap();
+    }
+
+    async fn status(&self, name: &str) -> Status {
+        self.directory.view(&id(name)).await.unwrap().status
+    }
+}
+
+const LONG: Duration = Duration::from_secs(90);
+
+#[tokio::test]
+async fn replicas_agree_within_a_second() {
+    let sql = servers::postgres().database();
+    let redis = Redis::start();
+    let one = replica(&sql, &redis.url(), LONG).await;
+    let two = replica(&sql, &redis.url(), LONG).await;
+    assert_eq!(two.host("a").await, "workspace_not_found");
+    one.register("a", "http://127.0.0.1:9001/").await;
+    assert!(two.turns("a", "127.0.0.1:9001").await < SOON);
+    one.register("a", "http://127.0.0.1:9002/").await;
+    assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
+    // Another program moves the agent.
+    redis.command(&["SET", "ws:a:url", "http://127.0.0.1:9003/"]);
+    assert!(two.turns("a", "127.0.0.1:9003").await < SOON);
+    assert!(one.turns("a", "127.0.0.1:9003").await < SOON);
+    redis.command(&["DEL", "ws:a:url"]);
+    assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
+    let trouble = Beat {
+        error_rate: 1.0,
+        active_tasks: 2,
+        current_task: Some("t".to_owned()),
+        ..Beat::default()
+    };
+    two.directory.beat(&id("a"), &trouble).await.unwrap();
+    two.directory.flush_last_seen().await.unwrap();
+    let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
+    assert_eq!(row.status, Status::Degraded);
+    assert_eq!(
+        (row.active_tasks, row.current_task.as_deref()),
+        (2, Some("t"))
+    );
+    two.register("b", "http://127.0.0.1:9004/").await;
+    two.directory
+        .beat(&id("a"), &Beat::default())
+        .await
+        .unwrap();
+    two.directory
+        .beat(&id("b"), &Beat::default())
+        .await
+        .unwrap();
+    two.directory.flush_last_seen().await.unwrap();
+    let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
+    assert_eq!(
+        (row.status, row.active_tasks, row.current_task),
+        (Status::Online, 0, None)
+    );
+}
+
+#[tokio::test]
+async fn a_lapse_is_seen_everywhere_within_two_seconds_and_undone_by_a_heartbeat() {
+    let sql = servers::postgres().database();
+    let redis = Redis::start();
+    let ttl = Duration::from_millis(1_500);
+    let one = replica(&sql, &redis.url(), ttl).await;
+    let two = replica(&sql, &redis.url(), ttl).await;
+    one.register("a", "http://127.0.0.1:9001/").await;
+    one.register("b", "http://127.0.0.1:9001/").await;
+    let registered = Instant::now();
+    assert_eq!(two.host("a").await, "127.0.0.1:9001");
+    two.turns("a", "workspace_offline").await;
+    one.turns("a", "workspace_offline").await;
+    assert!(registered.elapsed() < ttl + Duration::from_secs(2));
+    assert_eq!(one.status("a").await, Status::Offline);
+    // Nobody asks for this one: the sweep finds it, and one of the two notes it.
+    let mut noted = Vec::new();
+    while registered.elapsed() < ttl + Duration::from_secs(2) {
+        let (first, second) = tokio::join!(one.directory.sweep(), two.directory.sweep());
+        noted.extend(first.unwrap());
+        noted.extend(second.unwrap());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(noted, [id("b")]);
+    one.directory
+        .beat(&id("a"), &Beat::default())
+        .await
+        .unwrap();
+    assert_eq!(one.host("a").await, "127.0.0.1:9001");
+    assert!(two.turns("a", "127.0.0.1:9001").await < SOON);
+}
+
+#[tokio::test]
+async fn a_deleted_lease_is_a_lapse() {
+    let sql = servers::postgres().database();
+    let redis = Redis::start();
+    let one = replica(&sql, &redis.url(), LONG).await;
+    let two = replica(&sql, &redis.url(), LONG).await;
+    // Past the first word of the links, after which a missing lease is doubted for a while.
+    one.register("a", "http://127.0.0.1:9001/").await;
+    two.turns("a", "127.0.0.1:9001").await;
+    redis.command(&["DEL", "workspace:a:heartbeat"]);
+    redis.command(&["SET", "ws:a:url", "http://127.0.0.1:9001/"]);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    two.turns("a", "workspace_offline").await;
+}
+
+#[tokio::test]
+async fn an_agent_is_found_while_redis_is_away_and_after_it_came_back_empty() {
+    let sql = servers::postgres().database();
+    let redis = Redis::start();
+    let one = replica(&sql, &redis.url(), LONG).await;
+    one.register("a", "http://127.0.0.1:9001/").await;
+    assert_eq!(one.host("a").await, "127.0.0.1:9001");
+    redis.kill();
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        assert_eq!(one.host("a").await, "127.0.0.1:9001");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    one.directory
+        .beat(&id("a"), &Beat::default())
+        .await
+        .unwrap();
+    redis.restart();
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        assert_eq!(one.host("a").await, "127.0.0.1:9001");
+        // While it is away no lapse can be proven; when it is back and empty, neither.
+        let swept = one.directory.sweep().await.unwrap_or_default();
+        assert!(swept.is_empty());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    one.directory
+        .beat(&id("a"), &Beat::default())
+        .await
+        .unwrap();
+    assert!(
+        redis
+            .command(&["GET", "workspace:a:heartbeat"])
+            .trim()
+            .parse::<i64>()
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn what_was_known_is_found_while_postgresql_is_away_and_nothing_else() {
+    let postgres = servers::Postgres::start();
+    let sql = postgres.database();
+    let redis = Redis::start();
+    let one = replica(&sql, &redis.url(), LONG).await;
+    for name in ["a", "unseen"] {
+        one.register(name, "http://127.0.0.1:9001/").await;
+    }
+    assert_eq!(one.host("a").await, "127.0.0.1:9001");
+    // Not killed: this server commits late, and would lose the registrations.
+    postgres.pause();
+    assert_eq!(one.host("a").await, "127.0.0.1:9001");
+    assert_eq!(one.host("unseen").await, "store_unavailable");
+    postgres.resume();
+    one.turns("unseen", "127.0.0.1:9001").await;
+}
+
+#[tokio::test]
+async fn lines_are_read_alike_on_postgresql() {
+    let sql = servers::postgres().database();
+    let redis = Redis::start();
+    let one = replica(&sql, &redis.url(), LONG).await;
+    let mut parent: Option<WorkspaceId> = None;
+    for name in ["root", "mid", "leaf"] {
+        let creation = Creation {
+            id: Some(id(name)),
+            name: name.to_owned(),
+            parent_id: parent.clone(),
+            org: parent.is_none().then(|| "acme".to_owned()),
+            role: None,
+            delivery_mode: DeliveryMode::Push,
+            url: None,
+            card_url: None,
+            max_concurrent: Some(3),
+            liveness: Liveness::Heartbeat,
+            complete: None,
+        };
+        one.directory.create(&creation).await.unwrap();
+        let taken = one.directory.create(&creation).await.unwrap_err();
+        assert_eq!(taken.reason, Reason::Conflict);
+        parent = Some(id(name));
+    }
+    let line = one.workspaces.line(&id("leaf")).await.unwrap();
+    let ids: Vec<_> = line.iter().map(|step| step.id.as_str()).collect();
+    assert_eq!(ids, ["leaf", "mid", "root"]);
+    assert!(line.iter().all(|step| step.org.as_deref() == Some("acme")));
+    let said = one.hierarchy.check(&id("root"), &id("mid")).await.unwrap();
+    assert_eq!(said.unwrap().word(), "parent");
+}

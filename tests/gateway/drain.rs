@@ -1,0 +1,280 @@
+//! How the process ends: what runs is finished, what is new is refused, what is left hears why, and
+//! nothing that was promised is lost.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{
+    Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
+    Step, chunk, ok_json,
+};
+use crate::on_both_pairs;
+
+/// "As soon as nothing is left", on a machine that others use, too.
+const SOON: Duration = Duration::from_millis(1_500);
+
+/// A streaming call.
+const STREAM: &str = r#"{"jsonrpc":"2.0","id":"s-1","method":"message/stream","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
+
+/// How long the agent works on a unary call.
+const WORK: Duration = Duration::from_millis(1_000);
+
+/// An agent that works for a second on a call, and streams for a bit longer; with `hangs`, forever.
+async fn worker(hangs: bool) -> Agent {
+    Agent::scripted(move |request| {
+        let streams = request.text().contains("message/stream");
+        let mut steps = Vec::new();
+        if streams {
+            steps.push(Step::write(SSE_HEAD));
+            steps.push(Step::write(chunk("data: {\"n\":1}\n\n")));
+        }
+        steps.push(if hangs { Step::Hang } else { Step::Wait(WORK) });
+        if streams {
+            steps.push(Step::Wait(WORK / 2));
+            steps.push(Step::write(chunk("data: {\"n\":2}\n\n")));
+            steps.push(Step::write(LAST_CHUNK));
+        } else {
+            let body = r#"{"jsonrpc":"2.0","id":"c-1","result":"done"}"#;
+            steps.push(Step::Write(ok_json(body)));
+        }
+        steps
+    })
+    .await
+}
+
+/// A gateway with a unary call and a stream in progress.
+struct Busy {
+    gateway: Gateway,
+    caller: Seat,
+    target: Seat,
+    unary: Connection,
+    stream: Connection,
+}
+
+impl Busy {
+    async fn new(builder: Builder, hangs: bool) -> Self {
+        let gateway = builder.start().await;
+        let (caller, target) = gateway.pair(worker(hangs).await).await;
+        let mut connections = Vec::new();
+        for (body, name) in [(CALL, "the-unary"), (STREAM, "the-stream")] {
+            let request = Request::post(target.path(), body)
+                .bearer(&caller.token)
+                .field("X-Request-Id", name);
+            let mut connection = Connection::open(gateway.public).await;
+            let wire = request.wire(&gateway.public.to_string());
+            connection.send(&wire).await;
+            connections.push(connection);
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while target.agent.count() < 2
+            || gateway.metric("a2a_gateway_open_streams", &[]).await != 1.0
+        {
+            assert!(
+                Instant::now() < deadline,
+                "the calls do not reach the agent"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let stream = connections.pop().unwrap();
+        let unary = connections.pop().unwrap();
+        Self {
+            gateway,
+            caller,
+            target,
+            unary,
+            stream,
+        }
+    }
+
+    /// What everyone sees from the signal on.
+    async fn refuses_what_is_new(&self) {
+        let deadline = Instant::now() + SOON;
+        let ready = loop {
+            let ready = self.gateway.admin_get("/readyz").await.unwrap();
+            if ready.status == 503 || Instant::now() > deadline {
+                break ready;
+            }
+        };
+        assert_eq!(ready.status, 503);
+        assert_eq!(ready.json()["draining"], true);
+        let health = self.gateway.admin_get("/healthz").await.unwrap();
+        assert_eq!(health.status, 200);
+        let late = Request::post(self.target.path(), CALL)
+            .bearer(&self.caller.token)
+            .field("X-Request-Id", "the-late");
+        let control = Request::get("/workspaces/target").bearer(&self.caller.token);
+        for request in [late, control] {
+            let answer = self.gateway.call(&request).await;
+            assert_eq!(
+                (answer.status, answer.reason().as_str()),
+                (503, "shutting_down")
+            );
+            assert_eq!(answer.field("connection"), Some("close"), "{answer:?}");
+        }
+    }
+
+    /// One access line each, with these outcomes.
+    async fn recorded(&self, outcomes: [(&str, &str); 3]) {
+        for (name, outcome) in outcomes {
+            let lines = self.gateway.access_lines(name).await;
+            assert_eq!(lines.len(), 1, "{name}: {lines:?}\n{}", self.gateway.log());
+            assert_eq!(lines[0]["outcome"], outcome, "{name}: {}", lines[0]);
+        }
+        assert_eq!(self.target.agent.count(), 2, "the late call reached nobody");
+    }
+}
+
+async fn drains_after(signal: &str) {
+    let busy = Busy::new(Builder::new(Pair::Embedded), false).await;
+    let mut busy = busy;
+    busy.gateway.signal(signal);
+    busy.refuses_what_is_new().await;
+    let answer = busy.unary.answer().await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["result"], "done");
+    let streamed = busy.stream.answer().await;
+    assert!(streamed.whole);
+    assert_eq!(
+        streamed.events(),
+        ["data: {\"n\":1}\n\n", "data: {\"n\":2}\n\n"]
+    );
+    let last = Instant::now();
+    assert_eq!(busy.gateway.wait(SOON).code(), Some(0));
+    assert!(last.elapsed() < SOON, "nothing was left");
+    let outcomes = [
+        ("the-unary", "answered"),
+        ("the-stream", "answered"),
+        ("the-late", "shutting_down"),
+    ];
+    busy.recorded(outcomes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_finishes_what_runs_refuses_what_is_new_and_ends_with_the_last() {
+    drains_after("TERM").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigint_does_the_same() {
+    drains_after("INT").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_gateway_ends_at_once_though_callers_keep_connections() {
+    let mut gateway = Gateway::start(Pair::Embedded).await;
+    let (caller, target) = gateway.pair(worker(false).await).await;
+    let request = Request::post(target.path(), CALL).bearer(&caller.token);
+    let mut idle = Connection::open(gateway.public).await;
+    assert_eq!(idle.call(&request).await.status, 200);
+    gateway.terminate();
+    assert_eq!(gateway.wait(SOON).code(), Some(0));
+    assert!(idle.closed_within(SOON).await);
+}
+
+fn reason_of(event: &str) -> String {
+    let json = event.strip_prefix("data: ").unwrap();
+    let json: serde_json::Value = serde_json::from_str(json).unwrap();
+    assert_eq!(json["id"], "s-1");
+    json["error"]["data"][0]["reason"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+fn assert_cut_in_words(streamed: &Answer) {
+    assert!(streamed.whole, "closed cleanly");
+    let events = streamed.events();
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert_eq!(events[0], "data: {\"n\":1}\n\n");
+    assert_eq!(reason_of(&events[1]), "SHUTTING_DOWN");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_outlasts_the_drain_hears_that_the_gateway_shuts_down() {
+    let builder = Builder::new(Pair::Embedded).set("server.drain", "1s");
+    let mut busy = Busy::new(builder, true).await;
+    let told = Instant::now();
+    busy.gateway.terminate();
+    busy.refuses_what_is_new().await;
+    let streamed = busy.stream.answer().await;
+    assert_cut_in_words(&streamed);
+    assert!(
+        told.elapsed() > Duration::from_millis(900),
+        "the drain is used"
+    );
+    // Whether the agent does the work is unknown to nobody but the caller: it is told.
+    let answer = busy.unary.answer().await;
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (503, "shutting_down")
+    );
+    assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
+    assert_eq!(answer.json()["id"], "c-1");
+    assert_eq!(busy.gateway.wait(SOON).code(), Some(0));
+    let outcomes = [
+        ("the-unary", "shutting_down"),
+        ("the-stream", "shutting_down"),
+        ("the-late", "shutting_down"),
+    ];
+    busy.recorded(outcomes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_sigterm_ends_at_once() {
+    let mut busy = Busy::new(Builder::new(Pair::Embedded), true).await;
+    busy.gateway.terminate();
+    busy.refuses_what_is_new().await;
+    busy.gateway.terminate();
+    let told = Instant::now();
+    assert_eq!(busy.gateway.wait(SOON).code(), Some(0));
+    assert!(told.elapsed() < SOON);
+    // At once, and still in words.
+    assert_cut_in_words(&busy.stream.answer().await);
+    let answer = busy.unary.answer().await;
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (503, "shutting_down")
+    );
+    let outcomes = [
+        ("the-unary", "shutting_down"),
+        ("the-stream", "shutting_down"),
+        ("the-late", "shutting_down"),
+    ];
+    busy.recorded(outcomes).await;
+}
+
+on_both_pairs! {
+    async fn sigkill_loses_no_token_no_revocation_and_no_registration(pair: Pair) {
+        let mut gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(worker(false).await).await;
+        let tokens = format!("/workspaces/{}/tokens", caller.id);
+        let mut made = Vec::new();
+        for _ in 0..2 {
+            let request = Request::post(tokens.as_str(), "").bearer(&caller.token);
+            let answer = gateway.call(&request).await;
+            assert_eq!(answer.status, 201, "{}", answer.text());
+            made.push(answer.json());
+        }
+        let gone = format!("{tokens}/{}", made[1]["id"].as_str().unwrap());
+        let gone = Request::new("DELETE", gone).bearer(&caller.token);
+        assert_eq!(gateway.call(&gone).await.status, 200);
+        let enrolment = gateway.create(serde_json::json!({"id": "late", "name": "late"})).await;
+        // The last thing it says is on disk.
+        gateway.restart().await;
+        let answer = |token: &str| {
+            Request::post(target.path(), CALL).bearer(token)
+        };
+        for (token, status) in [
+            (caller.token.as_str(), 200),
+            (made[0]["token"].as_str().unwrap(), 200),
+            (made[1]["token"].as_str().unwrap(), 401),
+        ] {
+            let answer = gateway.call(&answer(token)).await;
+            assert_eq!(answer.status, status, "{}", answer.text());
+        }
+        let agent = worker(false).await;
+        let late = crate::harness::card("late");
+        let token = gateway.register("late", &enrolment, &agent.url(), late).await;
+        let to_itself = Request::post("/workspaces/late/a2a", CALL).bearer(&token);
+        assert_eq!(gateway.call(&to_itself).await.status, 200);
+    }
+}

@@ -1,0 +1,283 @@
+//! CanCommunicate through real calls (contract §2.1): who may, by which rule, and that who may not
+//! learns nothing of whom they may not reach.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card};
+use crate::on_both_pairs;
+
+/// Id, parent, org. Two lines below one root, a second root, and the same names in another org.
+const TREE: &[(&str, &str, &str)] = &[
+    ("root", "", "acme"),
+    ("root2", "", "acme"),
+    ("lead", "root", "acme"),
+    ("ops", "root", "acme"),
+    ("dev", "lead", "acme"),
+    ("qa", "lead", "acme"),
+    ("sre", "ops", "acme"),
+    ("intern", "dev", "acme"),
+    ("o-root", "", "other"),
+    ("o-lead", "o-root", "other"),
+    ("free", "", ""),
+    ("free2", "", ""),
+];
+
+/// Caller, target, the rule in `direct`, the rule in `any`. Empty: denied.
+const PAIRS: &[(&str, &str, &str, &str)] = &[
+    ("dev", "dev", "self", "self"),
+    ("root", "root", "self", "self"),
+    ("root", "lead", "parent", "parent"),
+    ("lead", "dev", "parent", "parent"),
+    ("lead", "root", "child", "child"),
+    ("intern", "dev", "child", "child"),
+    ("dev", "qa", "sibling", "sibling"),
+    ("lead", "ops", "sibling", "sibling"),
+    ("root", "root2", "root_sibling", "root_sibling"),
+    ("root2", "root", "root_sibling", "root_sibling"),
+    ("free", "free2", "root_sibling", "root_sibling"),
+    ("root", "dev", "", "ancestor"),
+    ("root", "intern", "", "ancestor"),
+    ("lead", "intern", "", "ancestor"),
+    ("dev", "root", "", "descendant"),
+    ("intern", "root", "", "descendant"),
+    ("intern", "lead", "", "descendant"),
+    // Cousins, uncle and nephew, and a root that is not one's own.
+    ("dev", "sre", "", ""),
+    ("sre", "intern", "", ""),
+    ("ops", "dev", "", ""),
+    ("dev", "ops", "", ""),
+    ("intern", "qa", "", ""),
+    ("qa", "intern", "", ""),
+    ("root2", "lead", "", ""),
+    ("lead", "root2", "", ""),
+    // No relation crosses orgs, and no org is one, too.
+    ("root", "o-root", "", ""),
+    ("o-root", "root", "", ""),
+    ("lead", "o-lead", "", ""),
+    ("o-lead", "root", "", ""),
+    ("root", "free", "", ""),
+    ("free", "root", "", ""),
+];
+
+struct Tree {
+    gateway: Gateway,
+    agent: Agent,
+    tokens: HashMap<&'static str, String>,
+}
+
+impl Tree {
+    async fn new(pair: Pair, lineage: &str) -> Self {
+        let gateway = Builder::new(pair)
+            .set("access.lineage", lineage)
+            .start()
+            .await;
+        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+        let mut tokens = HashMap::new();
+        for (id, parent, org) in TREE {
+            let mut workspace = json!({"id": id, "name": id});
+            for (name, value) in [("parent_id", parent), ("org", org)] {
+                if !value.is_empty() {
+                    workspace[name] = (*value).into();
+                }
+            }
+            let enrolment = gateway.create(workspace).await;
+            let token = gateway
+                .register(id, &enrolment, &agent.url(), card(id))
+                .await;
+            tokens.insert(*id, token);
+        }
+        Self {
+            gateway,
+            agent,
+            tokens,
+        }
+    }
+
+    async fn send(&self, caller: &str, target: &str) -> Answer {
+        let request = Request::post(format!("/workspaces/{target}/a2a"), CALL)
+            .bearer(&self.tokens[caller])
+            .field("X-Request-Id", format!("{caller}.to.{target}."));
+        self.gateway.call(&request).await
+    }
+
+    async fn line(&self, caller: &str, target: &str) -> Value {
+        let mut lines = self
+            .gateway
+            .access_lines(&format!("{caller}.to.{target}."))
+            .await;
+        assert_eq!(lines.len(), 1, "one record: {lines:?}");
+        lines.remove(0)
+    }
+
+    /// Every pair, twice: the second time from memory.
+    async fn check(
+        &self,
+        rule_of: impl Fn(&(&str, &str, &'static str, &'static str)) -> &'static str,
+    ) {
+        for pair in PAIRS {
+            let (caller, target, rule) = (pair.0, pair.1, rule_of(pair));
+            let before = self.agent.count();
+            let answer = self.send(caller, target).await;
+            let what = format!("{caller} to {target}");
+            let line = self.line(caller, target).await;
+            assert_eq!(
+                (&line["caller"], &line["callee"]),
+                (&json!(caller), &json!(target))
+            );
+            if rule.is_empty() {
+                let id = format!("{caller}.to.{target}.");
+                assert_refusal(&answer, "/a2a", &id, "not_permitted", &what);
+                assert_eq!(self.agent.count(), before, "{what} reached the agent");
+                assert_eq!(line["outcome"], "not_permitted", "{what}: {line}");
+                assert!(
+                    line.get("rule").is_none_or(Value::is_null),
+                    "{what}: {line}"
+                );
+            } else {
+                assert_eq!(answer.status, 200, "{what}: {}", answer.text());
+                let seen = self.agent.take();
+                assert_eq!(seen.field("x-workspace-id"), Some(caller), "{what}");
+                assert_eq!(line["rule"], rule, "{what}: {line}");
+                assert_eq!(line["outcome"], "answered", "{what}: {line}");
+            }
+        }
+        for pair in PAIRS {
+            let status = if rule_of(pair).is_empty() { 403 } else { 200 };
+            let request = Request::post(format!("/workspaces/{}/a2a", pair.1), CALL);
+            let answer = self
+                .gateway
+                .call(&request.bearer(&self.tokens[pair.0]))
+                .await;
+            assert_eq!(answer.status, status, "{} to {} again", pair.0, pair.1);
+        }
+    }
+
+    async fn move_below(&self, id: &str, parent: &str) -> Answer {
+        let body =
+            json!({"id": id, "url": self.agent.url(), "agent_card": card(id), "parent_id": parent});
+        self.gateway
+            .as_operator(Request::post("/registry/register", body.to_string()))
+            .await
+    }
+}
+
+/// The answer with the names of this one exchange taken out.
+fn anonymous(answer: &Answer, names: &[&str]) -> (u16, Vec<String>, String) {
+    let mut body = answer.text();
+    for name in names {
+        body = body.replace(name, "<name>");
+    }
+    let fields = answer.fields.iter();
+    let fields = fields.filter(|(n, _)| {
+        !["x-request-id", "content-length", "date"].contains(&n.to_lowercase().as_str())
+    });
+    (
+        answer.status,
+        fields.map(|(n, v)| format!("{n}: {v}")).collect(),
+        body,
+    )
+}
+
+on_both_pairs! {
+    async fn a_direct_relation_is_needed_by_default(pair: Pair) {
+        Tree::new(pair, "direct").await.check(|pair| pair.2).await;
+    }
+
+    async fn with_any_lineage_ancestors_and_descendants_talk_and_nobody_else(pair: Pair) {
+        Tree::new(pair, "any").await.check(|pair| pair.3).await;
+    }
+
+    async fn a_denied_target_looks_like_one_that_does_not_exist(pair: Pair) {
+        let tree = Tree::new(pair, "direct").await;
+        tree.gateway.create(json!({"id": "asleep", "name": "a", "org": "other"})).await;
+        let unknown = tree.send("dev", "no-such-workspace").await;
+        let unknown = anonymous(&unknown, &["dev.to.no-such-workspace."]);
+        for target in ["sre", "o-root", "o-lead", "free", "root2", "asleep", "another-unknown"] {
+            let answer = tree.send("dev", target).await;
+            let id = format!("dev.to.{target}.");
+            assert_eq!(anonymous(&answer, &[&id]), unknown, "{target}");
+            assert!(!answer.text().replace(&id, "").contains(target), "{target} is repeated");
+        }
+        for path in ["/workspaces/", "/registry/discover/"] {
+            let mut seen = Vec::new();
+            for target in ["sre", "o-root", "asleep", "no-such-workspace"] {
+                let request = Request::get(format!("{path}{target}")).bearer(&tree.tokens["dev"]);
+                let answer = tree.gateway.call(&request.field("X-Request-Id", "seen")).await;
+                seen.push(anonymous(&answer, &[]));
+            }
+            assert!(seen.iter().all(|one| *one == seen[0] && one.0 == 403), "{seen:?}");
+        }
+        // Whoever may know is told.
+        let request = Request::post("/workspaces/no-such-workspace/a2a", CALL);
+        let answer = tree.gateway.as_operator(request.field("X-Request-Id", "seen")).await;
+        assert_refusal(&answer, "/a2a", "seen", "workspace_not_found", "an operator");
+        assert_eq!(tree.agent.count(), 0);
+    }
+
+    async fn a_moved_workspace_is_cut_off_and_connected_at_once(pair: Pair) {
+        let tree = Tree::new(pair, "direct").await;
+        for (caller, target, status) in [("dev", "qa", 200), ("dev", "sre", 403), ("intern", "dev", 200)] {
+            assert_eq!(tree.send(caller, target).await.status, status);
+        }
+        let answer = tree.move_below("dev", "ops").await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        for (caller, target, status) in [
+            ("dev", "qa", 403), ("qa", "dev", 403), ("lead", "dev", 403),
+            ("dev", "sre", 200), ("ops", "dev", 200), ("intern", "dev", 200), ("dev", "intern", 200),
+        ] {
+            let answer = tree.send(caller, target).await;
+            assert_eq!(answer.status, status, "{caller} to {target}: {}", answer.text());
+        }
+        for below in ["dev", "intern"] {
+            let answer = tree.move_below("dev", below).await;
+            assert_eq!((answer.status, answer.reason().as_str()), (409, "conflict"), "below {below}");
+        }
+        let answer = tree.move_below("dev", "o-root").await;
+        assert_eq!((answer.status, answer.reason().as_str()), (409, "conflict"), "another org");
+    }
+
+    async fn those_who_are_no_workspace_are_named_by_their_kind(pair: Pair) {
+        let tree = Tree::new(pair, "direct").await;
+        let made = |path: &'static str, body: &'static str| {
+            let gateway = &tree.gateway;
+            async move {
+                let made = gateway.as_operator(Request::post(path, body)).await;
+                made.json()["token"].as_str().unwrap().to_owned()
+            }
+        };
+        let org = made("/orgs/acme/tokens", "{}").await;
+        let canvas = made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
+        let listed = made("/canvas/tokens", r#"{"user":"bob","workspaces":["o-lead"]}"#).await;
+        for (token, target, rule, caller, kind) in [
+            (org.as_str(), "dev", "org", "org:acme", "org"),
+            (&canvas, "dev", "canvas", "canvas:ada", "canvas"),
+            (&listed, "o-lead", "canvas", "canvas:bob", "canvas"),
+            (crate::harness::ADMIN, "o-lead", "operator", "operator:", "admin"),
+        ] {
+            let id = format!("{kind}.to.{target}.{}", &token[token.len() - 6..]);
+            let request = Request::post(format!("/workspaces/{target}/a2a"), CALL).bearer(token);
+            let answer = tree.gateway.call(&request.field("X-Request-Id", &id)).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert_eq!(tree.agent.take().field("x-workspace-id"), None, "no workspace calls");
+            let line = &tree.gateway.access_lines(&id).await[0];
+            assert_eq!((&line["rule"], &line["caller"]), (&json!(rule), &json!(caller)));
+            assert_eq!(line["credential.kind"], kind);
+            assert_eq!(line["credential.prefix"], token[..8], "8 characters, never more");
+        }
+        for (token, target, reason) in [
+            (&org, "o-root", "not_permitted"),
+            (&org, "nobody", "not_permitted"),
+            (&canvas, "o-root", "not_permitted"),
+            (&canvas, "nobody", "workspace_not_found"),
+            (&listed, "dev", "not_permitted"),
+            (&listed, "nobody", "not_permitted"),
+        ] {
+            let request = Request::post(format!("/workspaces/{target}/a2a"), CALL).bearer(token);
+            let answer = tree.gateway.call(&request.field("X-Request-Id", "seen")).await;
+            assert_refusal(&answer, "/a2a", "seen", reason, target);
+        }
+        assert_eq!(tree.agent.count(), 0);
+    }
+}

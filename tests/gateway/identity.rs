@@ -1,0 +1,177 @@
+//! Credentials on both pairs of stores, and on two replicas.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use a2a_gateway::config::Config;
+use a2a_gateway::directory::Creation;
+use a2a_gateway::gateway::Gateway;
+use a2a_gateway::identity::{LIVE_TOKENS_MAX, Principal};
+use a2a_gateway::ids::WorkspaceId;
+use a2a_gateway::metrics::Metrics;
+use a2a_gateway::rejection::Reason;
+use a2a_gateway::workspace::{DeliveryMode, Liveness};
+use secrecy::{ExposeSecret as _, SecretString};
+
+use crate::harness::servers;
+
+/// A revoked token is refused by every replica within this (contract §2).
+const IN_FORCE: Duration = Duration::from_secs(1);
+
+fn open(folder: &tempfile::TempDir, sql: &str, shared: &str) -> Arc<Gateway> {
+    let mut config: Config = toml::from_str(include_str!("../../config/default.toml")).unwrap();
+    config.stores.sql = sql.to_owned().into();
+    config.stores.shared = shared.to_owned().into();
+    config.keys.dir = folder.path().join("keys");
+    Gateway::open(Arc::new(config), None, Arc::new(Metrics::new())).unwrap()
+}
+
+/// A gateway on each pair, on empty stores.
+fn both(folder: &tempfile::TempDir) -> [Arc<Gateway>; 2] {
+    let sqlite = format!("sqlite:{}/gw.db", folder.path().display());
+    [
+        open(folder, &sqlite, "memory"),
+        open(
+            folder,
+            &servers::postgres().database(),
+            &servers::redis().url(),
+        ),
+    ]
+}
+
+async fn workspace(gateway: &Gateway) -> WorkspaceId {
+    let creation = Creation {
+        id: None,
+        name: "n".to_owned(),
+        parent_id: None,
+        org: None,
+        role: None,
+        delivery_mode: DeliveryMode::Poll,
+        url: None,
+        card_url: None,
+        max_concurrent: None,
+        liveness: Liveness::Heartbeat,
+        complete: None,
+    };
+    gateway.directory.create(&creation).await.unwrap().id
+}
+
+async fn ask(gateway: &Gateway, token: &SecretString) -> Result<Principal, Reason> {
+    let field = format!("Bearer {}", token.expose_secret());
+    let proof = gateway.identity.authenticate(Some(field.as_bytes())).await;
+    proof
+        .map(|proof| proof.principal.clone())
+        .map_err(|refusal| refusal.reason)
+}
+
+#[tokio::test]
+async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
+    let folder = tempfile::tempdir().unwrap();
+    for gateway in both(&folder) {
+        let admin = gateway.prepare().await.unwrap();
+        assert!(gateway.prepare().await.is_none());
+        assert_eq!(ask(&gateway, &admin).await, Ok(Principal::Operator));
+
+        let (identity, id) = (&gateway.identity, workspace(&gateway).await);
+        let token = identity.issue_workspace_token(&id).await.unwrap();
+        let own = Principal::Workspace { id: id.clone() };
+        assert_eq!(ask(&gateway, &token.token).await, Ok(own));
+        let listed = identity.list_workspace_tokens(&id, "", 10).await.unwrap();
+        assert_eq!(listed.len(), 1);
+        assert!(
+            identity
+                .revoke_workspace_token(&id, &token.token_id)
+                .await
+                .unwrap()
+        );
+        let refused = ask(&gateway, &token.token).await;
+        assert_eq!(refused, Err(Reason::Unauthenticated));
+
+        let org = identity.issue_org_token("acme", None).await.unwrap();
+        let acme = Principal::Org {
+            org: "acme".to_owned(),
+        };
+        assert_eq!(ask(&gateway, &org.token).await, Ok(acme));
+        let listed = identity.list_org_tokens("acme", "", 10).await.unwrap();
+        assert_eq!(listed[0].note, None);
+        assert!(
+            identity
+                .revoke_org_token("acme", &org.token_id)
+                .await
+                .unwrap()
+        );
+        let refused = ask(&gateway, &org.token).await;
+        assert_eq!(refused, Err(Reason::Unauthenticated));
+
+        let enrolment = identity.issue_enrolment(&id).await.unwrap();
+        let field = format!("Bearer {}", enrolment.expose_secret());
+        let proof = identity
+            .authenticate_enrolment(Some(field.as_bytes()))
+            .await;
+        let proof = proof.unwrap();
+        assert!(identity.redeem_enrolment(&proof).await.unwrap());
+        assert!(!identity.redeem_enrolment(&proof).await.unwrap());
+        identity.restore_enrolment(&proof).await.unwrap();
+        assert!(identity.redeem_enrolment(&proof).await.unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_hold_for_those_who_come_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for gateway in both(&folder) {
+        gateway.prepare().await;
+        let id = workspace(&gateway).await;
+        for expected in [1, LIVE_TOKENS_MAX] {
+            let mut asked = tokio::task::JoinSet::new();
+            for _ in 0..LIVE_TOKENS_MAX + 5 {
+                let (gateway, id) = (Arc::clone(&gateway), id.clone());
+                asked.spawn(async move {
+                    let identity = &gateway.identity;
+                    if expected == 1 {
+                        return identity.issue_first_workspace_token(&id).await.map(|_| ());
+                    }
+                    identity.issue_workspace_token(&id).await.map(|_| ())
+                });
+            }
+            for done in asked.join_all().await {
+                assert!(done.is_ok() || expected > 1);
+            }
+            let live = gateway.identity.live_token_count(&id).await.unwrap();
+            assert_eq!(i64::try_from(live).unwrap(), expected);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_agree_on_the_first_admin_and_hear_of_a_revocation() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sql, shared) = (servers::postgres().database(), servers::redis().url());
+    let [one, other] = [0, 1].map(|_| open(&folder, &sql, &shared));
+    assert_eq!(one.keys.kid(), other.keys.kid());
+    let made = tokio::join!(one.prepare(), other.prepare());
+    let admins: Vec<_> = [made.0, made.1].into_iter().flatten().collect();
+    assert_eq!(admins.len(), 1);
+
+    for gateway in [&one, &other] {
+        let gateway = Arc::clone(gateway);
+        tokio::spawn(async move { gateway.run().await });
+    }
+    while one.metrics.coherent.get() + other.metrics.coherent.get() < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let id = workspace(&one).await;
+    let token = one.identity.issue_workspace_token(&id).await.unwrap();
+    for gateway in [&one, &other] {
+        assert!(ask(gateway, &token.token).await.is_ok());
+    }
+    let revoked = one.identity.revoke_workspace_token(&id, &token.token_id);
+    assert!(revoked.await.unwrap());
+    assert!(ask(&one, &token.token).await.is_err());
+    let refused = async {
+        while ask(&other, &token.token).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(IN_FORCE, refused).await.unwrap();
+}

@@ -1,0 +1,449 @@
+//! Every credential kind × every route × (none, wrong, malformed, twice, another's, revoked, expired,
+//! right). One table says who may; everything else is refused, in JSON, and changes nothing.
+
+use std::collections::BTreeSet;
+
+use a2a_gateway::control::ROUTES;
+use serde_json::{Value, json};
+
+use self::Who::*;
+use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, assert_refusal, card};
+use crate::on_both_pairs;
+
+/// Whom a credential proves, seen from the workspace `target` of the org `acme`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Own,
+    Sibling,
+    Stranger,
+    CanvasOrg,
+    CanvasOtherOrg,
+    CanvasListed,
+    CanvasUnlisted,
+    CanvasAll,
+    Org,
+    OtherOrg,
+    Operator,
+    Enrolment,
+    Nobody,
+}
+
+const EVERYBODY: [Who; 13] = [
+    Own,
+    Sibling,
+    Stranger,
+    CanvasOrg,
+    CanvasOtherOrg,
+    CanvasListed,
+    CanvasUnlisted,
+    CanvasAll,
+    Org,
+    OtherOrg,
+    Operator,
+    Enrolment,
+    Nobody,
+];
+
+const WHO_REACHES: &[Who] = &[
+    Own,
+    Sibling,
+    CanvasOrg,
+    CanvasListed,
+    CanvasAll,
+    Org,
+    Operator,
+];
+const ITSELF: &[Who] = &[Own, Operator];
+
+const A2A: (&str, &str) = ("POST", "/workspaces/{id}/a2a");
+
+/// Route, status of success, who may.
+const TABLE: &[(&str, &str, u16, &[Who])] = &[
+    (A2A.0, A2A.1, 200, WHO_REACHES),
+    ("POST", "/workspaces", 201, &[Org, Operator]),
+    ("GET", "/workspaces/{id}", 200, WHO_REACHES),
+    (
+        "POST",
+        "/registry/register",
+        200,
+        &[Own, Org, Operator, Enrolment],
+    ),
+    ("POST", "/registry/heartbeat", 200, ITSELF),
+    ("GET", "/registry/discover/{id}", 200, WHO_REACHES),
+    ("GET", "/workspaces/{id}/tokens", 200, ITSELF),
+    ("POST", "/workspaces/{id}/tokens", 201, ITSELF),
+    ("DELETE", "/workspaces/{id}/tokens/{token_id}", 200, ITSELF),
+    ("GET", "/orgs/{org}/tokens", 200, &[Operator]),
+    ("POST", "/orgs/{org}/tokens", 201, &[Operator]),
+    ("DELETE", "/orgs/{org}/tokens/{token_id}", 200, &[Operator]),
+    ("POST", "/canvas/tokens", 201, &[Org, Operator]),
+];
+
+#[test]
+fn the_table_has_every_route_once() {
+    let table: BTreeSet<_> = TABLE.iter().map(|row| (row.0, row.1)).collect();
+    let mut routes: BTreeSet<_> = ROUTES.iter().copied().collect();
+    routes.insert(A2A);
+    assert_eq!(table.len(), TABLE.len(), "a route stands twice");
+    assert_eq!(table, routes);
+}
+
+struct Case {
+    gateway: Gateway,
+    agent: Agent,
+    /// In the order of [`EVERYBODY`], without the last.
+    tokens: Vec<String>,
+    revoked: Vec<(Who, String)>,
+    expired: Vec<(Who, String)>,
+    /// Tokens to delete, which outlive every refused deletion.
+    doomed: [String; 2],
+    /// The workspace of the unused enrolment token.
+    enrolling: String,
+}
+
+impl Case {
+    async fn new(pair: Pair) -> Self {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+        let mut case = Self {
+            gateway,
+            agent,
+            tokens: vec![String::new(); EVERYBODY.len()],
+            revoked: Vec::new(),
+            expired: Vec::new(),
+            doomed: Default::default(),
+            enrolling: String::new(),
+        };
+        for (who, id, org) in [
+            (Own, "target", "acme"),
+            (Sibling, "sibling", "acme"),
+            (Stranger, "stranger", "other"),
+        ] {
+            let enrolment = case.create(id, org).await;
+            let url = case.agent.url();
+            let token = case.gateway.register(id, &enrolment, &url, card(id)).await;
+            case.set(who, token);
+        }
+        let user = |more: Value| {
+            let mut body = json!({"user": "ada"});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            body
+        };
+        for (who, scope) in [
+            (CanvasOrg, json!({"org": "acme"})),
+            (CanvasOtherOrg, json!({"org": "other"})),
+            (CanvasListed, json!({"workspaces": ["target"]})),
+            (CanvasUnlisted, json!({"workspaces": ["sibling"]})),
+            (CanvasAll, json!({})),
+        ] {
+            let token = case.made("/canvas/tokens", user(scope.clone())).await;
+            case.set(who, token["token"].as_str().unwrap().into());
+            let mut brief = user(scope);
+            brief["ttl_seconds"] = 1.into();
+            let brief = case.made("/canvas/tokens", brief).await;
+            case.expired
+                .push((who, brief["token"].as_str().unwrap().into()));
+        }
+        for (who, path) in [
+            (Own, "/workspaces/target/tokens"),
+            (Org, "/orgs/acme/tokens"),
+            (OtherOrg, "/orgs/other/tokens"),
+        ] {
+            let revoked = case.made(path, json!({})).await;
+            let token = revoked["token"].as_str().unwrap().to_owned();
+            let path = format!("{path}/{}", revoked["id"].as_str().unwrap());
+            let request = Request::new("DELETE", path);
+            assert_eq!(case.gateway.as_operator(request).await.status, 200);
+            case.revoked.push((who, token));
+        }
+        for (who, org) in [(Org, "acme"), (OtherOrg, "other")] {
+            let token = case.made(&format!("/orgs/{org}/tokens"), json!({})).await;
+            case.set(who, token["token"].as_str().unwrap().into());
+        }
+        case.set(Operator, ADMIN.into());
+        let used = case.create("enrolled", "acme").await;
+        let url = case.agent.url();
+        let card = card("enrolled");
+        case.gateway.register("enrolled", &used, &url, card).await;
+        case.expired.push((Enrolment, used));
+        case.renew_doomed().await;
+        case.renew_enrolment().await;
+        case
+    }
+
+    fn set(&mut self, who: Who, token: String) {
+        self.tokens[who as usize] = token;
+    }
+
+    fn token(&self, who: Who) -> &str {
+        &self.tokens[who as usize]
+    }
+
+    async fn create(&self, id: &str, org: &str) -> String {
+        let workspace = json!({"id": id, "name": id, "org": org});
+        self.gateway.create(workspace).await
+    }
+
+    async fn made(&self, path: &str, body: Value) -> Value {
+        let request = Request::post(path, body.to_string());
+        let answer = self.gateway.as_operator(request).await;
+        assert_eq!(answer.status, 201, "{path}: {}", answer.text());
+        answer.json()
+    }
+
+    async fn renew_doomed(&mut self) {
+        for (n, path) in ["/workspaces/target/tokens", "/orgs/acme/tokens"]
+            .iter()
+            .enumerate()
+        {
+            let token = self.made(path, json!({})).await;
+            self.doomed[n] = token["id"].as_str().unwrap().into();
+        }
+    }
+
+    async fn renew_enrolment(&mut self) {
+        static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.enrolling = format!("enrolling-{number}");
+        let token = self.create(&self.enrolling, "acme").await;
+        self.set(Enrolment, token);
+    }
+
+    /// A request that would succeed with the right credential.
+    fn request(&self, method: &str, pattern: &str, who: Who) -> Request {
+        let id = if who == Enrolment {
+            &self.enrolling
+        } else {
+            "target"
+        };
+        let token_id = &self.doomed[usize::from(pattern.starts_with("/orgs"))];
+        let path = pattern
+            .replace("{id}", "target")
+            .replace("{org}", "acme")
+            .replace("{token_id}", token_id);
+        let body = match (method, pattern) {
+            A2A => CALL.to_owned(),
+            ("POST", "/workspaces") => json!({"name": "made", "org": "acme"}).to_string(),
+            ("POST", "/registry/register") => {
+                json!({"id": id, "url": self.agent.url(), "agent_card": card(id)}).to_string()
+            }
+            ("POST", "/registry/heartbeat") => json!({"workspace_id": id}).to_string(),
+            ("POST", "/canvas/tokens") => json!({"user": "ada", "org": "acme"}).to_string(),
+            ("POST", _) => "{}".to_owned(),
+            _ => return Request::new(method, path),
+        };
+        Request::post(path, body)
+    }
+
+    async fn refused(&self, row: Row, who: Who, fields: &[String], status: u16, reason: &str) {
+        let mut request = self
+            .request(row.0, row.1, who)
+            .field("X-Request-Id", "seen");
+        for field in fields {
+            request = request.field("Authorization", field);
+        }
+        let shown: Vec<_> = fields.iter().map(|f| &f[..f.len().min(20)]).collect();
+        let what = format!("{} {} as {who:?} with {shown:?}", row.0, row.1);
+        let answer = self.gateway.call(&request).await;
+        assert_eq!(answer.status, status, "{what}: {}", answer.text());
+        assert_refusal(&answer, &request.path, "seen", reason, &what);
+        self.keeps_secrets(&answer, &what);
+    }
+
+    fn keeps_secrets(&self, answer: &Answer, what: &str) {
+        let text = answer.text();
+        for token in self.tokens.iter().filter(|token| !token.is_empty()) {
+            assert!(!text.contains(token), "{what} repeats a credential");
+        }
+    }
+
+    /// What a refused request could have changed.
+    async fn state(&self) -> Value {
+        let mut state = Vec::new();
+        for path in ["/workspaces/target/tokens", "/orgs/acme/tokens"] {
+            let answer = self.gateway.as_operator(Request::get(path)).await;
+            let tokens = answer.json()["tokens"].as_array().unwrap().clone();
+            state.extend(tokens.iter().map(|token| token["id"].clone()));
+        }
+        for id in ["target", "sibling", "stranger", "enrolled", &self.enrolling] {
+            let path = format!("/workspaces/{id}");
+            state.push(self.gateway.as_operator(Request::get(path)).await.json());
+        }
+        state.into()
+    }
+}
+
+type Row = (&'static str, &'static str, u16, &'static [Who]);
+
+fn bearer(token: &str) -> Vec<String> {
+    vec![format!("Bearer {token}")]
+}
+
+/// The same form, and never made.
+fn forged(token: &str) -> String {
+    let at = token.len() - 20;
+    let other = if &token[at..=at] == "A" { "B" } else { "A" };
+    format!("{}{other}{}", &token[..at], &token[at + 1..])
+}
+
+/// Credentials that prove nothing, made of one that does.
+fn broken(token: &str) -> Vec<Vec<String>> {
+    let mut all = vec![
+        bearer(&forged(token)),
+        bearer(&token[..token.len() - 1]),
+        bearer(&format!("{token}A")),
+        bearer(&format!("{token} {token}")),
+        bearer(&format!("{token},")),
+        bearer(&format!("\"{token}\"")),
+        bearer(""),
+        vec!["Bearer".into()],
+        vec![String::new()],
+        vec![token.into()],
+        vec![format!("Basic {token}")],
+        vec![format!("Token {token}")],
+        vec![format!("Bearer:{token}")],
+        vec![format!("Bearer {token}"), format!("Bearer {token}")],
+        vec![format!("Bearer {token}"), "Basic YTpi".into()],
+    ];
+    if let [head, claims, signature] = token.split('.').collect::<Vec<_>>()[..] {
+        // {"alg":"none","typ":"a2a-canvas+jwt"}, unsigned; and claims of another's choice.
+        let none = "eyJhbGciOiJub25lIiwidHlwIjoiYTJhLWNhbnZhcytqd3QifQ";
+        all.push(bearer(&format!("{none}.{claims}.")));
+        all.push(bearer(&format!("{none}.{claims}.{signature}")));
+        all.push(bearer(&format!("{head}.{}.{signature}", forged(claims))));
+        all.push(bearer(&format!("{head}.{claims}.")));
+        all.push(bearer(&format!("{head}..{signature}")));
+    } else {
+        // A kind does not pass for another, nor for a platform's bare token.
+        let random = &token[token.len() - 43..];
+        let others = ["a2aw_", "a2ao_", "a2aa_", "a2ae_", "a2ax_", ""];
+        let others = others.iter().map(|label| format!("{label}{random}"));
+        all.extend(others.filter(|other| other != token).map(|o| bearer(&o)));
+    }
+    all
+}
+
+on_both_pairs! {
+    async fn whoever_may_not_is_refused_and_changes_nothing(pair: Pair) {
+        let case = Case::new(pair).await;
+        // Five seconds of difference between clocks are forgiven.
+        let last = bearer(&case.expired[4].1);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        loop {
+            let request = Request::get("/workspaces/target").field("Authorization", &last[0]);
+            if case.gateway.call(&request).await.status == 401 {
+                break;
+            }
+            assert!(std::time::Instant::now() < until, "a canvas token never expires");
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        let before = case.state().await;
+        for row in TABLE {
+            case.refused(*row, Nobody, &[], 401, "unauthenticated").await;
+            let spent = case.revoked.iter().chain(&case.expired);
+            for (who, token) in spent {
+                case.refused(*row, *who, &bearer(token), 401, "unauthenticated").await;
+            }
+            for who in &EVERYBODY[..12] {
+                let token = case.token(*who);
+                for fields in broken(token) {
+                    case.refused(*row, *who, &fields, 401, "unauthenticated").await;
+                }
+                if row.3.contains(who) {
+                    continue;
+                }
+                let (status, reason) = match who {
+                    Enrolment => (401, "unauthenticated"),
+                    _ => (403, "not_permitted"),
+                };
+                case.refused(*row, *who, &bearer(token), status, reason).await;
+            }
+        }
+        assert_eq!(case.state().await, before, "a refused request changed something");
+        assert_eq!(case.agent.count(), 0, "a refused request reached the agent");
+        let log = case.gateway.log();
+        let spent = case.revoked.iter().chain(&case.expired).map(|(_, token)| token);
+        for token in case.tokens.iter().chain(spent).filter(|t| !t.is_empty()) {
+            assert!(!log.contains(token.as_str()), "a credential is in the log");
+        }
+        case.gateway.assert_idle().await;
+    }
+
+    async fn whoever_may_succeeds_with_the_scheme_in_any_case(pair: Pair) {
+        let mut case = Case::new(pair).await;
+        let mut calls = 0;
+        for row in TABLE {
+            for who in row.3 {
+                for scheme in ["Bearer", "bearer", "BEARER "] {
+                    let request = case.request(row.0, row.1, *who);
+                    let credential = format!("{scheme} {}", case.token(*who));
+                    let request = request.field("Authorization", credential);
+                    let answer = case.gateway.call(&request).await;
+                    let what = format!("{} {} as {who:?}: {}", row.0, row.1, answer.text());
+                    assert_eq!(answer.status, row.2, "{what}");
+                    assert!(answer.field("x-request-id").is_some(), "{what}");
+                    assert_eq!(answer.field("content-type"), Some("application/json"), "{what}");
+                    calls += usize::from((row.0, row.1) == A2A);
+                    assert_eq!(case.agent.count(), calls, "{what}");
+                    if row.0 == "DELETE" {
+                        case.renew_doomed().await;
+                    }
+                    if *who == Enrolment {
+                        case.renew_enrolment().await;
+                    }
+                }
+            }
+        }
+        assert_eq!(calls, 3 * WHO_REACHES.len());
+    }
+
+    async fn a_claim_other_than_the_proof_is_a_mismatch_on_every_route(pair: Pair) {
+        let case = Case::new(pair).await;
+        for row in TABLE {
+            for who in &EVERYBODY[..12] {
+                if *who == Enrolment && row.1 != "/registry/register" {
+                    continue;
+                }
+                let own = match who {
+                    Own => "target",
+                    Sibling => "sibling",
+                    Stranger => "stranger",
+                    Enrolment => &case.enrolling,
+                    _ => "",
+                };
+                let mut claims: Vec<Vec<&str>> = vec![vec!["nobody"], vec!["system:x"], vec!["TARGET"]];
+                if own.is_empty() {
+                    claims.push(vec!["target"]);
+                } else {
+                    claims.extend([vec![own, "nobody"], vec!["nobody", own]]);
+                }
+                for claim in claims {
+                    let mut request = case.request(row.0, row.1, *who).bearer(case.token(*who));
+                    request = request.field("X-Request-Id", "seen");
+                    for id in &claim {
+                        request = request.field("X-Workspace-ID", *id);
+                    }
+                    let answer = case.gateway.call(&request).await;
+                    let what = format!("{} {} as {who:?} claiming {claim:?}", row.0, row.1);
+                    assert_eq!(answer.status, 403, "{what}: {}", answer.text());
+                    assert_refusal(&answer, &request.path, "seen", "caller_mismatch", &what);
+                }
+                // Deleting is shown elsewhere; here it would need a new token each time.
+                if !own.is_empty() && row.3.contains(who) && row.0 != "DELETE" {
+                    let request = case.request(row.0, row.1, *who).bearer(case.token(*who));
+                    let request = request.field("X-Workspace-ID", own);
+                    let answer = case.gateway.call(&request).await;
+                    assert_eq!(answer.status, row.2, "{} {}: {}", row.0, row.1, answer.text());
+                }
+            }
+        }
+        // Own and its sibling, with the claim that is true.
+        assert_eq!(case.agent.count(), 2);
+        let seen = case.agent.requests();
+        let callers: Vec<_> = seen.iter().map(|r| r.field("x-workspace-id")).collect();
+        assert_eq!(callers, [Some("target"), Some("sibling")]);
+        assert!(seen.iter().all(|r| r.fields("authorization").is_empty()));
+    }
+}

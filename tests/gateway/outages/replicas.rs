@@ -1,0 +1,108 @@
+//! Two gateways on one pair of stores: what one is told, the other obeys within a second, whatever
+//! becomes of the link between them.
+
+use std::time::{Duration, Instant};
+
+use super::{issue, revoke, sit};
+use crate::harness::relay::Relay;
+use crate::harness::servers::{self, Redis};
+use crate::harness::{Builder, CALL, Gateway, Pair, Request, Seat};
+
+/// A revoked token is refused by every replica within this (contract §2).
+const OBEYED: Duration = Duration::from_secs(1);
+
+struct Replicas {
+    /// Where changes are made.
+    one: Gateway,
+    /// Where they must be obeyed, and its link.
+    other: Gateway,
+    other_link: Relay,
+    caller: Seat,
+    target: Seat,
+    _redis: Redis,
+}
+
+impl Replicas {
+    async fn new() -> Self {
+        let redis = Redis::start();
+        let (other_link, shared) = redis.relayed();
+        let sql = servers::postgres().database();
+        let one = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+        let one = one.start().await;
+        let other = Builder::new(Pair::Embedded).stores(&sql, &shared);
+        let other = other.set("stores.timeout", "1s").start().await;
+        let caller = sit(&one, "caller", "").await;
+        let target = sit(&one, "target", "").await;
+        Self {
+            one,
+            other,
+            other_link,
+            caller,
+            target,
+            _redis: redis,
+        }
+    }
+
+    /// A token that both know; what `happens` to the link; then it is revoked on one.
+    async fn obeyed_after(&self, happens: impl FnOnce(&Relay)) {
+        let (token_id, token) = issue(&self.one, &self.caller).await;
+        let request = Request::post(self.target.path(), CALL).bearer(&token);
+        for gateway in [&self.one, &self.other] {
+            for _ in 0..3 {
+                let answer = gateway.call(&request).await;
+                assert_eq!(answer.status, 200, "{}", answer.text());
+            }
+        }
+        happens(&self.other_link);
+        let answer = revoke(&self.one, &self.caller, &token_id).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let revoked = Instant::now();
+        assert_eq!(self.one.call(&request).await.status, 401);
+        loop {
+            let began = Instant::now();
+            let answer = self.other.call(&request).await;
+            if answer.status == 401 {
+                break;
+            }
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let late = began - revoked;
+            assert!(late < OBEYED, "still obeyed {late:?} after it was revoked");
+        }
+        // For good.
+        for _ in 0..20 {
+            assert_eq!(self.other.call(&request).await.status, 401);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn linked_again(&self) {
+        self.other_link.resume();
+        let deadline = Instant::now() + Duration::from_secs(15);
+        while self.other.metric("a2a_gateway_coherent", &[]).await != 1.0 {
+            assert!(Instant::now() < deadline, "the link stays down");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.other.await_ready().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_revoked_on_one_replica_is_refused_by_the_other_within_a_second() {
+    let replicas = Replicas::new().await;
+    for _ in 0..3 {
+        replicas.obeyed_after(|_| {}).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_is_obeyed_within_a_second_when_the_link_was_cut_or_swallows_everything() {
+    let replicas = Replicas::new().await;
+    replicas.obeyed_after(Relay::cut).await;
+    replicas.linked_again().await;
+    replicas.obeyed_after(Relay::black_hole).await;
+    replicas.linked_again().await;
+    // Open connections are dead, and nobody says so; new ones are not.
+    replicas.obeyed_after(Relay::strand).await;
+    replicas.linked_again().await;
+    replicas.obeyed_after(|_| {}).await;
+}

@@ -1,0 +1,140 @@
+//! Paths and methods that no route has, and HEAD: refused like everything else, before a credential
+//! is asked for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use a2a_gateway::control::ROUTES;
+use serde_json::Value;
+
+use crate::harness::{Agent, CALL, Connection, Gateway, Pair, Request, assert_refusal};
+
+const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+
+#[tokio::test]
+async fn a_method_that_a_route_lacks_is_405_and_allow_names_the_others() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let mut taken: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (method, path) in ROUTES {
+        let methods = taken.entry(path).or_default();
+        methods.insert(method);
+        if *method == "GET" {
+            methods.insert("HEAD");
+        }
+    }
+    taken.insert("/workspaces/{id}/a2a", ["POST"].into());
+    taken.insert("/workspaces/{id}/a2a/", ["POST"].into());
+    for (pattern, methods) in taken {
+        let path = pattern.replace("{id}", "x").replace("{org}", "x");
+        let path = path.replace("{token_id}", "x");
+        for method in METHODS.iter().filter(|m| !methods.contains(*m)) {
+            let request = Request::new(method, &path).field("X-Request-Id", "seen");
+            let mut connection = Connection::open(gateway.public).await;
+            connection.send(&request.wire("127.0.0.1")).await;
+            let head = connection.read_head().await.unwrap();
+            let what = format!("{method} {path}");
+            let allow = head
+                .field("allow")
+                .unwrap_or_else(|| panic!("{what}: {head:?}"));
+            let allow: BTreeSet<_> = allow.split(',').map(str::trim).collect();
+            let allow: BTreeSet<_> = allow.into_iter().filter(|m| *m != "OPTIONS").collect();
+            assert_eq!(allow, methods, "{what}");
+            if *method == "HEAD" {
+                assert_eq!(head.status, 405, "{what}");
+            } else {
+                let answer = connection.read_body(head).await;
+                assert_refusal(&answer, &path, "seen", "method_not_allowed", &what);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_path_that_no_route_has_is_not_found_in_json() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    for path in [
+        "/",
+        "/workspace",
+        "/workspaces/",
+        "/workspaces/x/",
+        "/workspaces/x/a2ax",
+        "/workspaces/x/unknown",
+        "/workspaces/x/a2a/unknown",
+        "/registry",
+        "/registry/register/",
+        "/metrics",
+        "/readyz",
+        "/../etc/passwd",
+        "/index.html",
+    ] {
+        for request in [Request::get(path), Request::post(path, "{}")] {
+            let answer = gateway.call(&request.field("X-Request-Id", "seen")).await;
+            assert_refusal(&answer, path, "seen", "not_found", path);
+        }
+    }
+}
+
+#[tokio::test]
+async fn head_is_get_without_a_body_and_keeps_the_connection_in_step() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let seat = gateway.seat("dev", "", Agent::json("{}").await).await;
+    let mut connection = Connection::open(gateway.public).await;
+    for (token, status) in [(seat.token.as_str(), 200), ("a2aw_wrong", 401)] {
+        for (_, path) in ROUTES.iter().filter(|(method, _)| *method == "GET") {
+            let path = path.replace("{id}", "dev").replace("{org}", "acme");
+            let status = if path.starts_with("/orgs") && status == 200 {
+                403
+            } else {
+                status
+            };
+            let head = Request::new("HEAD", &path).bearer(token);
+            let head = head.field("Content-Length", "0").wire("127.0.0.1");
+            connection.send(&head).await;
+            let answer = connection.read_head().await.unwrap();
+            assert_eq!(answer.status, status, "HEAD {path}");
+            // Were there a body, it would be taken for the head of the next answer.
+            let next = connection.call(&Request::get(&path).bearer(token)).await;
+            assert_eq!(next.status, status, "GET {path} after HEAD");
+            assert!(next.whole && next.json().is_object());
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_answer_has_the_requests_id_or_a_new_one() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let seat = gateway.seat("dev", "", Agent::json("{}").await).await;
+    let longest = "x".repeat(128);
+    for path in [
+        "/workspaces/dev",
+        "/workspaces/dev/a2a",
+        "/workspaces/dev/a2a/x",
+        "/nowhere",
+    ] {
+        for token in [seat.token.as_str(), "wrong"] {
+            let request = || Request::post(path, CALL).bearer(token);
+            for kept in ["a", "abc-1", "~!\"{}", longest.as_str()] {
+                let answer = gateway.call(&request().field("X-Request-Id", kept)).await;
+                assert_eq!(answer.field("x-request-id"), Some(kept), "{path}");
+            }
+            let mut seen = BTreeSet::new();
+            for replaced in ["", "a b", "\u{e4}", &"x".repeat(129)] {
+                let answer = gateway
+                    .call(&request().field("X-Request-Id", replaced))
+                    .await;
+                let made = answer.field("x-request-id").unwrap().to_owned();
+                // A UUID of version 7.
+                assert_eq!((made.len(), &made[14..15]), (36, "7"), "{path}: {made}");
+                if answer.status >= 400 {
+                    let json: Value = answer.json();
+                    let told = json["request_id"].as_str().map(str::to_owned);
+                    assert_eq!(
+                        told.or(answer.fact("requestId")),
+                        Some(made.clone()),
+                        "{path}"
+                    );
+                }
+                assert!(seen.insert(made), "{path}");
+            }
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Steady state and its limits: no store is asked, many first requests ask once, and whoever asks for
+//! more than there is hears when to come back.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::harness::{
+    Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat, Step, card, ok_json,
+};
+use crate::on_both_pairs;
+
+/// What goes on beside requests: looking for lapses, writing down heartbeats and uses of tokens, and
+/// what `/readyz` asks.
+const BACKGROUND: [&str; 4] = [
+    "operation=\"workspace_overdue\"",
+    "operation=\"workspace_set_last_seen\"",
+    "operation=\"note_use\"",
+    "operation=\"ping\"",
+];
+
+/// A 200 with a result.
+fn result() -> Vec<u8> {
+    ok_json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#)
+}
+
+/// How often each store was asked for each thing, background aside.
+async fn asked(gateway: &Gateway) -> BTreeMap<String, u64> {
+    let text = gateway.admin_get("/metrics").await.unwrap().text();
+    text.lines()
+        .filter_map(|line| line.strip_prefix("a2a_gateway_store_seconds_count"))
+        .filter(|line| !BACKGROUND.iter().any(|label| line.contains(label)))
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(labels, count)| (labels.to_owned(), count.parse().unwrap()))
+        .collect()
+}
+
+fn sum(asked: &BTreeMap<String, u64>) -> u64 {
+    asked.values().sum()
+}
+
+fn request(caller: &Seat, target: &Seat) -> Request {
+    Request::post(target.path(), CALL).bearer(&caller.token)
+}
+
+on_both_pairs! {
+    async fn five_hundred_requests_in_steady_state_ask_no_store(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
+        let (caller, target) = gateway.pair(agent).await;
+        let request = request(&caller, &target);
+        let mut connection = Connection::open(gateway.public).await;
+        for _ in 0..5 {
+            assert_eq!(connection.call(&request).await.status, 200);
+        }
+        let before = asked(&gateway).await;
+        for _ in 0..500 {
+            assert_eq!(connection.call(&request).await.status, 200);
+        }
+        assert_eq!(asked(&gateway).await, before);
+        assert_eq!(target.agent.count(), 505);
+        for cache in ["credentials", "lineages", "directory"] {
+            let labels = [format!("cache=\"{cache}\""), "result=\"hit\"".to_owned()];
+            let labels = labels.each_ref().map(String::as_str);
+            let hits = gateway.metric("a2a_gateway_cache_lookups_total", &labels).await;
+            assert!(hits >= 500.0, "{cache}: {hits}");
+        }
+    }
+
+    async fn a_hundred_first_requests_at_once_ask_as_often_as_one(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
+        let (caller, target) = gateway.pair(agent).await;
+        let request = request(&caller, &target);
+        let before = asked(&gateway).await;
+        let mut crowd = tokio::task::JoinSet::new();
+        for _ in 0..100 {
+            let (at, request) = (gateway.public, request.clone());
+            crowd.spawn(async move { Connection::open(at).await.call(&request).await.status });
+        }
+        while let Some(status) = crowd.join_next().await {
+            assert_eq!(status.unwrap(), 200);
+        }
+        let after = asked(&gateway).await;
+        // The token, two lines, the row, the addresses, the lease.
+        let often = sum(&after) - sum(&before);
+        assert!((1..=6).contains(&often), "{often}: {before:?} {after:?}");
+        assert_eq!(target.agent.count(), 100);
+    }
+}
+
+/// An agent that answers after `span`.
+async fn slow(span: Duration) -> Agent {
+    Agent::scripted(move |_| vec![Step::Wait(span), Step::Write(result())]).await
+}
+
+/// A target that takes `max` calls at a time, and who calls it.
+async fn bounded(gateway: &Gateway, max: u32, agent: Agent) -> (Seat, Seat) {
+    let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
+    let workspace = json!({"id": "target", "name": "target", "max_concurrent": max});
+    let enrolment = gateway.create(workspace).await;
+    let (id, url) = ("target".to_owned(), agent.url());
+    let token = gateway.register(&id, &enrolment, &url, card(&id)).await;
+    (caller, Seat { id, token, agent })
+}
+
+/// A connection on which the call was sent and has reached the agent.
+async fn in_progress(gateway: &Gateway, caller: &Seat, target: &Seat) -> Connection {
+    let before = target.agent.count();
+    let mut connection = Connection::open(gateway.public).await;
+    let wire = request(caller, target).wire(&gateway.public.to_string());
+    connection.send(&wire).await;
+    until("the call reaches the agent", || {
+        target.agent.count() > before
+    })
+    .await;
+    connection
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn assert_refused(answer: &Answer, status: u16, reason: &str, retry_after: &str) {
+    assert_eq!(answer.status, status, "{}", answer.text());
+    assert_eq!(answer.reason(), reason);
+    assert_eq!(answer.field("retry-after"), Some(retry_after));
+    assert!(answer.field("x-request-id").is_some(), "{answer:?}");
+    assert_eq!(answer.field("content-type"), Some("application/json"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_takes_as_many_calls_as_it_said_and_each_that_ends_makes_room() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let agent = slow(Duration::from_millis(800)).await;
+    let (caller, target) = bounded(&gateway, 2, agent).await;
+    let mut first = in_progress(&gateway, &caller, &target).await;
+    let second = in_progress(&gateway, &caller, &target).await;
+    let request = request(&caller, &target);
+    let refused = gateway.call(&request).await;
+    assert_refused(&refused, 503, "agent_busy", "1");
+    assert_eq!(refused.json()["retry_after"], 1);
+    assert_eq!(refused.json()["id"], "c-1");
+    assert_eq!(refused.fact("limit").as_deref(), Some("2"));
+    assert_eq!(
+        target.agent.count(),
+        2,
+        "what was refused did not reach the agent"
+    );
+    assert_eq!(gateway.metric("a2a_gateway_target_permits", &[]).await, 2.0);
+    // One is answered, the other left by its caller: both places are free.
+    assert_eq!(first.answer().await.status, 200);
+    drop(second);
+    gateway.assert_idle().await;
+    let again = [
+        in_progress(&gateway, &caller, &target).await,
+        in_progress(&gateway, &caller, &target).await,
+    ];
+    for mut connection in again {
+        assert_eq!(connection.answer().await.status, 200);
+    }
+    gateway.assert_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_leaves_makes_room_at_once() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    // Hangs at first, then answers.
+    let calls = AtomicUsize::new(0);
+    let agent = Agent::scripted(move |_| match calls.fetch_add(1, Ordering::SeqCst) {
+        0 => vec![Step::Hang],
+        _ => vec![Step::Write(result())],
+    });
+    let (caller, target) = bounded(&gateway, 1, agent.await).await;
+    let connection = in_progress(&gateway, &caller, &target).await;
+    let request = request(&caller, &target);
+    assert_refused(&gateway.call(&request).await, 503, "agent_busy", "1");
+    drop(connection);
+    gateway.assert_idle().await;
+    assert_eq!(gateway.call(&request).await.status, 200);
+    until("the call is cancelled at the agent", || {
+        !target.agent.closed_by_gateway().is_empty()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_exchanges_than_the_gateway_takes_are_refused_on_every_route() {
+    let builder = Builder::new(Pair::Embedded).set("server.max_exchanges", "2");
+    let gateway = builder.start().await;
+    let (caller, target) = gateway.pair(slow(Duration::from_millis(800)).await).await;
+    let running = [
+        in_progress(&gateway, &caller, &target).await,
+        in_progress(&gateway, &caller, &target).await,
+    ];
+    let request = request(&caller, &target);
+    assert_refused(&gateway.call(&request).await, 503, "overloaded", "1");
+    let control = Request::get("/workspaces/target");
+    let refused = gateway.as_operator(control.clone()).await;
+    assert_refused(&refused, 503, "overloaded", "1");
+    for mut connection in running {
+        assert_eq!(connection.answer().await.status, 200);
+    }
+    gateway.assert_idle().await;
+    assert_eq!(gateway.call(&request).await.status, 200);
+    assert_eq!(gateway.as_operator(control).await.status, 200);
+    assert_eq!(target.agent.count(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_connections_than_the_gateway_takes_are_refused_in_words() {
+    let builder = Builder::new(Pair::Embedded).set("server.max_connections", "3");
+    let gateway = builder.start().await;
+    let (caller, target) = gateway.pair(slow(Duration::ZERO).await).await;
+    let request = request(&caller, &target);
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let mut connection = Connection::open(gateway.public).await;
+        assert_eq!(connection.call(&request).await.status, 200);
+        open.push(connection);
+    }
+    for _ in 0..20 {
+        let mut refused = Connection::open(gateway.public).await;
+        let answer = refused.call(&request).await;
+        assert_refused(&answer, 503, "overloaded", "1");
+        assert!(refused.closed_within(Duration::from_secs(2)).await);
+    }
+    for connection in &mut open {
+        assert_eq!(
+            connection.call(&request).await.status,
+            200,
+            "who was there stays"
+        );
+    }
+    drop(open.pop());
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while gateway.call(&request).await.status != 200 {
+        assert!(Instant::now() < deadline, "the place is not free again");
+    }
+}
+
+fn assert_limited(answer: &Answer, limit: &str) {
+    assert_eq!(answer.status, 429, "{}", answer.text());
+    assert_eq!(answer.reason(), "rate_limited");
+    let wait: u64 = answer.field("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&wait), "{wait}");
+    assert_eq!(answer.field("ratelimit-limit"), Some(limit), "{answer:?}");
+    assert_eq!(answer.field("ratelimit-remaining"), Some("0"));
+    assert_eq!(answer.field("ratelimit-reset"), answer.field("retry-after"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_credential_that_asks_too_often_hears_when_to_come_back() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("rate.caller_per_second", "1")
+        .set("rate.caller_burst", "3");
+    let gateway = builder.start().await;
+    let (caller, target) = {
+        // The operator has the same allowance, and uses it up here: what the harness does at once.
+        let caller = paced_seat(&gateway, "caller").await;
+        (caller, paced_seat(&gateway, "target").await)
+    };
+    let request = request(&caller, &target);
+    let mut answered = 0;
+    let limited = loop {
+        let answer = gateway.call(&request).await;
+        if answer.status != 200 {
+            break answer;
+        }
+        answered += 1;
+        assert!(answered < 50, "no limit");
+    };
+    assert!(answered >= 3, "the burst is 3, not {answered}");
+    assert_limited(&limited, "3");
+    assert_eq!(
+        limited.json()["retry_after"].to_string(),
+        limited.field("retry-after").unwrap()
+    );
+    assert_eq!(
+        target.agent.count(),
+        answered,
+        "what was refused did not reach the agent"
+    );
+    // The same allowance on the control plane, and another one for others.
+    let own = Request::get("/workspaces/caller").bearer(&caller.token);
+    assert_limited(&gateway.call(&own).await, "3");
+    let other = Request::post(caller.path(), CALL).bearer(&target.token);
+    assert_eq!(gateway.call(&other).await.status, 200);
+    let wait = limited.field("retry-after").unwrap().parse().unwrap();
+    tokio::time::sleep(Duration::from_secs(wait)).await;
+    assert_eq!(gateway.call(&request).await.status, 200, "as it was told");
+}
+
+/// A seat made by an operator who waits when told to.
+async fn paced_seat(gateway: &Gateway, id: &str) -> Seat {
+    let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
+    let body = json!({"id": id, "name": id}).to_string();
+    let create = Request::post("/workspaces", body);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let created = loop {
+        let answer = gateway.as_operator(create.clone()).await;
+        if answer.status == 201 {
+            break answer.json();
+        }
+        assert!(Instant::now() < deadline, "{}", answer.text());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    let enrolment = created["enrolment_token"].as_str().unwrap();
+    let token = gateway
+        .register(id, enrolment, &agent.url(), card(id))
+        .await;
+    let id = id.to_owned();
+    Seat { id, token, agent }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_is_refused_too_often_is_not_heard_for_a_moment() {
+    let builder = Builder::new(Pair::Embedded).set("rate.failures_per_second", "2");
+    let gateway = builder.start().await;
+    let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
+    let (caller, target) = gateway.pair(agent).await;
+    let guess = Request::post(target.path(), CALL).bearer("a2aw_wrong");
+    let mut refused = 0;
+    let limited = loop {
+        let answer = gateway.call(&guess).await;
+        if answer.status != 401 {
+            break answer;
+        }
+        refused += 1;
+        assert!(refused < 50, "no limit");
+    };
+    assert!(refused >= 2, "two a second are allowed");
+    assert_limited(&limited, "2");
+    // It is the address that waits, with whatever credential, on both planes.
+    let request = request(&caller, &target);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let answer = gateway.call(&request).await;
+        if answer.status == 200 {
+            break;
+        }
+        assert_limited(&answer, "2");
+        assert!(Instant::now() < deadline, "it is never heard again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn x_timeout_raises_the_clocks_of_one_request_up_to_the_most_there_is() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("timeouts.total", "700ms")
+        .set("timeouts.head", "600ms")
+        .set("timeouts.max", "3s");
+    let gateway = builder.start().await;
+    let (caller, target) = gateway.pair(slow(Duration::from_millis(1_400)).await).await;
+    let request = request(&caller, &target);
+    let timed_out = gateway.call(&request).await;
+    assert_eq!(
+        (timed_out.status, timed_out.reason().as_str()),
+        (504, "agent_timeout")
+    );
+    let patient = request.clone().field("X-Timeout", "3");
+    let answer = gateway.call(&patient).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+
+    let never = Agent::scripted(|_| vec![Step::Hang]).await;
+    let never = gateway.seat("never", "", never).await;
+    let request = Request::post(never.path(), CALL).bearer(&caller.token);
+    let started = Instant::now();
+    let answer = gateway.call(&request.field("X-Timeout", "99999")).await;
+    let took = started.elapsed();
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (504, "agent_timeout")
+    );
+    let bound = Duration::from_millis(2_900)..Duration::from_millis(5_000);
+    assert!(
+        bound.contains(&took),
+        "timeouts.max is 3 s, it took {took:?}"
+    );
+    gateway.assert_idle().await;
+}
