@@ -312,12 +312,13 @@ where
         }
     }
 
-    /// The fact from memory, if it still counts.
+    /// The fact from memory, if it still counts. Only a hit is counted: whoever misses asks
+    /// [`Coherent::get_or_load`] next, which counts that.
     pub async fn get(&self, key: &K) -> Option<V> {
         let found = self.entries.get(key).await;
-        let good = found.filter(|entry| self.counts(entry));
-        self.metrics.cache(self.name, good.is_some());
-        good.map(|entry| entry.value.clone())
+        let entry = found.filter(|entry| self.counts(entry))?;
+        self.metrics.cache(self.name, true);
+        Some(entry.value.clone())
     }
 
     /// The fact from memory, else from `load`, which all who wait for the same key share.
@@ -332,6 +333,7 @@ where
         if let Some(value) = self.get(key).await {
             return Ok(value);
         }
+        self.metrics.cache(self.name, false);
         let asked_at = self.coherence.epoch();
         loop {
             self.evict_lapsed(key).await;

@@ -1,12 +1,13 @@
 //! Ending without breaking a call: refuse what is new, let what runs finish, cut what is left.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
 /// Where the process is on its way out.
 pub struct Drain {
     draining: AtomicBool,
+    running: AtomicUsize,
     cut: watch::Sender<bool>,
 }
 
@@ -14,6 +15,7 @@ impl Default for Drain {
     fn default() -> Self {
         Self {
             draining: AtomicBool::new(false),
+            running: AtomicUsize::new(0),
             cut: watch::Sender::new(false),
         }
     }
@@ -30,22 +32,42 @@ impl Drain {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// `server.drain` has passed: streams end with their last event.
+    /// Something that must not be broken off begins.
+    pub fn enter(&self) -> Running<'_> {
+        self.running.fetch_add(1, Ordering::AcqRel);
+        Running(self)
+    }
+
+    /// How many that [`Drain::enter`] counted are not over.
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// `server.drain` has passed: what is left ends now, in words.
     pub fn cut(&self) {
         self.cut.send_replace(true);
     }
 
-    /// A view for one stream.
+    /// A view for one exchange.
     pub fn watch(&self) -> Cut {
         Cut(self.cut.subscribe())
     }
 }
 
-/// One stream's view of the end of a drain.
+/// Something in progress. Dropping it says that it is over.
+pub struct Running<'a>(&'a Drain);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One exchange's view of the end of a drain.
 pub struct Cut(watch::Receiver<bool>);
 
 impl Cut {
-    /// Resolves when streams must end; never, if the process ends without a drain.
+    /// Resolves when exchanges must end; never, if the process ends without a drain.
     pub async fn requested(&mut self) {
         if self.0.wait_for(|cut| *cut).await.is_err() {
             std::future::pending::<()>().await;

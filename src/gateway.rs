@@ -186,7 +186,7 @@ impl Gateway {
         self.drain.begun()
     }
 
-    /// One stream's view of the end of a drain.
+    /// One exchange's view of the end of a drain.
     pub fn cut(&self) -> Cut {
         self.drain.watch()
     }

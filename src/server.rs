@@ -32,8 +32,11 @@ const READ_BUFFER: usize = 8 * 1024;
 /// Write buffer of a caller's connection: one Ethernet segment, Pingora's own choice.
 const WRITE_BUFFER: usize = 1460;
 
-/// How long streams get to write their last event once the drain is over.
+/// How long what is left gets to say so once the drain is over.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// The same after a second signal.
+const LAST_WORDS_HURRIED: Duration = Duration::from_millis(500);
 
 /// Why the gateway cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -234,27 +237,34 @@ impl ShutdownSignalWatch for Signals {
             _ = interrupt.recv() => {}
         }
         tokio::select! {
-            () = drain(&self.0) => {}
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            () = drain(&self.0) => {
+                last_words(&self.0, LAST_WORDS).await;
+                self.0.flush().await;
+            }
+            _ = terminate.recv() => last_words(&self.0, LAST_WORDS_HURRIED).await,
+            _ = interrupt.recv() => last_words(&self.0, LAST_WORDS_HURRIED).await,
         }
-        self.0.flush().await;
         ShutdownSignal::FastShutdown
     }
 }
 
-/// Waits until no exchange is open, at most `server.drain`; then streams say their last event.
+/// Waits until nothing is in progress, at most `server.drain`.
 async fn drain(gateway: &Gateway) {
     gateway.drain.begin();
-    let open = || gateway.metrics.open_exchanges.get();
-    tracing::info!(open = open(), "Draining");
-    let deadline = Instant::now() + gateway.config.server.drain;
-    while open() > 0 && Instant::now() < deadline {
-        sleep(Duration::from_millis(20)).await;
-    }
+    let running = gateway.drain.running();
+    tracing::info!(running, "Draining");
+    idle_within(gateway, gateway.config.server.drain).await;
+}
+
+/// Ends what is left: streams with their last event, the others with an error.
+async fn last_words(gateway: &Gateway, limit: Duration) {
     gateway.drain.cut();
-    let deadline = Instant::now() + LAST_WORDS;
-    while open() > 0 && Instant::now() < deadline {
+    idle_within(gateway, limit).await;
+}
+
+async fn idle_within(gateway: &Gateway, limit: Duration) {
+    let deadline = Instant::now() + limit;
+    while gateway.drain.running() > 0 && Instant::now() < deadline {
         sleep(Duration::from_millis(20)).await;
     }
 }

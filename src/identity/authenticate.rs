@@ -71,6 +71,10 @@ impl Identity {
             ));
         }
         let hash = credential.hash();
+        // Good credentials are the usual ones: the memory of wrong ones is asked second.
+        if let Some(proof) = self.proofs.get(&hash).await {
+            return Ok(proof);
+        }
         if let Some(refusal) = self.refusals.get(&hash).await {
             return Err(refusal.rejection());
         }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header;
+use http::header::{self, HeaderName};
 use pingora::http::RequestHeader;
 
 use super::exchange::Exchange;
@@ -17,6 +17,8 @@ use crate::hierarchy::Permit;
 use crate::identity::Identity;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
+
+const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
 /// Proof that everything but the body was checked.
 pub(super) struct Admitted {
@@ -72,6 +74,18 @@ fn authorization(head: &RequestHeader) -> Result<Option<&[u8]>, Rejection> {
     }
 }
 
+/// The one value of a field that must not be repeated: two proxies could each look at another one.
+fn single<'h>(head: &'h RequestHeader, name: &HeaderName) -> Result<Option<&'h [u8]>, Rejection> {
+    let mut values = head.headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (_, Some(_)) => Err(Rejection::new(
+            Reason::InvalidRequest,
+            format!("the request has several `{name}` fields; send one"),
+        )),
+        (first, None) => Ok(first.map(http::HeaderValue::as_bytes)),
+    }
+}
+
 fn refuse_declared_oversize(gateway: &Gateway, head: &RequestHeader) -> Result<(), Rejection> {
     let declared = head
         .headers
@@ -95,10 +109,10 @@ pub(super) fn too_large(limit: u64) -> Rejection {
 
 /// `X-Timeout: <seconds>`, bounded by `timeouts.max`.
 fn requested_timeout(head: &RequestHeader, max: Duration) -> Result<Option<Duration>, Rejection> {
-    let Some(field) = head.headers.get("x-timeout") else {
+    let Some(field) = single(head, &X_TIMEOUT)? else {
         return Ok(None);
     };
-    let text = field.to_str().unwrap_or_default();
+    let text = std::str::from_utf8(field).unwrap_or_default();
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse::<u64>() {
         Ok(seconds) if digits && seconds > 0 => Ok(Some(Duration::from_secs(seconds).min(max))),

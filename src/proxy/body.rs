@@ -45,17 +45,34 @@ pub(super) async fn read(gateway: &Gateway, session: &mut ServerSession) -> Resu
     }
     let mut held = Held::default();
     loop {
-        let piece = match timeout_at(deadline, session.read_request_body()).await {
-            Err(_) => return Err(too_slow(gateway).into()),
-            Ok(Err(error)) => return Err(broken(&error)),
-            Ok(Ok(None)) => return Ok(held.into_bytes()),
-            Ok(Ok(Some(piece))) => piece,
+        let Some(piece) = next_piece(gateway, session, deadline).await? else {
+            return Ok(held.into_bytes());
         };
         if held.len() + piece.len() > limit {
             return Err(too_large(limit as u64).into());
         }
         held.keep(piece);
     }
+}
+
+/// The next piece of a body; `None` at its end.
+///
+/// # Errors
+/// `request_timeout`, `invalid_request` for broken framing; or that the caller left. What comes
+/// behind such a body is no request: the connection ends with the answer.
+pub(super) async fn next_piece(
+    gateway: &Gateway,
+    session: &mut ServerSession,
+    deadline: Instant,
+) -> Result<Option<Bytes>, NoBody> {
+    let read = timeout_at(deadline, session.read_request_body()).await;
+    let failed = match read {
+        Ok(Ok(piece)) => return Ok(piece),
+        Ok(Err(error)) => broken(&error, gateway),
+        Err(_) => too_slow(gateway).into(),
+    };
+    session.set_keepalive(None);
+    Err(failed)
 }
 
 /// Bytes read so far. A body that came in one piece is kept as that piece, without a copy.
@@ -147,13 +164,10 @@ fn too_slow(gateway: &Gateway) -> Rejection {
     )
 }
 
-fn broken(error: &pingora::Error) -> NoBody {
+fn broken(error: &pingora::Error, gateway: &Gateway) -> NoBody {
     use pingora::ErrorType;
     match error.etype() {
-        ErrorType::ReadTimedout => NoBody::Refused(Rejection::new(
-            Reason::RequestTimeout,
-            "the request body did not arrive in time",
-        )),
+        ErrorType::ReadTimedout => too_slow(gateway).into(),
         ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error => {
             NoBody::CallerLeft
         }

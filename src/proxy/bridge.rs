@@ -2,14 +2,15 @@
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
-use http::header;
+use http::{StatusCode, header};
 use http_body_util::BodyExt;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tower::ServiceExt;
 
 use super::Proxy;
+use super::body::{NoBody, next_piece};
 use super::reject::{Dialect, answer};
 use super::relay::{chunk, left};
 use crate::identity::ClientAddr;
@@ -23,6 +24,15 @@ const BODY_BYTES_MAX: usize = 1024 * 1024;
 enum Broken {
     Refused(Rejection),
     CallerLeft,
+}
+
+impl From<NoBody> for Broken {
+    fn from(none: NoBody) -> Self {
+        match none {
+            NoBody::Refused(rejection) => Self::Refused(rejection),
+            NoBody::CallerLeft => Self::CallerLeft,
+        }
+    }
 }
 
 /// Passes one request to the control plane and its answer back.
@@ -74,7 +84,8 @@ async fn run(
     proxy
         .origins
         .expose(&session.req_header().headers, &mut head);
-    if !parts.headers.contains_key(header::CONTENT_LENGTH) {
+    let framed = parts.headers.contains_key(header::CONTENT_LENGTH);
+    if !framed && parts.status != StatusCode::NO_CONTENT {
         chunk(session, &mut head).map_err(broken)?;
     }
     session
@@ -146,18 +157,9 @@ async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<Bytes, Broke
     }
     let mut held = BytesMut::new();
     loop {
-        let piece = timeout_at(deadline, session.read_request_body())
-            .await
-            .map_err(|_| {
-                Broken::Refused(Rejection::new(
-                    Reason::RequestTimeout,
-                    "the request body did not arrive in time",
-                ))
-            })?;
-        match piece {
-            Err(_) => return Err(Broken::CallerLeft),
-            Ok(None) => return Ok(held.freeze()),
-            Ok(Some(piece)) if held.len() + piece.len() > BODY_BYTES_MAX => {
+        match next_piece(&proxy.gateway, session, deadline).await? {
+            None => return Ok(held.freeze()),
+            Some(piece) if held.len() + piece.len() > BODY_BYTES_MAX => {
                 return Err(Broken::Refused(
                     Rejection::new(
                         Reason::BodyTooLarge,
@@ -166,7 +168,7 @@ async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<Bytes, Broke
                     .fact("limit", BODY_BYTES_MAX),
                 ));
             }
-            Ok(Some(piece)) => held.extend_from_slice(&piece),
+            Some(piece) => held.extend_from_slice(&piece),
         }
     }
 }

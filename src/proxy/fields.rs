@@ -60,13 +60,15 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
     };
     put("host", forwarded.agent.endpoint.host.as_bytes());
     let headers = &forwarded.head.headers;
+    let mut typed = false;
     for (name, value) in headers {
         let passes = PASSED.contains(&name.as_str()) || extra.contains(name);
         if passes && !named_by_connection(name, headers) {
+            typed |= *name == header::CONTENT_TYPE;
             put(name.as_str(), value.as_bytes());
         }
     }
-    if !headers.contains_key(header::CONTENT_TYPE) {
+    if !typed {
         put("content-type", b"application/json");
     }
     if forwarded.version_1_0 && !headers.contains_key("a2a-version") {

@@ -3,7 +3,7 @@
 //! Pingora's parser is lenient on purpose (`docs/security.md`): what it lets through and an agent's
 //! parser may read differently is refused here.
 
-use http::{HeaderMap, Method, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Version, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 
@@ -43,24 +43,13 @@ pub(super) fn check(session: &ServerSession) -> Result<(), Rejection> {
     if target.first() != Some(&b'/') && !absolute_or_asterisk(target, &head.method) {
         return refuse("the request target does not begin with `/`");
     }
-    if !matches!(
-        head.method,
-        Method::GET
-            | Method::HEAD
-            | Method::POST
-            | Method::PUT
-            | Method::PATCH
-            | Method::DELETE
-            | Method::OPTIONS
-    ) {
-        return refuse("this HTTP method is not served here");
-    }
     if head.headers.get_all(header::HOST).iter().count() > 1 {
         return refuse("the request has several Host fields");
     }
     if authority(head).is_none() {
         return refuse("the request has no Host");
     }
+    check_length(&head.headers)?;
     if head.version <= Version::HTTP_11 {
         check_framing(session, &head.headers)?;
     }
@@ -72,6 +61,21 @@ fn absolute_or_asterisk(target: &[u8], method: &Method) -> bool {
     target.starts_with(b"http://")
         || target.starts_with(b"https://")
         || (target == b"*" && *method == Method::OPTIONS)
+}
+
+/// One length, in digits. Pingora takes `5, 5` and two equal fields as well; RFC 9112, 6.3 lets us
+/// refuse them, and no honest client sends them.
+fn check_length(headers: &HeaderMap) -> Result<(), Rejection> {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let digits = |v: &HeaderValue| !v.is_empty() && v.as_bytes().iter().all(u8::is_ascii_digit);
+    match (lengths.next(), lengths.next()) {
+        (None, _) => Ok(()),
+        (Some(one), None) if digits(one) => Ok(()),
+        _ => Err(Rejection::new(
+            Reason::InvalidRequest,
+            "the request has several Content-Length values, or one that is no number",
+        )),
+    }
 }
 
 /// Refuses what makes the end of an HTTP/1 message a matter of opinion (RFC 9112, 6.1 and 11.2).

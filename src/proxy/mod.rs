@@ -102,8 +102,12 @@ impl Proxy {
     }
 
     /// What holds for every request, whatever its route.
-    fn preliminaries(&self, session: &ServerSession) -> Result<Slot<'_>, Rejection> {
-        hygiene::check(session)?;
+    fn preliminaries(&self, session: &mut ServerSession) -> Result<Slot<'_>, Rejection> {
+        if let Err(rejection) = hygiene::check(session) {
+            // Where such a request ends is not sure, so nothing behind it is read.
+            session.set_keepalive(None);
+            return Err(rejection);
+        }
         self.origins.check(session.req_header())?;
         if self.gateway.draining() {
             return Err(Rejection::new(
@@ -131,6 +135,7 @@ impl Proxy {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
+        let _running = self.gateway.drain.enter();
         let mut exchange = Exchange::begin(&self.gateway, request_id);
         match self.exchange(session, &mut exchange, target).await {
             Ended::Answered => {
@@ -275,6 +280,7 @@ impl Proxy {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
+        let _running = self.gateway.drain.enter();
         let _slot = match self.preliminaries(session) {
             Ok(slot) => slot,
             Err(rejection) => {
@@ -295,6 +301,7 @@ impl Proxy {
     /// Answers a CORS preflight, before any credential is asked for.
     async fn preflight(&self, session: &mut ServerSession, request_id: &RequestId) -> Option<bool> {
         let mut head = self.origins.preflight(session.req_header())?;
+        hygiene::check(session).ok()?;
         self.origins.check(session.req_header()).ok()?;
         self.origins
             .expose(&session.req_header().headers, &mut head);
@@ -415,10 +422,15 @@ async fn refuse_unreadable(session: &mut ServerSession, error: &pingora::Error) 
         return;
     };
     let body = bytes::Bytes::from(rejection.plain_body(&request_id));
+    session.set_keepalive(None);
     let write = async {
         session.write_response_header(Box::new(head)).await?;
         session.write_response_body(body, true).await
     };
     let _ = timeout(DRAIN, write).await;
     session.shutdown().await;
+    if let ServerSession::H1(http1) = session {
+        let rest = async { while matches!(http1.idle().await, Ok(1..)) {} };
+        let _ = timeout(DRAIN, rest).await;
+    }
 }

@@ -3,7 +3,7 @@
 //! The contract's order: checked before credentials, so that a hostile page learns nothing.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderValue, Method, header};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -34,10 +34,10 @@ impl Origins {
     /// Reads `server.public_url`, `server.hosts` and `cors.origins` once.
     pub(super) fn new(config: &Config) -> Self {
         let port = config.server.listen.port();
-        let scheme = if config.server.tls.cert.is_some() {
-            "https"
+        let (scheme, default_port) = if config.server.tls.cert.is_some() {
+            ("https", 443)
         } else {
-            "http"
+            ("http", 80)
         };
         let mut hosts: HashSet<String> = HashSet::new();
         for name in ["localhost", "127.0.0.1", "[::1]"] {
@@ -56,10 +56,26 @@ impl Origins {
                 hosts.insert(format!("{host}:{port}"));
             }
         }
-        hosts.extend(config.server.hosts.iter().map(|h| h.to_ascii_lowercase()));
-        let mut own: HashSet<String> = hosts.iter().map(|h| format!("{scheme}://{h}")).collect();
-        if let Some(url) = &config.server.public_url {
-            own.insert(url.origin().ascii_serialization());
+        // A page is our own only with our own port: what else listens on this machine is not ours.
+        let mut own: HashSet<String> = ["localhost", "127.0.0.1", "[::1]"]
+            .iter()
+            .map(|name| format!("{scheme}://{name}:{port}"))
+            .collect();
+        own.insert(format!("{scheme}://{}", config.server.listen));
+        if port == default_port {
+            let bare = own
+                .iter()
+                .filter_map(|o| o.strip_suffix(&format!(":{port}")));
+            let bare: Vec<String> = bare.map(str::to_owned).collect();
+            own.extend(bare);
+        }
+        let public = config.server.public_url.as_ref();
+        own.extend(public.map(|url| url.origin().ascii_serialization()));
+        let listed = config.server.hosts.iter().map(|h| h.to_ascii_lowercase());
+        for host in listed {
+            let scheme = public.map_or(scheme, url::Url::scheme);
+            own.insert(format!("{scheme}://{host}"));
+            hosts.insert(host);
         }
         let any = config.cors.origins.iter().any(|o| o == "*");
         Self {
@@ -101,7 +117,7 @@ impl Origins {
     }
 
     fn allows(&self, origin: &str) -> bool {
-        self.any || self.allowed.contains(origin) || self.own.contains(origin)
+        self.any && !origin.is_empty() || self.allowed.contains(origin) || self.own.contains(origin)
     }
 
     /// Adds the CORS fields to any answer, errors and the head of a stream too.
@@ -156,10 +172,10 @@ impl Origins {
 }
 
 fn origin(headers: &HeaderMap) -> Option<&str> {
-    // An Origin that is not text is none of ours: an empty string is in no list.
-    headers
-        .get(header::ORIGIN)
-        .map(|v| v.to_str().unwrap_or_default())
+    // One that is not text, or one of several, is none of ours: an empty string is in no list.
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    let first = origins.next()?.to_str().unwrap_or_default();
+    Some(if origins.next().is_some() { "" } else { first })
 }
 
 fn fetched_cross_site(headers: &HeaderMap) -> bool {
@@ -190,15 +206,22 @@ pub(super) fn client_address(
         .get_all("x-forwarded-for")
         .iter()
         .filter_map(|v| v.to_str().ok());
-    let hops: Vec<IpAddr> = listed
-        .flat_map(|v| v.split(','))
-        .filter_map(|hop| hop.trim().parse().ok())
-        .collect();
-    // From the right: the first hop that is not one of our own proxies is the client.
-    hops.iter()
-        .rev()
-        .find(|ip| !is_trusted(ip))
-        .or(hops.first())
-        .copied()
-        .unwrap_or(peer)
+    let hops: Vec<&str> = listed.flat_map(|v| v.split(',')).map(str::trim).collect();
+    // From the right: the first hop that is not one of our own proxies is the client. Left of a hop
+    // that says nothing is only what the caller wrote.
+    let mut client = peer;
+    for hop in hops.iter().rev() {
+        let Some(ip) = hop_address(hop) else { break };
+        client = ip;
+        if !is_trusted(&ip) {
+            break;
+        }
+    }
+    client
+}
+
+/// `203.0.113.9`, `2001:db8::1`; some proxies add the port.
+fn hop_address(hop: &str) -> Option<IpAddr> {
+    let with_port = || hop.parse().map(|address: SocketAddr| address.ip());
+    hop.parse().or_else(|_| with_port()).ok()
 }

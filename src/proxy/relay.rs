@@ -16,6 +16,7 @@ use super::fields::response_head;
 use super::upstream::{Call, Failure};
 use super::{Proxy, stream};
 use crate::directory::Agent;
+use crate::drain::Cut;
 use crate::metrics::Shape;
 use crate::rejection::{Reason, Rejection};
 
@@ -113,12 +114,17 @@ async fn run(
     let _slot = gateway.directory.slot(&agent)?;
     let address = gateway.directory.address(&agent.endpoint).await?;
     let peer = proxy.upstream.peer(&agent, address);
-    let mut upstream = proxy
+    let mut cut = gateway.cut();
+    let sent = proxy
         .upstream
-        .send(&peer, &call, clocks.total, &gateway.metrics)
-        .await?;
+        .send(&peer, &call, clocks.total, &gateway.metrics);
+    let mut upstream = tokio::select! {
+        biased;
+        sent = sent => sent?,
+        () = cut.requested() => return Err(shutting_down("unknown").into()),
+    };
     drop(call);
-    await_head(session, &mut upstream, &clocks).await?;
+    await_head(session, &mut upstream, &clocks, &mut cut).await?;
     exchange.head = Some(exchange.started.elapsed());
     let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
     refuse_by_head(head, gateway.config.limits.response_bytes.0)?;
@@ -135,12 +141,17 @@ async fn run(
     let length = content_length(head);
     let ended = if is_stream {
         exchange.shape = Shape::Stream;
-        stream::pass(proxy, session, exchange, &mut upstream, answer, &clocks).await?
+        let ends = stream::Ends {
+            clocks: &clocks,
+            cut,
+        };
+        stream::pass(proxy, session, exchange, &mut upstream, answer, ends).await?
     } else {
         let limit = gateway.config.limits.response_bytes.bytes();
-        let unary = Unary {
+        let mut unary = Unary {
             limit,
             clocks: &clocks,
+            cut,
         };
         unary
             .pass(session, exchange, &mut upstream, &mut answer, length)
@@ -158,6 +169,7 @@ async fn await_head(
     session: &mut ServerSession,
     upstream: &mut HttpSession,
     clocks: &Clocks,
+    cut: &mut Cut,
 ) -> Result<(), Ended> {
     let head = Instant::now() + clocks.head;
     let deadline = head.min(clocks.total);
@@ -175,6 +187,7 @@ async fn await_head(
                 return Err(timed_out(clock).into());
             }
             () = left(session) => return Err(Ended::CallerLeft),
+            () = cut.requested() => return Err(shutting_down("true").into()),
         }
         if upstream
             .resp_header()
@@ -233,11 +246,13 @@ fn is_event_stream(head: &ResponseHeader) -> bool {
 struct Unary<'a> {
     limit: usize,
     clocks: &'a Clocks,
+    /// Says when a drain is over.
+    cut: Cut,
 }
 
 impl Unary<'_> {
     async fn pass(
-        &self,
+        &mut self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
         upstream: &mut HttpSession,
@@ -289,7 +304,7 @@ impl Unary<'_> {
 
     /// The next piece of the body, or what ended the wait for it.
     async fn piece(
-        &self,
+        &mut self,
         session: &mut ServerSession,
         upstream: &mut HttpSession,
     ) -> Result<Option<Bytes>, Ended> {
@@ -304,6 +319,7 @@ impl Unary<'_> {
                 Err(if idle < self.clocks.total { silent(self.clocks.idle) } else { timed_out("total") }.into())
             }
             () = left(session) => Err(Ended::CallerLeft),
+            () = self.cut.requested() => Err(shutting_down("true").into()),
         }
     }
 
@@ -398,6 +414,15 @@ pub(super) fn timed_out(clock: &'static str) -> Rejection {
     )
     .fact("clock", clock)
     .fact("delivered", "true")
+}
+
+/// `shutting_down`, for a call that was begun.
+pub(super) fn shutting_down(delivered: &'static str) -> Rejection {
+    Rejection::new(
+        Reason::ShuttingDown,
+        "the gateway is shutting down before the agent was done; ask again for the task",
+    )
+    .fact("delivered", delivered)
 }
 
 /// `agent_silent`.

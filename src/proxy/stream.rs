@@ -13,11 +13,12 @@ use tokio::time::{Instant, sleep_until};
 use super::Proxy;
 use super::exchange::Exchange;
 use super::relay::{
-    Clocks, Ended, broken_http, chunk, internal, left, silent, timed_out, too_large, within,
+    Clocks, Ended, broken_http, chunk, internal, left, shutting_down, silent, timed_out, too_large,
+    within,
 };
 use crate::a2a::event::{self, Splitter};
 use crate::drain::Cut;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::Rejection;
 
 /// How long one write to a caller that does not read may take.
 const WRITE_MAX: std::time::Duration = std::time::Duration::from_secs(30);
@@ -38,6 +39,13 @@ impl Drop for OpenStream<'_> {
     }
 }
 
+/// What ends a stream besides its agent and its caller.
+pub(super) struct Ends<'a> {
+    pub(super) clocks: &'a Clocks,
+    /// Says when a drain is over.
+    pub(super) cut: Cut,
+}
+
 /// Relays the stream to its end.
 pub(super) async fn pass(
     proxy: &Proxy,
@@ -45,7 +53,7 @@ pub(super) async fn pass(
     exchange: &mut Exchange,
     upstream: &mut HttpSession,
     mut head: ResponseHeader,
-    clocks: &Clocks,
+    ends: Ends<'_>,
 ) -> Result<Ended, Ended> {
     let _open = OpenStream::begin(&proxy.gateway.metrics.open_streams);
     if !head.headers.contains_key(header::CACHE_CONTROL) {
@@ -61,7 +69,7 @@ pub(super) async fn pass(
         session.write_response_header(Box::new(head)),
     )
     .await?;
-    let mut events = Events::new(proxy, session, exchange, upstream, clocks);
+    let mut events = Events::new(proxy, session, exchange, upstream, ends);
     let Some(cut) = events.pass_on().await? else {
         return Ok(Ended::Answered);
     };
@@ -101,17 +109,16 @@ impl<'a> Events<'a> {
         session: &'a mut ServerSession,
         exchange: &'a mut Exchange,
         upstream: &'a mut HttpSession,
-        clocks: &'a Clocks,
+        Ends { clocks, cut }: Ends<'a>,
     ) -> Self {
         let now = Instant::now();
-        let (splitter, cut) = (Splitter::new(), proxy.gateway.cut());
         Self {
             proxy,
             session,
             exchange,
             upstream,
             clocks,
-            splitter,
+            splitter: Splitter::new(),
             heard: now,
             written: now,
             finished: None,
@@ -172,10 +179,7 @@ impl<'a> Events<'a> {
             } else {
                 Step::Keepalive
             }),
-            () = self.cut.requested() => Ok(Step::Cut(Rejection::new(
-                Reason::ShuttingDown,
-                "the gateway is shutting down; subscribe to the task again",
-            ).fact("delivered", "true"))),
+            () = self.cut.requested() => Ok(Step::Cut(shutting_down("true"))),
             () = left(self.session) => Err(Ended::CallerLeft),
         }
     }

@@ -4,6 +4,7 @@
 //! that client. HTTP/1.1 only: agents' servers all speak it, and a broken HTTP/2 connection would
 //! take several exchanges with it (`ARCHITECTURE.md`).
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -203,7 +204,54 @@ fn unreachable(error: Box<Error>, connect: Duration) -> Rejection {
     rejection.fact("delivered", "false").cause(Failure(error))
 }
 
-/// Pingora's error as a standard one, for the chain of causes.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
+/// Pingora's error as a standard one, for the chain of causes. Without its context, which repeats
+/// what the agent sent, unless the connection was not made yet.
 pub(super) struct Failure(pub(super) Box<Error>);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut error = &*self.0;
+        loop {
+            f.write_str(error.etype().as_str())?;
+            if let Some(context) = error
+                .context
+                .as_ref()
+                .filter(|_| before_http(error.etype()))
+            {
+                write!(f, " ({})", context.as_str())?;
+            }
+            let Some(cause) = &error.cause else {
+                return Ok(());
+            };
+            f.write_str(": ")?;
+            match cause.downcast_ref::<Box<Error>>() {
+                Some(inner) => error = inner,
+                None => return write!(f, "{cause}"),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Whether such an error comes before a byte of HTTP.
+fn before_http(kind: &ErrorType) -> bool {
+    matches!(
+        kind,
+        ErrorType::ConnectTimedout
+            | ErrorType::ConnectRefused
+            | ErrorType::ConnectNoRoute
+            | ErrorType::ConnectError
+            | ErrorType::TLSHandshakeFailure
+            | ErrorType::TLSHandshakeTimedout
+            | ErrorType::InvalidCert
+            | ErrorType::HandshakeError
+            | ErrorType::SocketError
+    )
+}

@@ -170,6 +170,28 @@ async fn an_idle_gateway_ends_at_once_though_callers_keep_connections() {
     assert!(idle.closed_within(SOON).await);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_has_begun_is_finished() {
+    let mut gateway = Gateway::start(Pair::Embedded).await;
+    let mut changing = Connection::open(gateway.public).await;
+    let body = r#"{"id":"late","name":"late"}"#;
+    let head = Request::post("/workspaces", "")
+        .bearer(crate::harness::ADMIN)
+        .field("Expect", "100-continue")
+        .field("Content-Length", body.len().to_string());
+    changing.send(&head.wire(&gateway.public.to_string())).await;
+    assert_eq!(changing.read_head().await.unwrap().status, 100);
+    gateway.terminate();
+    let deadline = Instant::now() + SOON;
+    while gateway.admin_get("/readyz").await.unwrap().status != 503 {
+        assert!(Instant::now() < deadline, "no drain");
+    }
+    changing.send(body.as_bytes()).await;
+    let answer = changing.answer().await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    assert_eq!(gateway.wait(SOON).code(), Some(0));
+}
+
 fn reason_of(event: &str) -> String {
     let json = event.strip_prefix("data: ").unwrap();
     let json: serde_json::Value = serde_json::from_str(json).unwrap();

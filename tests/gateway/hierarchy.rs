@@ -250,8 +250,11 @@ on_both_pairs! {
         let org = made("/orgs/acme/tokens", "{}").await;
         let canvas = made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
         let listed = made("/canvas/tokens", r#"{"user":"bob","workspaces":["o-lead"]}"#).await;
+        // No org is one org, for a canvas as for workspaces.
+        let loose = made("/canvas/tokens", r#"{"user":"eve"}"#).await;
         for (token, target, rule, caller, kind) in [
-            (org.as_str(), "dev", "org", "org:acme", "org"),
+            (loose.as_str(), "free", "canvas", "canvas:eve", "canvas"),
+            (&org, "dev", "org", "org:acme", "org"),
             (&canvas, "dev", "canvas", "canvas:ada", "canvas"),
             (&listed, "o-lead", "canvas", "canvas:bob", "canvas"),
             (crate::harness::ADMIN, "o-lead", "operator", "operator:", "admin"),
@@ -272,6 +275,7 @@ on_both_pairs! {
             (&canvas, "o-root", "not_permitted"),
             (&canvas, "nobody", "workspace_not_found"),
             (&listed, "dev", "not_permitted"),
+            (&loose, "dev", "not_permitted"),
             (&listed, "nobody", "not_permitted"),
         ] {
             let request = Request::post(format!("/workspaces/{target}/a2a"), CALL).bearer(token);

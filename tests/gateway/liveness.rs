@@ -54,14 +54,27 @@ async fn canvas(gateway: &Gateway) -> String {
     made.await.json()["token"].as_str().unwrap().to_owned()
 }
 
-/// Keeps `seat` alive until `span` has passed.
-async fn keep_beating(gateway: &Gateway, seat: &Seat, span: Duration) {
+/// Keeps `seat` alive until `span` has passed. Answers between which moments the last beat fell.
+async fn keep_beating(gateway: &Gateway, seat: &Seat, span: Duration) -> (Instant, Instant) {
     let until = Instant::now() + span;
-    while Instant::now() < until {
+    loop {
+        let sent = Instant::now();
         let answer = beat(gateway, &seat.token, &seat.id, json!({})).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
+        if Instant::now() > until {
+            return (sent, Instant::now());
+        }
         tokio::time::sleep(TTL / 8).await;
     }
+}
+
+/// Fails unless `up` holds, or the lease has ended before the answer was there.
+fn unless_lapsed(up: bool, sent: Instant, what: &str) {
+    assert!(
+        up || sent.elapsed() >= TTL,
+        "{what} after {:?}",
+        sent.elapsed()
+    );
 }
 
 on_both_pairs! {
@@ -133,25 +146,27 @@ on_both_pairs! {
         let (caller, target) = gateway.pair(Agent::json("{}").await).await;
         let assumed = json!({"id": "assumed", "name": "a", "url": target.agent.url(), "liveness": "assumed"});
         gateway.create(assumed).await;
+        let sent = Instant::now();
         let answer = beat(&gateway, &target.token, "target", json!({})).await;
         assert_eq!(answer.json()["expires_in"], 2);
         let last = Instant::now();
         let seen = view(&gateway, "target").await["last_seen"].clone();
         // Right up to the lapse it is reachable: nobody is cut off early.
-        while last.elapsed() < TTL - Duration::from_millis(300) {
-            assert_eq!(view(&gateway, "target").await["status"], "online", "after {:?}", last.elapsed());
-            assert_eq!(send(&gateway, &caller, "target").await.status, 200, "after {:?}", last.elapsed());
-            beat(&gateway, &caller.token, "caller", json!({})).await;
-            tokio::time::sleep(Duration::from_millis(100)).await;
+        while sent.elapsed() < TTL - Duration::from_millis(100) {
+            let online = view(&gateway, "target").await["status"] == "online";
+            unless_lapsed(online, sent, "it reads offline");
+            let answered = send(&gateway, &caller, "target").await.status == 200;
+            unless_lapsed(answered, sent, "it is refused");
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let sent = target.agent.count();
+        let calls = target.agent.count();
         // Nobody asks for it: the sweep alone has to find the lapse.
         let noted = |line: &str| line.contains("lapsed") && line.contains(r#""workspace.id":"target""#);
         while !gateway.log().lines().any(noted) {
             assert!(last.elapsed() < TTL + Duration::from_secs(2), "{}", gateway.log());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        assert!(last.elapsed() > TTL - Duration::from_millis(100), "{:?}", last.elapsed());
+        assert!(sent.elapsed() >= TTL, "{:?}", sent.elapsed());
         let offline = view(&gateway, "target").await;
         assert_eq!((&offline["status"], &offline["last_seen"]), (&json!("offline"), &seen));
         let answer = send(&gateway, &caller, "target").await;
@@ -164,7 +179,7 @@ on_both_pairs! {
         assert_eq!(view(&gateway, "assumed").await["status"], "online", "it needs no heartbeat");
         // The caller has lapsed, too: who asks need not be reachable.
         assert_eq!(send(&gateway, &caller, "assumed").await.status, 200);
-        assert_eq!(target.agent.count(), sent + 1, "only the one for `assumed`");
+        assert_eq!(target.agent.count(), calls + 1, "only the one for `assumed`");
 
         for round in 0..3 {
             let answer = beat(&gateway, &target.token, "target", json!({})).await;
@@ -178,8 +193,7 @@ on_both_pairs! {
         let gateway = short_lived(pair).await;
         let (caller, target) = gateway.pair(Agent::json("{}").await).await;
         // Past the time in which a fresh start gives the benefit of the doubt.
-        keep_beating(&gateway, &target, TTL + Duration::from_millis(500)).await;
-        let last = Instant::now();
+        let (sent, last) = keep_beating(&gateway, &target, TTL + Duration::from_millis(500)).await;
         let request = Request::post(target.path(), CALL).bearer(&caller.token);
         let answer = loop {
             let answer = gateway.call(&request).await;
@@ -191,7 +205,7 @@ on_both_pairs! {
         };
         assert_eq!((answer.status, answer.reason().as_str()), (503, "workspace_offline"));
         assert_eq!(view(&gateway, "target").await["status"], "offline");
-        assert!(last.elapsed() > TTL - Duration::from_millis(500), "{:?}", last.elapsed());
+        assert!(sent.elapsed() >= TTL, "{:?}", sent.elapsed());
     }
 
     async fn steady_heartbeats_keep_a_workspace_online(pair: Pair) {
@@ -289,8 +303,11 @@ on_both_pairs! {
         let answer = send(&gateway, &caller, "poller").await;
         refused(&answer, "/a2a", "store_unavailable", "no inbox");
         // An inbox needs nobody to be there.
-        tokio::time::sleep(TTL + Duration::from_secs(2)).await;
-        assert_eq!(view(&gateway, "poller").await["status"], "offline");
+        let until = Instant::now() + TTL + Duration::from_secs(2);
+        while view(&gateway, "poller").await["status"] != "offline" {
+            assert!(Instant::now() < until, "it never lapses");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         let answer = send(&gateway, &caller, "poller").await;
         refused(&answer, "/a2a", "store_unavailable", "no inbox, nobody there");
     }

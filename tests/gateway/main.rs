@@ -11,18 +11,26 @@
 
 mod harness;
 
+mod answers;
 mod bodies;
+mod browsers;
 mod clocks;
 mod directory;
 mod drain;
+mod fields;
 mod hierarchy;
+mod http2;
+mod hygiene;
 mod identity;
+mod keepalive;
 mod liveness;
 mod matrix;
 mod open_mode;
 mod outages;
 mod registry;
 mod routes;
+mod secrets;
 mod steady;
 mod stores;
+mod tls;
 mod tokens;

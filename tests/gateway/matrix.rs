@@ -20,7 +20,7 @@ enum Who {
     CanvasOtherOrg,
     CanvasListed,
     CanvasUnlisted,
-    CanvasAll,
+    CanvasNoOrg,
     Org,
     OtherOrg,
     Operator,
@@ -36,7 +36,7 @@ const EVERYBODY: [Who; 13] = [
     CanvasOtherOrg,
     CanvasListed,
     CanvasUnlisted,
-    CanvasAll,
+    CanvasNoOrg,
     Org,
     OtherOrg,
     Operator,
@@ -44,15 +44,7 @@ const EVERYBODY: [Who; 13] = [
     Nobody,
 ];
 
-const WHO_REACHES: &[Who] = &[
-    Own,
-    Sibling,
-    CanvasOrg,
-    CanvasListed,
-    CanvasAll,
-    Org,
-    Operator,
-];
+const WHO_REACHES: &[Who] = &[Own, Sibling, CanvasOrg, CanvasListed, Org, Operator];
 const ITSELF: &[Who] = &[Own, Operator];
 
 const A2A: (&str, &str) = ("POST", "/workspaces/{id}/a2a");
@@ -136,7 +128,7 @@ impl Case {
             (CanvasOtherOrg, json!({"org": "other"})),
             (CanvasListed, json!({"workspaces": ["target"]})),
             (CanvasUnlisted, json!({"workspaces": ["sibling"]})),
-            (CanvasAll, json!({})),
+            (CanvasNoOrg, json!({})),
         ] {
             let token = case.made("/canvas/tokens", user(scope.clone())).await;
             case.set(who, token["token"].as_str().unwrap().into());

@@ -55,6 +55,16 @@ async fn without_a_credential_a_request_is_the_canvas_and_with_a_wrong_one_nobod
         .await;
     assert_eq!(found.status, 200, "{}", found.text());
 
+    // Of every org, since nobody said which.
+    let elsewhere = json!({"id": "elsewhere", "name": "e", "org": "acme",
+        "url": target.agent.url(), "liveness": "assumed"});
+    gateway.create(elsewhere).await;
+    let answer = gateway
+        .call(&Request::post("/workspaces/elsewhere/a2a", CALL))
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    target.agent.take();
+
     // The canvas, and no more than the canvas.
     for request in [
         Request::post("/workspaces", r#"{"name":"x"}"#),

@@ -163,6 +163,11 @@ impl Connection {
             .expect("the gateway reads");
     }
 
+    /// Sends bytes, as far as the gateway takes them.
+    pub(crate) async fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes).await
+    }
+
     /// Sends a request and reads its answer.
     pub(crate) async fn call(&mut self, request: &Request) -> Answer {
         let wire = request.wire(&self.host);

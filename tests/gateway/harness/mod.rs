@@ -8,8 +8,9 @@ pub(crate) mod gateway;
 pub(crate) mod refusal;
 pub(crate) mod relay;
 pub(crate) mod servers;
+pub(crate) mod tls;
 
-pub(crate) use self::agent::{Agent, LAST_CHUNK, SSE_HEAD, Step, chunk, ok_json};
+pub(crate) use self::agent::{Agent, LAST_CHUNK, Recorded, SSE_HEAD, Step, chunk, ok_json};
 pub(crate) use self::client::{Answer, Connection, Request};
 pub(crate) use self::gateway::{ADMIN, Builder, CALL, Gateway, Pair, Seat, card, card_1_0};
 pub(crate) use self::refusal::assert_refusal;

@@ -1,0 +1,214 @@
+//! What of an agent's answer reaches the caller: fields, statuses, dates.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use crate::fields::{Case, names};
+use crate::harness::{Agent, Answer, Builder, CALL, Pair, Request, SSE_HEAD, Step, chunk, ok_json};
+
+fn field_names(answer: &Answer) -> BTreeSet<String> {
+    let named = answer.fields.iter();
+    named.map(|(name, _)| name.to_ascii_lowercase()).collect()
+}
+
+#[tokio::test]
+async fn the_callers_side_gets_the_agents_fields_less_what_ends_here() {
+    let body = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
+    let head = format!(
+        "HTTP/1.1 200 Fine\r\nContent-Type: application/a2a+json\r\nContent-Length: {}\r\n\
+         Set-Cookie: a=1\r\nSet-Cookie: b=2\r\nServer: agent/1.0\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
+         Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nProxy-Authenticate: Basic\r\n\
+         Upgrade: h2c\r\nTrailer: X-T\r\nTE: trailers\r\nX-Request-Id: forged\r\nX-A2A-Completed: forged\r\n\
+         A2A-Version: 0.3\r\nA2A-Extensions: https://a.example/1\r\nA2A-Extensions: https://a.example/2\r\n\
+         ETag: \"e\"\r\nX-Own: kept\r\nCache-Control: private\r\nRetry-After: 9\r\n\r\n",
+        body.len()
+    );
+    let case = Case::answering(head + body).await;
+    let answer = case
+        .gateway
+        .call(&case.request().field("X-Request-Id", "mine-1"))
+        .await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, body));
+    let expected = names(&[
+        "a2a-extensions",
+        "a2a-version",
+        "cache-control",
+        "connection",
+        "content-length",
+        "content-type",
+        "date",
+        "etag",
+        "retry-after",
+        "x-own",
+        "x-request-id",
+    ]);
+    assert_eq!(field_names(&answer), expected);
+    assert_eq!(
+        answer.fields.len(),
+        expected.len() + 1,
+        "{:?}",
+        answer.fields
+    );
+    for (name, value) in [
+        ("content-type", "application/a2a+json"),
+        ("x-request-id", "mine-1"),
+        ("connection", "keep-alive"),
+        ("cache-control", "private"),
+        ("a2a-version", "0.3"),
+        ("retry-after", "9"),
+        ("x-own", "kept"),
+    ] {
+        assert_eq!(answer.field(name), Some(value), "{name}");
+    }
+    let date = answer.field("date").expect("a date");
+    assert!(!date.contains("1970"), "the gateway's own: {date}");
+}
+
+#[tokio::test]
+async fn a_streams_head_follows_the_same_rules() {
+    for (said, cache) in [
+        ("", "no-cache"),
+        ("Cache-Control: no-store\r\n", "no-store"),
+    ] {
+        let fields = format!(
+            "{said}Set-Cookie: a=1\r\nServer: agent\r\nX-Own: kept\r\nX-Accel-Buffering: yes\r\n\
+             Content-Encoding: identity\r\n\r\n"
+        );
+        let head = SSE_HEAD.strip_suffix("\r\n").unwrap().to_owned() + &fields;
+        let agent = Agent::scripted(move |_| {
+            vec![
+                Step::write(&head),
+                Step::Write(chunk("data: {}\n\n")),
+                Step::write("0\r\n\r\n"),
+            ]
+        })
+        .await;
+        let case = Case::with(Builder::new(Pair::Embedded), agent).await;
+        let answer = case.gateway.call(&case.request()).await;
+        assert_eq!(answer.field("cache-control"), Some(cache));
+        assert_eq!(answer.field("x-accel-buffering"), Some("no"));
+        assert_eq!(answer.field("x-own"), Some("kept"));
+        let expected = names(&[
+            "cache-control",
+            "connection",
+            "content-encoding",
+            "content-type",
+            "date",
+            "transfer-encoding",
+            "x-accel-buffering",
+            "x-own",
+            "x-request-id",
+        ]);
+        assert_eq!(field_names(&answer), expected);
+        assert_eq!(
+            answer.fields.len(),
+            expected.len(),
+            "none twice: {:?}",
+            answer.fields
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_agents_status_is_never_changed() {
+    let case = {
+        let agent = Agent::scripted(|request| {
+            let status = request.text().rsplit_once("status-").unwrap().1[..3].to_owned();
+            let body = format!(r#"{{"said":{status}}}"#);
+            let answer = match status.as_str() {
+                "204" => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+                "205" => "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n".to_owned(),
+                _ => format!(
+                    "HTTP/1.1 {status} Said\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{body}",
+                    body.len()
+                ),
+            };
+            vec![Step::write(answer)]
+        })
+        .await;
+        Case::with(Builder::new(Pair::Embedded), agent).await
+    };
+    for status in [
+        200, 201, 202, 203, 204, 205, 400, 401, 402, 403, 404, 405, 409, 410, 413, 415, 418, 421,
+        422, 429, 431, 500, 501, 502, 503, 504, 505, 511, 599,
+    ] {
+        let call = CALL.replace("\"hi\"", &format!("\"status-{status}\""));
+        let request = Request::post(case.target.path(), call).bearer(&case.caller.token);
+        let answer = case.gateway.call(&request).await;
+        assert_eq!(answer.status, status, "{}", answer.text());
+        assert!(answer.whole, "{status}");
+        if !matches!(status, 204 | 205) {
+            assert_eq!(answer.text(), format!(r#"{{"said":{status}}}"#));
+            assert_eq!(answer.field("content-type"), Some("text/plain"));
+        }
+        assert_eq!(answer.field("transfer-encoding"), None, "{status}");
+        assert!(answer.field("x-request-id").is_some());
+    }
+    for status in [300, 301, 302, 303, 304, 305, 307, 308] {
+        let call = CALL.replace("\"hi\"", &format!("\"status-{status}\""));
+        let request = Request::post(case.target.path(), call).bearer(&case.caller.token);
+        let answer = case.gateway.call(&request).await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (502, "agent_redirected"),
+            "{status}"
+        );
+        assert_eq!(answer.field("location"), None);
+    }
+    case.gateway.assert_idle().await;
+}
+
+#[tokio::test]
+async fn informational_answers_are_passed_over_and_upgrades_refused() {
+    let whole = String::from_utf8(ok_json("{}")).unwrap();
+    let hints = "HTTP/1.1 103 Early Hints\r\nLink: </x>; rel=preload\r\n\r\n";
+    let case = Case::answering(format!("HTTP/1.1 100 Continue\r\n\r\n{hints}{whole}")).await;
+    let answer = case.gateway.call(&case.request()).await;
+    assert_eq!((answer.status, answer.text().as_str()), (200, "{}"));
+    assert_eq!(answer.field("link"), None);
+    let upgrade = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n";
+    let case = Case::answering(upgrade).await;
+    let answer = case.gateway.call(&case.request()).await;
+    assert_eq!(answer.reason(), "agent_protocol_error");
+}
+
+#[tokio::test]
+async fn every_answer_is_dated_now() {
+    let case = Case::new().await;
+    for request in [
+        case.request(),
+        Request::post(case.target.path(), CALL),
+        Request::get("/nowhere"),
+        Request::get("/workspaces/caller").bearer(&case.caller.token),
+    ] {
+        let answer = case.gateway.call(&request).await;
+        let dates = answer
+            .fields
+            .iter()
+            .filter(|(n, _)| n.eq_ignore_ascii_case("date"));
+        let dates: Vec<_> = dates.collect();
+        assert_eq!(dates.len(), 1, "{:?}", answer.fields);
+        let now = SystemTime::now();
+        let near = [0, 1, 2, 3].map(|s| http_date(now - Duration::from_secs(s)));
+        assert!(near.contains(&dates[0].1), "{} is not now", dates[0].1);
+    }
+}
+
+/// `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn http_date(at: SystemTime) -> String {
+    // `2026-01-31T10:20:30Z`
+    let iso = humantime::format_rfc3339_seconds(at).to_string();
+    let number = |range: std::ops::Range<usize>| iso[range].parse::<usize>().unwrap();
+    let months = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let month = number(5..7) - 1;
+    let days = at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() / 86_400;
+    let weekday =
+        ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"][usize::try_from(days % 7).unwrap()];
+    format!(
+        "{weekday}, {} {} {} {} GMT",
+        &iso[8..10],
+        &months[month * 3..month * 3 + 3],
+        &iso[..4],
+        &iso[11..19]
+    )
+}

@@ -1,0 +1,425 @@
+//! HTTP/2 towards callers: bodies of every size and framing, streams, resets, refusals.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::tls::{Http2, Secure, next};
+use crate::harness::{
+    Agent, Builder, CALL, LAST_CHUNK, Pair, Recorded, Request, SSE_HEAD, Seat, Step, chunk, ok_json,
+};
+
+const LIMIT: usize = 10 << 20;
+
+/// A gateway with TLS, a caller and a target.
+pub(crate) struct Case {
+    pub(crate) secure: Secure,
+    pub(crate) caller: Seat,
+    pub(crate) target: Seat,
+}
+
+impl Case {
+    async fn with(agent: Agent) -> Self {
+        let secure = Secure::start(Builder::new(Pair::Embedded)).await;
+        let (caller, target) = secure.gateway.pair(agent).await;
+        Self {
+            secure,
+            caller,
+            target,
+        }
+    }
+
+    pub(crate) async fn new() -> Self {
+        Self::with(Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await).await
+    }
+
+    async fn scripted(script: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static) -> Self {
+        Self::with(Agent::scripted(script).await).await
+    }
+
+    pub(crate) fn request(&self, body: impl AsRef<[u8]>) -> Request {
+        Request::post(self.target.path(), body).bearer(&self.caller.token)
+    }
+
+    /// The honest exchange that must work after whatever a case did.
+    pub(crate) async fn still_works(&self, http2: &Http2) {
+        let answer = http2.call(&self.request(CALL)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(self.target.agent.take().text(), CALL);
+    }
+}
+
+/// A call whose body has exactly `size` bytes.
+fn sized(size: usize) -> String {
+    let text = size - (CALL.len() - 2);
+    CALL.replace("\"hi\"", &format!("\"{}\"", "x".repeat(text)))
+}
+
+#[tokio::test]
+async fn bodies_of_every_size_and_framing_arrive_whole() {
+    let case = Case::new().await;
+    let http2 = case.secure.http2().await;
+    for size in [65_535, 65_536, 65_537, 300_000, LIMIT] {
+        let body = sized(size);
+        for declared in [true, false] {
+            for pieces in [1, 7] {
+                let mut request = case.request("");
+                if declared {
+                    request = request.field("Content-Length", size.to_string());
+                }
+                let mut begun = http2.begin(&request, false).await;
+                let step = size / pieces + 1;
+                for (i, piece) in body.as_bytes().chunks(step).enumerate() {
+                    begun.send(piece, (i + 1) * step >= size).await;
+                }
+                let answer = begun.answer().await.expect("a whole answer");
+                let case_name = format!("{size}, declared {declared}, {pieces} pieces");
+                assert_eq!(answer.status, 200, "{case_name}: {}", answer.text());
+                let arrived = case.target.agent.take();
+                assert!(arrived.body == body.as_bytes(), "{case_name}");
+                assert_eq!(
+                    arrived.field("content-length"),
+                    Some(&*size.to_string()),
+                    "{case_name}"
+                );
+            }
+        }
+    }
+    case.secure.gateway.assert_idle().await;
+}
+
+#[tokio::test]
+async fn one_byte_too_many_is_refused_and_the_connection_stays() {
+    let case = Case::new().await;
+    let http2 = case.secure.http2().await;
+    let body = sized(LIMIT + 1);
+    for declared in [true, false] {
+        let mut request = case.request("");
+        if declared {
+            request = request.field("Content-Length", body.len().to_string());
+        }
+        let mut begun = http2.begin(&request, false).await;
+        begun.send(body.as_bytes(), true).await;
+        let answer = begun.answer().await.expect("a whole answer");
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (413, "body_too_large"),
+            "declared {declared}"
+        );
+        assert_eq!(answer.fact("limit").as_deref(), Some("10485760"));
+    }
+    assert_eq!(case.target.agent.count(), 0);
+    case.still_works(&http2).await;
+    case.secure.gateway.assert_idle().await;
+}
+
+#[tokio::test]
+async fn an_empty_last_frame_does_not_poison_the_pooled_connection() {
+    let case = Case::new().await;
+    let http2 = case.secure.http2().await;
+    for _ in 0..5 {
+        let mut begun = http2.begin(&case.request(""), false).await;
+        begun.send(CALL.as_bytes(), false).await;
+        begun.send(b"", true).await;
+        assert_eq!(begun.answer().await.expect("an answer").status, 200);
+        assert_eq!(case.target.agent.take().text(), CALL);
+        // Behind a stray terminator the agent would read no request any more.
+        case.still_works(&http2).await;
+    }
+    assert_eq!(case.target.agent.connections(), 1, "one pooled connection");
+}
+
+#[tokio::test]
+async fn a_call_without_a_body_is_refused() {
+    let case = Case::new().await;
+    let http2 = case.secure.http2().await;
+    let begun = http2.begin(&case.request(""), true).await;
+    let answer = begun.answer().await.expect("an answer");
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (400, "parse_error")
+    );
+    // Less than was declared: HTTP/2 itself calls that malformed.
+    let request = case.request("").field("Content-Length", "500");
+    let mut begun = http2.begin(&request, false).await;
+    begun.send(CALL.as_bytes(), true).await;
+    if let Ok(answer) = begun.answer().await {
+        assert!((400..500).contains(&answer.status), "{}", answer.text());
+    }
+    assert_eq!(case.target.agent.count(), 0);
+    case.still_works(&http2).await;
+}
+
+#[tokio::test]
+async fn events_pass_one_by_one_with_the_last_one() {
+    let pause = Duration::from_millis(100);
+    let case = Case::scripted(move |_| {
+        let mut steps = vec![Step::write(SSE_HEAD)];
+        for i in 0..5 {
+            steps.push(Step::Write(chunk(format!("data: {{\"n\":{i}}}\n\n"))));
+            steps.push(Step::Wait(pause));
+        }
+        steps.push(Step::write(LAST_CHUNK));
+        steps
+    })
+    .await;
+    let http2 = case.secure.http2().await;
+    let mut begun = http2.begin(&case.request(""), false).await;
+    begun.send(CALL.as_bytes(), true).await;
+    let (head, mut body) = begun.head().await.expect("a head");
+    assert_eq!(head.status, 200);
+    assert_eq!(head.field("content-type"), Some("text/event-stream"));
+    assert_eq!(head.field("x-accel-buffering"), Some("no"));
+    assert_eq!(head.field("transfer-encoding"), None);
+    assert_eq!(head.field("connection"), None);
+    let mut times = Vec::new();
+    for i in 0..5 {
+        let event = next(&mut body).await.expect("an event").expect("an event");
+        assert_eq!(event, format!("data: {{\"n\":{i}}}\n\n"));
+        times.push(Instant::now());
+    }
+    // Events that were held back would come together.
+    let spread = times[4] - times[0];
+    assert!(spread >= 3 * pause, "all five within {spread:?}");
+    assert!(next(&mut body).await.is_none(), "END_STREAM, and no event");
+    case.secure.gateway.assert_idle().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_ends_in_words_and_in_order() {
+    let case = Case::scripted(|_| {
+        vec![
+            Step::write(SSE_HEAD),
+            Step::Write(chunk("data: {\"n\":0}\n\ndata: {\"half\":")),
+            Step::Wait(Duration::from_millis(50)),
+            Step::Reset,
+        ]
+    })
+    .await;
+    let http2 = case.secure.http2().await;
+    let answer = http2.call(&case.request(CALL)).await;
+    assert_eq!(answer.status, 200);
+    let events = answer.events();
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert_eq!(events[0], "data: {\"n\":0}\n\n");
+    let last: Value =
+        serde_json::from_str(events[1].strip_prefix("data: ").expect("data").trim()).unwrap();
+    assert_eq!(last["id"], "c-1");
+    assert_eq!(
+        last["error"]["data"][0]["reason"], "AGENT_PROTOCOL_ERROR",
+        "{last}"
+    );
+    assert!(http2.stands());
+    case.secure.gateway.assert_idle().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_cut_is_reset_and_never_ended() {
+    let case = Case::scripted(|request| {
+        if request.text() == CALL {
+            return vec![Step::Write(ok_json("{}"))];
+        }
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let mut steps = vec![Step::write(head)];
+        let megabyte = chunk(vec![b' '; 1 << 20]);
+        steps.extend((0..11).map(|_| Step::Write(megabyte.clone())));
+        steps.push(Step::write(LAST_CHUNK));
+        steps
+    })
+    .await;
+    let http2 = case.secure.http2().await;
+    let large = CALL.replace("hi", "large");
+    let mut begun = http2.begin(&case.request(""), false).await;
+    begun.send(large.as_bytes(), true).await;
+    let error = begun.answer().await.expect_err("no END_STREAM");
+    assert!(error.is_reset() && error.is_remote(), "{error}");
+    assert_eq!(error.reason(), Some(h2::Reason::INTERNAL_ERROR));
+    let outcomes = [r#"outcome="response_too_large""#];
+    let cut = case
+        .secure
+        .gateway
+        .metric("a2a_gateway_exchanges_total", &outcomes);
+    assert_eq!(cut.await, 1.0);
+    // Only this stream is lost, not the connection.
+    let _ = case.target.agent.take();
+    case.still_works(&http2).await;
+    case.secure.gateway.assert_idle().await;
+}
+
+#[tokio::test]
+async fn a_caller_that_resets_cancels_the_call() {
+    let case = Case::scripted(|request| {
+        if request.text() == CALL {
+            return vec![Step::Write(ok_json("{}"))];
+        }
+        if request.text().contains("stream") {
+            return vec![
+                Step::write(SSE_HEAD),
+                Step::Write(chunk("data: {}\n\n")),
+                Step::Hang,
+            ];
+        }
+        vec![Step::Hang]
+    })
+    .await;
+    let http2 = case.secure.http2().await;
+    for (i, word) in ["unary", "stream"].into_iter().enumerate() {
+        let mut begun = http2.begin(&case.request(""), false).await;
+        begun.send(CALL.replace("hi", word).as_bytes(), true).await;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while case.target.agent.count() == 0 {
+            assert!(Instant::now() < deadline, "{word}: not forwarded");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if word == "stream" {
+            let (_, mut body) = begun.head().await.expect("a head");
+            assert!(next(&mut body).await.expect("an event").is_ok());
+        }
+        begun.body.send_reset(h2::Reason::CANCEL);
+        while case.target.agent.closed_by_gateway().len() <= i {
+            assert!(Instant::now() < deadline, "{word}: the call goes on");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(case.target.agent.count(), 1, "{word}: sent once");
+        let _ = case.target.agent.take();
+        case.secure.gateway.assert_idle().await;
+    }
+    let outcomes = [r#"outcome="caller_left""#];
+    let left = case
+        .secure
+        .gateway
+        .metric("a2a_gateway_exchanges_total", &outcomes);
+    assert_eq!(left.await, 2.0);
+    case.still_works(&http2).await;
+}
+
+#[tokio::test]
+async fn fifty_streams_share_one_connection() {
+    let case = Case::scripted(|request| {
+        let id: Value = serde_json::from_slice(&request.body).expect("JSON");
+        let mut steps = vec![Step::write(SSE_HEAD)];
+        for n in 0..3 {
+            let event = json!({"id": id["id"], "n": n});
+            steps.push(Step::Write(chunk(format!("data: {event}\n\n"))));
+            steps.push(Step::Wait(Duration::from_millis(200)));
+        }
+        steps.push(Step::write(LAST_CHUNK));
+        steps
+    })
+    .await;
+    let http2 = case.secure.http2().await;
+    let mut begun = Vec::new();
+    for i in 0..50 {
+        let mut one = http2.begin(&case.request(""), false).await;
+        let call = CALL.replace("c-1", &format!("c-{i}"));
+        one.send(call.as_bytes(), true).await;
+        begun.push(one);
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while case
+        .secure
+        .gateway
+        .metric("a2a_gateway_open_streams", &[])
+        .await
+        < 50.0
+    {
+        let open = case.secure.gateway.metric("a2a_gateway_open_streams", &[]);
+        assert!(Instant::now() < deadline, "open: {}", open.await);
+    }
+    for (i, one) in begun.into_iter().enumerate() {
+        let answer = one.answer().await.expect("a whole stream");
+        let expected: Vec<String> = (0..3)
+            .map(|n| format!("data: {}\n\n", json!({"id": format!("c-{i}"), "n": n})))
+            .collect();
+        assert_eq!(answer.events(), expected);
+    }
+    assert_eq!(case.target.agent.count(), 50);
+    case.secure.gateway.assert_idle().await;
+}
+
+#[tokio::test]
+async fn refusals_are_json_with_the_request_id() {
+    let case = Case::new().await;
+    let http2 = case.secure.http2().await;
+    let a2a = case.target.path();
+    let bearer = |request: Request| request.bearer(&case.caller.token);
+    let rows = [
+        (Request::post(&a2a, CALL), 401, "unauthenticated"),
+        (bearer(Request::get(&a2a)), 405, "method_not_allowed"),
+        (
+            bearer(Request::post("/workspaces/nobody/a2a", CALL)),
+            403,
+            "not_permitted",
+        ),
+        (
+            bearer(Request::post("/workspaces/a:b/a2a", CALL)),
+            400,
+            "invalid_workspace_id",
+        ),
+        (
+            bearer(Request::post(&a2a, CALL).field("Origin", "https://evil.example")),
+            403,
+            "origin_forbidden",
+        ),
+        (
+            bearer(
+                Request::post(&a2a, CALL)
+                    .without("content-type")
+                    .field("Content-Type", "text/plain"),
+            ),
+            415,
+            "unsupported_media_type",
+        ),
+        (bearer(Request::get("/nowhere")), 404, "not_found"),
+        (Request::get("/workspaces/target"), 401, "unauthenticated"),
+        (
+            bearer(Request::post("/workspaces", "nonsense")),
+            400,
+            "parse_error",
+        ),
+    ];
+    for (i, (request, status, reason)) in rows.into_iter().enumerate() {
+        let id = format!("refused-{i}");
+        let shown = format!("{} {}", request.method, request.path);
+        let answer = http2.call(&request.field("X-Request-Id", &*id)).await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (status, reason),
+            "{shown}"
+        );
+        assert_eq!(answer.field("content-type"), Some("application/json"));
+        assert_eq!(answer.field("x-request-id"), Some(&*id), "{shown}");
+        assert!(answer.text().contains(&id), "{shown}: {}", answer.text());
+        assert!(answer.field("connection").is_none(), "{shown}");
+        let length = answer.body.len().to_string();
+        assert_eq!(answer.field("content-length"), Some(&*length), "{shown}");
+    }
+    // What a HEAD asks for has no body, and ends.
+    let answer = http2.call(&Request::new("HEAD", "/nowhere")).await;
+    assert_eq!((answer.status, answer.body.len()), (404, 0));
+    assert_eq!(case.target.agent.count(), 0);
+    case.still_works(&http2).await;
+    case.secure.gateway.assert_idle().await;
+}
+
+#[tokio::test]
+async fn heads_that_are_too_large_are_refused() {
+    let case = Case::new().await;
+    let http2 = case.secure.http2().await;
+    let mut many = case.request(CALL);
+    for i in 0..110 {
+        many = many.field(&format!("x-extra-{i}"), "1");
+    }
+    let answer = http2.call(&many).await;
+    assert_eq!(answer.reason(), "invalid_request");
+    // Over the limit that was announced, HTTP/2 itself answers.
+    let long = case.request(CALL).field("x-long", "x".repeat(40 << 10));
+    let mut begun = http2.begin(&long, false).await;
+    begun.send(CALL.as_bytes(), true).await;
+    if let Ok(answer) = begun.answer().await {
+        assert!((400..500).contains(&answer.status));
+    }
+    assert_eq!(case.target.agent.count(), 0);
+    let http2 = case.secure.http2().await;
+    case.still_works(&http2).await;
+}

@@ -1,0 +1,91 @@
+//! TLS towards callers: what is agreed on, and what it changes for agents and tokens.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::harness::{ADMIN, CALL, Request};
+use crate::http2::Case;
+
+#[tokio::test]
+async fn alpn_offers_h2_and_http_1_1() {
+    let case = Case::new().await;
+    let secure = &case.secure;
+    for (offered, chosen) in [
+        (&["h2", "http/1.1"][..], Some("h2")),
+        (&["h2"], Some("h2")),
+        (&["http/1.1"], Some("http/1.1")),
+        (&[], None),
+    ] {
+        let stream = secure.certificate.connect(secure.address, offered).await;
+        let stream = stream.expect("TLS");
+        let got = stream.get_ref().1.alpn_protocol();
+        assert_eq!(got, chosen.map(str::as_bytes), "offered {offered:?}");
+    }
+}
+
+#[tokio::test]
+async fn https_is_what_agents_and_tokens_are_told() {
+    let case = Case::new().await;
+    let secure = &case.secure;
+    // HTTP/1.1 over TLS, then HTTP/2: the same exchange.
+    let answer = secure.gateway.call(&case.request(CALL)).await;
+    assert_eq!(answer.status, 200);
+    let arrived = case.target.agent.take();
+    assert_eq!(arrived.field("x-forwarded-proto"), Some("https"));
+    let door = secure.gateway.public.to_string();
+    assert_eq!(arrived.field("x-forwarded-host"), Some(door.as_str()));
+    let http2 = secure.http2().await;
+    assert_eq!(http2.call(&case.request(CALL)).await.status, 200);
+    let arrived = case.target.agent.take();
+    assert_eq!(arrived.field("x-forwarded-proto"), Some("https"));
+    let own = secure.address.to_string();
+    assert_eq!(arrived.field("x-forwarded-host"), Some(own.as_str()));
+    assert!(arrived.head.starts_with("POST / HTTP/1.1\r\n"));
+
+    // `server.public_url` is made of the scheme and the listener's address.
+    let request = Request::post("/canvas/tokens", r#"{"user":"ada"}"#).bearer(ADMIN);
+    let answer = http2.call(&request).await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    let answer = answer.json();
+    let token = answer["token"].as_str().expect("a token").split('.').nth(1);
+    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(token.expect("claims"))
+        .expect("base64url");
+    let claims: Value = serde_json::from_slice(&claims).expect("JSON");
+    assert_eq!(claims["iss"], format!("https://{own}"));
+}
+
+#[tokio::test]
+async fn a_host_that_is_not_ours_is_misdirected_over_http2_too() {
+    let case = Case::new().await;
+    let http2 = case.secure.http2().await;
+    let mut stray = case.secure.http2().await;
+    stray.set_authority("evil.example");
+    let answer = stray.call(&case.request(CALL)).await;
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (421, "misdirected")
+    );
+    assert_eq!(case.target.agent.count(), 0);
+    case.still_works(&http2).await;
+}
+
+#[tokio::test]
+async fn plain_http_on_the_tls_port_gets_no_answer_and_harms_nobody() {
+    let case = Case::new().await;
+    let mut plain = tokio::net::TcpStream::connect(case.secure.address)
+        .await
+        .unwrap();
+    let wire = case.request(CALL).wire(&case.secure.address.to_string());
+    plain.write_all(&wire).await.unwrap();
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(10), plain.read_to_end(&mut answer));
+    let _ = read.await.expect("closed");
+    assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
+    assert_eq!(case.target.agent.count(), 0);
+    let http2 = case.secure.http2().await;
+    case.still_works(&http2).await;
+}
