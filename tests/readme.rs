@@ -35,16 +35,12 @@ fn the_readmes_steps_lead_from_nothing_to_an_answer_and_a_refusal() {
             "a2a-gateway health",
             &format!("a2a-gateway health --url http://{admin}"),
         );
-    let script = format!("trap 'kill $(jobs -p); wait' EXIT\n{steps}");
     let program = Path::new(env!("CARGO_BIN_EXE_a2a-gateway"));
-    let path = std::env::var("PATH").unwrap();
+    let programs = program.parent().unwrap().display();
+    let script = format!("PATH='{programs}':$PATH\ntrap 'kill $(jobs -p); wait' EXIT\n{steps}");
     let output = Command::new("timeout")
         .args(["120", "bash", "-euo", "pipefail", "-c", &script])
         .current_dir(&folder)
-        .env(
-            "PATH",
-            format!("{}:{path}", program.parent().unwrap().display()),
-        )
         .env("A2A_GATEWAY__SERVER__LISTEN", &public)
         .env("A2A_GATEWAY__ADMIN__LISTEN", &admin)
         .env("A2A_GATEWAY_URL", format!("http://{public}"))

@@ -151,9 +151,16 @@ fn each_table_is_spelled_in_one_file() {
         "org_tokens",
         "admin_tokens",
     ];
+    // A removed workspace's tokens prove nothing, whatever happens at the same moment: that takes
+    // one statement over both tables.
+    let joined = [("workspaces", "identity/token.rs")];
     for table in tables {
         let mut homes = BTreeSet::new();
         for (path, text) in sources("src") {
+            let exempt = |(of, file): &(&str, &str)| *of == table && path.ends_with(file);
+            if path.ends_with("tests.rs") || joined.iter().any(exempt) {
+                continue;
+            }
             let spelled = ["FROM ", "INTO ", "UPDATE ", "JOIN "].iter().any(|verb| {
                 product(&text)
                     .match_indices(&format!("{verb}{table}"))
