@@ -1,4 +1,4 @@
-//! Invalidations, freshness, and loads that are overtaken.
+//! What caches may rely on, with both kinds of link and without one.
 
 use std::sync::atomic::AtomicU32;
 

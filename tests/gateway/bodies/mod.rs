@@ -1,11 +1,13 @@
 //! Every row of the body rules, through real HTTP, against an agent that records exact bytes.
 //! `<new>` in an expectation stands for any UUID that the gateway made.
 
-mod sizes;
-
 use serde_json::json;
 
-use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, Seat, card, card_1_0};
+use crate::harness::{
+    ADMIN, Agent, Answer, CALL, Connection, Gateway, Pair, Request, Seat, card, card_1_0,
+};
+
+mod sizes;
 
 struct Case {
     gateway: Gateway,
@@ -480,12 +482,4 @@ async fn only_json_is_taken() {
         case.target.agent.take().field("content-type"),
         Some("application/json")
     );
-}
-
-#[tokio::test]
-async fn operators_and_the_canvas_are_no_workspace() {
-    let case = Case::new().await;
-    let request = Request::post(case.target.path(), CALL).bearer(ADMIN);
-    assert_eq!(case.gateway.call(&request).await.status, 200);
-    assert_eq!(case.target.agent.take().field("x-workspace-id"), None);
 }

@@ -1,7 +1,6 @@
-//! How a body arrives: sizes around every buffer, in one and in many pieces, late, and announced.
+//! Bodies of every size, in one and in many pieces, late, and waited for.
 
-use super::Case;
-use crate::harness::{Agent, CALL, Connection, Pair, Request};
+use super::*;
 
 /// A call whose body has exactly `size` bytes.
 fn sized(size: usize) -> String {
@@ -130,4 +129,12 @@ async fn a_caller_that_waits_for_100_continue_gets_it() {
     let mut connection = Connection::open(case.gateway.public).await;
     connection.send(&wire[..wire.len() - CALL.len()]).await;
     assert_eq!(connection.answer().await.status, 403);
+}
+
+#[tokio::test]
+async fn operators_and_the_canvas_are_no_workspace() {
+    let case = Case::new().await;
+    let request = Request::post(case.target.path(), CALL).bearer(ADMIN);
+    assert_eq!(case.gateway.call(&request).await.status, 200);
+    assert_eq!(case.target.agent.take().field("x-workspace-id"), None);
 }

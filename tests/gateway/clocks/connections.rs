@@ -1,11 +1,6 @@
-//! Connections that fail: to the agent, from the caller, and in the pool between two calls.
+//! Connections that are not made, die, or are left.
 
-use std::time::{Duration, Instant};
-
-use super::{Case, quick};
-use crate::harness::{
-    Agent, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Seat, Step, ok_json,
-};
+use super::*;
 
 #[tokio::test]
 async fn an_agent_that_is_not_there_is_unreachable() {

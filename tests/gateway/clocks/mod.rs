@@ -1,14 +1,14 @@
 //! Agents that misbehave: each exchange ends in time, with the contract's reason, the upstream
 //! connection closed, no slot leaked, exactly one record, and exactly one request at the agent.
 
-mod connections;
-
 use std::time::{Duration, Instant};
 
 use crate::harness::{
-    Agent, Answer, Builder, CALL, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step, chunk,
-    ok_json,
+    Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
+    Step, chunk, ok_json,
 };
+
+mod connections;
 
 /// Clocks short enough for a test, and far enough apart to tell them from each other.
 async fn quick() -> Gateway {
