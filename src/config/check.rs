@@ -222,6 +222,7 @@ impl Checks<'_> {
         ];
         let zero_is_fine = [
             ("server.drain", c.server.drain),
+            ("server.keepalive", c.server.keepalive),
             ("stream.final_grace", c.stream.final_grace),
             ("directory.stale", c.directory.stale),
         ];

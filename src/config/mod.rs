@@ -81,6 +81,9 @@ pub struct Server {
     pub max_connections: usize,
     /// Exchanges in progress at most.
     pub max_exchanges: usize,
+    /// How long a connection may take for its next request head, the wait for it included.
+    #[serde(with = "duration")]
+    pub keepalive: Duration,
     /// How long running exchanges may take to end after SIGTERM.
     #[serde(with = "duration")]
     pub drain: Duration,

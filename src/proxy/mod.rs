@@ -49,9 +49,6 @@ use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 
-/// How long a connection may wait for, and take over, its next request head. Covers keep-alive.
-const HEAD_WAIT: Duration = Duration::from_secs(75);
-
 /// How long the rest of a refused request is read, so that the refusal can be read by the caller.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -77,7 +74,7 @@ impl Proxy {
     pub fn new(gateway: Arc<Gateway>, control: axum::Router) -> Result<Self, String> {
         let config = &gateway.config;
         let mut server_options = HttpServerOptions::default();
-        server_options.h2_idle_timeout = Some(HEAD_WAIT);
+        server_options.h2_idle_timeout = Some(config.server.keepalive);
         Ok(Self {
             upstream: Upstream::new(config.timeouts.connect, config.upstream.idle, POOL_SIZE),
             origins: Origins::new(config),
@@ -362,7 +359,7 @@ impl HttpServerApp for Proxy {
         mut session: ServerSession,
         _shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
-        match timeout(HEAD_WAIT, session.read_request()).await {
+        match timeout(self.gateway.config.server.keepalive, session.read_request()).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) | Err(_) => return None,
             Ok(Err(error)) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::harness::{Agent, Answer, CALL, Connection, Gateway, Pair, Request, Seat};
+use crate::harness::{Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat};
 
 /// No refusal takes longer, the drain of what was still sent included.
 pub(crate) const PROMPT: Duration = Duration::from_secs(10);
@@ -19,7 +19,11 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) async fn new() -> Self {
-        let gateway = Gateway::start(Pair::Embedded).await;
+        Self::on(Builder::new(Pair::Embedded)).await
+    }
+
+    pub(crate) async fn on(builder: Builder) -> Self {
+        let gateway = builder.start().await;
         let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
         let (caller, target) = gateway.pair(agent).await;
         Self {
