@@ -1,5 +1,5 @@
-//! The data plane, in the order a request meets it: [`hygiene`], [`origin`], [`route`], [`admit`],
-//! [`body`], [`relay`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
+//! The data plane, in the order a request meets it: [`hygiene`], [`origin`], [`mod@route`], [`mod@admit`],
+//! [`body`], [`mod@relay`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
 //!
 //! The gateway is a Pingora `HttpServerApp`: it holds the session itself from head to end, since
 //! the phases of `ProxyHttp` can neither bound a body before forwarding it nor run a clock while an
