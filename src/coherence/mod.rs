@@ -5,13 +5,15 @@
 //! Invariant: once [`Coherence::invalidate`] has returned, no request that begins later on this
 //! replica is decided by the old fact, not even by a load that was in progress.
 
+mod gaps;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use moka::future::Cache;
@@ -19,6 +21,8 @@ use moka::ops::compute::Op;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use self::gaps::Gaps;
+use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::shared::{Notice, Shared};
@@ -107,6 +111,8 @@ pub struct Coherence {
     caches: RwLock<Vec<Arc<Forget>>>,
     unsent: Mutex<VecDeque<Invalidation>>,
     resend: Notify,
+    /// The way around the channel, for when it is only we who cannot publish.
+    gaps: OnceLock<Gaps>,
 }
 
 impl Coherence {
@@ -127,7 +133,16 @@ impl Coherence {
             caches: RwLock::default(),
             unsent: Mutex::default(),
             resend: Notify::new(),
+            gaps: OnceLock::new(),
         })
+    }
+
+    /// Has what cannot be published noted in SQL, where every replica looks several times a second:
+    /// the others may be linked well, and would go on trusting what they know.
+    pub fn note_gaps_in(&self, db: &Db) {
+        if self.link == Link::Channel && !db.is_embedded() {
+            let _ = self.gaps.set(Gaps::new(db.clone()));
+        }
     }
 
     /// How long a cached fact counts now.
@@ -153,7 +168,7 @@ impl Coherence {
 
     /// Drops the fact here, then tells the other replicas. Call it after the change is committed.
     ///
-    /// A publish that fails is repeated by [`Coherence::run`] until it succeeds.
+    /// A publish that fails is noted in SQL, and repeated by [`Coherence::run`] until it succeeds.
     pub async fn invalidate(&self, what: Invalidation) {
         self.apply(&what).await;
         if self.link != Link::Channel {
@@ -162,13 +177,18 @@ impl Coherence {
         if let Err(error) = self.shared.publish(CHANNEL, &what.to_string()).await {
             tracing::warn!(%error, "other replicas could not be told what to forget; will repeat");
             self.keep_unsent(what);
+            if let Some(gaps) = self.gaps.get()
+                && let Err(error) = gaps.note().await
+            {
+                tracing::warn!(%error, "nor could it be noted in SQL");
+            }
         }
     }
 
     /// Listens and repeats, for as long as the process lives. A background task of the server.
     pub async fn run(&self) {
         if self.link == Link::Channel {
-            tokio::join!(self.listen(), self.repeat());
+            tokio::join!(self.listen(), self.repeat(), self.look_for_gaps());
         }
     }
 
@@ -188,6 +208,22 @@ impl Coherence {
                     self.set_up(true);
                 }
             }
+        }
+    }
+
+    /// While SQL cannot be asked nobody can have changed a fact.
+    async fn look_for_gaps(&self) {
+        let Some(gaps) = self.gaps.get() else { return };
+        let mut seen = None;
+        loop {
+            if let Ok(newest) = gaps.newest().await
+                && seen != Some(newest)
+            {
+                // The first look, too: what was noted before it may concern what is known already.
+                self.apply(&Invalidation::Everything).await;
+                seen = Some(newest);
+            }
+            tokio::time::sleep(gaps::LOOK_EVERY).await;
         }
     }
 
@@ -415,139 +451,4 @@ where
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicU32;
-
-    use super::*;
-
-    fn coherence(shared_url: &str, sql_is_embedded: bool) -> Arc<Coherence> {
-        let settings = crate::config::Stores {
-            sql: "sqlite:unused".to_owned().into(),
-            shared: shared_url.to_owned().into(),
-            timeout: Duration::from_millis(200),
-            sql_connections: 1,
-        };
-        let metrics = Arc::new(Metrics::new());
-        let shared = Shared::open(&settings, Arc::clone(&metrics)).unwrap();
-        Coherence::new(shared, sql_is_embedded, metrics)
-    }
-
-    fn cache(coherence: &Arc<Coherence>) -> Coherent<u8, u32> {
-        let cache: Coherent<u8, u32> = Coherent::new(
-            Arc::clone(coherence),
-            Arc::new(Metrics::new()),
-            metrics::Cache::Credentials,
-            10,
-            |_| true,
-        );
-        let held = cache.clone();
-        coherence.on_invalidation(move |what| {
-            let held = held.clone();
-            async move {
-                match what {
-                    Invalidation::Everything => held.forget_all(),
-                    _ => held.forget(&1).await,
-                }
-            }
-        });
-        cache
-    }
-
-    async fn load(cache: &Coherent<u8, u32>, key: u8, value: &AtomicU32) -> u32 {
-        let load = || async { Ok::<_, ()>(value.load(Ordering::SeqCst)) };
-        cache.get_or_load(&key, load).await.unwrap()
-    }
-
-    fn credential() -> Invalidation {
-        Invalidation::Credential("00".into())
-    }
-
-    #[test]
-    fn invalidations_are_read_as_they_were_written() {
-        let id = WorkspaceId::parse("ws-1").unwrap();
-        for what in [
-            credential(),
-            Invalidation::Everything,
-            Invalidation::Lineage(id.clone()),
-            Invalidation::Workspace(id),
-        ] {
-            assert_eq!(Invalidation::parse(&what.to_string()), Some(what));
-        }
-        assert_eq!(Invalidation::parse("unheard:of"), None);
-    }
-
-    #[test]
-    fn only_a_link_that_is_up_or_not_needed_lets_facts_grow_old() {
-        assert_eq!(coherence("memory", true).max_age(), AGE_MAX_LINKED);
-        assert_eq!(coherence("memory", false).max_age(), AGE_MAX_UNLINKED);
-        let redis = coherence("redis://127.0.0.1:1", true);
-        assert_eq!(redis.max_age(), AGE_MAX_UNLINKED);
-        redis.set_up(true);
-        assert_eq!(redis.max_age(), AGE_MAX_LINKED);
-    }
-
-    #[tokio::test]
-    async fn a_dropped_fact_is_loaded_again() {
-        let coherence = coherence("memory", true);
-        let cache = cache(&coherence);
-        let value = AtomicU32::new(1);
-        assert_eq!(load(&cache, 1, &value).await, 1);
-        value.store(2, Ordering::SeqCst);
-        assert_eq!(load(&cache, 1, &value).await, 1);
-        for (what, expected) in [(credential(), 2), (Invalidation::Everything, 3)] {
-            value.store(expected, Ordering::SeqCst);
-            coherence.invalidate(what).await;
-            assert_eq!(load(&cache, 1, &value).await, expected);
-        }
-    }
-
-    #[tokio::test]
-    async fn another_keys_invalidation_keeps_an_entry() {
-        let coherence = coherence("memory", true);
-        let cache = cache(&coherence);
-        let value = AtomicU32::new(1);
-        load(&cache, 2, &value).await;
-        value.store(2, Ordering::SeqCst);
-        coherence.invalidate(credential()).await;
-        assert_eq!(load(&cache, 2, &value).await, 1);
-    }
-
-    #[tokio::test]
-    async fn a_load_that_was_overtaken_by_an_invalidation_is_not_kept() {
-        let coherence = coherence("memory", true);
-        let cache = cache(&coherence);
-        let (reading, go_on) = (Notify::new(), Notify::new());
-        let rounds = AtomicU32::new(0);
-        let slow = || async {
-            let round = rounds.fetch_add(1, Ordering::SeqCst);
-            if round == 0 {
-                reading.notify_one();
-                go_on.notified().await;
-            }
-            Ok::<_, ()>(round)
-        };
-        let early = cache.get_or_load(&1, slow);
-        let late = async {
-            reading.notified().await;
-            coherence.invalidate(credential()).await;
-            go_on.notify_one();
-            // Began after the invalidation, so it must not be decided by the overtaken load.
-            cache.get_or_load(&1, slow).await
-        };
-        let (_, late) = tokio::join!(early, late);
-        assert_eq!(late, Ok(1));
-        assert_eq!(cache.get(&1).await, Some(1));
-    }
-
-    #[tokio::test]
-    async fn what_cannot_be_published_is_kept_within_a_bound() {
-        let coherence = coherence("redis://127.0.0.1:1", true);
-        coherence.invalidate(credential()).await;
-        assert_eq!(coherence.next_unsent(), Some(credential()));
-        for _ in 0..=UNSENT_MAX {
-            coherence.keep_unsent(credential());
-        }
-        assert_eq!(coherence.next_unsent(), Some(Invalidation::Everything));
-        assert_eq!(coherence.next_unsent(), None);
-    }
-}
+mod tests;

@@ -1,0 +1,136 @@
+//! What a cache may say while others write.
+
+use std::sync::atomic::AtomicU32;
+
+use super::*;
+
+fn coherence(shared_url: &str, sql_is_embedded: bool) -> Arc<Coherence> {
+    let settings = crate::config::Stores {
+        sql: "sqlite:unused".to_owned().into(),
+        shared: shared_url.to_owned().into(),
+        timeout: Duration::from_millis(200),
+        sql_connections: 1,
+    };
+    let metrics = Arc::new(Metrics::new());
+    let shared = Shared::open(&settings, Arc::clone(&metrics)).unwrap();
+    Coherence::new(shared, sql_is_embedded, metrics)
+}
+
+fn cache(coherence: &Arc<Coherence>) -> Coherent<u8, u32> {
+    let cache: Coherent<u8, u32> = Coherent::new(
+        Arc::clone(coherence),
+        Arc::new(Metrics::new()),
+        metrics::Cache::Credentials,
+        10,
+        |_| true,
+    );
+    let held = cache.clone();
+    coherence.on_invalidation(move |what| {
+        let held = held.clone();
+        async move {
+            match what {
+                Invalidation::Everything => held.forget_all(),
+                _ => held.forget(&1).await,
+            }
+        }
+    });
+    cache
+}
+
+async fn load(cache: &Coherent<u8, u32>, key: u8, value: &AtomicU32) -> u32 {
+    let load = || async { Ok::<_, ()>(value.load(Ordering::SeqCst)) };
+    cache.get_or_load(&key, load).await.unwrap()
+}
+
+fn credential() -> Invalidation {
+    Invalidation::Credential("00".into())
+}
+
+#[test]
+fn invalidations_are_read_as_they_were_written() {
+    let id = WorkspaceId::parse("ws-1").unwrap();
+    for what in [
+        credential(),
+        Invalidation::Everything,
+        Invalidation::Lineage(id.clone()),
+        Invalidation::Workspace(id),
+    ] {
+        assert_eq!(Invalidation::parse(&what.to_string()), Some(what));
+    }
+    assert_eq!(Invalidation::parse("unheard:of"), None);
+}
+
+#[test]
+fn only_a_link_that_is_up_or_not_needed_lets_facts_grow_old() {
+    assert_eq!(coherence("memory", true).max_age(), AGE_MAX_LINKED);
+    assert_eq!(coherence("memory", false).max_age(), AGE_MAX_UNLINKED);
+    let redis = coherence("redis://127.0.0.1:1", true);
+    assert_eq!(redis.max_age(), AGE_MAX_UNLINKED);
+    redis.set_up(true);
+    assert_eq!(redis.max_age(), AGE_MAX_LINKED);
+}
+
+#[tokio::test]
+async fn a_dropped_fact_is_loaded_again() {
+    let coherence = coherence("memory", true);
+    let cache = cache(&coherence);
+    let value = AtomicU32::new(1);
+    assert_eq!(load(&cache, 1, &value).await, 1);
+    value.store(2, Ordering::SeqCst);
+    assert_eq!(load(&cache, 1, &value).await, 1);
+    for (what, expected) in [(credential(), 2), (Invalidation::Everything, 3)] {
+        value.store(expected, Ordering::SeqCst);
+        coherence.invalidate(what).await;
+        assert_eq!(load(&cache, 1, &value).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn another_keys_invalidation_keeps_an_entry() {
+    let coherence = coherence("memory", true);
+    let cache = cache(&coherence);
+    let value = AtomicU32::new(1);
+    load(&cache, 2, &value).await;
+    value.store(2, Ordering::SeqCst);
+    coherence.invalidate(credential()).await;
+    assert_eq!(load(&cache, 2, &value).await, 1);
+}
+
+#[tokio::test]
+async fn a_load_that_was_overtaken_by_an_invalidation_is_not_kept() {
+    let coherence = coherence("memory", true);
+    let cache = cache(&coherence);
+    let (reading, go_on) = (Notify::new(), Notify::new());
+    let rounds = AtomicU32::new(0);
+    let slow = || async {
+        let round = rounds.fetch_add(1, Ordering::SeqCst);
+        if round == 0 {
+            reading.notify_one();
+            go_on.notified().await;
+        }
+        Ok::<_, ()>(round)
+    };
+    let early = cache.get_or_load(&1, slow);
+    let late = async {
+        reading.notified().await;
+        coherence.invalidate(credential()).await;
+        go_on.notify_one();
+        // Began after the invalidation, so it must not be decided by the overtaken load.
+        cache.get_or_load(&1, slow).await
+    };
+    let (_, late) = tokio::join!(early, late);
+    assert_eq!(late, Ok(1));
+    assert_eq!(cache.get(&1).await, Some(1));
+}
+
+#[tokio::test]
+async fn what_cannot_be_published_is_kept_within_a_bound() {
+    let coherence = coherence("redis://127.0.0.1:1", true);
+    coherence.invalidate(credential()).await;
+    assert_eq!(coherence.next_unsent(), Some(credential()));
+    for _ in 0..=UNSENT_MAX {
+        coherence.keep_unsent(credential());
+    }
+    assert_eq!(coherence.next_unsent(), Some(Invalidation::Everything));
+    assert_eq!(coherence.next_unsent(), None);
+}
