@@ -152,9 +152,16 @@ fn each_table_is_spelled_in_one_file() {
         "admin_tokens",
         "coherence_gaps",
     ];
+    // A removed workspace's tokens prove nothing, whatever happens at the same moment: that takes
+    // one statement over both tables.
+    let joined = [("workspaces", "identity/token.rs")];
     for table in tables {
         let mut homes = BTreeSet::new();
         for (path, text) in sources("src") {
+            let exempt = |(of, file): &(&str, &str)| *of == table && path.ends_with(file);
+            if path.ends_with("tests.rs") || joined.iter().any(exempt) {
+                continue;
+            }
             let spelled = ["FROM ", "INTO ", "UPDATE ", "JOIN "].iter().any(|verb| {
                 product(&text)
                     .match_indices(&format!("{verb}{table}"))
@@ -215,6 +222,55 @@ fn every_reason_is_documented() {
             documented.contains(&word),
             "docs/api.md does not explain {word}"
         );
+    }
+}
+
+#[test]
+fn openapi_has_exactly_the_routes_that_there_are() {
+    let mut routes: BTreeSet<String> = a2a_gateway::control::ROUTES
+        .iter()
+        .map(|(method, path)| format!("{method} {path}"))
+        .collect();
+    routes.insert("POST /workspaces/{id}/a2a".to_owned());
+    // The admin listener's: every one is read.
+    let admin = text("src/admin/mod.rs");
+    for route in admin.split(".route(\"").skip(1) {
+        routes.insert(format!("GET {}", route.split('"').next().unwrap()));
+    }
+    let mut described = BTreeSet::new();
+    let mut path = "";
+    let document = text("docs/openapi.yaml");
+    let paths = document.split("\npaths:\n").nth(1).unwrap();
+    for line in paths.lines().take_while(|line| line.starts_with(' ')) {
+        let Some(name) = line.strip_suffix(':') else {
+            continue;
+        };
+        let method = name.trim().to_uppercase();
+        if name.starts_with("  /") {
+            path = name.trim();
+        } else if ["GET", "POST", "PUT", "PATCH", "DELETE"].contains(&method.as_str()) {
+            described.insert(format!("{method} {path}"));
+        }
+    }
+    assert_eq!(described, routes);
+}
+
+#[test]
+fn openapi_and_the_documents_have_every_word_of_the_closed_sets() {
+    let openapi = text("docs/openapi.yaml");
+    for reason in a2a_gateway::rejection::Reason::ALL {
+        let entry = format!("        - {}\n", reason.word());
+        assert!(openapi.contains(&entry), "docs/openapi.yaml: {entry}");
+    }
+    let api = text("docs/api.md");
+    for step in a2a_gateway::a2a::done::Step::ALL {
+        let row = format!("| `{}` |", step.word());
+        assert!(api.contains(&row), "docs/api.md does not explain {row}");
+    }
+    let operations = text("docs/operations.md");
+    for method in a2a_gateway::a2a::method::Method::ALL {
+        let word = format!("`{}`", method.label());
+        assert!(operations.contains(&word), "docs/operations.md: {word}");
     }
 }
 

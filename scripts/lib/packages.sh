@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts: installs missing Debian packages, or says how.
 
 # install_packages NAME…: as root or by sudo; otherwise prints the command and stops.

@@ -211,7 +211,7 @@ impl Coherence {
         }
     }
 
-    /// While SQL cannot be asked nobody can have changed a fact.
+    /// Helps whoever reaches SQL. Without it nothing new is loaded, and the channel must do.
     async fn look_for_gaps(&self) {
         let Some(gaps) = self.gaps.get() else { return };
         let mut seen = None;

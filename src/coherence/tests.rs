@@ -1,4 +1,4 @@
-//! What a cache may say while others write.
+//! What caches may rely on, with both kinds of link and without one.
 
 use std::sync::atomic::AtomicU32;
 

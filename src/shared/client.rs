@@ -43,8 +43,9 @@ fn build(
     if !tls {
         return Client::open(info);
     }
-    // rustls panics without a provider, and Pingora installs its own only with the first listener.
-    pingora::tls::install_default_crypto_provider();
+    // rustls panics without a provider; Pingora installs this one, too, with the first listener.
+    // That one is there already is fine.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let client_tls = None;
     Client::build_with_tls(
         info,

@@ -67,6 +67,7 @@ pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
 }
 
 /// Titles and commands. Spelled out: this is what somebody will take as an example.
+#[expect(clippy::too_many_lines, reason = "a list: each command with its title")]
 fn commands(public: &str, admin: &str, cast: &Cast) -> Vec<(&'static str, String)> {
     let a2a = |options: &str, to: &str, token: &str, body: &str| {
         format!(

@@ -207,7 +207,7 @@ fn not_permitted() -> Rejection {
     Rejection::new(
         Reason::NotPermitted,
         "this credential may not reach that workspace: workspaces reach themselves, their parent, \
-         children and siblings; POST /registry/check-access says which rule holds",
+         children and siblings (docs/api.md, CanCommunicate)",
     )
 }
 

@@ -1,0 +1,140 @@
+//! Bodies of every size, in one and in many pieces, late, and waited for.
+
+use super::*;
+
+/// A call whose body has exactly `size` bytes.
+fn sized(size: usize) -> String {
+    let text = size - (CALL.len() - 2);
+    CALL.replace("\"hi\"", &format!("\"{}\"", "x".repeat(text)))
+}
+
+#[tokio::test]
+async fn bodies_of_every_size_arrive_whole() {
+    let case = Case::new().await;
+    let limit = 10 << 20;
+    for size in [65_535, 65_536, 65_537, 300_000, limit] {
+        let body = sized(size);
+        assert_eq!(body.len(), size);
+        let declared = Request::post(case.target.path(), &body).bearer(&case.caller.token);
+        let mut chunked = declared.clone().field("Transfer-Encoding", "chunked");
+        chunked.body = Vec::new();
+        for pieces in [1, 7] {
+            let mut connection = Connection::open(case.gateway.public).await;
+            let wire = declared.wire("127.0.0.1");
+            for piece in wire.chunks(wire.len() / pieces + 1) {
+                connection.send(piece).await;
+            }
+            assert_eq!(connection.answer().await.status, 200, "{size} declared");
+            assert!(
+                case.target.agent.take().body == body.as_bytes(),
+                "{size} declared"
+            );
+
+            let mut connection = Connection::open(case.gateway.public).await;
+            connection.send(&chunked.wire("127.0.0.1")).await;
+            for piece in body.as_bytes().chunks(size / pieces + 1) {
+                connection.send(&crate::harness::chunk(piece)).await;
+            }
+            connection.send(b"0\r\n\r\n").await;
+            assert_eq!(connection.answer().await.status, 200, "{size} chunked");
+            assert!(
+                case.target.agent.take().body == body.as_bytes(),
+                "{size} chunked"
+            );
+        }
+    }
+    case.gateway.assert_idle().await;
+}
+
+#[tokio::test]
+async fn one_byte_too_many_is_refused() {
+    let case = Case::new().await;
+    let body = sized((10 << 20) + 1);
+    let request = Request::post(case.target.path(), &body).bearer(&case.caller.token);
+    let mut connection = Connection::open(case.gateway.public).await;
+    let answer = connection.call(&request).await;
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (413, "body_too_large")
+    );
+    assert_eq!(answer.fact("limit").as_deref(), Some("10485760"));
+
+    let mut chunked = request.clone().field("Transfer-Encoding", "chunked");
+    chunked.body = crate::harness::chunk(&body);
+    chunked.body.extend_from_slice(b"0\r\n\r\n");
+    let answer = case.gateway.call(&chunked).await;
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (413, "body_too_large")
+    );
+
+    // A declared size is refused before the credential is looked at, and before a byte is sent.
+    let mut huge = Request::post(case.target.path(), "").field("Content-Length", "99999999999");
+    huge.body.clear();
+    let mut connection = Connection::open(case.gateway.public).await;
+    connection.send(&huge.wire("127.0.0.1")).await;
+    assert_eq!(connection.answer().await.reason(), "body_too_large");
+    assert_eq!(case.target.agent.count(), 0);
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_timed_out() {
+    let gateway = crate::harness::Builder::new(Pair::Embedded)
+        .set("timeouts.request_body", "1s")
+        .start()
+        .await;
+    let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+    let request = Request::post(target.path(), "")
+        .bearer(&caller.token)
+        .field("Content-Length", "50");
+    let mut connection = Connection::open(gateway.public).await;
+    connection.send(&request.wire("127.0.0.1")).await;
+    // A drip does not stretch the clock.
+    for _ in 0..8 {
+        connection.send(b"{").await;
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        if connection.stream.try_read(&mut []).is_err() {
+            break;
+        }
+    }
+    let answer = connection.answer().await;
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (408, "request_timeout")
+    );
+    assert_eq!(target.agent.count(), 0);
+    gateway.assert_idle().await;
+}
+
+#[tokio::test]
+async fn a_caller_that_waits_for_100_continue_gets_it() {
+    let case = Case::new().await;
+    let request = Request::post(case.target.path(), CALL)
+        .bearer(&case.caller.token)
+        .field("Expect", "100-continue");
+    let mut connection = Connection::open(case.gateway.public).await;
+    let wire = request.wire("127.0.0.1");
+    let head = wire.len() - CALL.len();
+    connection.send(&wire[..head]).await;
+    assert_eq!(connection.read_head().await.expect("a head").status, 100);
+    connection.send(&wire[head..]).await;
+    assert_eq!(connection.answer().await.status, 200);
+    assert_eq!(case.target.agent.take().field("expect"), None);
+
+    // A refusal comes at once, instead of an invitation to send.
+    let refused = Request::post("/workspaces/nobody/a2a", CALL)
+        .bearer(&case.caller.token)
+        .field("Expect", "100-continue");
+    let wire = refused.wire("127.0.0.1");
+    let mut connection = Connection::open(case.gateway.public).await;
+    connection.send(&wire[..wire.len() - CALL.len()]).await;
+    assert_eq!(connection.answer().await.status, 403);
+}
+
+#[tokio::test]
+async fn operators_and_the_canvas_are_no_workspace() {
+    let case = Case::new().await;
+    let request = Request::post(case.target.path(), CALL).bearer(ADMIN);
+    assert_eq!(case.gateway.call(&request).await.status, 200);
+    assert_eq!(case.target.agent.take().field("x-workspace-id"), None);
+}
