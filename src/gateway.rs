@@ -82,6 +82,7 @@ impl Gateway {
         let shared = Shared::open(&config.stores, Arc::clone(&metrics))?;
         let keys = Arc::new(Keys::load_or_create(&config.keys.dir)?);
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
+        coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
         Ok(Arc::new(Self {
             identity: Identity::new(

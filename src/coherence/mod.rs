@@ -5,13 +5,15 @@
 //! Invariant: once [`Coherence::invalidate`] has returned, no request that begins later on this
 //! replica is decided by the old fact, not even by a load that was in progress.
 
+mod gaps;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use moka::future::Cache;
@@ -19,6 +21,8 @@ use moka::ops::compute::Op;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use self::gaps::Gaps;
+use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::shared::{Notice, Shared};
@@ -107,6 +111,8 @@ pub struct Coherence {
     caches: RwLock<Vec<Arc<Forget>>>,
     unsent: Mutex<VecDeque<Invalidation>>,
     resend: Notify,
+    /// The way around the channel, for when it is only we who cannot publish.
+    gaps: OnceLock<Gaps>,
 }
 
 impl Coherence {
@@ -127,7 +133,16 @@ impl Coherence {
             caches: RwLock::default(),
             unsent: Mutex::default(),
             resend: Notify::new(),
+            gaps: OnceLock::new(),
         })
+    }
+
+    /// Has what cannot be published noted in SQL, where every replica looks several times a second:
+    /// the others may be linked well, and would go on trusting what they know.
+    pub fn note_gaps_in(&self, db: &Db) {
+        if self.link == Link::Channel && !db.is_embedded() {
+            let _ = self.gaps.set(Gaps::new(db.clone()));
+        }
     }
 
     /// How long a cached fact counts now.
@@ -153,7 +168,7 @@ impl Coherence {
 
     /// Drops the fact here, then tells the other replicas. Call it after the change is committed.
     ///
-    /// A publish that fails is repeated by [`Coherence::run`] until it succeeds.
+    /// A publish that fails is noted in SQL, and repeated by [`Coherence::run`] until it succeeds.
     pub async fn invalidate(&self, what: Invalidation) {
         self.apply(&what).await;
         if self.link != Link::Channel {
@@ -162,13 +177,18 @@ impl Coherence {
         if let Err(error) = self.shared.publish(CHANNEL, &what.to_string()).await {
             tracing::warn!(%error, "other replicas could not be told what to forget; will repeat");
             self.keep_unsent(what);
+            if let Some(gaps) = self.gaps.get()
+                && let Err(error) = gaps.note().await
+            {
+                tracing::warn!(%error, "nor could it be noted in SQL");
+            }
         }
     }
 
     /// Listens and repeats, for as long as the process lives. A background task of the server.
     pub async fn run(&self) {
         if self.link == Link::Channel {
-            tokio::join!(self.listen(), self.repeat());
+            tokio::join!(self.listen(), self.repeat(), self.look_for_gaps());
         }
     }
 
@@ -188,6 +208,22 @@ impl Coherence {
                     self.set_up(true);
                 }
             }
+        }
+    }
+
+    /// Helps whoever reaches SQL. Without it nothing new is loaded, and the channel must do.
+    async fn look_for_gaps(&self) {
+        let Some(gaps) = self.gaps.get() else { return };
+        let mut seen = None;
+        loop {
+            if let Ok(newest) = gaps.newest().await
+                && seen != Some(newest)
+            {
+                // The first look, too: what was noted before it may concern what is known already.
+                self.apply(&Invalidation::Everything).await;
+                seen = Some(newest);
+            }
+            tokio::time::sleep(gaps::LOOK_EVERY).await;
         }
     }
 

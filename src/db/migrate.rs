@@ -15,11 +15,18 @@ use crate::store::{Cause, Unavailable};
 const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, text. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, &str); 1] = [(
-    1,
-    "workspaces",
-    include_str!("migrations/0001_workspaces.sql"),
-)];
+const MIGRATIONS: [(i64, &str, &str); 2] = [
+    (
+        1,
+        "workspaces",
+        include_str!("migrations/0001_workspaces.sql"),
+    ),
+    (
+        2,
+        "coherence",
+        include_str!("migrations/0002_coherence.sql"),
+    ),
+];
 
 impl Db {
     /// Brings the schema up to date; afterwards [`Db::run`] works. Safe to repeat, and safe to

@@ -12,9 +12,10 @@ use crate::harness::{
 };
 use crate::on_both_pairs;
 
-/// What goes on beside requests: looking for lapses, writing down heartbeats and uses of tokens, and
-/// what `/readyz` asks.
-const BACKGROUND: [&str; 4] = [
+/// What goes on beside requests: looking for lapses and for what could not be published, writing down
+/// heartbeats and uses of tokens, and what `/readyz` asks.
+const BACKGROUND: [&str; 5] = [
+    "operation=\"coherence_look\"",
     "operation=\"workspace_overdue\"",
     "operation=\"workspace_set_last_seen\"",
     "operation=\"note_use\"",
@@ -37,6 +38,17 @@ async fn asked(gateway: &Gateway) -> BTreeMap<String, u64> {
         .collect()
 }
 
+/// A gateway whose link to other replicas is up: when it comes up, everything is asked again.
+async fn linked(pair: Pair) -> Gateway {
+    let gateway = Gateway::start(pair).await;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while gateway.metric("a2a_gateway_coherent", &[]).await != 1.0 {
+        assert!(Instant::now() < deadline, "no link");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    gateway
+}
+
 fn sum(asked: &BTreeMap<String, u64>) -> u64 {
     asked.values().sum()
 }
@@ -47,7 +59,7 @@ fn request(caller: &Seat, target: &Seat) -> Request {
 
 on_both_pairs! {
     async fn five_hundred_requests_in_steady_state_ask_no_store(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+        let gateway = linked(pair).await;
         let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
         let (caller, target) = gateway.pair(agent).await;
         let request = request(&caller, &target);
@@ -70,7 +82,7 @@ on_both_pairs! {
     }
 
     async fn a_hundred_first_requests_at_once_ask_as_often_as_one(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+        let gateway = linked(pair).await;
         let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
         let (caller, target) = gateway.pair(agent).await;
         let request = request(&caller, &target);

@@ -12,8 +12,9 @@ use crate::harness::{Builder, CALL, Gateway, Pair, Request, Seat};
 const OBEYED: Duration = Duration::from_secs(1);
 
 struct Replicas {
-    /// Where changes are made.
+    /// Where changes are made, and its link.
     one: Gateway,
+    one_link: Relay,
     /// Where they must be obeyed, and its link.
     other: Gateway,
     other_link: Relay,
@@ -25,16 +26,18 @@ struct Replicas {
 impl Replicas {
     async fn new() -> Self {
         let redis = Redis::start();
-        let (other_link, shared) = redis.relayed();
         let sql = servers::postgres().database();
-        let one = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-        let one = one.start().await;
+        let (one_link, shared) = redis.relayed();
+        let one = Builder::new(Pair::Embedded).stores(&sql, &shared);
+        let one = one.set("stores.timeout", "1s").start().await;
+        let (other_link, shared) = redis.relayed();
         let other = Builder::new(Pair::Embedded).stores(&sql, &shared);
         let other = other.set("stores.timeout", "1s").start().await;
         let caller = sit(&one, "caller", "").await;
         let target = sit(&one, "target", "").await;
         Self {
             one,
+            one_link,
             other,
             other_link,
             caller,
@@ -44,7 +47,7 @@ impl Replicas {
     }
 
     /// A token that both know; what `happens` to the link; then it is revoked on one.
-    async fn obeyed_after(&self, happens: impl FnOnce(&Relay)) {
+    async fn obeyed_after(&self, happens: impl FnOnce(&Self)) {
         let (token_id, token) = issue(&self.one, &self.caller).await;
         let request = Request::post(self.target.path(), CALL).bearer(&token);
         for gateway in [&self.one, &self.other] {
@@ -53,7 +56,7 @@ impl Replicas {
                 assert_eq!(answer.status, 200, "{}", answer.text());
             }
         }
-        happens(&self.other_link);
+        happens(self);
         let answer = revoke(&self.one, &self.caller, &token_id).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         let revoked = Instant::now();
@@ -76,13 +79,15 @@ impl Replicas {
     }
 
     async fn linked_again(&self) {
-        self.other_link.resume();
         let deadline = Instant::now() + Duration::from_secs(15);
-        while self.other.metric("a2a_gateway_coherent", &[]).await != 1.0 {
-            assert!(Instant::now() < deadline, "the link stays down");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        for (link, gateway) in [(&self.one_link, &self.one), (&self.other_link, &self.other)] {
+            link.resume();
+            while gateway.metric("a2a_gateway_coherent", &[]).await != 1.0 {
+                assert!(Instant::now() < deadline, "the link stays down");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            gateway.await_ready().await;
         }
-        self.other.await_ready().await;
     }
 }
 
@@ -97,12 +102,24 @@ async fn a_token_revoked_on_one_replica_is_refused_by_the_other_within_a_second(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revocation_is_obeyed_within_a_second_when_the_link_was_cut_or_swallows_everything() {
     let replicas = Replicas::new().await;
-    replicas.obeyed_after(Relay::cut).await;
+    replicas.obeyed_after(|all| all.other_link.cut()).await;
     replicas.linked_again().await;
-    replicas.obeyed_after(Relay::black_hole).await;
+    replicas
+        .obeyed_after(|all| all.other_link.black_hole())
+        .await;
     replicas.linked_again().await;
     // Open connections are dead, and nobody says so; new ones are not.
-    replicas.obeyed_after(Relay::strand).await;
+    replicas.obeyed_after(|all| all.other_link.strand()).await;
+    replicas.linked_again().await;
+    replicas.obeyed_after(|_| {}).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_is_obeyed_within_a_second_when_only_who_made_it_is_cut_off() {
+    let replicas = Replicas::new().await;
+    replicas.obeyed_after(|all| all.one_link.cut()).await;
+    replicas.linked_again().await;
+    replicas.obeyed_after(|all| all.one_link.black_hole()).await;
     replicas.linked_again().await;
     replicas.obeyed_after(|_| {}).await;
 }
