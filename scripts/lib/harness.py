@@ -14,9 +14,22 @@ import urllib.request
 THREADS = int(os.environ.get("THREADS", "1"))
 BIN = os.environ.get("BIN", "target/release")
 ADMIN = "a2aa_" + "0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
-AGENT, BARE, GATEWAY, CONTROL = 21901, 21902, 21903, 21904
 A2A = "/workspaces/target/a2a"
 TICK = os.sysconf("SC_CLK_TCK")
+
+
+def free_ports(count):
+    """Ports that are free now, and distinct."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+AGENT, BARE, GATEWAY, CONTROL = free_ports(4)
 
 
 def cpu_seconds(pid):
