@@ -57,6 +57,12 @@ pub enum ServeError {
     /// `forward.headers` names a field that may not be forwarded.
     #[error("forward.headers: {0}")]
     ForwardHeaders(String),
+    /// The SQLite file is another gateway's.
+    #[error(
+        "cannot use stores.sql alone ({0}): another gateway serves from this SQLite file; give each its own, \
+         or let several share PostgreSQL and Redis"
+    )]
+    Claimed(#[source] std::io::Error),
     /// The rooms cannot be assembled.
     #[error("cannot start: {0}")]
     Open(#[from] OpenError),
@@ -72,6 +78,7 @@ pub fn run(loaded: Loaded) -> Result<(), ServeError> {
     let listener = listener(&config)?;
     let metrics = Arc::new(Metrics::new());
     let gateway = Gateway::open(Arc::clone(&config), loaded.admin_token.as_ref(), metrics)?;
+    gateway.db.claim().map_err(ServeError::Claimed)?;
     probe("server.listen", config.server.listen)?;
     probe("admin.listen", config.admin.listen)?;
     let threads = match config.server.threads {

@@ -50,9 +50,9 @@ pub(super) fn start(loaded: Loaded) -> ExitCode {
                 ServeError::Open(OpenError::Store(_))
                 | ServeError::Tls(_)
                 | ServeError::ForwardHeaders(_) => ExitCode::from(USAGE),
-                ServeError::Open(OpenError::Keys(_)) | ServeError::Listen { .. } => {
-                    ExitCode::FAILURE
-                }
+                ServeError::Open(OpenError::Keys(_))
+                | ServeError::Claimed(_)
+                | ServeError::Listen { .. } => ExitCode::FAILURE,
             }
         }
     }

@@ -124,9 +124,12 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
     type Rejection = Rejection;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        let id = path_param(parts, state, "id").await;
         // What is not UTF-8 is not an id either.
-        Ok(Self(WorkspaceId::parse(&id.unwrap_or_default())?))
+        let id = path_param(parts, state, "id").await.unwrap_or_default();
+        // Nor is an encoded one, as on A2A routes: a workspace has one spelling in a path.
+        let as_written = parts.uri.path().split('/').any(|segment| segment == id);
+        let id = WorkspaceId::parse(if as_written { &id } else { "" })?;
+        Ok(Self(id))
     }
 }
 

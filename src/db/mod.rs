@@ -35,6 +35,8 @@ struct Inner {
     pool: OnceLock<AnyPool>,
     /// Whether the schema is known to be ours. Nothing is asked before.
     migrated: AtomicBool,
+    /// Held for as long as this process serves from an SQLite file.
+    claimed: OnceLock<std::fs::File>,
 }
 
 impl Db {
@@ -55,7 +57,21 @@ impl Db {
             metrics,
             pool: OnceLock::new(),
             migrated: AtomicBool::new(false),
+            claimed: OnceLock::new(),
         })))
+    }
+
+    /// Makes sure that no other gateway serves from the same SQLite file: with nothing that carries
+    /// invalidations between them, each would obey what the other has revoked. PostgreSQL is for
+    /// several, so nothing is claimed there.
+    ///
+    /// # Errors
+    /// `WouldBlock` when another process has claimed it; else what the system said.
+    pub fn claim(&self) -> std::io::Result<()> {
+        if let Some(file) = &self.0.location.file {
+            let _ = self.0.claimed.set(open::claim(file)?);
+        }
+        Ok(())
     }
 
     /// Whether this is the SQLite file of a single gateway.

@@ -26,6 +26,8 @@ pub(super) enum Backend {
 pub(super) struct Location {
     pub(super) backend: Backend,
     pub(super) options: AnyConnectOptions,
+    /// The file, for SQLite.
+    pub(super) file: Option<PathBuf>,
 }
 
 impl Location {
@@ -62,6 +64,7 @@ fn postgres(text: &str) -> Result<Location, InvalidUrl> {
     Ok(Location {
         backend: Backend::Postgres,
         options,
+        file: None,
     })
 }
 
@@ -85,7 +88,28 @@ fn sqlite(path: &str) -> Result<Location, InvalidUrl> {
     Ok(Location {
         backend: Backend::Sqlite,
         options,
+        file: Some(path),
     })
+}
+
+/// Takes the lock beside the SQLite file, which the system gives back when the process ends.
+///
+/// # Errors
+/// `WouldBlock` when another process holds it; else what the system said.
+pub(super) fn claim(file: &Path) -> io::Result<std::fs::File> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".lock");
+    let lock = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(name)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(std::fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+        Err(std::fs::TryLockError::Error(error)) => Err(error),
+    }
 }
 
 /// Creates the folder (0700) and the file (0600) if they are missing, and narrows an existing file

@@ -137,8 +137,8 @@ pub(super) fn log_cause(rejection: &Rejection, request_id: &RequestId) {
     let (id, reason) = (request_id.as_str(), rejection.reason.word());
     let error = crate::telemetry::Chain(cause.as_ref());
     match rejection.reason.status() {
-        500 => tracing::error!(request_id = id, %error, "A bug ended an exchange"),
-        501.. => tracing::warn!(request_id = id, reason, %error, "An exchange was refused"),
-        _ => tracing::debug!(request_id = id, reason, %error, "An exchange was refused"),
+        500 => tracing::error!(exchange.id = id, %error, "A bug ended an exchange"),
+        501.. => tracing::warn!(exchange.id = id, reason, %error, "An exchange was refused"),
+        _ => tracing::debug!(exchange.id = id, reason, %error, "An exchange was refused"),
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use a2a_gateway::control::ROUTES;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Agent, CALL, Connection, Gateway, Pair, Request, assert_refusal};
 
@@ -137,4 +137,47 @@ async fn every_answer_has_the_requests_id_or_a_new_one() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn an_encoded_id_names_no_workspace_on_any_route() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    gateway.create(json!({"id": "dev", "name": "dev"})).await;
+    for path in [
+        "/workspaces/d%65v",
+        "/workspaces/d%65v/tokens",
+        "/registry/discover/d%65v",
+    ] {
+        let answer = gateway.as_operator(Request::get(path)).await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (400, "invalid_workspace_id"),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_second_gateway_on_one_sqlite_file_does_not_start() {
+    let first = Gateway::start(Pair::Embedded).await;
+    let file = first.dir.join("gateway.db");
+    let mut second = std::process::Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+    let second = second
+        .current_dir(&first.dir)
+        .args([
+            "serve",
+            "--set",
+            "server.listen=127.0.0.1:0",
+            "--set",
+            "admin.listen=127.0.0.1:0",
+        ])
+        .args(["--set", &format!("stores.sql=sqlite:{}", file.display())])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("another gateway serves from this SQLite file"),
+        "{said}"
+    );
 }
