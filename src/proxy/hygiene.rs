@@ -37,7 +37,8 @@ pub(super) fn check(session: &ServerSession) -> Result<(), Rejection> {
         return refuse("the request head is larger than 32 KiB");
     }
     let target = head.raw_path();
-    if target.len() > TARGET_BYTES_MAX || !target.iter().all(u8::is_ascii_graphic) {
+    if target.len() > TARGET_BYTES_MAX || !target.iter().all(|b| b.is_ascii_graphic() && *b != b'#')
+    {
         return refuse("the request target is too long or has characters that must be encoded");
     }
     if target.first() != Some(&b'/') && !absolute_or_asterisk(target, &head.method) {

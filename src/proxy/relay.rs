@@ -127,6 +127,7 @@ async fn run(
     await_head(session, &mut upstream, &clocks, &mut cut).await?;
     exchange.head = Some(exchange.started.elapsed());
     let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
+    refuse_by_framing(head, &upstream.get_headers_raw_bytes())?;
     refuse_by_head(head, gateway.config.limits.response_bytes.0)?;
     let is_stream = is_event_stream(head);
     let mut answer = response_head(
@@ -141,9 +142,11 @@ async fn run(
     let length = content_length(head);
     let ended = if is_stream {
         exchange.shape = Shape::Stream;
+        let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
         let ends = stream::Ends {
             clocks: &clocks,
             cut,
+            framed,
         };
         stream::pass(proxy, session, exchange, &mut upstream, answer, ends).await?
     } else {
@@ -206,11 +209,38 @@ pub(super) async fn left(session: &mut ServerSession) {
     }
 }
 
+/// Refuses an answer whose end is a matter of opinion, or whose coding would be lost on the way, as
+/// we refuse such requests (RFC 9112, 6.1 and 6.3).
+fn refuse_by_framing(head: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection> {
+    let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else {
+        return Ok(());
+    };
+    // Pingora has dropped the Content-Length by now; the raw head still has it.
+    let both = raw.split(|b| *b == b'\n').any(|line| {
+        line.get(..15)
+            .is_some_and(|name| name.eq_ignore_ascii_case(b"content-length:"))
+    });
+    let chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
+    if both || !chunked {
+        return Err(broken_http(None));
+    }
+    Ok(())
+}
+
 fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
     if head.status.is_redirection() {
         return Err(Rejection::new(
             Reason::AgentRedirected,
             "the agent answered with a redirect, which is never followed; register its final URL",
+        )
+        .fact("delivered", "true"));
+    }
+    let coded = head.headers.get(header::CONTENT_ENCODING);
+    if is_event_stream(head) && coded.is_some_and(|c| c.as_bytes() != b"identity") {
+        return Err(Rejection::new(
+            Reason::AgentProtocolError,
+            "the agent compressed a stream of events, which can't be passed on event by event",
         )
         .fact("delivered", "true"));
     }

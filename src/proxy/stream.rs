@@ -44,6 +44,8 @@ pub(super) struct Ends<'a> {
     pub(super) clocks: &'a Clocks,
     /// Says when a drain is over.
     pub(super) cut: Cut,
+    /// Whether the agent's framing says where the body ends.
+    pub(super) framed: bool,
 }
 
 /// Relays the stream to its end.
@@ -92,6 +94,8 @@ struct Events<'a> {
     finished: Option<Instant>,
     /// Says when a drain is over.
     cut: Cut,
+    /// Whether the agent's framing says where the body ends.
+    framed: bool,
 }
 
 /// What a wait ended with.
@@ -109,7 +113,11 @@ impl<'a> Events<'a> {
         session: &'a mut ServerSession,
         exchange: &'a mut Exchange,
         upstream: &'a mut HttpSession,
-        Ends { clocks, cut }: Ends<'a>,
+        Ends {
+            clocks,
+            cut,
+            framed,
+        }: Ends<'a>,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -123,6 +131,7 @@ impl<'a> Events<'a> {
             written: now,
             finished: None,
             cut,
+            framed,
         }
     }
 
@@ -140,6 +149,11 @@ impl<'a> Events<'a> {
                     let comment = self.splitter.framing().keepalive();
                     self.write(Bytes::from_static(comment.as_bytes()), false)
                         .await?;
+                }
+                // Without framing a connection that breaks looks like one that ends: half an event
+                // tells the two apart.
+                Step::AgentEnded if !self.framed && self.splitter.pending_len() > 0 => {
+                    return Ok(Some(broken_http(None)));
                 }
                 Step::AgentEnded => {
                     let rest = std::mem::take(&mut self.splitter).take_rest();

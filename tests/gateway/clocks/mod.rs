@@ -410,6 +410,52 @@ async fn broken_http_is_a_protocol_error_and_never_sent_again() {
 }
 
 #[tokio::test]
+async fn half_an_event_tells_a_broken_stream_from_an_ended_one_where_no_framing_does() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+    let case = Case::new(|| {
+        vec![
+            Step::write(HEAD),
+            Step::write("data: a\n\ndata: ha"),
+            Step::Close,
+        ]
+    })
+    .await;
+    let (answer, _) = case.call().await;
+    assert!(
+        answer.text().starts_with("data: a\n\ndata: {"),
+        "{}",
+        answer.text()
+    );
+    assert!(answer.text().contains("\"AGENT_PROTOCOL_ERROR\""));
+    case.settled("agent_protocol_error").await;
+
+    let case = Case::new(|| vec![Step::write(HEAD), Step::write("data: a\n\n"), Step::Close]).await;
+    let (answer, _) = case.call().await;
+    assert_eq!(answer.text(), "data: a\n\n");
+    case.settled("answered").await;
+}
+
+#[tokio::test]
+async fn answers_whose_framing_or_coding_would_be_lost_are_refused() {
+    for head in [
+        "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: gzip, chunked\r\n",
+        "Content-Type: text/event-stream\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+    ] {
+        let answer = format!("HTTP/1.1 200 OK\r\n{head}\r\n2\r\n{{}}\r\n0\r\n\r\n");
+        let case = Case::new(move || vec![Step::write(&answer)]).await;
+        let (answer, _) = case.call().await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (502, "agent_protocol_error"),
+            "{head}"
+        );
+        case.upstream_closed().await;
+        case.settled("agent_protocol_error").await;
+    }
+}
+
+#[tokio::test]
 async fn a_redirect_is_never_followed() {
     let case = Case::new(|| {
         vec![Step::write(
