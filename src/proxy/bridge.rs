@@ -11,8 +11,8 @@ use tower::ServiceExt;
 
 use super::Proxy;
 use super::body::{NoBody, next_piece};
+use super::ended::{chunk, left};
 use super::reject::{Dialect, answer};
-use super::relay::{chunk, left};
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
@@ -174,5 +174,5 @@ async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<Bytes, Broke
 }
 
 fn broken(error: Box<pingora::Error>) -> Broken {
-    Broken::Refused(super::relay::internal(error))
+    Broken::Refused(super::ended::internal(error))
 }

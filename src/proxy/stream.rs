@@ -11,11 +11,11 @@ use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until};
 
 use super::Proxy;
-use super::exchange::Exchange;
-use super::relay::{
+use super::ended::{
     Clocks, Ended, broken_http, chunk, internal, left, shutting_down, silent, timed_out, too_large,
     within,
 };
+use super::exchange::Exchange;
 use crate::a2a::event::{self, Splitter};
 use crate::drain::Cut;
 use crate::rejection::Rejection;

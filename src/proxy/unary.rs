@@ -1,0 +1,146 @@
+//! One answer in one body: held back while it is short, so that a failure can still be told as an
+//! error instead of a broken connection.
+
+use bytes::{Bytes, BytesMut};
+use http::{StatusCode, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::v1::client::HttpSession;
+use tokio::time::{Instant, sleep_until};
+
+use super::ended::{
+    Clocks, Ended, broken_http, chunk, internal, left, shutting_down, silent, timed_out, too_large,
+    within,
+};
+use super::exchange::Exchange;
+use crate::drain::Cut;
+
+/// A unary answer is held back up to this size, so that most failures can still be told as an error
+/// instead of a broken connection. A caller cannot use half a JSON document anyway.
+const HELD_BYTES_MAX: usize = 32 * 1024;
+
+/// One answer in one body.
+pub(super) struct Unary<'a> {
+    /// Most bytes of the body.
+    pub(super) limit: usize,
+    /// Its clocks.
+    pub(super) clocks: &'a Clocks,
+    /// Says when a drain is over.
+    pub(super) cut: Cut,
+}
+
+impl Unary<'_> {
+    /// Passes the answer on whole.
+    pub(super) async fn pass(
+        &mut self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        upstream: &mut HttpSession,
+        head: &mut ResponseHeader,
+        length: Option<u64>,
+    ) -> Result<Ended, Ended> {
+        let mut held = BytesMut::new();
+        let mut read = 0_usize;
+        let mut sent = false;
+        loop {
+            let piece = match self.piece(session, upstream).await {
+                Ok(piece) => piece,
+                Err(Ended::Refused(rejection)) if sent => return Err(Ended::BrokenOff(rejection)),
+                Err(ended) => return Err(ended),
+            };
+            let Some(piece) = piece else { break };
+            read += piece.len();
+            if read > self.limit {
+                let rejection = too_large(self.limit as u64);
+                return Err(if sent {
+                    Ended::BrokenOff(rejection)
+                } else {
+                    rejection.into()
+                });
+            }
+            if !sent && held.len() + piece.len() <= HELD_BYTES_MAX {
+                // The usual answer comes in one piece and is not copied again.
+                held = if held.is_empty() {
+                    BytesMut::from(piece)
+                } else {
+                    joined(held, &piece)
+                };
+                continue;
+            }
+            if !sent {
+                sent = true;
+                self.begin(session, head, length).await?;
+                self.write(session, exchange, held.split().freeze(), false)
+                    .await?;
+            }
+            self.write(session, exchange, piece, false).await?;
+        }
+        if !sent {
+            self.begin(session, head, Some(held.len() as u64)).await?;
+        }
+        self.write(session, exchange, held.freeze(), true).await?;
+        Ok(Ended::Answered)
+    }
+
+    /// The next piece of the body, or what ended the wait for it.
+    async fn piece(
+        &mut self,
+        session: &mut ServerSession,
+        upstream: &mut HttpSession,
+    ) -> Result<Option<Bytes>, Ended> {
+        if upstream.is_body_done() {
+            return Ok(None);
+        }
+        let idle = Instant::now() + self.clocks.idle;
+        tokio::select! {
+            biased;
+            read = upstream.read_body_bytes() => read.map_err(|e| broken_http(Some(e)).into()),
+            () = sleep_until(idle.min(self.clocks.total)) => {
+                Err(if idle < self.clocks.total { silent(self.clocks.idle) } else { timed_out("total") }.into())
+            }
+            () = left(session) => Err(Ended::CallerLeft),
+            () = self.cut.requested() => Err(shutting_down("true").into()),
+        }
+    }
+
+    async fn begin(
+        &self,
+        session: &mut ServerSession,
+        head: &mut ResponseHeader,
+        length: Option<u64>,
+    ) -> Result<(), Ended> {
+        let bodiless = matches!(
+            head.status,
+            StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT
+        );
+        match length {
+            Some(_) if bodiless && head.status == StatusCode::NO_CONTENT => {}
+            Some(length) => {
+                head.insert_header(header::CONTENT_LENGTH, length)
+                    .map_err(internal)?;
+            }
+            None => chunk(session, head).map_err(internal)?,
+        }
+        within(
+            self.clocks.total,
+            session.write_response_header(Box::new(head.clone())),
+        )
+        .await
+    }
+
+    async fn write(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        piece: Bytes,
+        last: bool,
+    ) -> Result<(), Ended> {
+        exchange.response_bytes += piece.len() as u64;
+        within(self.clocks.total, session.write_response_body(piece, last)).await
+    }
+}
+
+fn joined(mut held: BytesMut, piece: &[u8]) -> BytesMut {
+    held.extend_from_slice(piece);
+    held
+}
