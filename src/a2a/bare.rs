@@ -14,7 +14,8 @@ use super::walker::Walker;
 pub(super) enum Form {
     /// Where a call has them: `{"method","params"?}`, `{"params":{"message":{…}}}`.
     InPlace,
-    /// The body is the message: an object with `parts`, `content` or `text`.
+    /// The body is the message: an object with `parts`, `content` or `text`. Its `configuration`
+    /// and `metadata` are those of `params` all the same.
     Message,
     /// Those of `params` at top level: `{"message":{…},"configuration":{…}}`.
     Scattered,
@@ -118,8 +119,10 @@ pub(super) fn rebuild(
         }
         match (&*name, form) {
             (b"id" | b"method" | b"params", _) => {}
-            (b"configuration" | b"target_agent_id", _)
-            | (b"message" | b"metadata", Form::Scattered) => params.join(name, &member, text)?,
+            // Also beside the members of a message: left in there, `source_workspace_id` would
+            // reach the agent as the caller wrote it.
+            (b"configuration" | b"metadata" | b"target_agent_id", _)
+            | (b"message", Form::Scattered) => params.join(name, &member, text)?,
             (b"run_id" | b"source_workspace_id", _) | (_, Form::Scattered) => {
                 loose.push((name, member));
             }

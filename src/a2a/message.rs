@@ -258,7 +258,7 @@ fn source(params: &Params, text: &str, caller: Option<&str>, work: &mut Work) {
 }
 
 /// Whether two members have the same value: strings by what they say, others by their token.
-fn same(a: &Member, b: &Member, text: &str) -> bool {
+pub(super) fn same(a: &Member, b: &Member, text: &str) -> bool {
     let text = text.as_bytes();
     if (a.value.kind, b.value.kind) == (Kind::String, Kind::String) {
         a.value.said(text) == b.value.said(text)

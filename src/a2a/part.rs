@@ -5,6 +5,7 @@ use super::edit::{Edits, Membership};
 use super::envelope::Refusal;
 use super::generation::Generation;
 use super::json::{Kind, Member, Object, Value};
+use super::message::same;
 use super::walker::Walker;
 
 /// What a flat file part calls its members, then a `file` of 0.x, then a part of 1.0.
@@ -16,11 +17,11 @@ const FILE_MEMBERS: [(&str, &str, &str); 3] = [
 
 /// Puts the parts in `value`, an array or a single object, into the target's shape: those with a
 /// `type` and no `kind`. For a 0.x target `type` is renamed to `kind`, and the `name`, `uri` and
-/// `bytes_data` of a file move into its `file`. For a 1.0 target `type` goes, and they are called
+/// `bytes_data` of a file move into its `file`, if that is an object or not there. For a 1.0 target `type` goes, and they are called
 /// `filename`, `url` and `raw`. Returns whether there were any.
 ///
 /// # Errors
-/// When a member that moves stands twice.
+/// When a member that moves stands twice, or differs from the one in `file`.
 pub(super) fn complete(
     value: Value,
     text: &str,
@@ -79,17 +80,20 @@ impl<'t> Part<'t> {
         edits: &mut Edits,
     ) -> Result<bool, Refusal> {
         let says = |word| self.kind.value.says(text.as_bytes(), word);
-        let file = says("file") && !self.has("file");
+        let is_file = says("file");
+        let flat_file = is_file && !self.has("file");
         match generation {
             Generation::V0 => {
                 edits.rename(&self.kind, r#""kind""#);
-                if file {
+                if flat_file {
                     self.nest_file(text, edits)?;
+                } else if is_file {
+                    self.fill_file(text, edits)?;
                 }
                 Ok(true)
             }
-            Generation::V1 if file || says("text") || says("data") => {
-                if file {
+            Generation::V1 if flat_file || says("text") || says("data") => {
+                if flat_file {
                     self.rename_file(edits)?;
                 }
                 let mut membership = Membership::default();
@@ -147,6 +151,39 @@ impl<'t> Part<'t> {
         Ok(())
     }
 
+    /// 0.x, beside a `file` that is an object: `"file":{"uri":…},"name":…` →
+    /// `"file":{"uri":…,"name":…}`. What stands in both places stays in `file`. A `file` of
+    /// another type is the agent's to judge, and so is what stands beside it.
+    fn fill_file(&self, text: &str, edits: &mut Edits) -> Result<(), Refusal> {
+        let found = self.file_members()?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        let file = only(&self.members, "file")?;
+        let Some(file) = file.filter(|file| file.value.kind == Kind::Object) else {
+            return Ok(());
+        };
+        let (object, inside) = members(text, file.value.start);
+        let (mut of_part, mut of_file) = (Membership::default(), Membership::default());
+        for (flat, name, _) in found {
+            let token = flat.value.raw_str(text);
+            match only(&inside, name)? {
+                None => of_file.join(format!(r#""{name}":{token}"#)),
+                Some(there) if flat.value.is_void() || same(&there, &flat, text) => {}
+                Some(void) if void.value.is_void() => edits.revalue(&void, token.to_owned()),
+                Some(_) => {
+                    return Err(Refusal::params(format!(
+                        "\"{name}\" of a \"file\" differs in the part and in its \"file\"; send one of them"
+                    )));
+                }
+            }
+            of_part.leave(&flat);
+        }
+        of_file.settle(&object, text, edits);
+        of_part.settle(&self.object, text, edits);
+        Ok(())
+    }
+
     /// 1.0: `"name":…,"uri":…` → `"filename":…,"url":…`. A name that is taken already stays.
     fn rename_file(&self, edits: &mut Edits) -> Result<(), Refusal> {
         for (member, _, name) in self.file_members()? {
@@ -155,5 +192,19 @@ impl<'t> Part<'t> {
             }
         }
         Ok(())
+    }
+}
+
+/// The member called `word`.
+///
+/// # Errors
+/// When there are two.
+fn only(members: &[Named<'_>], word: &str) -> Result<Option<Member>, Refusal> {
+    let mut named = members
+        .iter()
+        .filter(|(name, _)| **name == *word.as_bytes());
+    match (named.next(), named.next()) {
+        (_, Some(_)) => Err(Refusal::twice(word)),
+        (one, None) => Ok(one.map(|(_, member)| *member)),
     }
 }

@@ -1,6 +1,6 @@
 //! Bodies without `jsonrpc`.
 
-use super::{BARE, FULL, OFF, STREAM, check, check_with, masked, run};
+use super::{BARE, Completion, FULL, OFF, STREAM, check, check_with, masked, run};
 use crate::a2a::method::Method;
 
 #[test]
@@ -148,7 +148,7 @@ fn a_message_becomes_a_call() {
         ),
         (
             r#"{"role":"user","parts":[{"kind":"text","text":"hi"}],"messageId":"m","metadata":{"a":1},"x":1}"#,
-            r#"{"jsonrpc":"2.0","id":"<new>","method":"message/send","params":{"message":{"role":"user","parts":[{"kind":"text","text":"hi"}],"messageId":"m","metadata":{"a":1},"x":1}}}"#,
+            r#"{"jsonrpc":"2.0","id":"<new>","method":"message/send","params":{"metadata":{"a":1},"message":{"role":"user","parts":[{"kind":"text","text":"hi"}],"messageId":"m","x":1}}}"#,
             "envelope, method",
         ),
         (
@@ -160,6 +160,49 @@ fn a_message_becomes_a_call() {
         check(input, expect, done);
         check_with(&BARE, input, expect, done);
     }
+}
+
+#[test]
+fn a_message_at_top_level_can_not_forge_its_source() {
+    let call = |params: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":"<new>","method":"message/send","params":{params}}}"#)
+    };
+    let done = "envelope, method, message-id, role, source";
+    for (input, params) in [
+        (
+            r#"{"parts":[],"metadata":{"source_workspace_id":"evil"}}"#,
+            r#"{"metadata":{"source_workspace_id":"pm"},"message":{"parts":[],"messageId":"<new>","role":"user"}}"#,
+        ),
+        (
+            r#"{"parts":[],"meta\u0064ata":{"source_w\u006frkspace_id":"evil"}}"#,
+            r#"{"meta\u0064ata":{"source_w\u006frkspace_id":"pm"},"message":{"parts":[],"messageId":"<new>","role":"user"}}"#,
+        ),
+        (
+            r#"{"run_id":"r","metadata":{"source_workspace_id":"evil","a":1.0},"parts":[]}"#,
+            r#"{"metadata":{"source_workspace_id":"pm","a":1.0,"run_id":"r"},"message":{"parts":[],"messageId":"<new>","role":"user"}}"#,
+        ),
+        (
+            r#"{"metadata":{"source_workspace_id":"evil"},"parts":[],"source_workspace_id":"worse"}"#,
+            r#"{"metadata":{"source_workspace_id":"pm"},"message":{"parts":[],"messageId":"<new>","role":"user"}}"#,
+        ),
+        (
+            r#"{"params":{"metadata":{"source_workspace_id":"evil"}},"parts":[]}"#,
+            r#"{"metadata":{"source_workspace_id":"pm"},"message":{"parts":[],"messageId":"<new>","role":"user"}}"#,
+        ),
+    ] {
+        check(input, &call(params), done);
+        check_with(&BARE, input, &call(params), done);
+    }
+    let nobody = Completion {
+        caller: None,
+        ..FULL
+    };
+    check_with(
+        &nobody,
+        r#"{"parts":[],"metadata":{"source_workspace_id":"evil"}}"#,
+        &call(r#"{"metadata":{},"message":{"parts":[],"messageId":"<new>","role":"user"}}"#),
+        done,
+    );
 }
 
 #[test]

@@ -234,7 +234,29 @@ fn a_part_has_its_kind() {
         ),
         (
             r#"{"type":"file","file":{"uri":"u"},"name":"a"}"#,
-            r#"{"kind":"file","file":{"uri":"u"},"name":"a"}"#,
+            r#"{"kind":"file","file":{"uri":"u","name":"a"}}"#,
+        ),
+        (
+            r#"{"name":"n", "uri":"u" ,"type":"file","file":{ },"x":1,"bytes_data":"z"}"#,
+            r#"{"kind":"file","file":{"name":"n","uri":"u","bytes":"z" },"x":1}"#,
+        ),
+        (
+            r#"{"type":"file","file":{"x":1.0,"n\u0061me":"\u006e"},"name":"n","uri":"u","bytes_data":"z"}"#,
+            r#"{"kind":"file","file":{"x":1.0,"n\u0061me":"\u006e","uri":"u","bytes":"z"}}"#,
+        ),
+        // `null` and `""` are no value, in either place.
+        (
+            r#"{"type":"file","file":{"name":null,"uri":"u","bytes":""},"name":"n","uri":null,"bytes_data":"z"}"#,
+            r#"{"kind":"file","file":{"name":"n","uri":"u","bytes":"z"}}"#,
+        ),
+        // A `file` of another type is the agent's to judge.
+        (
+            r#"{"type":"file","file":"f","name":"n","bytes_data":"z"}"#,
+            r#"{"kind":"file","file":"f","name":"n","bytes_data":"z"}"#,
+        ),
+        (
+            r#"{"type":"file","file":null,"uri":"u"}"#,
+            r#"{"kind":"file","file":null,"uri":"u"}"#,
         ),
         (r#"{"type":"file"}"#, r#"{"kind":"file"}"#),
     ] {

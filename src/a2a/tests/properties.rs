@@ -112,7 +112,10 @@ fn parts() -> BoxedStrategy<String> {
         ("name", of(&["\"n\""])),
         ("uri", of(&["\"u\""])),
         ("bytes_data", of(&["\"QQ==\""])),
-        ("file", of(&["{}"])),
+        (
+            "file",
+            of(&["{}", "7", r#"{ "x":1 }"#, r#"{"uri":"u" ,"name":null}"#]),
+        ),
         ("filename", of(&["\"f\""])),
     ]));
     let list = prop::collection::vec((space(), part.clone(), space()), 0..4).prop_map(|parts| {

@@ -174,6 +174,14 @@ const TWICE_IN_MESSAGE: &[(&str, &str)] = &[
     (r#""parts":[{"type":"text","type":"file"}]"#, "type"),
     (r#""content":{"type":"text","type":"file"}"#, "type"),
     (r#""parts":[{"type":"file","uri":"a","uri":"b"}]"#, "uri"),
+    (
+        r#""parts":[{"type":"file","uri":"a","file":{},"file":{}}]"#,
+        "file",
+    ),
+    (
+        r#""parts":[{"type":"file","bytes_data":"a","file":{"bytes":"a","bytes":"b"}}]"#,
+        "bytes",
+    ),
 ];
 
 #[test]
@@ -330,4 +338,24 @@ fn arguments_that_contradict_are_invalid_params() {
         Some("7"),
         "\"task_id\" and \"metadata.task_id\" differ; send one of them",
     );
+    for (part, name) in [
+        (
+            r#"{"type":"file","file":{"name":"q"},"name":"n","uri":"u","bytes_data":"z"}"#,
+            "name",
+        ),
+        (r#"{"uri":"u","file":{"uri":7},"type":"file"}"#, "uri"),
+        (
+            r#"{"type":"file","file":{"bytes":"QQ=="},"bytes_data":"QQ"}"#,
+            "bytes",
+        ),
+    ] {
+        check(
+            send(&format!(r#""message":{{"parts":[{part}]}}"#)),
+            InvalidParams,
+            Some("7"),
+            &format!(
+                "\"{name}\" of a \"file\" differs in the part and in its \"file\"; send one of them"
+            ),
+        );
+    }
 }
