@@ -14,13 +14,12 @@ use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
-use pingora::tls;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
-use crate::config::Config;
 use crate::config::load::Loaded;
+use crate::config::{Config, tls_pair};
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
 use crate::proxy::{Connections, Proxy};
@@ -42,14 +41,14 @@ const LAST_WORDS_HURRIED: Duration = Duration::from_millis(500);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// An address is taken or not ours.
-    #[error("cannot listen on {address} ({key}): {source}; is another gateway running?")]
+    #[error("cannot listen on {address} ({key}): {error}; {}", advice(key, error))]
     Listen {
         /// The configuration key.
         key: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What the system said.
-        source: std::io::Error,
+        /// What the system said; in the text already, and so not the source.
+        error: std::io::Error,
     },
     /// The certificate or the key cannot be used.
     #[error("cannot use server.tls.cert and server.tls.key: {0}")]
@@ -121,11 +120,22 @@ pub fn run(loaded: Loaded) -> Result<(), ServeError> {
 fn probe(key: &'static str, address: SocketAddr) -> Result<(), ServeError> {
     TcpListener::bind(address)
         .map(drop)
-        .map_err(|source| ServeError::Listen {
+        .map_err(|error| ServeError::Listen {
             key,
             address,
-            source,
+            error,
         })
+}
+
+/// What to do about an address that cannot be listened on.
+fn advice(key: &str, error: &std::io::Error) -> String {
+    let guess = match error.kind() {
+        std::io::ErrorKind::AddrInUse => "is another gateway running? ",
+        std::io::ErrorKind::AddrNotAvailable => "this machine has no such address; ",
+        std::io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege; ",
+        _ => "",
+    };
+    format!("{guess}`--set {key}=ADDRESS:PORT` chooses another")
 }
 
 fn listener(config: &Config) -> Result<ListenerConfig, ServeError> {
@@ -139,26 +149,12 @@ fn listener(config: &Config) -> Result<ListenerConfig, ServeError> {
             .map(str::to_owned)
             .ok_or_else(|| ServeError::Tls("the path is not text".into()))
     };
+    tls_pair::usable(cert, key).map_err(ServeError::Tls)?;
     let (cert, key) = (path(cert)?, path(key)?);
-    check_pair(&cert, &key)?;
     let mut settings =
         TlsSettings::intermediate(&cert, &key).map_err(|e| ServeError::Tls(e.to_string()))?;
     settings.enable_h2();
     Ok(listener.tls(settings))
-}
-
-/// Pingora panics in a service when certificate and key cannot be used; an operator deserves a
-/// sentence here, too.
-fn check_pair(cert: &str, key: &str) -> Result<(), ServeError> {
-    let unusable = |error: &dyn std::fmt::Display| ServeError::Tls(error.to_string());
-    let loaded = tls::load_certs_and_key_files(cert, key).map_err(|e| unusable(&e))?;
-    let (certs, key) = loaded.ok_or_else(|| unusable(&"no certificate or no private key in it"))?;
-    tls::install_default_crypto_provider();
-    tls::ServerConfig::builder()
-        .with_no_client_auth()
-        .with_single_cert(certs, key)
-        .map(drop)
-        .map_err(|e| unusable(&e))
 }
 
 /// What the rooms do besides answering: migrate, follow invalidations, sweep, flush.
@@ -198,7 +194,9 @@ fn announce(token: &SecretString) {
     let text = token.expose_secret();
     let _ = writeln!(
         std::io::stderr(),
-        "\nThis gateway had no admin token, so it made one. It is shown once and stored as a hash:\n\n  {text}\n"
+        "\nThis gateway had no admin token, so it made one. It is shown once and stored as a hash:\n\n  \
+         export A2A_GATEWAY_ADMIN_TOKEN={text}\n\n\
+         Keep it, and go on with it: `POST /workspaces` makes the first workspace (README.md has the steps).\n"
     );
 }
 

@@ -101,7 +101,6 @@ fn wrong_arguments_end_with_64_and_help_with_0() {
     for wrong in [
         &["serv"][..],
         &["--sett", "a"],
-        &["check-config"],
         &["send", "a:b", "hi"],
         &["agent", "odd"],
     ] {
@@ -297,7 +296,20 @@ fn send_names_the_reason_of_a_refusal_and_fails() {
     ]);
     assert_eq!(code, Some(1));
     assert!(
-        err.contains(&format!("no answer from http://{address}")),
+        err.contains(&format!(
+            "nothing listens at http://{address}; is the gateway running? --url"
+        )),
+        "{err}"
+    );
+    assert_eq!(err.lines().count(), 1, "{err}");
+    let (url, _server) = answer_once(
+        "HTTP/1.1 401 Unauthorized\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n\
+         {\"id\":null,\"error\":{\"code\":-32000,\"message\":\"no\",\"data\":[{\"reason\":\"UNAUTHENTICATED\"}]}}",
+    );
+    let (code, _, err) = run(&["send", "acme-dev", "plan", "--url", &url]);
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("--token") && err.contains("A2A_GATEWAY_TOKEN"),
         "{err}"
     );
 }
@@ -349,8 +361,14 @@ fn a_store_url_that_cannot_be_read_and_an_unusable_certificate_end_with_64() {
         .concat()
     };
     for (wrong, part) in [
-        (set("stores.sql", "postgres://u:geheim@h:port/d"), "store"),
-        (set("stores.shared", "redis://:geheim@h:port/0"), "store"),
+        (
+            set("stores.sql", "postgres://u:geheim@h:port/d"),
+            "stores.sql",
+        ),
+        (
+            set("stores.shared", "redis://:geheim@h:port/0"),
+            "stores.shared",
+        ),
         (
             tls(&cert("CERTIFICATE"), &cert("PRIVATE KEY")),
             "server.tls",
@@ -416,7 +434,37 @@ fn health_says_what_is_missing() {
     drop(listener);
     let (code, _, err) = run(&["health", "--url", &format!("http://{address}")]);
     assert_eq!(code, Some(1));
+    assert!(err.contains("nothing listens at"), "{err}");
     assert!(err.contains("admin.listen"), "{err}");
+    let (code, _, err) = answer(
+        "HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n\
+         {\"error\":\"no such route\",\"reason\":\"not_found\",\"request_id\":\"r\"}",
+    );
+    assert_eq!(code, Some(1));
+    assert!(err.contains("public listener"), "{err}");
+}
+
+#[test]
+fn an_address_that_is_taken_is_named_once_with_a_way_out() {
+    let (_listener, address) = taken();
+    let folder = tempfile::tempdir().unwrap();
+    let output = gateway(&["--set", &format!("server.listen={address}")])
+        .current_dir(&folder)
+        .output();
+    let (code, _, err) = ended(output.unwrap());
+    assert_eq!(code, Some(1), "{err}");
+    assert_eq!(err.matches("in use").count(), 1, "{err}");
+    assert!(err.contains("--set server.listen="), "{err}");
+    let (code, _, err) = run(&["agent", "echo", "--listen", &address.to_string()]);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains(&address.to_string()), "{err}");
+}
+
+#[test]
+fn check_config_needs_no_file() {
+    let (code, out, err) = run(&["check-config", "--set", "timeouts.idle=10s"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("timeouts.idle = \"10s\""), "{out}");
 }
 
 #[test]

@@ -92,7 +92,13 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
 
 async fn serve(arguments: Arguments) -> std::io::Result<()> {
     let credential = arguments.credential();
-    let agent = Agent::bind(arguments.kind, arguments.listen, arguments.advertise).await?;
+    let listen = arguments.listen;
+    let agent = Agent::bind(arguments.kind, listen, arguments.advertise)
+        .await
+        .map_err(|error| {
+            let text = format!("cannot listen on {listen}: {error}; choose another with --listen");
+            std::io::Error::new(error.kind(), text)
+        })?;
     print(&format!("{} agent at {}\n", arguments.kind, agent.url()))?;
     let mut terminate = signal(SignalKind::terminate())?;
     let end = async move {

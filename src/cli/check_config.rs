@@ -2,17 +2,16 @@
 //! the built-in defaults, which explain every key.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::{USAGE, complain, print};
 use crate::config::load::{DEFAULT, Layers, Loaded, load};
 
-/// `a2a-gateway check-config FILE`.
+/// `a2a-gateway check-config [FILE]`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Arguments {
-    /// The TOML file that `serve --config` would read
-    #[arg(required_unless_present = "defaults")]
+    /// The TOML file that `serve --config` would read; without it, what is in force without a file
     file: Option<PathBuf>,
     /// Set one setting on top, as `serve` would
     #[arg(long, value_name = "KEY=VALUE")]
@@ -23,8 +22,10 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let name = arguments.file.as_deref().map(Path::display);
-    let name = name.map_or_else(String::new, |name| name.to_string());
+    let name = arguments.file.as_deref().map_or_else(
+        || "what is set without a file".to_owned(),
+        |file| file.display().to_string(),
+    );
     let text = if arguments.defaults {
         DEFAULT.to_owned()
     } else {

@@ -33,14 +33,19 @@ pub(super) enum ClientError {
         #[source]
         source: std::io::Error,
     },
+    /// The connection was refused.
+    #[error("nothing listens at {to}")]
+    Nobody {
+        /// Scheme, host and port.
+        to: String,
+    },
     /// The connection could not be made or broke.
-    #[error("no answer from {to}")]
+    #[error("no answer from {to}: {why}")]
     Connection {
         /// Scheme, host and port.
         to: String,
-        /// What Pingora said.
-        #[source]
-        source: Box<pingora::Error>,
+        /// The innermost cause.
+        why: String,
     },
     /// It took too long.
     #[error("no answer from {to} within {after:?}")]
@@ -53,6 +58,27 @@ pub(super) enum ClientError {
     /// The answer is too large to be read whole.
     #[error("the answer has more than {ANSWER_BYTES_MAX} bytes")]
     TooLarge,
+}
+
+impl ClientError {
+    /// Without Pingora's own words for it, as far as something below Pingora said why.
+    fn broken(to: &str, error: &pingora::Error) -> Self {
+        let to = to.to_owned();
+        if *error.root_etype() == pingora::ErrorType::ConnectRefused {
+            return Self::Nobody { to };
+        }
+        let mut inner = error;
+        let why = loop {
+            let Some(cause) = &inner.cause else {
+                break inner.etype.as_str().to_owned();
+            };
+            match cause.downcast_ref::<Box<pingora::Error>>() {
+                Some(deeper) => inner = deeper,
+                None => break cause.to_string(),
+            }
+        };
+        Self::Connection { to, why }
+    }
 }
 
 /// What to ask for.
@@ -137,10 +163,7 @@ async fn send(
     ask: &Ask<'_>,
     to: &str,
 ) -> Result<HttpSession, ClientError> {
-    let broken = |source| ClientError::Connection {
-        to: to.to_owned(),
-        source,
-    };
+    let broken = |error: Box<pingora::Error>| ClientError::broken(to, &error);
     let head = head(ask).map_err(broken)?;
     let (mut session, _) = connector.get_http_session(peer).await.map_err(broken)?;
     session
@@ -190,10 +213,7 @@ impl Answer {
                 to: self.to.clone(),
                 after: self.within,
             })?
-            .map_err(|source| ClientError::Connection {
-                to: self.to.clone(),
-                source,
-            })
+            .map_err(|error| ClientError::broken(&self.to, &error))
     }
 
     /// The whole body.

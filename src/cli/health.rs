@@ -26,12 +26,27 @@ pub(super) struct Arguments {
 /// Why the gateway does not count as ready.
 #[derive(Debug, thiserror::Error)]
 enum HealthError {
+    #[error("{0}; is the gateway running? --url says where its admin listener (admin.listen) is")]
+    Nobody(ClientError),
     #[error("cannot ask the gateway; is this the URL of its admin listener (admin.listen)?")]
-    Client(#[from] ClientError),
+    Client(#[source] ClientError),
+    #[error(
+        "{0} is the gateway's public listener; --url takes its admin listener (admin.listen), such as http://127.0.0.1:9090"
+    )]
+    Public(String),
     #[error("not ready:{0}")]
     NotReady(String),
     #[error("cannot print")]
     Output(#[from] std::io::Error),
+}
+
+impl From<ClientError> for HealthError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Nobody { .. } => Self::Nobody(error),
+            other => Self::Client(other),
+        }
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
@@ -69,6 +84,11 @@ async fn check(base: &Url) -> Result<(), HealthError> {
     if status == 200 && body["status"] == "ready" {
         print("ready\n")?;
         return Ok(());
+    }
+    // The public listener has no such route, and says so in the gateway's own words.
+    if status == 404 && body["reason"] == "not_found" {
+        let asked = url.origin().ascii_serialization();
+        return Err(HealthError::Public(asked));
     }
     Err(HealthError::NotReady(parts(status, &body)))
 }

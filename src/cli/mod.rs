@@ -63,7 +63,7 @@ enum Command {
     Serve(serve::Arguments),
     /// Try it out: a gateway, three example agents and a page of commands to paste
     Demo(demo::Arguments),
-    /// Check a configuration file and show every value in force and its source
+    /// Check the configuration and show every value in force and its source
     CheckConfig(check_config::Arguments),
     /// Send one message to a workspace and print the answer
     Send(send::Arguments),

@@ -36,11 +36,22 @@ pub(super) struct Arguments {
     url: Url,
 }
 
+impl Arguments {
+    /// Compose files pass on variables that are not set as empty ones.
+    fn token(&self) -> Option<&str> {
+        self.token.as_deref().filter(|token| !token.is_empty())
+    }
+}
+
 /// Why there is no text to print.
 #[derive(Debug, thiserror::Error)]
 enum SendError {
+    #[error("{0}; is the gateway running? --url says where")]
+    Nobody(ClientError),
     #[error(transparent)]
-    Client(#[from] ClientError),
+    Client(ClientError),
+    #[error("{reason}: {message}; give a credential with --token or in A2A_GATEWAY_TOKEN")]
+    NoToken { reason: String, message: String },
     #[error("{reason}: {message}")]
     Refused { reason: String, message: String },
     #[error("the answer has status {0} and is not JSON")]
@@ -49,6 +60,15 @@ enum SendError {
     LongEvent,
     #[error("cannot write the answer")]
     Output(#[from] std::io::Error),
+}
+
+impl From<ClientError> for SendError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Nobody { .. } => Self::Nobody(error),
+            other => Self::Client(other),
+        }
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
@@ -66,6 +86,14 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Ok(runtime) => runtime.block_on(send(arguments, &workspace)),
         Err(error) => Err(error.into()),
     };
+    let sent = sent.map_err(|error| match error {
+        SendError::Refused { reason, message }
+            if reason == "unauthenticated" && arguments.token().is_none() =>
+        {
+            SendError::NoToken { reason, message }
+        }
+        other => other,
+    });
     match sent {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -84,7 +112,7 @@ async fn send(arguments: &Arguments, workspace: &WorkspaceId) -> Result<(), Send
     let request = Ask {
         method: Method::POST,
         url: &url,
-        token: arguments.token.as_deref(),
+        token: arguments.token(),
         accept: if arguments.stream {
             "text/event-stream"
         } else {

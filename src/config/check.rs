@@ -1,13 +1,12 @@
 //! Checks across keys: what each value allows on its own and what must not be combined.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
 
 use super::load::{Problem, Source};
-use super::{AddressProfile, AuthMode, Config};
+use super::{AddressProfile, AuthMode, Config, store_url, tls_pair};
 
 /// Longer spans are slips of the pen, and adding them to an instant could overflow it.
 const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -124,6 +123,16 @@ impl Checks<'_> {
                  name an address that nobody can call"
             ));
         }
+        if !public.ip().is_loopback()
+            && self.config.server.public_url.is_none()
+            && self.config.server.hosts.is_empty()
+        {
+            self.note(format!(
+                "server.listen is {public}, and neither server.public_url nor server.hosts names \
+                 it: callers from elsewhere get 421 until server.hosts lists the names and \
+                 addresses that they use"
+            ));
+        }
     }
 
     fn hosts(&mut self) {
@@ -169,33 +178,31 @@ impl Checks<'_> {
                     ("server.tls.cert", cert, "CERTIFICATE-----"),
                     ("server.tls.key", key, "PRIVATE KEY-----"),
                 ];
+                let before = self.problems.len();
                 for (name, path, marker) in files {
-                    if let Err(reason) = pem(path, marker) {
+                    if let Err(reason) = tls_pair::pem(path, marker) {
                         self.refuse(name, reason);
                     }
+                }
+                if self.problems.len() == before
+                    && let Err(reason) = tls_pair::usable(cert, key)
+                {
+                    self.refuse("server.tls.cert", format!("and server.tls.key: {reason}"));
                 }
             }
         }
     }
 
     fn stores(&mut self) {
-        // Only the scheme is looked at, and nothing of the value is repeated: it may hold a password.
         let stores = &self.config.stores;
-        let sql = stores.sql.expose_secret();
-        let schemes = ["sqlite:", "postgres://", "postgresql://"];
-        if !schemes.iter().any(|scheme| sql.starts_with(scheme)) {
-            self.refuse(
-                "stores.sql",
-                "must be \"sqlite:PATH\" or \"postgres://user:password@host/database\"",
-            );
-        }
-        let shared = stores.shared.expose_secret();
-        let schemes = ["redis://", "rediss://"];
-        if shared != "memory" && !schemes.iter().any(|scheme| shared.starts_with(scheme)) {
-            self.refuse(
-                "stores.shared",
-                "must be \"memory\", \"redis://host:6379/0\" or \"rediss://host:6379/0\"",
-            );
+        let (sql, shared) = (stores.sql.expose_secret(), stores.shared.expose_secret());
+        for (key, checked) in [
+            ("stores.sql", store_url::sql(sql)),
+            ("stores.shared", store_url::shared(shared)),
+        ] {
+            if let Err(reason) = checked {
+                self.refuse(key, reason);
+            }
         }
         if shared == "memory" && !sql.starts_with("sqlite:") {
             self.note(
@@ -343,33 +350,41 @@ impl Checks<'_> {
     }
 
     fn telemetry(&mut self) {
-        if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.config.telemetry.log) {
+        let log = &self.config.telemetry.log;
+        if let Err(error) = tracing_subscriber::EnvFilter::try_new(log) {
             self.refuse(
                 "telemetry.log",
                 format!("is not a log filter, such as \"info\" or \"warn,access=off\": {error}"),
             );
+            return;
+        }
+        // A word alone would be the name of a target, all of whose lines are shown, and of no other
+        // target a single one.
+        if let Some(word) = log.split(',').map(str::trim).find(|d| is_bare_word(d)) {
+            self.refuse(
+                "telemetry.log",
+                format!(
+                    "`{word}` is not a level: write off, error, warn, info, debug or trace, or \
+                     `{word}=debug` if it is the name of a target"
+                ),
+            );
         }
     }
+}
+
+/// Neither a level nor a directive with a level, a path or a span.
+fn is_bare_word(directive: &str) -> bool {
+    !directive.is_empty()
+        && !directive.contains(['=', ':', '[', ']', '{', '}'])
+        && directive
+            .parse::<tracing_subscriber::filter::LevelFilter>()
+            .is_err()
 }
 
 /// Whether two listeners cannot both be bound. Port 0 is a free one each time.
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     let any = |ip: IpAddr| ip.is_unspecified();
     a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || any(a.ip()) || any(b.ip()))
-}
-
-fn pem(path: &Path, marker: &str) -> Result<(), String> {
-    let shown = path.display();
-    let text = std::fs::read(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
-    let found = text
-        .windows(marker.len())
-        .any(|window| window == marker.as_bytes());
-    if found {
-        Ok(())
-    } else {
-        let what = marker.trim_end_matches('-').to_lowercase();
-        Err(format!("{shown} holds no {what} in PEM form"))
-    }
 }
 
 /// `scheme://host[:port]`, exactly as a browser spells it.

@@ -118,6 +118,70 @@ pub(super) fn unknown(known: &Table, path: &[String]) -> String {
     }
 }
 
+/// The refusal of a section that does not exist, with the one that was probably meant.
+pub(super) fn unknown_section(known: &Table, path: &[String]) -> String {
+    let written = path.join(".");
+    sections(known)
+        .into_iter()
+        .map(|section| (distance(&section, &written), section))
+        .filter(|(edits, section)| *edits <= 2.max(section.len() / 4))
+        .min()
+        .map_or_else(
+            || unknown(known, path),
+            |(_, section)| format!("there is no such section; did you mean `{section}`?"),
+        )
+}
+
+/// All sections, in dotted form.
+fn sections(table: &Table) -> Vec<String> {
+    table
+        .iter()
+        .filter_map(|(key, value)| Some((key, value.as_table()?)))
+        .flat_map(|(key, inner)| {
+            let below = sections(inner)
+                .into_iter()
+                .map(move |rest| format!("{key}.{rest}"));
+            std::iter::once(key.clone()).chain(below)
+        })
+        .collect()
+}
+
+/// The value at a dotted path.
+pub(super) fn find<'a>(table: &'a Table, dotted: &str) -> Option<&'a Value> {
+    let path: Vec<String> = dotted.split('.').map(Into::into).collect();
+    at(table, &path)
+}
+
+/// Why a value does not fit its key, for people, where serde would speak of types of Rust. `None`:
+/// what serde says is fine.
+pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Option<String> {
+    let shown = match value {
+        Value::String(text) => format!("`{text}`"),
+        other => format!("`{other}`"),
+    };
+    let right_type = example.is_none_or(|example| value.same_type(example));
+    let said = match (dotted, example) {
+        ("server.listen" | "admin.listen", _) => format!(
+            "{shown} is not an address and a port: write \"127.0.0.1:8080\" or \"[::1]:8080\""
+        ),
+        ("server.trusted_proxies" | "address.allow", _) => format!(
+            "{shown} is not a list of networks, one is invalid: write [\"10.0.0.0/8\", \"fd00::/8\"]"
+        ),
+        ("server.public_url", _) => {
+            format!("{shown} is not a URL: write \"https://gateway.example.com\"")
+        }
+        (_, Some(Value::Integer(_))) => {
+            format!("{shown} is not possible: write a whole number from 0 on, without quotes")
+        }
+        (_, Some(Value::Boolean(_))) => format!("{shown} is not possible: write true or false"),
+        (_, Some(example)) if !right_type => {
+            format!("{shown} is not possible: write something like {example}")
+        }
+        (_, _) => return None,
+    };
+    Some(said)
+}
+
 /// How many letters must be changed, added or removed to get from one text to the other.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();

@@ -6,6 +6,8 @@
 mod check;
 mod layer;
 pub mod load;
+mod store_url;
+pub mod tls_pair;
 pub mod value;
 
 use std::net::SocketAddr;

@@ -81,8 +81,11 @@ impl Merge {
                 (Some(_), value) => {
                     self.values.insert(dotted, (value.clone(), source.clone()));
                 }
-                (None, _) => {
-                    let reason = layer::unknown(&self.known, path);
+                (None, value) => {
+                    let reason = match value {
+                        Value::Table(_) => layer::unknown_section(&self.known, path),
+                        _ => layer::unknown(&self.known, path),
+                    };
                     self.refuse(Some(dotted), Some(source.clone()), reason);
                 }
             }
@@ -196,7 +199,9 @@ impl Merge {
                     reason: if layer::is_secret(dotted) {
                         "must be a string".to_owned()
                     } else {
-                        error.message().trim().replace('\n', ", ")
+                        let example = layer::find(&self.known, dotted);
+                        layer::misfit(dotted, value, example)
+                            .unwrap_or_else(|| error.message().trim().replace('\n', ", "))
                     },
                 });
             }

@@ -168,6 +168,14 @@ fn unknown_keys_are_refused_with_the_one_that_was_meant() {
     );
     let (_folder, layers) = file("[servr]\nlisten = \"127.0.0.1:1\"\n");
     refused(load(&layers), "servr (from file", "did you mean `server`?");
+    let (_folder, layers) = file("[timeout]\nidle = \"1s\"\n");
+    refused(
+        load(&layers),
+        "timeout (from file",
+        "no such section; did you mean `timeouts`?",
+    );
+    let (_folder, layers) = file("[timeouts]\nidle = 30\n");
+    refused(load(&layers), "timeouts.idle (from file", "like \"120s\"");
     let (_folder, layers) = file("server = 3\n");
     refused(load(&layers), "server (from file", "is a section");
     refused(set(&["server.tls=x"]), "server.tls", "is a section");
@@ -183,15 +191,18 @@ fn names_that_kubernetes_sets_are_passed_over() {
 #[test]
 fn bad_values_are_refused_with_key_source_and_reason() {
     for (value, reason) in [
-        ("server.listen=8080", "socket address"),
-        ("server.threads=many", "expected usize"),
-        ("server.threads=-1", "expected"),
+        ("server.listen=8080", "write \"127.0.0.1:8080\""),
+        (
+            "server.threads=many",
+            "`many` is not possible: write a whole number",
+        ),
+        ("server.threads=-1", "a whole number from 0 on"),
         ("server.drain=130", "is not a duration"),
         ("limits.request_bytes=10MB", "is not a size"),
         ("auth.mode=closed", "expected `token` or `open`"),
         ("auth.admin_token_sha256=abc", "64 hexadecimal digits"),
-        ("address.allow=10.0.0.0/99", "invalid"),
-        ("server.public_url=gateway", "URL"),
+        ("address.allow=10.0.0.0/99", "10.0.0.0/8"),
+        ("server.public_url=gateway", "https://gateway.example.com"),
     ] {
         let key = value.split('=').next().unwrap();
         refused(set(&[value]), &format!("{key} (from --set)"), reason);
@@ -202,6 +213,14 @@ fn bad_values_are_refused_with_key_source_and_reason() {
 fn all_problems_are_told_at_once() {
     let error = set(&["server.listn=1", "server.drain=1", "limits.request_bytes=x"]).unwrap_err();
     assert_eq!(error.problems.len(), 3);
+    let error = set(&[
+        "stores.sql=sqlite:",
+        "stores.shared=redis://h/db",
+        "timeouts.idle=0s",
+        "telemetry.log=debugg",
+    ])
+    .unwrap_err();
+    assert_eq!(error.problems.len(), 4, "{error}");
 }
 
 #[test]
@@ -264,9 +283,28 @@ fn senseless_and_unsafe_values_are_refused() {
         ("admin.listen=127.0.0.1:8080", "is taken by server.listen"),
         ("registry.heartbeat_ttl=10ms", "at least 1s"),
         ("telemetry.log=info=what=ever", "log filter"),
+        ("telemetry.log=debugg", "`debugg` is not a level"),
+        ("telemetry.log=info, access", "`access` is not a level"),
+        ("stores.sql=sqlite::memory:", "path of a file"),
+        ("stores.sql=postgres://u:geheim@h:port/d", "not a URL"),
+        ("stores.sql=postgres://h/d?sslmode=odd", "not understood"),
+        ("stores.shared=redis://:geheim@h:port/0", "not a URL"),
+        ("stores.shared=redis://h/db", "not a Redis URL"),
+        ("stores.shared=rediss://h#insecure", "certificates"),
         ("keys.dir=", "must name a folder"),
     ] {
         refused(set(&[value]), "", reason);
+    }
+    for filter in [
+        "WARN,access=off",
+        "info,a2a_gateway::proxy=debug",
+        "off",
+        "info,[span]=trace",
+    ] {
+        assert!(
+            set(&[&format!("telemetry.log={filter}")]).is_ok(),
+            "{filter}"
+        );
     }
     // Without this, `rate.caller_burst = 0` would be refused for nothing.
     assert!(set(&["rate.caller_burst=0", "rate.caller_per_second=0"]).is_ok());
@@ -318,6 +356,24 @@ fn tls_needs_both_files_and_both_readable() {
         "server.tls.key",
         "holds no private key",
     );
+    let pair = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let one = pair();
+    let cert = write("cert.pem", one.cert.pem());
+    let key = write("key.pem", one.signing_key.serialize_pem());
+    let other = write("other.pem", pair().signing_key.serialize_pem());
+    let with = |key: &str| {
+        set(&[
+            &format!("server.tls.cert={cert}"),
+            &format!("server.tls.key={key}"),
+        ])
+    };
+    assert!(with(&key).is_ok());
+    refused(with(&other), "server.tls.cert", "and server.tls.key: ");
 }
 
 #[test]
@@ -410,6 +466,7 @@ fn what_is_probably_not_meant_is_noted() {
             &["server.listen=0.0.0.0:8080"][..],
             "tokens travel in the clear",
         ),
+        (&["server.listen=192.0.2.1:8080"], "get 421 until"),
         (&["admin.listen=0.0.0.0:9090"], "asks for no credential"),
         (&["stores.sql=postgres://h/d"], "one gateway only"),
         (&["timeouts.idle=1s"], "keep-alive"),
