@@ -151,9 +151,9 @@ fn unknown_keys_are_refused_with_the_one_that_was_meant() {
         "did you mean `server.listen`?",
     );
     refused(
-        set(&["timeouts.keepalive=1s"]),
+        set(&["timeouts.final_grace=1s"]),
         "",
-        "did you mean `stream.keepalive`?",
+        "did you mean `stream.final_grace`?",
     );
     refused(
         set(&["sever.listen=1"]),
