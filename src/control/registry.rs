@@ -179,7 +179,7 @@ pub(super) async fn heartbeat(
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     let beat = Beat {
-        error_rate: body.error_rate.unwrap_or(0.0),
+        error_rate: body.error_rate,
         wedged: body.runtime_state.as_deref() == Some("wedged"),
         active_tasks: body.active_tasks.unwrap_or(0),
         current_task: body.current_task,

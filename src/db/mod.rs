@@ -108,6 +108,26 @@ impl Db {
         }
     }
 
+    /// Begins a transaction that reads the hierarchy before it writes to it: one at a time over all
+    /// replicas, so that what it read still holds when it commits.
+    ///
+    /// # Errors
+    /// As [`Db::begin`].
+    pub async fn begin_alone(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
+        match self.0.location.backend {
+            Backend::Sqlite => self.begin().await,
+            Backend::Postgres => {
+                // Each statement must see what was committed before it, whatever the server's
+                // default: the transaction begins before it holds the lock.
+                let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
+                let mut tx = self.pool().begin_with(begin).await?;
+                let hold = sqlx::query(HOLD_HIERARCHY).bind(HIERARCHY_LOCK);
+                hold.execute(&mut *tx).await?;
+                Ok(tx)
+            }
+        }
+    }
+
     /// Runs `work` under the store's clock and counts it as `operation` (a metric label: one of a
     /// closed set of short words).
     ///
@@ -164,6 +184,11 @@ impl Db {
 
 /// The metric label of this store.
 const STORE: &str = "sql";
+
+/// Let go at the end of the transaction.
+const HOLD_HIERARCHY: &str = "SELECT CAST(pg_advisory_xact_lock($1) AS TEXT)";
+/// `a2a-gate`, as PostgreSQL's number: the lock is known by nothing else.
+const HIERARCHY_LOCK: i64 = i64::from_be_bytes(*b"a2a-gate");
 
 /// Each SQLite connection is a thread, and only one of them writes at a time.
 const SQLITE_CONNECTIONS_MAX: u32 = 8;

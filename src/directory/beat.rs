@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::entry::{Entry, must_beat, not_found, removed};
+use super::intake::invalid;
 use super::{Directory, URL_TTL};
 use crate::coherence::Invalidation;
 use crate::ids::WorkspaceId;
@@ -24,8 +25,8 @@ const ATTEMPTS_MAX: usize = 3;
 /// What a heartbeat says.
 #[derive(Clone, Debug, Default)]
 pub struct Beat {
-    /// Share of failed calls, 0 to 1; nothing said is none.
-    pub error_rate: f64,
+    /// Share of failed calls, 0 to 1. `None` says nothing: neither trouble nor that it is over.
+    pub error_rate: Option<f64>,
     /// `runtime_state` is `wedged`.
     pub wedged: bool,
     /// How many tasks it has.
@@ -52,9 +53,16 @@ impl Directory {
     /// by way of SQL.
     ///
     /// # Errors
-    /// `workspace_not_found` (to be answered with `reregister`), `workspace_removed`,
-    /// `store_unavailable`.
+    /// `invalid_params`, `workspace_not_found` (to be answered with `reregister`),
+    /// `workspace_removed`, `store_unavailable`.
     pub async fn beat(&self, id: &WorkspaceId, beat: &Beat) -> Result<Beaten, Rejection> {
+        // Also what is not a number is outside.
+        if beat
+            .error_rate
+            .is_some_and(|rate| !(0.0..=1.0).contains(&rate))
+        {
+            return Err(invalid("error_rate must be between 0 and 1"));
+        }
         let now = Timestamp::now();
         let mut entry = match self.entry(id).await {
             Ok(entry) => entry,
@@ -218,13 +226,14 @@ fn live(workspace: Option<&Workspace>) -> Result<&Workspace, Rejection> {
 /// Where a heartbeat moves a workspace. It proves life; it does not undo what an operator did, and
 /// one that is put to sleep or restarted comes back by registering.
 fn next_status(workspace: &Workspace, has_url: bool, beat: &Beat) -> Status {
-    let trouble = beat.wedged || beat.error_rate >= DEGRADED_FROM;
+    let trouble = beat.wedged || beat.error_rate.is_some_and(|rate| rate >= DEGRADED_FROM);
+    let calm = !trouble && beat.error_rate.is_some_and(|rate| rate < WELL_BELOW);
     let reachable = has_url || workspace.delivery_mode == DeliveryMode::Poll;
     match workspace.status {
         Status::Offline | Status::Provisioning if !reachable => workspace.status,
         Status::Online | Status::Offline | Status::Provisioning if trouble => Status::Degraded,
         Status::Offline | Status::Provisioning => Status::Online,
-        Status::Degraded if !trouble && beat.error_rate < WELL_BELOW => Status::Online,
+        Status::Degraded if calm => Status::Online,
         same => same,
     }
 }

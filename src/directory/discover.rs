@@ -45,14 +45,15 @@ impl Directory {
             (Destination::Agent(_), Some(_)) => entry.urls.internal.as_deref(),
             (Destination::Agent(_), None) => entry.urls.host.as_deref(),
         };
-        if let Some(url) = url {
-            // Another program may have written it: nobody is sent where we would not go.
-            Endpoint::parse(url, self.resolver.policy())?;
-        }
+        // Another program may have written it: nobody is sent where we would not go.
+        let url = url
+            .map(|url| Endpoint::parse(url, self.resolver.policy()))
+            .transpose()?
+            .map(|endpoint| endpoint.url());
         Ok(Discovered {
             id: workspace.id.as_str().to_owned(),
             name: workspace.name.clone(),
-            url: url.map(str::to_owned),
+            url,
             delivery_mode: workspace.delivery_mode,
             status: workspace.status,
             last_seen: self.last_seen(workspace),

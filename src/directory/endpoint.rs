@@ -46,12 +46,7 @@ impl Endpoint {
     /// # Errors
     /// `address_forbidden`, with a sentence that says which rule.
     pub fn parse(text: &str, policy: &Policy) -> Result<Self, Rejection> {
-        if text.len() > URL_BYTES_MAX {
-            return Err(forbidden("the agent's URL is longer than 2048 bytes"));
-        }
-        let url = Url::parse(text).map_err(|_| {
-            forbidden("the agent's URL cannot be read: write http://host:port/path")
-        })?;
+        let url = read(text).map_err(forbidden)?;
         let tls = match url.scheme() {
             "http" => false,
             "https" => true,
@@ -100,7 +95,39 @@ impl Endpoint {
             target,
         })
     }
+
+    /// The URL as it was understood: the one spelling that is kept and handed out.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://{}{}", self.host, self.path_and_query)
+    }
 }
+
+/// Reads `text` as a URL, strictly: what other parsers could read otherwise is none. The error says
+/// what is wrong with it.
+pub(super) fn read(text: &str) -> Result<Url, &'static str> {
+    if text.len() > URL_BYTES_MAX {
+        return Err(TOO_LONG);
+    }
+    let loose = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
+    if text.contains(loose) {
+        return Err(
+            "the agent's URL has a control character, a space or a backslash in it: write http://host:port/path",
+        );
+    }
+    if !text.contains("://") {
+        return Err("the agent's URL has no scheme: write http://host:port/path");
+    }
+    let url = Url::parse(text)
+        .map_err(|_| "the agent's URL cannot be read: write http://host:port/path")?;
+    // Escapes make it longer.
+    if url.as_str().len() > URL_BYTES_MAX {
+        return Err(TOO_LONG);
+    }
+    Ok(url)
+}
+
+const TOO_LONG: &str = "the agent's URL is longer than 2048 bytes";
 
 fn forbidden(message: &'static str) -> Rejection {
     Rejection::new(Reason::AddressForbidden, message)
@@ -158,6 +185,38 @@ mod tests {
             &format!("http://example.com/{}", "x".repeat(2048)),
         ] {
             assert!(Endpoint::parse(text, &shipped()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_others_could_read_otherwise_is_no_url() {
+        for text in [
+            "127.0.0.1:8001",
+            "localhost:8001",
+            "http:/127.0.0.1/",
+            "http://127.0.0.1:1\\@example.com/",
+            " http://127.0.0.1/",
+            "http://127.0.0.1/ ",
+            "http://127.0.0.1/a b",
+            "http://127.0.0.1/\t",
+            "http://127.0.0.1/a\r\nHost: b",
+            "http://127.0.0.1/\0",
+            "http://127.0.0.1/\u{7f}",
+            "http://127.0.0.1/\u{a0}",
+            &format!("http://127.0.0.1/{}", "ü".repeat(1000)),
+        ] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+        for (text, kept) in [
+            ("HTTP://0x7f.1:80", "http://127.0.0.1/"),
+            (
+                "http://127.0.0.1:9001/a/../b?x=ü",
+                "http://127.0.0.1:9001/b?x=%C3%BC",
+            ),
+            ("http://[0:0::1]:81/?", "http://[::1]:81/?"),
+        ] {
+            assert_eq!(Endpoint::parse(text, &shipped()).unwrap().url(), kept);
+            assert_eq!(Endpoint::parse(kept, &shipped()).unwrap().url(), kept);
         }
     }
 

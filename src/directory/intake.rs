@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::Directory;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, read};
 use crate::rejection::{Reason, Rejection};
 
 /// Longest agent card, in bytes (contract §4.1).
@@ -45,9 +45,15 @@ pub(super) fn check_label(name: &'static str, text: &str) -> Result<(), Rejectio
 }
 
 impl Directory {
-    /// Judges a URL by the address policy, as it will be judged at each connect.
-    pub(super) async fn vet(&self, url: Option<&str>, lookup: Lookup) -> Result<(), Rejection> {
-        let Some(url) = url else { return Ok(()) };
+    /// Judges a URL by the address policy, as it will be judged at each connect. Returns the one
+    /// spelling that is kept of it.
+    pub(super) async fn vet(
+        &self,
+        url: Option<&str>,
+        lookup: Lookup,
+    ) -> Result<Option<String>, Rejection> {
+        let Some(url) = url else { return Ok(None) };
+        read(url).map_err(invalid)?;
         let endpoint = Endpoint::parse(url, self.resolver.policy())?;
         match self.resolver.address(&endpoint).await {
             Err(refusal)
@@ -55,7 +61,7 @@ impl Directory {
             {
                 Err(refusal)
             }
-            Ok(_) | Err(_) => Ok(()),
+            Ok(_) | Err(_) => Ok(Some(endpoint.url())),
         }
     }
 }

@@ -12,7 +12,8 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::{
-    Created, DeliveryMode, LINE_MAX, Liveness, NewWorkspace, Register, Status, Timestamp, Workspace,
+    Created, DeliveryMode, LINE_MAX, Liveness, NewWorkspace, Register, Status, Step, Timestamp,
+    Workspace,
 };
 
 /// Who registers: it decides what else may be said.
@@ -106,6 +107,20 @@ impl Directory {
         registrar: &Registrar,
     ) -> Result<Registered, Rejection> {
         check_card(&registration.agent_card)?;
+        if let Some(done) = self.try_register(registration, registrar).await? {
+            return Ok(done);
+        }
+        // Another made it in between. It is there now, and stays.
+        let again = self.try_register(registration, registrar).await?;
+        again.ok_or_else(taken)
+    }
+
+    /// `None` when the workspace was not there, and could not be made because it was.
+    async fn try_register(
+        &self,
+        registration: &Registration,
+        registrar: &Registrar,
+    ) -> Result<Option<Registered>, Rejection> {
         let found = self.workspaces.find(&registration.id).await?;
         let mode = registration
             .delivery_mode
@@ -116,100 +131,39 @@ impl Directory {
                 "delivery_mode push needs the url at which the agent listens; without one, poll",
             ));
         }
-        let name = self.settle(found.as_ref(), registrar).await?;
-        self.vet(registration.url.as_deref(), Lookup::Required)
-            .await?;
+        let (name, place) = settle(found.as_ref(), registrar)?;
+        let url = registration.url.as_deref();
+        let url = self.vet(url, Lookup::Required).await?;
         let internal_url = registration.internal_url.as_deref();
-        self.vet(internal_url, Lookup::Optional).await?;
+        let internal_url = self.vet(internal_url, Lookup::Optional).await?;
+        if let Some((parent_id, org)) = place {
+            self.place(&registration.id, parent_id, org).await?;
+        }
         let created = found.is_none();
         if created {
-            self.create_unregistered(&registration.id, mode, registrar)
-                .await?;
-        }
-        let workspace = self.bring_online(registration, mode, name).await?;
-        Ok(Registered { workspace, created })
-    }
-
-    /// Whether `registrar` may register what was found, and moves it if that was said. Returns the
-    /// name to set.
-    async fn settle(
-        &self,
-        found: Option<&Workspace>,
-        registrar: &Registrar,
-    ) -> Result<Option<String>, Rejection> {
-        let placement = registrar.placement();
-        if let Some(name) = placement.and_then(|p| p.name.as_deref()) {
-            check_label("name", name)?;
-        }
-        let Some(found) = found else {
-            return placement.map(|p| p.name.clone()).ok_or_else(not_found);
-        };
-        if let Registrar::Org { org, .. } = registrar
-            && found.org.as_ref() != Some(org)
-        {
-            return Err(not_permitted("the workspace belongs to another org"));
-        }
-        if found.status == Status::Removed {
-            return Err(removed());
-        }
-        let Some(placement) = placement else {
-            return Ok(None);
-        };
-        let parent_id = placement.parent_id.as_ref().or(found.parent_id.as_ref());
-        let org = placement.org.as_ref().or(found.org.as_ref());
-        if parent_id != found.parent_id.as_ref() || org != found.org.as_ref() {
-            let Registrar::Operator(_) = registrar else {
-                return Err(not_permitted("only an operator moves a workspace"));
+            let creation = unregistered(&registration.id, mode, registrar);
+            let Created::Done(_) = self.try_create(&creation).await? else {
+                return Ok(None);
             };
-            self.place(&found.id, parent_id, org.map(String::as_str))
-                .await?;
         }
-        Ok(placement.name.clone())
-    }
-
-    async fn create_unregistered(
-        &self,
-        id: &WorkspaceId,
-        delivery_mode: DeliveryMode,
-        registrar: &Registrar,
-    ) -> Result<(), Rejection> {
-        let placement = registrar.placement().cloned().unwrap_or_default();
-        let org = match registrar {
-            Registrar::Org { org, .. } => Some(org.clone()),
-            Registrar::Itself | Registrar::Operator(_) => placement.org,
+        let change = Register {
+            delivery_mode: mode,
+            url,
+            internal_url,
+            agent_card: Some(registration.agent_card.clone()),
+            name,
         };
-        let creation = Creation {
-            id: Some(id.clone()),
-            name: placement.name.unwrap_or_else(|| id.as_str().to_owned()),
-            parent_id: placement.parent_id,
-            org,
-            role: None,
-            delivery_mode,
-            url: None,
-            card_url: None,
-            max_concurrent: None,
-            liveness: Liveness::Heartbeat,
-            complete: None,
-        };
-        self.create(&creation).await.map(|_| ())
+        let workspace = self.bring_online(&registration.id, &change).await?;
+        Ok(Some(Registered { workspace, created }))
     }
 
     async fn bring_online(
         &self,
-        registration: &Registration,
-        delivery_mode: DeliveryMode,
-        name: Option<String>,
+        id: &WorkspaceId,
+        change: &Register,
     ) -> Result<Workspace, Rejection> {
-        let id = &registration.id;
-        let change = Register {
-            delivery_mode,
-            url: registration.url.clone(),
-            internal_url: registration.internal_url.clone(),
-            agent_card: Some(registration.agent_card.clone()),
-            name,
-        };
         let now = Timestamp::now();
-        let workspace = self.workspaces.register(id, &change, now).await?;
+        let workspace = self.workspaces.register(id, change, now).await?;
         let workspace = workspace.ok_or_else(removed)?;
         let shared = self.publish_presence(&workspace, now).await;
         // Whatever became of the shared state, the row has changed.
@@ -244,6 +198,13 @@ impl Directory {
     /// `invalid_params`, `address_forbidden`, `agent_unreachable`, `conflict` (the id is or was
     /// taken; the parent cannot have children), `store_unavailable`.
     pub async fn create(&self, creation: &Creation) -> Result<Workspace, Rejection> {
+        match self.try_create(creation).await? {
+            Created::Done(workspace) => Ok(*workspace),
+            Created::Taken => Err(taken()),
+        }
+    }
+
+    async fn try_create(&self, creation: &Creation) -> Result<Created, Rejection> {
         check_label("name", &creation.name)?;
         for (name, label) in [("role", &creation.role), ("org", &creation.org)] {
             label.as_deref().map_or(Ok(()), |l| check_label(name, l))?;
@@ -259,19 +220,15 @@ impl Directory {
             ));
         }
         let id = creation.id.clone().unwrap_or_else(WorkspaceId::random);
-        let org = match &creation.parent_id {
-            Some(parent) => self.org_below(&id, parent, creation.org.as_deref()).await?,
-            None => creation.org.clone(),
-        };
-        self.vet(creation.url.as_deref(), Lookup::Required).await?;
-        self.vet(creation.card_url.as_deref(), Lookup::Required)
-            .await?;
+        let url = self.vet(creation.url.as_deref(), Lookup::Required).await?;
+        let card_url = creation.card_url.as_deref();
+        let card_url = self.vet(card_url, Lookup::Required).await?;
         let new = NewWorkspace {
             id: id.clone(),
             name: creation.name.clone(),
             role: creation.role.clone(),
             parent_id: creation.parent_id.clone(),
-            org,
+            org: creation.org.clone(),
             status: if assumed {
                 Status::Online
             } else {
@@ -279,20 +236,26 @@ impl Directory {
             },
             delivery_mode: creation.delivery_mode,
             liveness: creation.liveness,
-            url: creation.url.clone(),
+            url,
             internal_url: None,
-            card_url: creation.card_url.clone(),
+            card_url,
             agent_card: None,
             complete: creation.complete,
             max_concurrent: creation.max_concurrent,
         };
-        let Created::Done(workspace) = self.workspaces.create(&new, Timestamp::now()).await? else {
-            return Err(conflict(
-                "a workspace of this id exists, or did: choose another",
-            ));
+        let now = Timestamp::now();
+        let created = match &creation.parent_id {
+            Some(parent) => {
+                let judge = |line: &[Step]| org_below(&id, line, creation.org.as_deref());
+                let created = self.workspaces.create_below(parent, &new, now, judge);
+                created.await??
+            }
+            None => self.workspaces.create(&new, now).await?,
         };
-        self.tell_moved(&id).await;
-        Ok(*workspace)
+        if let Created::Done(_) = created {
+            self.tell_moved(&id).await;
+        }
+        Ok(created)
     }
 
     /// Moves a workspace.
@@ -302,14 +265,21 @@ impl Directory {
         parent_id: Option<&WorkspaceId>,
         org: Option<&str>,
     ) -> Result<(), Rejection> {
-        if let Some(parent) = parent_id {
-            let above = self.org_below(id, parent, org).await?;
-            if above.as_deref() != org {
-                return Err(conflict("the parent belongs to an org: say org, too"));
-            }
-        }
         let now = Timestamp::now();
-        if !self.workspaces.set_place(id, parent_id, org, now).await? {
+        let judge = |line: &[Step]| {
+            if org_below(id, line, org)?.as_deref() == org {
+                return Ok(());
+            }
+            Err(conflict("the parent belongs to an org: say org, too"))
+        };
+        let moved = match parent_id {
+            Some(parent) => {
+                let moved = self.workspaces.move_below(parent, id, org, now, judge);
+                moved.await??
+            }
+            None => self.workspaces.set_place(id, None, org, now).await?,
+        };
+        if !moved {
             return Err(removed());
         }
         self.tell_moved(id).await;
@@ -324,29 +294,86 @@ impl Directory {
             self.coherence.invalidate(what).await;
         }
     }
+}
 
-    /// The org that `id` has below `parent`, which must be able to have it as a child.
-    async fn org_below(
-        &self,
-        id: &WorkspaceId,
-        parent: &WorkspaceId,
-        org: Option<&str>,
-    ) -> Result<Option<String>, Rejection> {
-        let line = self.workspaces.line(parent).await?;
-        let Some(first) = line.first().filter(|step| !step.removed) else {
-            return Err(conflict("the parent does not exist, or was removed"));
-        };
-        if org.is_some() && org != first.org.as_deref() {
-            return Err(conflict("the parent belongs to another org"));
-        }
-        if line.iter().any(|step| step.id == *id) {
-            return Err(conflict("the workspace would be its own ancestor"));
-        }
-        if line.len() >= LINE_MAX {
-            return Err(conflict("the hierarchy is 64 levels deep at most"));
-        }
-        Ok(first.org.clone())
+/// Parent and org of a workspace that is moved.
+type Place<'a> = (Option<&'a WorkspaceId>, Option<&'a str>);
+
+/// Whether `registrar` may register what was found. Returns the name to set, and where to move it.
+fn settle<'a>(
+    found: Option<&'a Workspace>,
+    registrar: &'a Registrar,
+) -> Result<(Option<String>, Option<Place<'a>>), Rejection> {
+    let placement = registrar.placement();
+    if let Some(name) = placement.and_then(|p| p.name.as_deref()) {
+        check_label("name", name)?;
     }
+    let Some(found) = found else {
+        let placement = placement.ok_or_else(not_found)?;
+        return Ok((placement.name.clone(), None));
+    };
+    if let Registrar::Org { org, .. } = registrar
+        && found.org.as_ref() != Some(org)
+    {
+        return Err(not_permitted("the workspace belongs to another org"));
+    }
+    if found.status == Status::Removed {
+        return Err(removed());
+    }
+    let Some(placement) = placement else {
+        return Ok((None, None));
+    };
+    let parent_id = placement.parent_id.as_ref().or(found.parent_id.as_ref());
+    let org = placement.org.as_ref().or(found.org.as_ref());
+    let moves = parent_id != found.parent_id.as_ref() || org != found.org.as_ref();
+    if moves && !matches!(registrar, Registrar::Operator(_)) {
+        return Err(not_permitted("only an operator moves a workspace"));
+    }
+    let place = moves.then(|| (parent_id, org.map(String::as_str)));
+    Ok((placement.name.clone(), place))
+}
+
+/// What is made of a workspace that nobody created before it registers.
+fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Registrar) -> Creation {
+    let placement = registrar.placement().cloned().unwrap_or_default();
+    let org = match registrar {
+        Registrar::Org { org, .. } => Some(org.clone()),
+        Registrar::Itself | Registrar::Operator(_) => placement.org,
+    };
+    Creation {
+        id: Some(id.clone()),
+        name: placement.name.unwrap_or_else(|| id.as_str().to_owned()),
+        parent_id: placement.parent_id,
+        org,
+        role: None,
+        delivery_mode,
+        url: None,
+        card_url: None,
+        max_concurrent: None,
+        liveness: Liveness::Heartbeat,
+        complete: None,
+    }
+}
+
+/// The org that `id` has below the first of `line`, which must be able to have it as a child.
+fn org_below(
+    id: &WorkspaceId,
+    line: &[Step],
+    org: Option<&str>,
+) -> Result<Option<String>, Rejection> {
+    let Some(first) = line.first().filter(|step| !step.removed) else {
+        return Err(conflict("the parent does not exist, or was removed"));
+    };
+    if org.is_some() && org != first.org.as_deref() {
+        return Err(conflict("the parent belongs to another org"));
+    }
+    if line.iter().any(|step| step.id == *id) {
+        return Err(conflict("the workspace would be its own ancestor"));
+    }
+    if line.len() >= LINE_MAX {
+        return Err(conflict("the hierarchy is 64 levels deep at most"));
+    }
+    Ok(first.org.clone())
 }
 
 impl Registrar {
@@ -356,6 +383,10 @@ impl Registrar {
             Self::Org { placement, .. } | Self::Operator(placement) => Some(placement),
         }
     }
+}
+
+fn taken() -> Rejection {
+    conflict("a workspace of this id exists, or did: choose another")
 }
 
 fn conflict(message: &'static str) -> Rejection {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::value::RawValue;
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
 use super::row::{complete_word, id, optional, step, workspace};
 use super::{DeliveryMode, NewWorkspace, Status, Timestamp, Workspace};
@@ -132,27 +132,36 @@ impl Workspaces {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn create(&self, new: &NewWorkspace, now: Timestamp) -> Result<Created, Unavailable> {
-        let row = sqlx::query(CREATE)
-            .bind(new.id.as_str())
-            .bind(&new.name)
-            .bind(new.role.as_deref())
-            .bind(new.parent_id.as_ref().map(WorkspaceId::as_str))
-            .bind(new.org.as_deref())
-            .bind(new.status.word())
-            .bind(new.delivery_mode.word())
-            .bind(new.liveness.word())
-            .bind(new.url.as_deref())
-            .bind(new.internal_url.as_deref())
-            .bind(new.card_url.as_deref())
-            .bind(new.agent_card.as_deref().map(RawValue::get))
-            .bind(new.complete.map(complete_word))
-            .bind(new.max_concurrent.map(i64::from))
-            .bind(now.0);
-        let work = async { optional(row.fetch_optional(self.db.pool()).await?, workspace) };
-        let created = self.db.run("workspace_create", work).await?;
-        Ok(created.map_or(Created::Taken, |workspace| {
-            Created::Done(Box::new(workspace))
-        }))
+        let work = async {
+            let mut connection = self.db.pool().acquire().await?;
+            insert(&mut connection, new, new.org.as_deref(), now).await
+        };
+        self.db.run("workspace_create", work).await
+    }
+
+    /// Creates a workspace below `parent`, in the org that `judge` gives it. What it sees of the line
+    /// of `parent` still holds when the workspace is there.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; inside, what `judge` says.
+    pub async fn create_below<R>(
+        &self,
+        parent: &WorkspaceId,
+        new: &NewWorkspace,
+        now: Timestamp,
+        judge: impl FnOnce(&[Step]) -> Result<Option<String>, R>,
+    ) -> Result<Result<Created, R>, Unavailable> {
+        let work = async {
+            let mut tx = self.db.begin_alone().await?;
+            let org = match judge(&read_line(&mut tx, parent).await?) {
+                Ok(org) => org,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            let created = insert(&mut tx, new, org.as_deref(), now).await?;
+            tx.commit().await?;
+            Ok(Ok(created))
+        };
+        self.db.run("workspace_create", work).await
     }
 
     /// The workspace, removed or not; `None` when there never was one.
@@ -171,10 +180,9 @@ impl Workspaces {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn line(&self, id: &WorkspaceId) -> Result<Vec<Step>, Unavailable> {
-        let rows = sqlx::query(LINE).bind(id.as_str());
         let work = async {
-            let rows = rows.fetch_all(self.db.pool()).await?;
-            rows.iter().map(step).collect()
+            let mut connection = self.db.pool().acquire().await?;
+            read_line(&mut connection, id).await
         };
         self.db.run("workspace_line", work).await
     }
@@ -241,7 +249,7 @@ impl Workspaces {
     }
 
     /// Puts the workspace elsewhere in the hierarchy; false when there is none that was not removed.
-    /// That the move makes no cycle is the caller's to check.
+    /// That the move makes no cycle is the caller's to know: else [`Workspaces::move_below`].
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -252,12 +260,35 @@ impl Workspaces {
         org: Option<&str>,
         now: Timestamp,
     ) -> Result<bool, Unavailable> {
-        let row = sqlx::query(SET_PLACE)
-            .bind(id.as_str())
-            .bind(parent_id.map(WorkspaceId::as_str))
-            .bind(org)
-            .bind(now.0);
-        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        let work = async {
+            let mut connection = self.db.pool().acquire().await?;
+            place(&mut connection, id, parent_id, org, now).await
+        };
+        self.db.run("workspace_set_place", work).await
+    }
+
+    /// Moves the workspace below `parent`, if `judge` lets it: what it sees of the line of `parent`
+    /// still holds when the move is done. False when there is none that was not removed.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; inside, what `judge` says.
+    pub async fn move_below<R>(
+        &self,
+        parent: &WorkspaceId,
+        id: &WorkspaceId,
+        org: Option<&str>,
+        now: Timestamp,
+        judge: impl FnOnce(&[Step]) -> Result<(), R>,
+    ) -> Result<Result<bool, R>, Unavailable> {
+        let work = async {
+            let mut tx = self.db.begin_alone().await?;
+            if let Err(refusal) = judge(&read_line(&mut tx, parent).await?) {
+                return Ok(Err(refusal));
+            }
+            let moved = place(&mut tx, id, Some(parent), org, now).await?;
+            tx.commit().await?;
+            Ok(Ok(moved))
+        };
         self.db.run("workspace_set_place", work).await
     }
 
@@ -318,6 +349,58 @@ impl Workspaces {
         let work = async { query.execute(self.db.pool()).await.map(|_| ()) };
         self.db.run("workspace_set_last_seen", work).await
     }
+}
+
+async fn insert(
+    connection: &mut AnyConnection,
+    new: &NewWorkspace,
+    org: Option<&str>,
+    now: Timestamp,
+) -> Result<Created, sqlx::Error> {
+    let row = sqlx::query(CREATE)
+        .bind(new.id.as_str())
+        .bind(&new.name)
+        .bind(new.role.as_deref())
+        .bind(new.parent_id.as_ref().map(WorkspaceId::as_str))
+        .bind(org)
+        .bind(new.status.word())
+        .bind(new.delivery_mode.word())
+        .bind(new.liveness.word())
+        .bind(new.url.as_deref())
+        .bind(new.internal_url.as_deref())
+        .bind(new.card_url.as_deref())
+        .bind(new.agent_card.as_deref().map(RawValue::get))
+        .bind(new.complete.map(complete_word))
+        .bind(new.max_concurrent.map(i64::from))
+        .bind(now.0);
+    let created = optional(row.fetch_optional(connection).await?, workspace)?;
+    Ok(created.map_or(Created::Taken, |workspace| {
+        Created::Done(Box::new(workspace))
+    }))
+}
+
+async fn read_line(
+    connection: &mut AnyConnection,
+    id: &WorkspaceId,
+) -> Result<Vec<Step>, sqlx::Error> {
+    let rows = sqlx::query(LINE).bind(id.as_str());
+    let rows = rows.fetch_all(connection).await?;
+    rows.iter().map(step).collect()
+}
+
+async fn place(
+    connection: &mut AnyConnection,
+    id: &WorkspaceId,
+    parent_id: Option<&WorkspaceId>,
+    org: Option<&str>,
+    now: Timestamp,
+) -> Result<bool, sqlx::Error> {
+    let row = sqlx::query(SET_PLACE)
+        .bind(id.as_str())
+        .bind(parent_id.map(WorkspaceId::as_str))
+        .bind(org)
+        .bind(now.0);
+    Ok(row.fetch_optional(connection).await?.is_some())
 }
 
 /// `UPDATE … FROM (one SELECT for each workspace)`: the only form of many updates in one that both

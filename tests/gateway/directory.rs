@@ -151,7 +151,7 @@ async fn replicas_agree_within_a_second() {
     redis.command(&["DEL", "ws:a:url"]);
     assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
     let trouble = Beat {
-        error_rate: 1.0,
+        error_rate: Some(1.0),
         active_tasks: 2,
         current_task: Some("t".to_owned()),
         ..Beat::default()

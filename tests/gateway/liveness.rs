@@ -103,7 +103,7 @@ on_both_pairs! {
         assert_eq!(answer.json()["reregister"], json!(true));
         refused(&beat(&gateway, &seat.token, "nobody", json!({})).await, "", "not_permitted", "another's");
         refused(&beat(&gateway, &seat.token, "a/b", json!({})).await, "", "invalid_workspace_id", "no id");
-        for more in [json!({"error_rate": "high"}), json!({"active_tasks": -1}), json!({"runtime_metadata": 1})] {
+        for more in [json!({"error_rate": "high"}), json!({"error_rate": 1.01}), json!({"error_rate": -0.01}), json!({"active_tasks": -1}), json!({"runtime_metadata": 1})] {
             let answer = beat(&gateway, &seat.token, "dev", more.clone()).await;
             refused(&answer, "", "invalid_params", &more.to_string());
         }
@@ -122,10 +122,13 @@ on_both_pairs! {
             (rate(0.099), "online"),
             (rate(1.0), "degraded"),
             (wedged(0.0), "degraded"),
+            (json!({}), "degraded"),
+            (rate(0.0), "online"),
             (json!({}), "online"),
             (wedged(0.0), "degraded"),
             (wedged(0.0), "degraded"),
-            (json!({"runtime_state": "running"}), "online"),
+            (json!({"runtime_state": "running"}), "degraded"),
+            (json!({"runtime_state": "running", "error_rate": 0.0}), "online"),
         ] {
             let answer = beat(&gateway, &target.token, "target", said.clone()).await;
             assert_eq!(answer.status, 200, "{}", answer.text());

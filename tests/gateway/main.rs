@@ -25,6 +25,7 @@ mod identity;
 mod keepalive;
 mod liveness;
 mod matrix;
+mod moves;
 mod open_mode;
 mod outages;
 mod registry;

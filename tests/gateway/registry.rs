@@ -248,11 +248,21 @@ on_both_pairs! {
             "http://224.0.0.1/", "http://0.0.0.0:80/", "http://255.255.255.255/", "http://192.0.2.1/",
             "http://198.18.0.1/", "http://240.0.0.1/", "http://[64:ff9b::a9fe:a9fe]/",
             "http://[2002:a9fe:a9fe::]/", "http://user@127.0.0.1/", "http://user:pw@127.0.0.1/",
-            "ftp://127.0.0.1/", "file:///etc/passwd", "unix:/run/agent.sock", "javascript:1", "", "nowhere",
+            "ftp://127.0.0.1/", "file:///etc/passwd",
+        ];
+        // What is no URL, or one to some parsers only.
+        let malformed = [
+            "unix:/run/agent.sock", "javascript:1", "", "nowhere", "127.0.0.1:8001", "localhost:8001",
+            "http://127.0.0.1:1\\@127.0.0.2/", " http://127.0.0.1/", "http://127.0.0.1/ ",
+            "http://127.0.0.1/a\tb", "http://127.0.0.1/\r\nX: y", "http://127.0.0.1/\0", "http://",
         ];
         for url in urls {
             cases.push((with("url", json!(url)), "address_forbidden"));
             cases.push((with("internal_url", json!(url)), "address_forbidden"));
+        }
+        for url in malformed {
+            cases.push((with("url", json!(url)), "invalid_params"));
+            cases.push((with("internal_url", json!(url)), "invalid_params"));
         }
         let before = view(&gateway, "dev").await;
         for (body, reason) in cases {

@@ -92,7 +92,7 @@ async fn trouble_degrades_and_only_calm_restores() {
     let room = room().await;
     room.online("a").await;
     let rate = |error_rate| Beat {
-        error_rate,
+        error_rate: Some(error_rate),
         ..Beat::default()
     };
     let wedged = Beat {
@@ -106,11 +106,18 @@ async fn trouble_degrades_and_only_calm_restores() {
         (rate(0.09), Status::Online),
         (wedged.clone(), Status::Degraded),
         (wedged, Status::Degraded),
+        (Beat::default(), Status::Degraded),
         (rate(0.0), Status::Online),
+        (Beat::default(), Status::Online),
     ] {
         assert_eq!(room.beat("a", &beat).await.to, status, "{beat:?}");
         assert_eq!(room.status("a").await, status, "{beat:?}");
         room.agent("a").await;
+    }
+    for wrong in [-0.01, 1.01, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let refusal = room.directory.beat(&id("a"), &rate(wrong)).await;
+        assert_eq!(refusal.unwrap_err().reason, Reason::InvalidParams);
+        assert_eq!(room.status("a").await, Status::Online);
     }
     for status in [
         Status::Paused,

@@ -168,6 +168,101 @@ async fn an_operator_moves_but_makes_no_cycle_and_crosses_no_org() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_two_opposite_moves_at_once_one_is_made() {
+    let room = Arc::new(room().await);
+    for round in 0..20 {
+        let [a, b] = ["a", "b"].map(|side| format!("{side}{round}"));
+        for name in [&a, &b] {
+            room.directory.create(&creation(name)).await.unwrap();
+        }
+        let moved = |child: &str, parent: &str| {
+            let placement = Placement {
+                parent_id: Some(id(parent)),
+                ..Placement::default()
+            };
+            let (child, room) = (registration(child), Arc::clone(&room));
+            let by = Registrar::Operator(placement);
+            tokio::spawn(async move { reason(room.directory.register(&child, &by)).await })
+        };
+        let (one, other) = tokio::join!(moved(&a, &b), moved(&b, &a));
+        let both = [one.unwrap(), other.unwrap()];
+        assert!(
+            both.contains(&None) && both.contains(&Some(Reason::Conflict)),
+            "{both:?}"
+        );
+        let mut tied = 0;
+        for name in [&a, &b] {
+            let found = room.workspaces.find(&id(name)).await.unwrap().unwrap();
+            tied += usize::from(found.parent_id.is_some());
+        }
+        assert_eq!(tied, 1, "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_many_that_register_a_new_workspace_at_once_all_do() {
+    let room = Arc::new(room().await);
+    room.directory.create(&creation("top")).await.unwrap();
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let placement = Placement {
+            parent_id: Some(id("top")),
+            ..Placement::default()
+        };
+        let (new, room) = (registration("new"), Arc::clone(&room));
+        let by = Registrar::Operator(placement);
+        all.spawn(async move { room.directory.register(&new, &by).await });
+    }
+    let all = all.join_all().await;
+    let created = all.iter().filter(|done| done.as_ref().unwrap().created);
+    assert_eq!(created.count(), 1);
+}
+
+#[tokio::test]
+async fn a_url_is_kept_as_it_was_understood_or_not_at_all() {
+    let room = room().await;
+    room.directory.create(&creation("a")).await.unwrap();
+    let with = |url: &str| Registration {
+        url: Some(url.to_owned()),
+        internal_url: Some(url.to_owned()),
+        ..registration("a")
+    };
+    let done = room
+        .directory
+        .register(&with("HTTP://0x7f.1:9001/a/../b"), &Registrar::Itself)
+        .await
+        .unwrap();
+    for kept in [done.workspace.url, done.workspace.internal_url] {
+        assert_eq!(kept.as_deref(), Some("http://127.0.0.1:9001/b"));
+    }
+    for wrong in [
+        "127.0.0.1:8001",
+        "http://127.0.0.1:1\\@b/",
+        "http://127.0.0.1/\0",
+        "http://127.0.0.1/ ",
+    ] {
+        let outcome = reason(room.directory.register(&with(wrong), &Registrar::Itself)).await;
+        assert_eq!(outcome, Some(Reason::InvalidParams), "{wrong:?}");
+        let creation = Creation {
+            card_url: Some(wrong.to_owned()),
+            ..creation("new")
+        };
+        let outcome = reason(room.directory.create(&creation)).await;
+        assert_eq!(outcome, Some(Reason::InvalidParams), "{wrong:?}");
+    }
+    // A move that comes with a wrong URL is not made.
+    room.directory.create(&creation("b")).await.unwrap();
+    let by = Registrar::Operator(Placement {
+        parent_id: Some(id("b")),
+        ..Placement::default()
+    });
+    let outcome = reason(room.directory.register(&with("nowhere"), &by)).await;
+    assert_eq!(outcome, Some(Reason::InvalidParams));
+    let found = room.workspaces.find(&id("a")).await.unwrap().unwrap();
+    assert_eq!(found.parent_id, None);
+}
+
 #[tokio::test]
 async fn a_creation_is_checked_and_an_id_is_given_once() {
     let room = room().await;
