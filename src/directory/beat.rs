@@ -25,7 +25,8 @@ const ATTEMPTS_MAX: usize = 3;
 /// What a heartbeat says.
 #[derive(Clone, Debug, Default)]
 pub struct Beat {
-    /// Share of failed calls, 0 to 1. `None` says nothing: neither trouble nor that it is over.
+    /// Share of failed calls, 0 to 1. `None` counts as none failed: an agent that never reports a rate
+    /// would otherwise stay degraded for ever once it was wedged.
     pub error_rate: Option<f64>,
     /// `runtime_state` is `wedged`.
     pub wedged: bool,
@@ -226,8 +227,9 @@ fn live(workspace: Option<&Workspace>) -> Result<&Workspace, Rejection> {
 /// Where a heartbeat moves a workspace. It proves life; it does not undo what an operator did, and
 /// one that is put to sleep or restarted comes back by registering.
 fn next_status(workspace: &Workspace, has_url: bool, beat: &Beat) -> Status {
-    let trouble = beat.wedged || beat.error_rate.is_some_and(|rate| rate >= DEGRADED_FROM);
-    let calm = !trouble && beat.error_rate.is_some_and(|rate| rate < WELL_BELOW);
+    let error_rate = beat.error_rate.unwrap_or(0.0);
+    let trouble = beat.wedged || error_rate >= DEGRADED_FROM;
+    let calm = !trouble && error_rate < WELL_BELOW;
     let reachable = has_url || workspace.delivery_mode == DeliveryMode::Poll;
     match workspace.status {
         Status::Offline | Status::Provisioning if !reachable => workspace.status,
