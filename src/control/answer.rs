@@ -61,22 +61,17 @@ pub(super) async fn frame(
     let id = id.unwrap_or_else(RequestId::random);
     let method = request.method().clone();
 
-    let heard = client.map_or(Ok(()), |client| gateway.rates.failures_exceeded(client));
-    let mut response = match heard {
-        Ok(()) => finish(method, request, next).await,
-        Err(refusal) => refusal.into_response(),
-    };
+    let mut response = finish(method, request, next).await;
     let pattern = route.as_ref().map_or(UNMATCHED, MatchedPath::as_str);
     if let Some(rejection) = response.extensions_mut().remove::<Rejection>() {
+        let rejection = match client {
+            Some(client) => gateway.rates.failed(client, rejection),
+            None => rejection,
+        };
         log(&rejection, &id, pattern);
         response = refusal(&rejection, &id, pattern);
     }
     let status = response.status();
-    if let Some(client) = client
-        && matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-    {
-        gateway.rates.note_failure(client);
-    }
     gateway.metrics.control(pattern, status.as_u16());
     let headers = response.headers_mut();
     // Some answers hold tokens, and none is worth keeping.

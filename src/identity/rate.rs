@@ -1,17 +1,14 @@
 //! How often a credential may ask, and how often an address may be refused. In this process: each
 //! replica allows its own share. 0 in the configuration switches one off, at no cost.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use tokio::time::Instant;
 
 use super::Proof;
 use crate::config;
@@ -22,9 +19,6 @@ const BUCKETS_MAX: usize = 100_000;
 
 /// Checks between two looks at how many buckets there are: counting them locks each shard.
 const CHECKS_PER_SWEEP: u64 = 4096;
-
-/// Addresses that wait at the same time. Beyond it the newest go free: the buckets still count them.
-const WAITING_MAX: usize = 10_000;
 
 /// Token buckets by key.
 struct Buckets<K: Hash + Eq + Clone> {
@@ -63,10 +57,6 @@ impl<K: Hash + Eq + Clone> Buckets<K> {
 pub struct Rates {
     callers: Option<Buckets<u64>>,
     failures: Option<Buckets<IpAddr>>,
-    /// Addresses with too many failures, and until when they wait.
-    waiting: Mutex<HashMap<IpAddr, Instant>>,
-    /// Size of `waiting`, so that nobody waits for its lock while it is empty.
-    waiting_count: AtomicUsize,
 }
 
 impl Rates {
@@ -75,8 +65,6 @@ impl Rates {
         Self {
             callers: Buckets::new(settings.caller_per_second, settings.caller_burst),
             failures: Buckets::new(settings.failures_per_second, settings.failures_per_second),
-            waiting: Mutex::default(),
-            waiting_count: AtomicUsize::new(0),
         }
     }
 
@@ -94,55 +82,23 @@ impl Rates {
         })
     }
 
-    /// Counts one 401 or 403 answer to `client`.
-    pub fn note_failure(&self, client: IpAddr) {
-        let Some(failures) = &self.failures else {
-            return;
-        };
-        let client = network_of(client);
-        if let Err(wait) = failures.take(&client) {
-            self.let_wait(client, wait);
-        }
-    }
-
-    /// Whether `client` was refused too often to be heard now. Asked before authentication.
-    ///
-    /// # Errors
+    /// What `client` is told instead of `rejection`, if that is a 401 or 403 and there were too many:
     /// `rate_limited`, with when to come back.
-    pub fn failures_exceeded(&self, client: IpAddr) -> Result<(), Rejection> {
-        if self.waiting_count.load(Ordering::Acquire) == 0 {
-            return Ok(());
-        }
-        let client = network_of(client);
-        let mut waiting = self.lock_waiting();
-        let Some(until) = waiting.get(&client).copied() else {
-            return Ok(());
+    ///
+    /// Only failures are limited. Many callers share an address behind a load balancer, and whoever
+    /// proves who they are must not wait for those who cannot.
+    #[must_use]
+    pub fn failed(&self, client: IpAddr, rejection: Rejection) -> Rejection {
+        let (Some(failures), 401 | 403) = (&self.failures, rejection.reason.status()) else {
+            return rejection;
         };
-        let wait = until.saturating_duration_since(Instant::now());
-        if wait.is_zero() {
-            waiting.remove(&client);
-            self.waiting_count.store(waiting.len(), Ordering::Release);
-            return Ok(());
+        match failures.take(&network_of(client)) {
+            Ok(()) => rejection,
+            Err(wait) => {
+                let message = "too many refused requests from this address; check the credential, then wait for `Retry-After` seconds";
+                rate_limited(message, failures.burst.get(), wait)
+            }
         }
-        let limit = self.failures.as_ref().map_or(0, |f| f.burst.get());
-        let message = "too many refused requests from this address; check the credential, then wait for `Retry-After` seconds";
-        Err(rate_limited(message, limit, wait))
-    }
-
-    fn let_wait(&self, client: IpAddr, wait: Duration) {
-        let now = Instant::now();
-        let mut waiting = self.lock_waiting();
-        if waiting.len() >= WAITING_MAX {
-            waiting.retain(|_, until| *until > now);
-        }
-        if waiting.len() < WAITING_MAX {
-            waiting.insert(client, now + wait);
-        }
-        self.waiting_count.store(waiting.len(), Ordering::Release);
-    }
-
-    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<IpAddr, Instant>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -199,47 +155,39 @@ mod tests {
         rates.admit(&proof(2)).unwrap();
     }
 
+    fn refused() -> Rejection {
+        Rejection::new(Reason::Unauthenticated, "no")
+    }
+
     #[test]
     fn zero_switches_off() {
         let rates = rates(0, 0, 0);
         let client = IpAddr::from([192, 0, 2, 1]);
         for _ in 0..1000 {
             rates.admit(&proof(1)).unwrap();
-            rates.note_failure(client);
+            assert_eq!(
+                rates.failed(client, refused()).reason,
+                Reason::Unauthenticated
+            );
         }
-        rates.failures_exceeded(client).unwrap();
     }
 
     #[test]
-    fn an_address_that_fails_too_often_waits_and_others_do_not() {
+    fn an_address_that_fails_too_often_is_told_so_and_others_are_not() {
         let rates = rates(0, 0, 2);
-        let client: IpAddr = "2001:db8::1".parse().unwrap();
-        let neighbor: IpAddr = "2001:db8::ffff".parse().unwrap();
-        let other: IpAddr = "2001:db8:0:1::1".parse().unwrap();
+        let said =
+            |client: &str, rejection| rates.failed(client.parse().unwrap(), rejection).reason;
         for _ in 0..2 {
-            rates.note_failure(client);
-            rates.failures_exceeded(client).unwrap();
+            assert_eq!(said("2001:db8::1", refused()), Reason::Unauthenticated);
         }
-        rates.note_failure(client);
-        for waits in [client, neighbor] {
-            let refused = rates.failures_exceeded(waits).unwrap_err();
-            assert_eq!(refused.reason, Reason::RateLimited);
+        for same in ["2001:db8::1", "2001:db8::ffff"] {
+            assert_eq!(said(same, refused()), Reason::RateLimited);
         }
-        rates.failures_exceeded(other).unwrap();
-        rates
-            .failures_exceeded("::ffff:192.0.2.1".parse().unwrap())
-            .unwrap();
-    }
-
-    #[tokio::test]
-    async fn an_address_is_heard_again_when_its_wait_is_over() {
-        let rates = rates(0, 0, 50);
-        let client = IpAddr::from([192, 0, 2, 1]);
-        while rates.failures_exceeded(client).is_ok() {
-            rates.note_failure(client);
+        for other in ["2001:db8:0:1::1", "::ffff:192.0.2.1"] {
+            assert_eq!(said(other, refused()), Reason::Unauthenticated);
         }
-        // One token is back after 1/50 s.
-        tokio::time::sleep(Duration::from_millis(40)).await;
-        rates.failures_exceeded(client).unwrap();
+        // What is no failure of proof is neither counted nor replaced.
+        let offline = Rejection::new(Reason::WorkspaceOffline, "later");
+        assert_eq!(said("2001:db8::1", offline), Reason::WorkspaceOffline);
     }
 }

@@ -3,7 +3,6 @@
 //! The order is part of the contract (§3): it decides which refusal a caller sees. Nothing reaches
 //! the agent before all of it passed.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,13 +37,11 @@ pub(super) async fn admit(
     gateway: &Gateway,
     exchange: &mut Exchange,
     head: &RequestHeader,
-    client: IpAddr,
     target: Result<WorkspaceId, InvalidWorkspaceId>,
 ) -> Result<Admitted, Rejection> {
     let target = target?;
     exchange.callee = Some(target.clone());
     refuse_declared_oversize(gateway, head)?;
-    gateway.rates.failures_exceeded(client)?;
     let proof = gateway.identity.authenticate(authorization(head)?).await?;
     exchange.proof = Some(Arc::clone(&proof));
     for claimed in head.headers.get_all("x-workspace-id") {

@@ -151,7 +151,7 @@ impl Proxy {
                 false
             }
             Ended::Refused(rejection) => {
-                self.note_failure(session, &rejection);
+                let rejection = self.gateway.rates.failed(self.client(session), rejection);
                 reject::refuse(session, &self.origins, &mut exchange, &rejection)
                     .await
                     .is_ok()
@@ -177,15 +177,7 @@ impl Proxy {
             return rejection.into();
         }
         let client = self.client(session);
-        let admitted = match admit(
-            &self.gateway,
-            exchange,
-            session.req_header(),
-            client,
-            target,
-        )
-        .await
-        {
+        let admitted = match admit(&self.gateway, exchange, session.req_header(), target).await {
             Ok(admitted) => admitted,
             Err(rejection) => return rejection.into(),
         };
@@ -315,12 +307,6 @@ impl Proxy {
                     .await
                     .is_ok(),
         )
-    }
-
-    fn note_failure(&self, session: &ServerSession, rejection: &Rejection) {
-        if matches!(rejection.reason.status(), 401 | 403) {
-            self.gateway.rates.note_failure(self.client(session));
-        }
     }
 
     fn client(&self, session: &ServerSession) -> IpAddr {

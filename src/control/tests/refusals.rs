@@ -82,7 +82,7 @@ async fn who_asks_or_fails_too_often_is_told_to_wait() {
         }
     }
     let from = ClientAddr(IpAddr::from([192, 0, 2, 7]));
-    for reason in ["unauthenticated", "unauthenticated", "rate_limited"] {
+    for reason in ["unauthenticated", "rate_limited"] {
         let asked = request("GET", path).extension(from);
         let reply = house.send(asked.body(Body::empty()).unwrap()).await;
         assert_eq!(reply.reason(), reason);
