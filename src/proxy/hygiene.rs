@@ -94,12 +94,7 @@ fn check_framing(session: &ServerSession, headers: &HeaderMap) -> Result<(), Rej
         return refuse("a line of the request head ends without a carriage return");
     }
     if headers.contains_key(header::TRANSFER_ENCODING) {
-        // Pingora has dropped the Content-Length by now; the raw head still has it.
-        let both = raw.split(|b| *b == b'\n').any(|line| {
-            line.get(..15)
-                .is_some_and(|name| name.eq_ignore_ascii_case(b"content-length:"))
-        });
-        if both {
+        if states_length(&raw) {
             return refuse("the request has both Content-Length and Transfer-Encoding");
         }
         let codings = headers.get_all(header::TRANSFER_ENCODING);
@@ -112,6 +107,15 @@ fn check_framing(session: &ServerSession, headers: &HeaderMap) -> Result<(), Rej
         }
     }
     Ok(())
+}
+
+/// Whether a raw head has a Content-Length. Of a parsed head with a Transfer-Encoding nobody can
+/// tell: Pingora has dropped it by then.
+pub(super) fn states_length(raw: &[u8]) -> bool {
+    raw.split(|b| *b == b'\n').any(|line| {
+        line.get(..15)
+            .is_some_and(|name| name.eq_ignore_ascii_case(b"content-length:"))
+    })
 }
 
 /// The host and port that the request is for: `:authority`, an absolute target's, or `Host`.

@@ -13,6 +13,7 @@ use super::ended::{
 };
 use super::exchange::Exchange;
 use super::fields::response_head;
+use super::hygiene::states_length;
 use super::unary::Unary;
 use super::upstream::Call;
 use super::{Proxy, stream};
@@ -156,13 +157,8 @@ fn refuse_by_framing(head: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection>
     let Some(coding) = codings.next() else {
         return Ok(());
     };
-    // Pingora has dropped the Content-Length by now; the raw head still has it.
-    let both = raw.split(|b| *b == b'\n').any(|line| {
-        line.get(..15)
-            .is_some_and(|name| name.eq_ignore_ascii_case(b"content-length:"))
-    });
     let chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
-    if both || !chunked {
+    if states_length(raw) || !chunked {
         return Err(broken_http(None));
     }
     Ok(())
