@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::db::Db;
 use crate::directory::Directory;
 use crate::drain::{Cut, Drain};
+use crate::events::Events;
 use crate::hierarchy::Hierarchy;
 use crate::identity::{Identity, Rates};
 use crate::metrics::Metrics;
@@ -51,6 +52,8 @@ pub struct Gateway {
     pub workspaces: Workspaces,
     /// May they.
     pub hierarchy: Hierarchy,
+    /// What happened.
+    pub events: Arc<Events>,
     /// Where is the agent.
     pub directory: Directory,
     /// How the process ends.
@@ -84,6 +87,7 @@ impl Gateway {
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
+        let events = Events::new(shared.clone(), Arc::clone(&metrics));
         Ok(Arc::new(Self {
             identity: Identity::new(
                 Arc::clone(&config),
@@ -106,8 +110,10 @@ impl Gateway {
                 workspaces.clone(),
                 shared.clone(),
                 Arc::clone(&coherence),
+                Arc::clone(&events),
                 Arc::clone(&metrics),
             ),
+            events,
             drain: Drain::default(),
             workspaces,
             coherence,

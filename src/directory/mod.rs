@@ -39,6 +39,7 @@ use self::slots::{Calls, Slots};
 use crate::a2a::Generation;
 use crate::coherence::{Coherence, Coherent};
 use crate::config::{Complete, Config};
+use crate::events::Events;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::{Reason, Rejection};
@@ -91,6 +92,7 @@ pub struct Directory {
     workspaces: Workspaces,
     shared: Shared,
     coherence: Arc<Coherence>,
+    events: Arc<Events>,
     metrics: Arc<Metrics>,
     resolver: Resolver,
     leases: Leases,
@@ -128,6 +130,7 @@ impl Directory {
         workspaces: Workspaces,
         shared: Shared,
         coherence: Arc<Coherence>,
+        events: Arc<Events>,
         metrics: Arc<Metrics>,
     ) -> Self {
         let entries_max = config.directory.cache_entries;
@@ -169,6 +172,7 @@ impl Directory {
             workspaces,
             shared,
             coherence,
+            events,
             metrics,
         }
     }

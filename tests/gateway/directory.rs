@@ -10,6 +10,7 @@ use a2a_gateway::db::Db;
 use a2a_gateway::directory::{
     Beat, Creation, Destination, Directory, Placement, Registrar, Registration,
 };
+use a2a_gateway::events::Events;
 use a2a_gateway::hierarchy::Hierarchy;
 use a2a_gateway::identity::Identity;
 use a2a_gateway::ids::WorkspaceId;
@@ -55,8 +56,9 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
     let directory = Arc::new(Directory::new(
         &config,
         workspaces.clone(),
-        shared,
+        shared.clone(),
         Arc::clone(&coherence),
+        Events::new(shared, Arc::clone(&metrics)),
         Arc::clone(&metrics),
     ));
     let reach = config.access.lineage;
