@@ -1,0 +1,288 @@
+//! Three gateways on one Redis and one PostgreSQL are one gateway: what is changed on one, the other
+//! two obey within a second, with the publish/subscribe link and without.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::harness::servers::{self, Redis};
+use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat};
+
+/// The contract's promise (§2, §8.1).
+const OBEYED: Duration = Duration::from_secs(1);
+
+/// Rounds of each case with the link; `A2A_GATEWAY_ROUNDS` sets both numbers.
+const ROUNDS: u32 = 200;
+
+/// Rounds with the link cut: each waits for the link to come back. 200 take five minutes.
+const ROUNDS_CUT: u32 = 20;
+
+fn rounds(default: u32) -> u32 {
+    let set = std::env::var("A2A_GATEWAY_ROUNDS").ok();
+    set.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Which of the five changes a number belongs to.
+const CHANGES: [&str; 5] = ["revoke", "move", "url key", "pause", "grant"];
+
+struct Replicas {
+    redis: Redis,
+    /// Where changes are made.
+    one: Gateway,
+    /// Where they must be obeyed.
+    others: [Gateway; 2],
+    caller: Seat,
+    /// In another org: reaches `granted` by a grant only.
+    stranger: Seat,
+    moved: Seat,
+    paused: Seat,
+    granted: Seat,
+    /// Listens at `first` or at `second`, as another program says in Redis.
+    redirected: Seat,
+    second: Agent,
+}
+
+impl Replicas {
+    async fn new() -> Self {
+        let redis = Redis::start();
+        let sql = servers::postgres().database();
+        let start = async || {
+            let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+            // Nobody beats here, and 200 rounds are long.
+            builder.set("registry.heartbeat_ttl", "1h").start().await
+        };
+        let one = start().await;
+        let others = [start().await, start().await];
+        let ok = async || Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":"first"}"#).await;
+        for (id, org) in [("team", "a"), ("elsewhere", "a"), ("foreign", "b")] {
+            one.create(json!({"id": id, "name": id, "org": org})).await;
+        }
+        let caller = one.seat("caller", "team", ok().await).await;
+        let moved = one.seat("moved", "team", ok().await).await;
+        let paused = one.seat("paused", "team", ok().await).await;
+        let granted = one.seat("granted", "team", ok().await).await;
+        let redirected = one.seat("redirected", "team", ok().await).await;
+        let stranger = one.seat("stranger", "foreign", ok().await).await;
+        let second = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":"second"}"#).await;
+        Self {
+            redis,
+            one,
+            others,
+            caller,
+            stranger,
+            moved,
+            paused,
+            granted,
+            redirected,
+            second,
+        }
+    }
+
+    /// A change on the first replica by the operator.
+    async fn change(&self, method: &str, path: &str, body: Option<serde_json::Value>) -> Answer {
+        let request = match body {
+            Some(body) => Request {
+                method: method.into(),
+                ..Request::post(path, body.to_string())
+            },
+            None => Request::new(method, path),
+        };
+        let answer = self.one.as_operator(request).await;
+        let done = matches!(answer.status, 200 | 201);
+        assert!(done, "{method} {path}: {}", answer.text());
+        answer
+    }
+
+    /// How long after now the last of the others obeyed: the beginning of the last call that was
+    /// still decided by the old fact counts.
+    async fn obeyed(&self, request: &Request, new: impl Fn(&Answer) -> bool) -> Duration {
+        let changed = Instant::now();
+        let own = self.one.call(request).await;
+        assert!(
+            new(&own),
+            "who made the change obeys at once: {}",
+            own.text()
+        );
+        let mut worst = Duration::ZERO;
+        for other in &self.others {
+            loop {
+                let began = changed.elapsed();
+                let answer = other.call(request).await;
+                if new(&answer) {
+                    break;
+                }
+                worst = worst.max(began);
+                assert!(
+                    began < OBEYED,
+                    "the old fact after {began:?}: {}",
+                    answer.text()
+                );
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        worst
+    }
+
+    /// As [`Replicas::obeyed`], of a state that was known before: two calls make it so everywhere.
+    async fn known(&self, request: &Request, old: impl Fn(&Answer) -> bool) {
+        for gateway in [&self.one, &self.others[0], &self.others[1]] {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let mut hits = 0;
+            while hits < 2 {
+                let answer = gateway.call(request).await;
+                hits += i32::from(old(&answer));
+                assert!(Instant::now() < deadline, "{}", answer.text());
+            }
+        }
+    }
+
+    async fn revoke(&self, between: &impl AsyncFn()) -> Duration {
+        let tokens = format!("/workspaces/{}/tokens", self.caller.id);
+        let issued = self.change("POST", &tokens, None).await.json();
+        let token = issued["token"].as_str().unwrap();
+        let request = Request::post(self.paused.path(), CALL).bearer(token);
+        self.known(&request, |a| a.status != 401).await;
+        between().await;
+        let path = format!("{tokens}/{}", issued["id"].as_str().unwrap());
+        self.change("DELETE", &path, None).await;
+        self.obeyed(&request, |a| a.status == 401).await
+    }
+
+    async fn relocate(&self, between: &impl AsyncFn()) -> Duration {
+        let request = Request::post(self.moved.path(), CALL).bearer(&self.caller.token);
+        self.known(&request, |a| a.status == 200).await;
+        between().await;
+        let path = format!("/workspaces/{}", self.moved.id);
+        self.change("PATCH", &path, Some(json!({"parent_id": "elsewhere"})))
+            .await;
+        let away = self.obeyed(&request, |a| a.status == 403).await;
+        self.change("PATCH", &path, Some(json!({"parent_id": "team"})))
+            .await;
+        away.max(self.obeyed(&request, |a| a.status == 200).await)
+    }
+
+    async fn redirect(&self, between: &impl AsyncFn()) -> Duration {
+        let request = Request::post(self.redirected.path(), CALL).bearer(&self.caller.token);
+        let by = |who: &'static str| move |a: &Answer| a.text().contains(who);
+        self.known(&request, by("first")).await;
+        between().await;
+        let key = format!("ws:{}:url", self.redirected.id);
+        self.redis.command(&["SET", &key, &self.second.url()]);
+        let there = self.obeyed_by_all(&request, by("second")).await;
+        self.redis
+            .command(&["SET", &key, &self.redirected.agent.url()]);
+        there.max(self.obeyed_by_all(&request, by("first")).await)
+    }
+
+    /// For what another program changed: the first replica has no head start.
+    async fn obeyed_by_all(&self, request: &Request, new: impl Fn(&Answer) -> bool) -> Duration {
+        let changed = Instant::now();
+        loop {
+            let began = changed.elapsed();
+            if new(&self.one.call(request).await) {
+                return began.max(self.obeyed(request, new).await);
+            }
+            assert!(began < OBEYED, "the old URL after {began:?}");
+        }
+    }
+
+    async fn pause(&self, between: &impl AsyncFn()) -> Duration {
+        let request = Request::post(self.paused.path(), CALL).bearer(&self.caller.token);
+        self.known(&request, |a| a.status == 200).await;
+        between().await;
+        let path = |what: &str| format!("/workspaces/{}/{what}", self.paused.id);
+        self.change("POST", &path("pause"), None).await;
+        let off = |a: &Answer| a.status == 503 && a.reason() == "workspace_offline";
+        let paused = self.obeyed(&request, off).await;
+        self.change("POST", &path("resume"), None).await;
+        paused.max(self.obeyed(&request, |a| a.status == 200).await)
+    }
+
+    async fn grant(&self, between: &impl AsyncFn()) -> Duration {
+        let request = Request::post(self.granted.path(), CALL).bearer(&self.stranger.token);
+        self.known(&request, |a| a.status == 403).await;
+        between().await;
+        let pair = json!({"caller_id": self.stranger.id, "target_id": self.granted.id});
+        let made = self.change("POST", "/grants", Some(pair)).await.json();
+        let given = self.obeyed(&request, |a| a.status == 200).await;
+        let path = format!("/grants/{}", made["id"].as_str().unwrap());
+        self.change("DELETE", &path, None).await;
+        given.max(self.obeyed(&request, |a| a.status == 403).await)
+    }
+
+    /// Every change in turn; `between` happens after the old fact is known and before the change.
+    async fn round(&self, between: impl AsyncFn()) -> [Duration; 5] {
+        [
+            self.revoke(&between).await,
+            self.relocate(&between).await,
+            self.redirect(&between).await,
+            self.pause(&between).await,
+            self.grant(&between).await,
+        ]
+    }
+
+    /// Closes what listens to Redis, and keeps it from listening again; everything else goes on.
+    fn cut_link(&self) {
+        let deny = [
+            "ACL",
+            "SETUSER",
+            "default",
+            "-subscribe",
+            "-client|tracking",
+        ];
+        self.redis.command(&deny);
+        for client in self.redis.command(&["CLIENT", "LIST"]).lines() {
+            let word = |name: &str| {
+                let found = client.split(' ').find_map(|word| word.strip_prefix(name));
+                found.unwrap_or_default().to_owned()
+            };
+            if word("flags=").contains(['t', 'P']) {
+                // It may have gone by itself.
+                self.redis.command(&["CLIENT", "KILL", "ID", &word("id=")]);
+            }
+        }
+    }
+
+    async fn mend_link(&self) {
+        self.redis.command(&["ACL", "SETUSER", "default", "+@all"]);
+        for gateway in [&self.one, &self.others[0], &self.others[1]] {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while gateway.metric("a2a_gateway_coherent", &[]).await != 1.0 {
+                assert!(Instant::now() < deadline, "the link stays down");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+fn worst(all: &[[Duration; 5]]) -> String {
+    let of = |change: usize| all.iter().map(|round| round[change]).max().unwrap();
+    let words = CHANGES.iter().enumerate();
+    let words: Vec<_> = words
+        .map(|(i, name)| format!("{name} {:?}", of(i)))
+        .collect();
+    format!("{} rounds, worst: {}", all.len(), words.join(", "))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_replica_is_told_the_others_obey_within_a_second() {
+    let replicas = Replicas::new().await;
+    let mut all = Vec::new();
+    for _ in 0..rounds(ROUNDS) {
+        all.push(replicas.round(async || {}).await);
+    }
+    println!("linked: {}", worst(&all));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn they_obey_within_a_second_when_the_link_was_cut_in_between_and_after_it_came_back() {
+    let replicas = Replicas::new().await;
+    let (mut cut, mut back) = (Vec::new(), Vec::new());
+    for _ in 0..rounds(ROUNDS_CUT) {
+        cut.push(replicas.round(async || replicas.cut_link()).await);
+        replicas.mend_link().await;
+        back.push(replicas.round(async || {}).await);
+    }
+    println!("cut: {}", worst(&cut));
+    println!("linked again: {}", worst(&back));
+}
