@@ -31,7 +31,7 @@ fn token(c: &mut Criterion) {
     config.stores.sql = format!("sqlite:{}", folder.path().join("gw.db").display()).into();
     config.keys.dir = folder.path().join("keys");
     let metrics = Arc::new(Metrics::new());
-    let gateway = Gateway::open(Arc::new(config), None, metrics).expect(WHY);
+    let gateway = Gateway::open(config.into(), metrics).expect(WHY);
     let admin = runtime.block_on(gateway.prepare()).expect(WHY);
     let identity = &gateway.identity;
     let (canvas, _) = identity

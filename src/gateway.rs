@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::Guard;
 use secrecy::SecretString;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::coherence::Coherence;
-use crate::config::Config;
+use crate::config::{Config, Live};
 use crate::db::Db;
 use crate::directory::Directory;
 use crate::drain::{Cut, Drain};
@@ -32,8 +33,8 @@ const PREPARE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Everything that both planes share.
 pub struct Gateway {
-    /// As it was loaded.
-    pub config: Arc<Config>,
+    /// In force; [`Gateway::config`] is a look at it.
+    pub config: Live,
     /// Of this process.
     pub metrics: Arc<Metrics>,
     /// Durable facts.
@@ -76,34 +77,29 @@ impl Gateway {
     ///
     /// # Errors
     /// When a store's address or the key cannot be used.
-    pub fn open(
-        config: Arc<Config>,
-        admin_token: Option<&SecretString>,
-        metrics: Arc<Metrics>,
-    ) -> Result<Arc<Self>, OpenError> {
-        let db = Db::open(&config.stores, Arc::clone(&metrics))?;
-        let shared = Shared::open(&config.stores, Arc::clone(&metrics))?;
-        let keys = Arc::new(Keys::load_or_create(&config.keys.dir)?);
+    pub fn open(config: Live, metrics: Arc<Metrics>) -> Result<Arc<Self>, OpenError> {
+        let at_start = config.hold();
+        let db = Db::open(&at_start.stores, Arc::clone(&metrics))?;
+        let shared = Shared::open(&at_start.stores, Arc::clone(&metrics))?;
+        let keys = Arc::new(Keys::load_or_create(&at_start.keys.dir)?);
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
         let events = Events::new(shared.clone(), Arc::clone(&metrics));
         Ok(Arc::new(Self {
             identity: Identity::new(
-                Arc::clone(&config),
+                config.clone(),
                 db.clone(),
                 Arc::clone(&keys),
                 Arc::clone(&coherence),
                 Arc::clone(&metrics),
-                admin_token,
             ),
-            rates: Rates::new(&config.rate),
+            rates: Rates::new(&config),
             hierarchy: Hierarchy::new(
                 workspaces.clone(),
                 &coherence,
                 Arc::clone(&metrics),
-                config.access.lineage,
-                config.directory.cache_entries,
+                config.clone(),
             ),
             directory: Directory::new(
                 &config,
@@ -123,6 +119,11 @@ impl Gateway {
             metrics,
             config,
         }))
+    }
+
+    /// The configuration in force, for a look: of two looks the second may see another one.
+    pub fn config(&self) -> Guard<Arc<Config>> {
+        self.config.get()
     }
 
     /// Brings the database up to date, trying until it answers, and makes an admin token where there

@@ -18,8 +18,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
-use crate::config::load::Loaded;
-use crate::config::{Config, tls_pair};
+use crate::config::{Config, Live, tls_pair};
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
 use crate::proxy::{Connections, Proxy};
@@ -72,11 +71,11 @@ pub enum ServeError {
 /// # Errors
 /// Before anything is served: an address is taken, a store's address, a key or a certificate cannot
 /// be used.
-pub fn run(loaded: Loaded) -> Result<(), ServeError> {
-    let config = Arc::new(loaded.config);
+pub fn run(live: Live) -> Result<(), ServeError> {
+    let config = live.hold();
     let listener = listener(&config)?;
     let metrics = Arc::new(Metrics::new());
-    let gateway = Gateway::open(Arc::clone(&config), loaded.admin_token.as_ref(), metrics)?;
+    let gateway = Gateway::open(live, metrics)?;
     gateway.db.claim().map_err(ServeError::Claimed)?;
     probe("server.listen", config.server.listen)?;
     probe("admin.listen", config.admin.listen)?;
@@ -95,7 +94,7 @@ pub fn run(loaded: Loaded) -> Result<(), ServeError> {
 
     let proxy = Proxy::new(Arc::clone(&gateway), control::router(Arc::clone(&gateway)))
         .map_err(ServeError::ForwardHeaders)?;
-    let connections = Connections::new(proxy, config.server.max_connections);
+    let connections = Connections::new(proxy);
     let mut public = Service::new("public".to_owned(), connections);
     public.add_listener(listener);
     public.threads = Some(threads);
@@ -169,7 +168,7 @@ impl BackgroundService for Rooms {
     ) {
         // A store that is down does not keep the listener from opening: what needs it is refused.
         let mut prepared = std::pin::pin!(self.0.prepare());
-        let wait = self.0.config.stores.timeout;
+        let wait = self.0.config().stores.timeout;
         let first = tokio::time::timeout(wait, &mut prepared).await;
         ready.notify_ready();
         let work = async {
@@ -206,7 +205,7 @@ struct AdminListener(Arc<Gateway>);
 #[async_trait]
 impl BackgroundService for AdminListener {
     async fn start(&self, mut shutdown: ShutdownWatch) {
-        let address = self.0.config.admin.listen;
+        let address = self.0.config().admin.listen;
         let listener = match tokio::net::TcpListener::bind(address).await {
             Ok(listener) => listener,
             Err(error) => {
@@ -258,7 +257,7 @@ async fn drain(gateway: &Gateway) {
     gateway.drain.begin();
     let running = gateway.drain.running();
     tracing::info!(running, "Draining");
-    idle_within(gateway, gateway.config.server.drain).await;
+    idle_within(gateway, gateway.config().server.drain).await;
 }
 
 /// Ends what is left: streams with their last event, the others with an error.

@@ -110,7 +110,7 @@ async fn guard(State(gateway): State<Arc<Gateway>>, mut request: Request, next: 
         .headers()
         .get(header::HOST)
         .map(HeaderValue::as_bytes);
-    let mut response = if host::is_ours(host, &gateway.config) {
+    let mut response = if host::is_ours(host, &gateway.config()) {
         next.run(request).await
     } else {
         let message = "this Host is not one of the gateway's; add the name to server.hosts";

@@ -69,7 +69,10 @@ fn explain(name: &str, loaded: &Loaded) -> String {
     }
     let config = &loaded.config;
     out.push_str("\n# What follows from them:\n");
-    let token = match (&loaded.admin_token, config.auth.admin_token_sha256.len()) {
+    let token = match (
+        &config.auth.admin_token,
+        config.auth.admin_token_sha256.len(),
+    ) {
         (Some(_), _) => "from the environment".to_owned(),
         (None, 0) => "none; the first start makes one and prints it once".to_owned(),
         (None, n) => format!("{n} known by hash"),

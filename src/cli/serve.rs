@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::{USAGE, complain};
+use crate::config::Live;
 use crate::config::load::{Layers, Loaded, load};
 use crate::gateway::OpenError;
 use crate::server::ServeError;
@@ -42,7 +43,7 @@ pub(super) fn start(loaded: Loaded) -> ExitCode {
     for note in &loaded.notes {
         tracing::warn!("{note}");
     }
-    match crate::server::run(loaded) {
+    match crate::server::run(Live::new(loaded)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = %Chain(&error), "the gateway cannot serve");

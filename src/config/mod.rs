@@ -1,11 +1,15 @@
 //! What an operator can set. One struct a section; the documentation of each key, with its
 //! default, is `config/default.toml`, which is embedded and always the lowest layer.
 //!
-//! Loading (layers, overrides, checks across keys) is in [`load`]; forms of values in [`value`].
+//! Loading (layers, overrides, checks across keys) is in [`load`]; forms of values in [`value`]; the
+//! one in force in [`live`], and its replacement in [`reload`].
 
 mod check;
 mod layer;
+pub mod live;
 pub mod load;
+pub mod reload;
+mod restart;
 mod store_url;
 pub mod tls_pair;
 pub mod value;
@@ -17,6 +21,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+pub use self::live::{Derived, Live};
+pub use self::restart::RESTART_KEYS;
 use self::value::{ByteSize, duration, secret_url};
 
 /// The whole configuration, as one immutable value.
@@ -134,6 +140,9 @@ pub struct Auth {
     pub mode: AuthMode,
     /// SHA-256 of the admin tokens, in hexadecimal.
     pub admin_token_sha256: Vec<value::Sha256Hex>,
+    /// The operator's token from the environment. No key: it stands in no file.
+    #[serde(skip)]
+    pub admin_token: Option<secrecy::SecretString>,
 }
 
 /// `auth.mode`.
@@ -325,7 +334,7 @@ pub struct Cors {
 }
 
 /// `[rate]`: 0 switches one off.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
     /// Requests a second of one credential.

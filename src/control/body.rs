@@ -49,7 +49,7 @@ async fn read(request: Request, gateway: &Gateway) -> Result<Bytes, Rejection> {
     let (parts, body) = request.into_parts();
     check_media_type(&parts.headers)?;
     refuse_declared_oversize(&parts.headers)?;
-    let limit = gateway.config.timeouts.request_body;
+    let limit = gateway.config().timeouts.request_body;
     match tokio::time::timeout(limit, collect(body)).await {
         Ok(collected) => collected,
         Err(_) => Err(Rejection::new(

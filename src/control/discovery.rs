@@ -28,6 +28,6 @@ pub(super) async fn discover(
     let permit = gateway.hierarchy.permit(&caller.0, &id).await?;
     Ok(Answer(Discovery {
         discovered: gateway.directory.discover(&permit).await?,
-        proxy_url: format!("{}/workspaces/{id}/a2a", gateway.config.public_url()),
+        proxy_url: format!("{}/workspaces/{id}/a2a", gateway.config().public_url()),
     }))
 }

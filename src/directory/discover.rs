@@ -47,7 +47,7 @@ impl Directory {
         };
         // Another program may have written it: nobody is sent where we would not go.
         let url = url
-            .map(|url| Endpoint::parse(url, self.resolver.policy()))
+            .map(|url| Endpoint::parse(url, &self.resolver.policy()))
             .transpose()?
             .map(|endpoint| endpoint.url());
         Ok(Discovered {

@@ -15,7 +15,7 @@ const URL_BYTES_MAX: usize = 2048;
 /// What stands in the URL where the connection goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// An address, already judged.
+    /// An address, judged when it was read, and again at each connect.
     Literal(IpAddr),
     /// A name, judged by its addresses at each connect.
     Name(Arc<str>),
@@ -23,8 +23,8 @@ pub(super) enum Target {
 
 /// Where an agent listens: an `http(s)` URL that the policy lets through.
 ///
-/// Only [`Endpoint::parse`] makes one. An address in the URL was judged there; the addresses of a
-/// name are judged each time, by [`super::Directory::address`].
+/// Only [`Endpoint::parse`] makes one. An address in the URL was judged there, and is again each time
+/// by [`super::Directory::address`], as the addresses of a name are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Whether the scheme is `https`.

@@ -127,7 +127,7 @@ impl Directory {
                 "the workspace has registered no URL to be reached at",
             ));
         };
-        let endpoint = Endpoint::parse(url, self.resolver.policy())?;
+        let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
         Ok(Destination::Agent(Arc::new(
             self.agent(workspace, endpoint),
         )))
@@ -142,6 +142,7 @@ impl Directory {
     }
 
     fn agent(&self, workspace: &Workspace, endpoint: Endpoint) -> Agent {
+        let config = self.config.get();
         let card = workspace.agent_card.as_ref();
         let card = card.and_then(|card| serde_json::from_str(card.get()).ok());
         let seconds = workspace.idle_timeout_seconds.filter(|s| *s > 0);
@@ -150,9 +151,9 @@ impl Directory {
             id: workspace.id.clone(),
             endpoint,
             generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
-            complete: workspace.complete.unwrap_or(self.settings.complete),
+            complete: workspace.complete.unwrap_or(config.a2a.complete),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
-            concurrency_max: own_max.map_or(self.settings.concurrency_max, |max| {
+            concurrency_max: own_max.map_or(config.limits.target_concurrency, |max| {
                 usize::try_from(max).unwrap_or(usize::MAX)
             }),
             calls: self.slots.of(&workspace.id),

@@ -54,7 +54,7 @@ impl Directory {
     ) -> Result<Option<String>, Rejection> {
         let Some(url) = url else { return Ok(None) };
         read(url).map_err(invalid)?;
-        let endpoint = Endpoint::parse(url, self.resolver.policy())?;
+        let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
         match self.resolver.address(&endpoint).await {
             Err(refusal)
                 if refusal.reason == Reason::AddressForbidden || lookup == Lookup::Required =>

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::keys::KeyPattern;
+use crate::config::Live;
 use crate::ids::WorkspaceId;
 use crate::shared::Shared;
 use crate::store::Unavailable;
@@ -32,17 +33,17 @@ pub(super) enum Lease {
 pub(super) struct Leases {
     shared: Shared,
     key: KeyPattern,
-    ttl: Duration,
+    config: Live,
     started: Instant,
     /// Until when a missing lease proves nothing, in milliseconds after `started`.
     doubtful_until: AtomicU64,
 }
 
 impl Leases {
-    pub(super) fn new(shared: Shared, key: &str, ttl: Duration) -> Self {
+    pub(super) fn new(shared: Shared, key: &str, config: Live) -> Self {
         let leases = Self {
             key: KeyPattern::new(key),
-            ttl,
+            config,
             started: Instant::now(),
             doubtful_until: AtomicU64::new(0),
             shared,
@@ -53,22 +54,22 @@ impl Leases {
         leases
     }
 
-    /// How long a heartbeat counts.
+    /// How long a heartbeat counts that comes now.
     pub(super) fn ttl(&self) -> Duration {
-        self.ttl
+        self.config.get().registry.heartbeat_ttl
     }
 
     /// Grants or renews.
     pub(super) async fn renew(&self, id: &WorkspaceId, now: Timestamp) -> Result<(), Unavailable> {
         let (key, value) = (self.key.key(id), now.0.to_string());
-        self.watched(self.shared.set(&key, &value, Some(self.ttl)).await)
+        self.watched(self.shared.set(&key, &value, Some(self.ttl())).await)
     }
 
     /// Reads one lease. A key without an end, which only another program writes, counts as new.
     pub(super) async fn read(&self, id: &WorkspaceId) -> Result<Lease, Unavailable> {
         let found = self.shared.get_with_ttl(&self.key.key(id)).await;
         Ok(match self.watched(found)? {
-            Some((_, left)) => Lease::Held(left.unwrap_or(self.ttl)),
+            Some((_, left)) => Lease::Held(left.unwrap_or(self.ttl())),
             None => Lease::Missing,
         })
     }
@@ -88,13 +89,13 @@ impl Leases {
         now: Timestamp,
     ) -> Option<Duration> {
         let doubtful = self.elapsed_ms() < self.doubtful_until.load(Ordering::Acquire);
-        let left = last_seen?.after(self.ttl).since(now);
+        let left = last_seen?.after(self.ttl()).since(now);
         (doubtful && !left.is_zero()).then_some(left)
     }
 
     /// From here on, for one TTL, a missing lease proves nothing.
     pub(super) fn doubt(&self) {
-        let ttl = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
+        let ttl = u64::try_from(self.ttl().as_millis()).unwrap_or(u64::MAX);
         let until = self.elapsed_ms().saturating_add(ttl);
         self.doubtful_until.fetch_max(until, Ordering::AcqRel);
     }

@@ -38,7 +38,7 @@ use self::resolver::Resolver;
 use self::slots::{Calls, Slots};
 use crate::a2a::Generation;
 use crate::coherence::{Coherence, Coherent};
-use crate::config::{Complete, Config};
+use crate::config::{Complete, Derived, Live};
 use crate::events::Events;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
@@ -112,28 +112,21 @@ pub struct Directory {
     internal_url_key: KeyPattern,
     /// Workspaces whose URL keys were refreshed lately.
     refreshed: Cache<WorkspaceId, ()>,
-    settings: Settings,
-}
-
-/// What of the configuration counts here.
-struct Settings {
-    complete: Complete,
-    concurrency_max: usize,
-    /// `directory.stale`.
-    stale: Duration,
+    config: Live,
 }
 
 impl Directory {
     /// Assembles the room; asks nothing.
     pub fn new(
-        config: &Config,
+        config: &Live,
         workspaces: Workspaces,
         shared: Shared,
         coherence: Arc<Coherence>,
         events: Arc<Events>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let entries_max = config.directory.cache_entries;
+        let at_start = config.get();
+        let entries_max = at_start.directory.cache_entries;
         let entries = Coherent::new(
             Arc::clone(&coherence),
             Arc::clone(&metrics),
@@ -144,11 +137,12 @@ impl Directory {
         let known = Cache::new(entries_max);
         let changes = Arc::default();
         resolve::forget_what_changes(&coherence, &entries, &known, &changes);
-        let heartbeat_key = &config.directory.heartbeat_key;
-        let heartbeat_ttl = config.registry.heartbeat_ttl;
+        let heartbeat_key = &at_start.directory.heartbeat_key;
         Self {
-            resolver: Resolver::new(Policy::new(&config.address)),
-            leases: Leases::new(shared.clone(), heartbeat_key, heartbeat_ttl),
+            resolver: Resolver::new(Derived::new(config, |config, _| {
+                Policy::new(&config.address)
+            })),
+            leases: Leases::new(shared.clone(), heartbeat_key, config.clone()),
             news: News::default(),
             slots: Slots::default(),
             entries,
@@ -158,17 +152,13 @@ impl Directory {
             started: Instant::now(),
             // In process there is no other writer, and our own writes invalidate.
             watched: Arc::new(AtomicBool::new(shared.is_embedded())),
-            url_key: KeyPattern::new(&config.directory.url_key),
-            internal_url_key: KeyPattern::new(&config.directory.internal_url_key),
+            url_key: KeyPattern::new(&at_start.directory.url_key),
+            internal_url_key: KeyPattern::new(&at_start.directory.internal_url_key),
             refreshed: Cache::builder()
                 .max_capacity(entries_max)
                 .time_to_live(URL_REFRESH)
                 .build(),
-            settings: Settings {
-                complete: config.a2a.complete,
-                concurrency_max: config.limits.target_concurrency,
-                stale: config.directory.stale,
-            },
+            config: config.clone(),
             workspaces,
             shared,
             coherence,

@@ -188,7 +188,7 @@ impl Directory {
     async fn stale(&self, id: &WorkspaceId, heard: Option<Heard>) -> Option<Arc<Entry>> {
         let outage = self.outage();
         let known = self.known.get(id).await?;
-        let stale = self.settings.stale;
+        let stale = self.config.get().directory.stale;
         let age = known.loaded_at.elapsed();
         if outage >= stale || age >= known.age_max.saturating_add(stale) {
             return None;

@@ -13,6 +13,8 @@ use tokio::time::{Instant, timeout};
 
 use super::address::Policy;
 use super::endpoint::{Endpoint, Target, refused_by_policy};
+use crate::config::Derived;
+use crate::config::live::Present;
 use crate::rejection::{Reason, Rejection};
 
 /// Longest look-up.
@@ -28,13 +30,13 @@ const LOOKUPS_MAX: usize = 64;
 
 #[derive(Clone)]
 struct Answer {
-    address: Result<IpAddr, Rejection>,
+    addresses: Result<Arc<[IpAddr]>, Rejection>,
     asked_at: Instant,
 }
 
 impl Answer {
     fn is_old(&self) -> bool {
-        let ttl = if self.address.is_ok() {
+        let ttl = if self.addresses.is_ok() {
             ANSWER_TTL
         } else {
             FAILURE_TTL
@@ -45,13 +47,13 @@ impl Answer {
 
 /// Looks names up and judges the answers.
 pub(super) struct Resolver {
-    policy: Policy,
+    policy: Derived<Policy>,
     answers: Cache<Arc<str>, Answer>,
     lookups: Arc<Semaphore>,
 }
 
 impl Resolver {
-    pub(super) fn new(policy: Policy) -> Self {
+    pub(super) fn new(policy: Derived<Policy>) -> Self {
         Self {
             policy,
             answers: Cache::new(NAMES_MAX),
@@ -59,39 +61,44 @@ impl Resolver {
         }
     }
 
-    pub(super) fn policy(&self) -> &Policy {
-        &self.policy
+    /// As it is now.
+    pub(super) fn policy(&self) -> Present<Policy> {
+        self.policy.get()
     }
 
-    /// The address to dial for `endpoint`.
+    /// The address to dial for `endpoint`. Judged each time, however long ago it was looked up: the
+    /// policy may have become stricter.
     ///
     /// # Errors
     /// `address_forbidden` when any answer is; `agent_unreachable` when there is none in time.
     pub(super) async fn address(&self, endpoint: &Endpoint) -> Result<SocketAddr, Rejection> {
         let address = match &endpoint.target {
-            Target::Literal(address) => *address,
-            Target::Name(name) => self.name(name).await?,
+            Target::Literal(address) => choose(&self.policy(), &[*address])?,
+            Target::Name(name) => {
+                let answers = self.name(name).await?;
+                choose(&self.policy(), &answers)?
+            }
         };
         Ok(SocketAddr::new(address, endpoint.port))
     }
 
-    async fn name(&self, name: &Arc<str>) -> Result<IpAddr, Rejection> {
+    async fn name(&self, name: &Arc<str>) -> Result<Arc<[IpAddr]>, Rejection> {
         if let Some(answer) = self.answers.get(name).await.filter(|a| !a.is_old()) {
-            return answer.address;
+            return answer.addresses;
         }
         let ask = async {
             Answer {
-                address: self.ask(name).await,
+                addresses: self.ask(name).await,
                 asked_at: Instant::now(),
             }
         };
         let entry = self.answers.entry_by_ref(name);
         // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
         let entry = Box::pin(entry.or_insert_with_if(ask, Answer::is_old)).await;
-        entry.into_value().address
+        entry.into_value().addresses
     }
 
-    async fn ask(&self, name: &Arc<str>) -> Result<IpAddr, Rejection> {
+    async fn ask(&self, name: &Arc<str>) -> Result<Arc<[IpAddr]>, Rejection> {
         let name = Arc::clone(name);
         let lookups = Arc::clone(&self.lookups);
         let lookup = async move {
@@ -108,7 +115,8 @@ impl Resolver {
             task.await.map_err(std::io::Error::other)?
         };
         match timeout(LOOKUP_MAX, lookup).await {
-            Ok(Ok(answers)) => choose(&self.policy, &answers),
+            Ok(Ok(answers)) if answers.is_empty() => Err(unknown_name()),
+            Ok(Ok(answers)) => Ok(answers.into()),
             Ok(Err(error)) => Err(unknown_name().cause(error)),
             Err(late) => Err(unknown_name().cause(late)),
         }
@@ -139,10 +147,22 @@ mod tests {
     use crate::config;
 
     fn policy(allow: &[&str]) -> Policy {
-        Policy::new(&config::Address {
+        Policy::new(&address(allow))
+    }
+
+    fn address(allow: &[&str]) -> config::Address {
+        config::Address {
             profile: config::AddressProfile::Default,
             allow: allow.iter().map(|net| net.parse().unwrap()).collect(),
-        })
+        }
+    }
+
+    fn resolver(allow: &[&str]) -> Resolver {
+        let mut config: config::Config = toml::from_str(config::load::DEFAULT).unwrap();
+        config.address = address(allow);
+        Resolver::new(Derived::new(&config.into(), |config, _| {
+            Policy::new(&config.address)
+        }))
     }
 
     fn addresses(texts: &[&str]) -> Vec<IpAddr> {
@@ -170,13 +190,13 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_judged_by_what_it_means_not_by_how_it_reads() {
         let endpoint = |policy: &Policy| Endpoint::parse("http://localhost:81/", policy).unwrap();
-        let open = Resolver::new(policy(&["127.0.0.0/8", "::1/128"]));
-        let address = open.address(&endpoint(open.policy())).await.unwrap();
+        let open = resolver(&["127.0.0.0/8", "::1/128"]);
+        let address = open.address(&endpoint(&open.policy())).await.unwrap();
         assert!(address.ip().is_loopback());
         assert_eq!(address.port(), 81);
-        let strict = Resolver::new(policy(&[]));
+        let strict = resolver(&[]);
         let refusal = strict
-            .address(&endpoint(strict.policy()))
+            .address(&endpoint(&strict.policy()))
             .await
             .unwrap_err();
         assert_eq!(refusal.reason, Reason::AddressForbidden);
@@ -184,15 +204,15 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_is_kept_while_it_is_fresh() {
-        let resolver = Resolver::new(policy(&[]));
+        let resolver = resolver(&[]);
         let name: Arc<str> = "agent.invalid".into();
         let kept: IpAddr = "8.8.8.8".parse().unwrap();
         let answer = Answer {
-            address: Ok(kept),
+            addresses: Ok([kept].into()),
             asked_at: Instant::now(),
         };
         resolver.answers.insert(Arc::clone(&name), answer).await;
-        assert_eq!(resolver.name(&name).await.unwrap(), kept);
+        assert_eq!(*resolver.name(&name).await.unwrap(), [kept]);
         tokio::time::pause();
         tokio::time::advance(ANSWER_TTL).await;
         assert!(resolver.name(&name).await.is_err());

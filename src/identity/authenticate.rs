@@ -58,7 +58,7 @@ impl Identity {
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
         let Some(field) = authorization else {
-            return self.open.clone().ok_or_else(|| {
+            return self.open().ok_or_else(|| {
                 unauthenticated(
                     "send `Authorization: Bearer <token>` with a workspace, canvas, org or admin token",
                 )
@@ -160,7 +160,7 @@ impl Identity {
                 (Principal::Org { org }, CredentialKind::Org, None)
             }
             Form::Admin => {
-                if !hash.is_one_of(&self.admins) && !self.tokens.is_admin(hash).await? {
+                if !hash.is_one_of(&self.admins.get()) && !self.tokens.is_admin(hash).await? {
                     return Err(unknown);
                 }
                 (Principal::Operator, CredentialKind::Admin, None)

@@ -66,7 +66,7 @@ impl Identity {
         }
         let now = now_ms() / 1000;
         let exp = now + i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX - now);
-        let issuer = self.config.issuer();
+        let issuer = self.config.get().issuer();
         let claims = Claims {
             aud: issuer.clone(),
             iss: issuer,
@@ -93,7 +93,7 @@ impl Identity {
 
     /// Who a canvas token proves, and until when in milliseconds since 1970.
     pub(super) fn verify_canvas(&self, token: &str) -> Result<(Principal, i64), TokenError> {
-        let issuer = self.config.issuer();
+        let issuer = self.config.get().issuer();
         let claims: Claims = self.keys.verify(token, TYP, &issuer, &issuer)?;
         if claims.scope != SCOPE {
             return Err(TokenError::Claims);

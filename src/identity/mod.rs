@@ -27,7 +27,7 @@ pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow};
 use self::authenticate::Refusal;
 use self::token::Tokens;
 use crate::coherence::{Coherence, Coherent, Invalidation};
-use crate::config::{AuthMode, Config};
+use crate::config::{AuthMode, Config, Derived, Live};
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
@@ -157,34 +157,29 @@ impl Proof {
 
 /// The credentials and who they prove.
 pub struct Identity {
-    config: Arc<Config>,
+    config: Live,
     keys: Arc<Keys>,
     coherence: Arc<Coherence>,
     tokens: Tokens,
     /// Hashes from the configuration and the environment.
-    admins: Vec<CredentialHash>,
+    admins: Derived<Vec<CredentialHash>>,
     proofs: Coherent<CredentialHash, Arc<Proof>>,
     refusals: Cache<CredentialHash, Refusal>,
-    open: Option<Arc<Proof>>,
+    /// Of whoever shows nothing, in open mode.
+    open: Arc<Proof>,
     uses: mpsc::Sender<String>,
     uses_to_note: Mutex<mpsc::Receiver<String>>,
 }
 
 impl Identity {
-    /// Assembles the room; asks nothing. `admin_token` counts besides the hashes in the configuration.
+    /// Assembles the room; asks nothing.
     pub fn new(
-        config: Arc<Config>,
+        config: Live,
         db: Db,
         keys: Arc<Keys>,
         coherence: Arc<Coherence>,
         metrics: Arc<Metrics>,
-        admin_token: Option<&SecretString>,
     ) -> Self {
-        let configured = config.auth.admin_token_sha256.iter().copied();
-        let admins = configured
-            .map(CredentialHash::from)
-            .chain(admin_token.map(|token| CredentialHash::of(token.expose_secret())))
-            .collect();
         let proofs = Coherent::new(
             Arc::clone(&coherence),
             metrics,
@@ -194,22 +189,27 @@ impl Identity {
         );
         forget_what_changes(&coherence, &proofs);
         let (uses, uses_to_note) = mpsc::channel(USES_MAX);
-        let open = (config.auth.mode == AuthMode::Open).then(|| Arc::new(open_proof()));
         Self {
-            config,
             keys,
             coherence,
             tokens: Tokens::new(db),
-            admins,
+            admins: Derived::new(&config, |config, _| admins(config)),
+            config,
             proofs,
             refusals: Cache::builder()
                 .max_capacity(REFUSALS_MAX)
                 .time_to_live(REFUSAL_TTL)
                 .build(),
-            open,
+            open: Arc::new(open_proof()),
             uses,
             uses_to_note: Mutex::new(uses_to_note),
         }
+    }
+
+    /// What proves a request without a credential: nothing, but in open mode.
+    fn open(&self) -> Option<Arc<Proof>> {
+        let open = self.config.get().auth.mode == AuthMode::Open;
+        open.then(|| Arc::clone(&self.open))
     }
 
     /// Writes down when tokens were used, off the way of the requests. A background task; runs until
@@ -229,11 +229,21 @@ impl Identity {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn ensure_admin_token(&self) -> Result<Option<SecretString>, Unavailable> {
-        if !self.admins.is_empty() {
+        if !self.admins.get().is_empty() {
             return Ok(None);
         }
         self.tokens.create_first_admin(now_ms()).await
     }
+}
+
+/// Hashes of the operators' tokens that the configuration and the environment name.
+fn admins(config: &Config) -> Vec<CredentialHash> {
+    let listed = config.auth.admin_token_sha256.iter().copied();
+    let token = config.auth.admin_token.as_ref();
+    listed
+        .map(CredentialHash::from)
+        .chain(token.map(|token| CredentialHash::of(token.expose_secret())))
+        .collect()
 }
 
 fn forget_what_changes(coherence: &Coherence, proofs: &Coherent<CredentialHash, Arc<Proof>>) {

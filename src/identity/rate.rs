@@ -4,6 +4,7 @@
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use super::Proof;
-use crate::config;
+use crate::config::{self, Derived, Live};
 use crate::rejection::{Reason, Rejection};
 
 /// Buckets kept before those that are full again are dropped.
@@ -54,18 +55,33 @@ impl<K: Hash + Eq + Clone> Buckets<K> {
 }
 
 /// The limits of `[rate]`.
-pub struct Rates {
+pub struct Rates(Derived<Arc<Limits>>);
+
+/// The buckets of one `[rate]`.
+struct Limits {
+    settings: config::Rate,
     callers: Option<Buckets<u64>>,
     failures: Option<Buckets<IpAddr>>,
 }
 
-impl Rates {
+impl Limits {
     /// Full buckets for everyone.
-    pub fn new(settings: &config::Rate) -> Self {
+    fn new(settings: &config::Rate) -> Self {
         Self {
             callers: Buckets::new(settings.caller_per_second, settings.caller_burst),
             failures: Buckets::new(settings.failures_per_second, settings.failures_per_second),
+            settings: settings.clone(),
         }
+    }
+}
+
+impl Rates {
+    /// Full buckets for everyone; and again when `[rate]` changes.
+    pub fn new(config: &Live) -> Self {
+        Self(Derived::new(config, |config, before| match before {
+            Some(limits) if limits.settings == config.rate => Arc::clone(limits),
+            _ => Arc::new(Limits::new(&config.rate)),
+        }))
     }
 
     /// Counts one request of the credential behind `proof`.
@@ -73,7 +89,8 @@ impl Rates {
     /// # Errors
     /// `rate_limited`, with when to come back.
     pub fn admit(&self, proof: &Proof) -> Result<(), Rejection> {
-        let Some(callers) = &self.callers else {
+        let limits = self.0.get();
+        let Some(callers) = &limits.callers else {
             return Ok(());
         };
         callers.take(&proof.rate_key).map_err(|wait| {
@@ -89,7 +106,8 @@ impl Rates {
     /// proves who they are must not wait for those who cannot.
     #[must_use]
     pub fn failed(&self, client: IpAddr, rejection: Rejection) -> Rejection {
-        let (Some(failures), 401 | 403) = (&self.failures, rejection.reason.status()) else {
+        let limits = self.0.get();
+        let (Some(failures), 401 | 403) = (&limits.failures, rejection.reason.status()) else {
             return rejection;
         };
         match failures.take(&network_of(client)) {
@@ -128,11 +146,13 @@ mod tests {
     use super::*;
 
     fn rates(caller_per_second: u32, caller_burst: u32, failures_per_second: u32) -> Rates {
-        Rates::new(&config::Rate {
+        let mut config: config::Config = toml::from_str(config::load::DEFAULT).unwrap();
+        config.rate = config::Rate {
             caller_per_second,
             caller_burst,
             failures_per_second,
-        })
+        };
+        Rates::new(&config.into())
     }
 
     fn proof(rate_key: u64) -> Proof {

@@ -15,7 +15,7 @@ struct House {
     keys: Arc<Keys>,
     db: Db,
     metrics: Arc<Metrics>,
-    config: Arc<Config>,
+    config: Live,
     _dir: tempfile::TempDir,
 }
 
@@ -24,21 +24,21 @@ impl House {
         let dir = tempfile::tempdir().unwrap();
         let mut config: Config = toml::from_str(include_str!("../../config/default.toml")).unwrap();
         config.stores.sql = format!("sqlite:{}", dir.path().join("gw.db").display()).into();
+        config.auth.admin_token = admin.cloned();
         change(&mut config);
-        let config = Arc::new(config);
+        let config = Live::from(config);
         let metrics = Arc::new(Metrics::new());
-        let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
+        let db = Db::open(&config.get().stores, Arc::clone(&metrics)).unwrap();
         db.migrate().await.unwrap();
-        let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
+        let shared = Shared::open(&config.get().stores, Arc::clone(&metrics)).unwrap();
         let coherence = Coherence::new(shared, db.is_embedded(), Arc::clone(&metrics));
         let keys = Arc::new(Keys::load_or_create(dir.path()).unwrap());
         let identity = Identity::new(
-            Arc::clone(&config),
+            config.clone(),
             db.clone(),
             Arc::clone(&keys),
             coherence,
             Arc::clone(&metrics),
-            admin,
         );
         Self {
             identity,
@@ -79,7 +79,7 @@ impl House {
     }
 
     fn canvas(&self, change: impl FnOnce(&mut serde_json::Value)) -> String {
-        let issuer = self.config.issuer();
+        let issuer = self.config.get().issuer();
         let now = now_ms() / 1000;
         let mut claims = json!({"iss": issuer, "aud": issuer, "sub": "ada", "iat": now, "nbf": now,
             "exp": now + 60, "jti": "1", "scope": "a2a:canvas", "org": "acme"});

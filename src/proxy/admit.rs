@@ -10,6 +10,7 @@ use http::header::{self, HeaderName};
 use pingora::http::RequestHeader;
 
 use super::exchange::Exchange;
+use crate::config::Limits;
 use crate::directory::Destination;
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
@@ -41,7 +42,7 @@ pub(super) async fn admit(
 ) -> Result<Admitted, Rejection> {
     let target = target?;
     exchange.callee = Some(target.clone());
-    refuse_declared_oversize(gateway, head)?;
+    refuse_declared_oversize(&exchange.config.limits, head)?;
     let proof = gateway.identity.authenticate(authorization(head)?).await?;
     exchange.proof = Some(Arc::clone(&proof));
     for claimed in head.headers.get_all("x-workspace-id") {
@@ -51,7 +52,7 @@ pub(super) async fn admit(
     let permit = gateway.hierarchy.permit(&proof, &target).await?;
     exchange.rule = Some(permit.rule().word());
     let destination = gateway.directory.resolve(&permit).await?;
-    let timeout = requested_timeout(head, gateway.config.timeouts.max)?;
+    let timeout = requested_timeout(head, exchange.config.timeouts.max)?;
     Ok(Admitted {
         permit,
         destination,
@@ -83,12 +84,12 @@ fn single<'h>(head: &'h RequestHeader, name: &HeaderName) -> Result<Option<&'h [
     }
 }
 
-fn refuse_declared_oversize(gateway: &Gateway, head: &RequestHeader) -> Result<(), Rejection> {
+fn refuse_declared_oversize(limits: &Limits, head: &RequestHeader) -> Result<(), Rejection> {
     let declared = head
         .headers
         .get(header::CONTENT_LENGTH)
         .and_then(|v| v.to_str().ok());
-    let limit = gateway.config.limits.request_bytes;
+    let limit = limits.request_bytes;
     match declared.and_then(|v| v.trim().parse::<u64>().ok()) {
         Some(bytes) if bytes > limit.0 => Err(too_large(limit.0)),
         _ => Ok(()),

@@ -10,7 +10,7 @@ use super::exchange::Exchange;
 use super::origin::browser_made;
 use crate::a2a::Generation;
 use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
-use crate::config::Complete;
+use crate::config::{Complete, Config};
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Rejection};
 
@@ -33,10 +33,14 @@ impl From<Rejection> for NoBody {
 /// # Errors
 /// `unsupported_media_type`, `body_too_large`, `request_timeout`, `invalid_request` for broken
 /// framing; or that the caller left.
-pub(super) async fn read(gateway: &Gateway, session: &mut ServerSession) -> Result<Bytes, NoBody> {
+pub(super) async fn read(
+    gateway: &Gateway,
+    config: &Config,
+    session: &mut ServerSession,
+) -> Result<Bytes, NoBody> {
     check_media_type(&session.req_header().headers)?;
-    let limit = gateway.config.limits.request_bytes.bytes();
-    let deadline = Instant::now() + gateway.config.timeouts.request_body;
+    let limit = config.limits.request_bytes.bytes();
+    let deadline = Instant::now() + config.timeouts.request_body;
     if expects_continue(&session.req_header().headers) {
         session
             .write_continue_response()
@@ -160,7 +164,7 @@ fn too_slow(gateway: &Gateway) -> Rejection {
     .fact("clock", "request_body")
     .fact(
         "limit",
-        humantime::format_duration(gateway.config.timeouts.request_body),
+        humantime::format_duration(gateway.config().timeouts.request_body),
     )
 }
 

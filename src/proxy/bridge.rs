@@ -49,7 +49,7 @@ pub(super) async fn pass(
         Err(Broken::CallerLeft) => Err(()),
         Err(Broken::Refused(rejection)) => answer(
             session,
-            &proxy.origins,
+            &proxy.origins.get(),
             request_id,
             &rejection,
             Dialect::Plain,
@@ -83,6 +83,7 @@ async fn run(
         .map_err(broken)?;
     proxy
         .origins
+        .get()
         .expose(&session.req_header().headers, &mut head);
     let framed = parts.headers.contains_key(header::CONTENT_LENGTH);
     if !framed && parts.status != StatusCode::NO_CONTENT {
@@ -148,7 +149,7 @@ fn request(
 }
 
 async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<Bytes, Broken> {
-    let deadline = Instant::now() + proxy.gateway.config.timeouts.request_body;
+    let deadline = Instant::now() + proxy.gateway.config().timeouts.request_body;
     if session.req_header().headers.contains_key(header::EXPECT) {
         session
             .write_continue_response()

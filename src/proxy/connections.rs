@@ -19,16 +19,14 @@ use crate::rejection::{Reason, Rejection};
 pub struct Connections {
     proxy: Arc<Proxy>,
     open: AtomicUsize,
-    max: usize,
 }
 
 impl Connections {
     /// Bounds the connections of `proxy`.
-    pub fn new(proxy: Proxy, max: usize) -> Self {
+    pub fn new(proxy: Proxy) -> Self {
         Self {
             proxy: Arc::new(proxy),
             open: AtomicUsize::new(0),
-            max,
         }
     }
 }
@@ -40,7 +38,8 @@ impl ServerApp for Connections {
         mut stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let Some(_place) = super::Slot::take(&self.open, self.max) else {
+        let max = self.proxy.gateway.config().server.max_connections;
+        let Some(_place) = super::Slot::take(&self.open, max) else {
             // HTTP/2 callers cannot read this, and see a closed connection: the same advice.
             let _ = timeout(Duration::from_secs(1), refuse(&mut stream)).await;
             return None;

@@ -8,8 +8,8 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, timeout_at};
 
-use super::Proxy;
 use super::upstream::Failure;
+use crate::config::Timeouts;
 use crate::directory::Agent;
 use crate::rejection::{Reason, Rejection};
 
@@ -48,12 +48,11 @@ pub(super) struct Clocks {
 impl Clocks {
     /// Reads the configured clocks, and what the request or the workspace asks for instead.
     pub(super) fn new(
-        proxy: &Proxy,
+        timeouts: &Timeouts,
         started: Instant,
         asked: Option<Duration>,
         agent: &Agent,
     ) -> Self {
-        let timeouts = &proxy.gateway.config.timeouts;
         Self {
             head: asked.unwrap_or(timeouts.head),
             idle: agent.idle_timeout.unwrap_or(timeouts.idle),

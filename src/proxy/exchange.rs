@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::a2a::method::Method;
+use crate::config::Config;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
@@ -18,6 +19,8 @@ use crate::rejection::{Reason, Rejection};
 /// One request and its response on an A2A route, as it is left behind.
 pub(super) struct Exchange {
     gateway: Arc<Gateway>,
+    /// As it was when the exchange began: its clocks and bounds are not moved under it.
+    pub(super) config: Arc<Config>,
     /// When the request head had been read.
     pub(super) started: Instant,
     /// `X-Request-Id`.
@@ -53,6 +56,7 @@ impl Exchange {
         gateway.metrics.open_exchanges.inc();
         Self {
             gateway: Arc::clone(gateway),
+            config: gateway.config.hold(),
             started: Instant::now(),
             request_id,
             method: Method::Unread,

@@ -47,6 +47,7 @@ use self::reject::{Dialect, answer};
 use self::relay::{Forward, relay};
 use self::route::{Route, route};
 use self::upstream::{Call, Upstream};
+use crate::config::Derived;
 use crate::directory::Destination;
 use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
@@ -63,8 +64,8 @@ pub struct Proxy {
     gateway: Arc<Gateway>,
     control: axum::Router,
     upstream: Upstream,
-    origins: Origins,
-    extra_fields: HashSet<HeaderName>,
+    origins: Derived<Origins>,
+    extra_fields: Derived<HashSet<HeaderName>>,
     exchanges: AtomicUsize,
     server_options: HttpServerOptions,
 }
@@ -75,17 +76,21 @@ impl Proxy {
     /// # Errors
     /// When `forward.headers` names a field that may not be forwarded.
     pub fn new(gateway: Arc<Gateway>, control: axum::Router) -> Result<Self, String> {
-        let config = &gateway.config;
+        let config = gateway.config();
+        // Said at the start. A reload is checked before, and what it names wrongly would not pass.
+        extra_fields(&config.forward.headers)?;
         let mut server_options = HttpServerOptions::default();
         server_options.h2_idle_timeout = Some(config.server.keepalive);
         Ok(Self {
-            upstream: Upstream::new(config.timeouts.connect, config.upstream.idle, POOL_SIZE),
-            origins: Origins::new(config),
-            extra_fields: extra_fields(&config.forward.headers)?,
+            upstream: Upstream::new(POOL_SIZE),
+            origins: Derived::new(&gateway.config, |config, _| Origins::new(config)),
+            extra_fields: Derived::new(&gateway.config, |config, _| {
+                extra_fields(&config.forward.headers).unwrap_or_default()
+            }),
             exchanges: AtomicUsize::new(0),
             server_options,
             control,
-            gateway,
+            gateway: Arc::clone(&gateway),
         })
     }
 
@@ -108,7 +113,7 @@ impl Proxy {
             session.set_keepalive(None);
             return Err(rejection);
         }
-        self.origins.check(session.req_header())?;
+        self.origins.get().check(session.req_header())?;
         if self.gateway.draining() {
             return Err(Rejection::new(
                 Reason::ShuttingDown,
@@ -116,7 +121,7 @@ impl Proxy {
             )
             .retry_after(Duration::from_secs(1)));
         }
-        Slot::take(&self.exchanges, self.gateway.config.server.max_exchanges).ok_or_else(|| {
+        Slot::take(&self.exchanges, self.gateway.config().server.max_exchanges).ok_or_else(|| {
             Rejection::new(
                 Reason::Overloaded,
                 "the gateway is at its limit of exchanges (server.max_exchanges)",
@@ -152,7 +157,7 @@ impl Proxy {
             }
             Ended::Refused(rejection) => {
                 let rejection = self.gateway.rates.failed(self.client(session), rejection);
-                reject::refuse(session, &self.origins, &mut exchange, &rejection)
+                reject::refuse(session, &self.origins.get(), &mut exchange, &rejection)
                     .await
                     .is_ok()
             }
@@ -181,7 +186,7 @@ impl Proxy {
             Ok(admitted) => admitted,
             Err(rejection) => return rejection.into(),
         };
-        let received = match body::read(&self.gateway, session).await {
+        let received = match body::read(&self.gateway, &exchange.config, session).await {
             Ok(received) => received,
             Err(NoBody::Refused(rejection)) => return rejection.into(),
             Err(NoBody::CallerLeft) => return Ended::CallerLeft,
@@ -224,7 +229,7 @@ impl Proxy {
             request_id: &exchange.request_id,
             caller: admitted.permit.caller(),
             client,
-            scheme: if self.gateway.config.server.tls.cert.is_some() {
+            scheme: if exchange.config.server.tls.cert.is_some() {
                 "https"
             } else {
                 "http"
@@ -232,10 +237,15 @@ impl Proxy {
             version_1_0: completed.wrapped && agent.generation == crate::a2a::Generation::V1,
             body_len: completed.body.len(),
         };
-        let wire = request_head(&forwarded, &self.extra_fields);
+        let wire = request_head(&forwarded, &self.extra_fields.get());
         Ok(Forward {
             agent: Arc::clone(agent),
-            clocks: Clocks::new(self, exchange.started, admitted.timeout, agent),
+            clocks: Clocks::new(
+                &exchange.config.timeouts,
+                exchange.started,
+                admitted.timeout,
+                agent,
+            ),
             completed: (!completed.done.is_empty()).then(|| completed.done.to_string()),
             call: Call::new(wire, completed.body),
         })
@@ -258,7 +268,7 @@ impl Proxy {
         });
         answer(
             session,
-            &self.origins,
+            &self.origins.get(),
             &request_id,
             &rejection,
             Dialect::Rpc(None),
@@ -278,7 +288,7 @@ impl Proxy {
             Err(rejection) => {
                 return answer(
                     session,
-                    &self.origins,
+                    &self.origins.get(),
                     &request_id,
                     &rejection,
                     Dialect::Plain,
@@ -292,10 +302,11 @@ impl Proxy {
 
     /// Answers a CORS preflight, before any credential is asked for.
     async fn preflight(&self, session: &mut ServerSession, request_id: &RequestId) -> Option<bool> {
-        let mut head = self.origins.preflight(session.req_header())?;
+        let mut head = self.origins.get().preflight(session.req_header())?;
         hygiene::check(session).ok()?;
-        self.origins.check(session.req_header()).ok()?;
+        self.origins.get().check(session.req_header()).ok()?;
         self.origins
+            .get()
             .expose(&session.req_header().headers, &mut head);
         // A request id is visible ASCII, so the field can be built.
         let _ = head.insert_header("x-request-id", request_id.as_str());
@@ -319,7 +330,7 @@ impl Proxy {
         client_address(
             peer,
             &session.req_header().headers,
-            &self.gateway.config.server.trusted_proxies,
+            &self.gateway.config().server.trusted_proxies,
         )
     }
 }
@@ -348,7 +359,8 @@ impl HttpServerApp for Proxy {
         mut session: ServerSession,
         _shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
-        match timeout(self.gateway.config.server.keepalive, session.read_request()).await {
+        let keepalive = self.gateway.config().server.keepalive;
+        match timeout(keepalive, session.read_request()).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) | Err(_) => return None,
             Ok(Err(error)) => {

@@ -61,7 +61,9 @@ async fn run(
     let gateway = &proxy.gateway;
     let _slot = gateway.directory.slot(&agent)?;
     let address = gateway.directory.address(&agent.endpoint).await?;
-    let peer = proxy.upstream.peer(&agent, address);
+    let peer = proxy
+        .upstream
+        .peer(&agent, address, exchange.config.timeouts.connect);
     let mut cut = gateway.cut();
     let sent = proxy
         .upstream
@@ -76,12 +78,12 @@ async fn run(
     exchange.head = Some(exchange.started.elapsed());
     let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
     refuse_by_framing(head, &upstream.get_headers_raw_bytes())?;
-    refuse_by_head(head, gateway.config.limits.response_bytes.0)?;
+    refuse_by_head(head, exchange.config.limits.response_bytes.0)?;
     let is_stream = is_event_stream(head);
     let mut answer = response_head(
         head,
         &session.req_header().headers,
-        &proxy.origins,
+        &proxy.origins.get(),
         &exchange.request_id,
         completed,
     )
@@ -98,7 +100,7 @@ async fn run(
         };
         stream::pass(proxy, session, exchange, &mut upstream, answer, ends).await?
     } else {
-        let limit = gateway.config.limits.response_bytes.bytes();
+        let limit = exchange.config.limits.response_bytes.bytes();
         let mut unary = Unary {
             limit,
             clocks: &clocks,
@@ -110,7 +112,10 @@ async fn run(
     };
     // A stream that was cut leaves its connection in the middle of a body.
     if upstream.is_body_done() {
-        proxy.upstream.release(upstream, &peer).await;
+        proxy
+            .upstream
+            .release(upstream, &peer, exchange.config.upstream.idle)
+            .await;
     }
     Ok(ended)
 }

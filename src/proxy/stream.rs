@@ -71,7 +71,7 @@ pub(super) async fn pass(
         session.write_response_header(Box::new(head)),
     )
     .await?;
-    let mut events = Events::new(proxy, session, exchange, upstream, ends);
+    let mut events = Events::new(session, exchange, upstream, ends);
     let Some(cut) = events.pass_on().await? else {
         return Ok(Ended::Answered);
     };
@@ -80,7 +80,6 @@ pub(super) async fn pass(
 
 /// The loop's state.
 struct Events<'a> {
-    proxy: &'a Proxy,
     session: &'a mut ServerSession,
     exchange: &'a mut Exchange,
     upstream: &'a mut HttpSession,
@@ -109,7 +108,6 @@ enum Step {
 
 impl<'a> Events<'a> {
     fn new(
-        proxy: &'a Proxy,
         session: &'a mut ServerSession,
         exchange: &'a mut Exchange,
         upstream: &'a mut HttpSession,
@@ -121,7 +119,6 @@ impl<'a> Events<'a> {
     ) -> Self {
         let now = Instant::now();
         Self {
-            proxy,
             session,
             exchange,
             upstream,
@@ -171,7 +168,7 @@ impl<'a> Events<'a> {
 
     /// Waits for the next thing to happen: a piece, a clock, the caller's end, our own.
     async fn step(&mut self) -> Result<Step, Ended> {
-        let config = &self.proxy.gateway.config;
+        let config = &self.exchange.config;
         let idle = self.heard + self.clocks.idle;
         let keepalive = self.written + config.stream.keepalive;
         let grace = self.finished.map(|at| at + config.stream.final_grace);
@@ -201,7 +198,7 @@ impl<'a> Events<'a> {
     /// Sends the events that the piece completed.
     async fn piece(&mut self, piece: Bytes) -> Result<Option<Rejection>, Ended> {
         let passed = self.splitter.push(piece);
-        let limit = self.proxy.gateway.config.limits.stream_bytes.0;
+        let limit = self.exchange.config.limits.stream_bytes.0;
         let whole = self.exchange.response_bytes + passed.bytes.len() as u64;
         if whole + self.splitter.pending_len() as u64 > limit {
             return Ok(Some(too_large(limit)));

@@ -34,8 +34,6 @@ const EARLY_ANSWER: Duration = Duration::from_secs(1);
 /// Connections to agents.
 pub(super) struct Upstream {
     connector: TransportConnector,
-    connect: Duration,
-    idle: Duration,
 }
 
 /// A request, ready for the wire.
@@ -69,22 +67,20 @@ enum Unsent {
 }
 
 impl Upstream {
-    /// A pool that keeps unused connections for `idle`.
-    pub(super) fn new(connect: Duration, idle: Duration, pool_size: usize) -> Self {
+    /// A pool of at most `pool_size` unused connections.
+    pub(super) fn new(pool_size: usize) -> Self {
         let options = ConnectorOptions::new(pool_size);
         Self {
             connector: TransportConnector::new(Some(options)),
-            connect,
-            idle,
         }
     }
 
     /// What Pingora needs to know of the agent. `address` was vetted, and is what is dialled.
-    pub(super) fn peer(&self, agent: &Agent, address: SocketAddr) -> HttpPeer {
+    pub(super) fn peer(&self, agent: &Agent, address: SocketAddr, connect: Duration) -> HttpPeer {
         let endpoint = &agent.endpoint;
         let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.sni.clone());
-        peer.options.connection_timeout = Some(self.connect);
-        peer.options.total_connection_timeout = Some(self.connect);
+        peer.options.connection_timeout = Some(connect);
+        peer.options.total_connection_timeout = Some(connect);
         peer.options.alpn = ALPN::H1;
         peer
     }
@@ -105,7 +101,7 @@ impl Upstream {
             .connector
             .get_stream(peer)
             .await
-            .map_err(|e| unreachable(e, self.connect))?;
+            .map_err(|e| unreachable(e, peer))?;
         let mut written = timeout_at(deadline, write(&mut stream, call)).await;
         if reused && matches!(written, Ok(Err(Unsent::Nothing(_)))) {
             metrics.resends.inc();
@@ -113,7 +109,7 @@ impl Upstream {
                 .connector
                 .new_stream(peer)
                 .await
-                .map_err(|e| unreachable(e, self.connect))?;
+                .map_err(|e| unreachable(e, peer))?;
             written = timeout_at(deadline, write(&mut stream, call)).await;
         }
         let session = HttpSession::new_with_options(stream, peer);
@@ -135,12 +131,12 @@ impl Upstream {
         }
     }
 
-    /// Gives the connection back, if the agent left it usable.
-    pub(super) async fn release(&self, mut session: HttpSession, peer: &HttpPeer) {
+    /// Gives the connection back, if the agent left it usable, to be kept for `idle`.
+    pub(super) async fn release(&self, mut session: HttpSession, peer: &HttpPeer, idle: Duration) {
         session.respect_keepalive();
         if let Some(stream) = session.reuse().await {
             self.connector
-                .release_stream(stream, peer.reuse_hash(), Some(self.idle));
+                .release_stream(stream, peer.reuse_hash(), Some(idle));
         }
     }
 }
@@ -181,7 +177,8 @@ async fn early_answer(
     }
 }
 
-fn unreachable(error: Box<Error>, connect: Duration) -> Rejection {
+fn unreachable(error: Box<Error>, peer: &HttpPeer) -> Rejection {
+    let connect = peer.options.connection_timeout.unwrap_or_default();
     let timed_out = matches!(
         error.etype(),
         ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use a2a_gateway::coherence::Coherence;
-use a2a_gateway::config::{AuthMode, Config};
+use a2a_gateway::config::{AuthMode, Config, Live};
 use a2a_gateway::db::Db;
 use a2a_gateway::directory::{
     Beat, Creation, Destination, Directory, Placement, Registrar, Registration,
@@ -46,11 +46,11 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
     config.stores.sql_connections = 4;
     config.auth.mode = AuthMode::Open;
     config.registry.heartbeat_ttl = heartbeat_ttl;
-    let config = Arc::new(config);
+    let config = Live::from(config);
     let metrics = Arc::new(Metrics::new());
-    let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    let db = Db::open(&config.get().stores, Arc::clone(&metrics)).unwrap();
     db.migrate().await.unwrap();
-    let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    let shared = Shared::open(&config.get().stores, Arc::clone(&metrics)).unwrap();
     let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
     let workspaces = Workspaces::new(db.clone());
     let directory = Arc::new(Directory::new(
@@ -61,16 +61,14 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
         Events::new(shared, Arc::clone(&metrics)),
         Arc::clone(&metrics),
     ));
-    let reach = config.access.lineage;
     let hierarchy = Hierarchy::new(
         workspaces.clone(),
         &coherence,
         Arc::clone(&metrics),
-        reach,
-        100,
+        config.clone(),
     );
     let keys = Arc::new(Keys::load_or_create(folder.path()).unwrap());
-    let identity = Identity::new(config, db, keys, Arc::clone(&coherence), metrics, None);
+    let identity = Identity::new(config, db, keys, Arc::clone(&coherence), metrics);
     let following = Arc::clone(&directory);
     tokio::spawn(async move { tokio::join!(coherence.run(), following.follow()) });
     Replica {

@@ -23,7 +23,7 @@ fn open(folder: &tempfile::TempDir, sql: &str, shared: &str) -> Arc<Gateway> {
     config.stores.sql = sql.to_owned().into();
     config.stores.shared = shared.to_owned().into();
     config.keys.dir = folder.path().join("keys");
-    Gateway::open(Arc::new(config), None, Arc::new(Metrics::new())).unwrap()
+    Gateway::open(config.into(), Arc::new(Metrics::new())).unwrap()
 }
 
 /// A gateway on each pair, on empty stores.

@@ -97,7 +97,7 @@ fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
     let folder = Folder::open(arguments.data.as_deref())?;
     let mut loaded = settings(listen, admin, folder.path())?;
     let operator = operator_token();
-    loaded.admin_token = Some(SecretString::from(operator.as_str()));
+    loaded.config.auth.admin_token = Some(SecretString::from(operator.as_str()));
     let demo = Demo {
         public: base(listen),
         admin: base(admin),

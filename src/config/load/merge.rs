@@ -6,7 +6,7 @@ use std::path::Path;
 use secrecy::SecretString;
 use toml::{Table, Value};
 
-use super::{ConfigError, Loaded, Problem, Setting, Source};
+use super::{ConfigError, Loaded, Problem, Setting, Source, Unmasked};
 use crate::config::{Config, check, layer};
 
 /// The operator's token in the environment.
@@ -212,16 +212,18 @@ impl Merge {
                 problems: self.problems,
             });
         }
-        let config: Config = effective
-            .clone()
-            .try_into()
-            .map_err(|error: toml::de::Error| ConfigError {
-                problems: vec![Problem {
-                    key: None,
-                    source: None,
-                    reason: error.message().to_owned(),
-                }],
-            })?;
+        let mut config: Config =
+            effective
+                .clone()
+                .try_into()
+                .map_err(|error: toml::de::Error| ConfigError {
+                    problems: vec![Problem {
+                        key: None,
+                        source: None,
+                        reason: error.message().to_owned(),
+                    }],
+                })?;
+        config.auth.admin_token = self.admin_token;
         let source_of = |key: &str| {
             self.values
                 .get(key)
@@ -234,12 +236,12 @@ impl Merge {
             .map(|(key, value)| Setting {
                 value: layer::shown(&key, &value),
                 source: source_of(&key),
+                raw: Unmasked(value.to_string()),
                 key,
             })
             .collect();
         Ok(Loaded {
             config,
-            admin_token: self.admin_token,
             settings,
             notes,
         })

@@ -10,8 +10,6 @@ mod merge;
 use std::fmt;
 use std::path::PathBuf;
 
-use secrecy::SecretString;
-
 use self::merge::Merge;
 use super::{Config, layer};
 
@@ -125,6 +123,25 @@ pub struct Setting {
     pub value: String,
     /// Which layer won.
     pub source: Source,
+    /// As TOML, unmasked: tells whether it changed.
+    raw: Unmasked,
+}
+
+impl Setting {
+    /// Whether both have the same value, wherever it comes from.
+    pub(super) fn same_value(&self, other: &Self) -> bool {
+        self.raw == other.raw
+    }
+}
+
+/// A value that may hold a secret, and is never shown.
+#[derive(Clone, PartialEq, Eq)]
+struct Unmasked(String);
+
+impl fmt::Debug for Unmasked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
 }
 
 /// A configuration that can be used.
@@ -132,8 +149,6 @@ pub struct Setting {
 pub struct Loaded {
     /// What is in force.
     pub config: Config,
-    /// The operator's token from the environment.
-    pub admin_token: Option<SecretString>,
     /// Every value and its source, in the order of the keys.
     pub settings: Vec<Setting>,
     /// What is allowed and probably not meant; to be logged at start.

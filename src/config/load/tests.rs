@@ -439,10 +439,15 @@ fn a_secret_can_be_kept_in_a_file() {
 fn the_operators_token_comes_from_the_environment_in_its_form() {
     let token = format!("a2aa_{}", "Ab-_".repeat(11).split_at(43).0);
     let loaded = environment("A2A_GATEWAY_ADMIN_TOKEN", &token).unwrap();
-    assert_eq!(loaded.admin_token.unwrap().expose_secret(), token);
+    assert_eq!(
+        loaded.config.auth.admin_token.unwrap().expose_secret(),
+        token
+    );
     assert!(
         environment("A2A_GATEWAY_ADMIN_TOKEN", "")
             .unwrap()
+            .config
+            .auth
             .admin_token
             .is_none()
     );

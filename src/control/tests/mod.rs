@@ -54,7 +54,7 @@ impl House {
         config.keys.dir = dir.path().join("keys");
         change(&mut config);
         let metrics = Arc::new(Metrics::new());
-        let gateway = Gateway::open(Arc::new(config), None, metrics).unwrap();
+        let gateway = Gateway::open(config.into(), metrics).unwrap();
         let admin = gateway.prepare().await.unwrap();
         let router = router(Arc::clone(&gateway));
         Self {
@@ -185,7 +185,7 @@ async fn a_workspace_comes_to_be_registers_beats_and_is_found() {
     let found = house.get("/registry/discover/pm", house.admin()).await;
     assert_eq!(found.status, 200, "{}", found.json);
     assert_eq!(found.json["url"], "http://127.0.0.1:9/a2a");
-    let proxy = format!("{}/workspaces/pm/a2a", house.gateway.config.public_url());
+    let proxy = format!("{}/workspaces/pm/a2a", house.gateway.config().public_url());
     assert_eq!(found.json["proxy_url"], proxy);
     assert_eq!(found.json["agent_card"], json!({"name": "n"}));
     assert_eq!(found.json.get("token"), None);

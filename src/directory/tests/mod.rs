@@ -4,6 +4,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::coherence::Invalidation;
+use crate::config::Config;
 use crate::db::Db;
 use crate::hierarchy::Permit;
 use crate::workspace::{DeliveryMode, Liveness, Status, Timestamp};
@@ -41,7 +42,7 @@ async fn room_on(shared: &str) -> Room {
     let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
     let workspaces = Workspaces::new(db.clone());
     let directory = Directory::new(
-        &config,
+        &config.into(),
         workspaces.clone(),
         shared.clone(),
         Arc::clone(&coherence),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::lineage::Lineages;
 use super::{Denied, Lineage, Rule, decide};
 use crate::coherence::Coherence;
-use crate::config::LineageReach;
+use crate::config::{LineageReach, Live};
 use crate::identity::{CredentialKind, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
@@ -56,21 +56,21 @@ impl Permit {
 /// The room: lineages, and the rule over them.
 pub struct Hierarchy {
     lineages: Lineages,
-    reach: LineageReach,
+    config: Live,
 }
 
 impl Hierarchy {
-    /// Assembles the room; asks nothing. At most `entries_max` lineages are kept.
+    /// Assembles the room; asks nothing.
     pub fn new(
         workspaces: Workspaces,
         coherence: &Arc<Coherence>,
         metrics: Arc<Metrics>,
-        reach: LineageReach,
-        entries_max: u64,
+        config: Live,
     ) -> Self {
+        let entries_max = config.get().directory.cache_entries;
         Self {
             lineages: Lineages::new(workspaces, coherence, metrics, entries_max),
-            reach,
+            config,
         }
     }
 
@@ -146,21 +146,21 @@ impl Hierarchy {
         let (Some(caller), Some(target)) = (caller, target) else {
             return Ok(Err(None));
         };
-        Ok(decide(&caller, &target, self.reach).map_err(Some))
+        Ok(decide(&caller, &target, self.reach()).map_err(Some))
     }
 
     async fn relate(&self, caller: &WorkspaceId, target: &WorkspaceId) -> Result<Rule, Rejection> {
         if caller == target {
             let own = self.find(caller).await?.ok_or_else(not_found)?;
             present(&own)?;
-            return decide(&own, &own, self.reach).map_err(denied);
+            return decide(&own, &own, self.reach()).map_err(denied);
         }
         // Both are always asked for, so that an unknown target takes the same path as a denied one.
         let (caller, target) = tokio::try_join!(self.find(caller), self.find(target))?;
         let (Some(caller), Some(target)) = (caller, target) else {
             return Err(not_permitted());
         };
-        decide(&caller, &target, self.reach).map_err(denied)
+        decide(&caller, &target, self.reach()).map_err(denied)
     }
 
     /// A canvas token's own list decides; without one its org, where none counts as one org.
@@ -180,6 +180,11 @@ impl Hierarchy {
         }
         present(&found)?;
         Ok(Rule::Canvas)
+    }
+
+    /// `access.lineage`, as it is now.
+    fn reach(&self) -> LineageReach {
+        self.config.get().access.lineage
     }
 
     async fn find(&self, id: &WorkspaceId) -> Result<Option<Arc<Lineage>>, Rejection> {

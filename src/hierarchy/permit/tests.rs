@@ -28,13 +28,11 @@ async fn room() -> Room {
     let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
     let coherence = Coherence::new(shared, true, Arc::clone(&metrics));
     let workspaces = Workspaces::new(db.clone());
-    let reach = LineageReach::Direct;
     let hierarchy = Hierarchy::new(
         workspaces.clone(),
         &coherence,
         Arc::clone(&metrics),
-        reach,
-        100,
+        config.into(),
     );
     let room = Room {
         hierarchy,
@@ -216,8 +214,10 @@ async fn steady_state_asks_no_store() {
 
 #[tokio::test]
 async fn a_move_is_in_force_at_once_for_all_below() {
-    let mut room = room().await;
-    room.hierarchy.reach = LineageReach::Any;
+    let room = room().await;
+    room.hierarchy
+        .config
+        .change(|config| config.access.lineage = LineageReach::Any);
     assert_eq!(room.ask(&workspace("pm"), "bot").await, Ok(Rule::Ancestor));
     room.place("dev", None).await;
     assert_eq!(

@@ -1,0 +1,178 @@
+//! Reloads of values, without files.
+
+use super::super::RESTART_KEYS;
+use super::super::load::{Layers, load};
+use super::*;
+
+fn layers(sets: &[&str]) -> Result<Loaded, ConfigError> {
+    load(&Layers {
+        overrides: sets.iter().map(|set| (*set).to_owned()).collect(),
+        ..Layers::default()
+    })
+}
+
+fn live(sets: &[&str]) -> Live {
+    Live::new(layers(sets).unwrap())
+}
+
+fn changed(live: &Live, sets: &[&str]) -> Change {
+    match live.reload(layers(sets)) {
+        Outcome::Changed(change) => change,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn shown<'t>(told: &'t Told, key: &str) -> &'t str {
+    let found = told.settings.iter().find(|setting| setting.key == key);
+    &found.unwrap().value
+}
+
+#[test]
+fn what_changed_is_in_force_and_named() {
+    let live = live(&["rate.caller_burst=5", "cors.origins=https://a.example"]);
+    let change = changed(&live, &["rate.caller_burst=6", "access.lineage=any"]);
+    assert_eq!(
+        change.applied,
+        ["access.lineage", "cors.origins", "rate.caller_burst"]
+    );
+    assert!(change.waiting.is_empty());
+    assert_eq!(live.get().rate.caller_burst, 6);
+    assert!(live.get().cors.origins.is_empty());
+    assert_eq!(shown(&live.told(), "access.lineage"), "\"any\"");
+}
+
+#[test]
+fn the_same_again_changes_nothing() {
+    let live = live(&["rate.caller_burst=5"]);
+    let held = live.hold();
+    let again = live.reload(layers(&["rate.caller_burst=5"]));
+    assert!(matches!(again, Outcome::Unchanged { mended: false }));
+    assert!(std::sync::Arc::ptr_eq(&held, &live.hold()));
+}
+
+#[test]
+fn what_is_wrong_leaves_all_as_it_was_until_it_is_mended() {
+    let live = live(&["rate.caller_burst=5"]);
+    let wrong = layers(&["rate.caller_burst=7", "timeouts.idle=0s", "no.such=1"]);
+    let Outcome::Refused(error) = live.reload(wrong) else {
+        panic!("it must be refused");
+    };
+    assert!(!error.problems.is_empty());
+    assert_eq!(live.get().rate.caller_burst, 5);
+    assert!(live.told().failure.is_some());
+    let mended = live.reload(layers(&["rate.caller_burst=5"]));
+    assert!(matches!(mended, Outcome::Unchanged { mended: true }));
+    assert!(live.told().failure.is_none());
+}
+
+#[test]
+fn what_needs_a_restart_waits_and_the_rest_counts() {
+    let live = live(&["stores.shared=redis://:one@h/0"]);
+    let sets = [
+        "stores.shared=redis://:two@h/0",
+        "server.listen=127.0.0.1:1",
+        "server.tls.cert=/nowhere",
+        "rate.caller_burst=9",
+    ];
+    // Without a key for it the certificate is refused, before anything else is looked at.
+    assert!(matches!(live.reload(layers(&sets)), Outcome::Refused(_)));
+    let sets = [sets[0], sets[1], sets[3]];
+    let change = changed(&live, &sets);
+    assert_eq!(change.applied, ["rate.caller_burst"]);
+    assert_eq!(change.waiting, ["server.listen", "stores.shared"]);
+    let told = live.told();
+    assert_eq!(shown(&told, "server.listen"), "\"127.0.0.1:8080\"");
+    let waiting = told.waiting["server.listen"].as_ref().unwrap();
+    assert_eq!(waiting.value, "\"127.0.0.1:1\"");
+    assert_eq!(live.get().server.listen.port(), 8080);
+    // A changed password is a change, and never shown.
+    assert!(!format!("{told:?}").contains("two"));
+    // It still waits, and is no news.
+    assert!(matches!(
+        live.reload(layers(&sets)),
+        Outcome::Unchanged { mended: false }
+    ));
+    // Taken back, nothing waits.
+    let back = changed(
+        &live,
+        &["stores.shared=redis://:one@h/0", "rate.caller_burst=9"],
+    );
+    assert!(back.waiting.is_empty() && back.applied.is_empty());
+}
+
+#[test]
+fn a_value_that_is_unsafe_beside_one_that_stays_is_refused() {
+    let live = live(&["server.listen=0.0.0.0:8080"]);
+    let sets = ["server.listen=127.0.0.1:8080", "auth.mode=open"];
+    let Outcome::Refused(error) = live.reload(layers(&sets)) else {
+        panic!("open mode on every interface");
+    };
+    let text = error.to_string();
+    assert!(text.contains("auth.mode"), "{text}");
+    assert!(
+        text.contains("a restart is needed first, for server.listen"),
+        "{text}"
+    );
+    assert!(live.get().auth.mode == super::super::AuthMode::Token);
+}
+
+#[test]
+fn the_operators_token_is_replaced_too() {
+    let live = live(&[]);
+    let token = format!("a2aa_{}", "x".repeat(43));
+    let mut loaded = layers(&[]).unwrap();
+    loaded.config.auth.admin_token = Some(token.into());
+    let Outcome::Changed(change) = live.reload(Ok(loaded)) else {
+        panic!("a token came");
+    };
+    assert_eq!(change.applied, [ADMIN_TOKEN]);
+    assert!(live.get().auth.admin_token.is_some());
+}
+
+/// Everything in it, what is never shown elsewhere included.
+fn whole(config: &Config) -> String {
+    let stores = [&config.stores.sql, &config.stores.shared].map(ExposeSecret::expose_secret);
+    format!(
+        "{config:?} {stores:?} {}",
+        config.auth.admin_token_sha256.len()
+    )
+}
+
+#[test]
+fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
+    let other = |key: &str, value: &toml::Value| -> toml::Value {
+        match (key, value) {
+            ("server.public_url", _) => "https://else.example/".into(),
+            ("stores.shared", _) => "redis://h/3".into(),
+            ("stores.sql", _) => "sqlite:else.db".into(),
+            ("server.listen" | "admin.listen", _) => "127.0.0.1:9".into(),
+            ("auth.mode", _) => "open".into(),
+            ("access.lineage", _) => "any".into(),
+            ("a2a.complete", _) => "off".into(),
+            ("address.profile", _) => "strict".into(),
+            ("telemetry.log_format", _) => "json".into(),
+            ("auth.admin_token_sha256", _) => vec!["ab".repeat(32)].into(),
+            ("server.trusted_proxies" | "address.allow", _) => vec!["10.9.0.0/16"].into(),
+            (_, toml::Value::Integer(n)) => (n + 1).into(),
+            (_, toml::Value::Array(_)) => vec!["https://else.example"].into(),
+            (_, toml::Value::String(text)) if text.ends_with("iB") => "9MiB".into(),
+            (_, toml::Value::String(text)) if humantime::parse_duration(text).is_ok() => {
+                "77s".into()
+            }
+            (_, toml::Value::String(text)) => format!("{text}-else").into(),
+            (key, value) => panic!("what else can {key} be but {value}?"),
+        }
+    };
+    let known = super::super::layer::known();
+    let old: Config = super::super::layer::defaults().try_into().unwrap();
+    for (key, value) in super::super::layer::leaves(&known) {
+        let mut table = super::super::layer::defaults();
+        super::super::layer::put(&mut table, &key, other(&key, &value));
+        let fresh: Config = table.try_into().unwrap_or_else(|e| panic!("{key}: {e}"));
+        assert_ne!(whole(&fresh), whole(&old), "{key}: no other value");
+        let mut kept = fresh.clone();
+        restart::keep(&mut kept, &old);
+        let stays = whole(&kept) == whole(&old);
+        assert_eq!(stays, RESTART_KEYS.contains(&key.as_str()), "{key}");
+    }
+}

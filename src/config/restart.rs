@@ -1,0 +1,46 @@
+//! What a reload cannot change: the one list of it.
+
+use super::Config;
+
+/// Keys that count from the start of the process to its end: what it listens on, its threads, its
+/// stores and their keys, the room that caches were given, the form of the log.
+pub const RESTART_KEYS: [&str; 16] = [
+    "admin.listen",
+    "directory.cache_entries",
+    "directory.heartbeat_key",
+    "directory.internal_url_key",
+    "directory.url_key",
+    "keys.dir",
+    "server.keepalive",
+    "server.listen",
+    "server.threads",
+    "server.tls.cert",
+    "server.tls.key",
+    "stores.shared",
+    "stores.sql",
+    "stores.sql_connections",
+    "stores.timeout",
+    "telemetry.log_format",
+];
+
+/// Whether a change of `key` waits for a restart.
+pub(super) fn needs_restart(key: &str) -> bool {
+    RESTART_KEYS.contains(&key)
+}
+
+/// Puts back into `new` what is in force since the start.
+pub(super) fn keep(new: &mut Config, in_force: &Config) {
+    let old = in_force.clone();
+    new.admin.listen = old.admin.listen;
+    new.directory.cache_entries = old.directory.cache_entries;
+    new.directory.heartbeat_key = old.directory.heartbeat_key;
+    new.directory.internal_url_key = old.directory.internal_url_key;
+    new.directory.url_key = old.directory.url_key;
+    new.keys = old.keys;
+    new.server.keepalive = old.server.keepalive;
+    new.server.listen = old.server.listen;
+    new.server.threads = old.server.threads;
+    new.server.tls = old.server.tls;
+    new.stores = old.stores;
+    new.telemetry.log_format = old.telemetry.log_format;
+}
