@@ -100,6 +100,7 @@ impl Gateway {
             rates: Rates::new(&config.rate),
             hierarchy: Hierarchy::new(
                 workspaces.clone(),
+                db.clone(),
                 &coherence,
                 Arc::clone(&metrics),
                 config.access.lineage,

@@ -64,6 +64,7 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
     let reach = config.access.lineage;
     let hierarchy = Hierarchy::new(
         workspaces.clone(),
+        db.clone(),
         &coherence,
         Arc::clone(&metrics),
         reach,
