@@ -97,6 +97,7 @@ impl Gateway {
             rates: Rates::new(&config),
             hierarchy: Hierarchy::new(
                 workspaces.clone(),
+                db.clone(),
                 &coherence,
                 Arc::clone(&metrics),
                 config.clone(),

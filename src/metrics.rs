@@ -54,16 +54,24 @@ pub enum Cache {
     Lineages,
     /// Workspace to its state and address.
     Directory,
+    /// Caller and target to the grant between them.
+    Grants,
 }
 
 impl Cache {
-    const ALL: [Self; 3] = [Self::Credentials, Self::Lineages, Self::Directory];
+    const ALL: [Self; 4] = [
+        Self::Credentials,
+        Self::Lineages,
+        Self::Directory,
+        Self::Grants,
+    ];
 
     const fn label(self) -> &'static str {
         match self {
             Self::Credentials => "credentials",
             Self::Lineages => "lineages",
             Self::Directory => "directory",
+            Self::Grants => "grants",
         }
     }
 }
@@ -91,7 +99,7 @@ pub struct Metrics {
     pub target_permits: IntGauge,
     /// Attempts that were made again because nothing had been sent.
     pub resends: IntCounter,
-    cache: [[IntCounter; 2]; 3],
+    cache: [[IntCounter; 2]; 4],
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
     /// Control-plane answers by route and status class.

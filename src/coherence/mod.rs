@@ -52,6 +52,8 @@ pub enum Invalidation {
     Credential(String),
     /// All of them: after a gap in what was heard.
     Everything,
+    /// Whether the first may message the second by an explicit grant.
+    Grant(WorkspaceId, WorkspaceId),
     /// A workspace's parent, org, or that it exists; with it the lineage of all below it.
     Lineage(WorkspaceId),
     /// A workspace's state, address or settings.
@@ -68,6 +70,14 @@ impl Invalidation {
         match kind {
             "address" => WorkspaceId::parse(name).ok().map(Self::Address),
             "credential" => Some(Self::Credential(name.to_owned())),
+            "grant" => {
+                let (caller, target) = name.split_once(':')?;
+                let pair = [caller, target].map(WorkspaceId::parse);
+                let [Ok(caller), Ok(target)] = pair else {
+                    return None;
+                };
+                Some(Self::Grant(caller, target))
+            }
             "lineage" => WorkspaceId::parse(name).ok().map(Self::Lineage),
             "workspace" => WorkspaceId::parse(name).ok().map(Self::Workspace),
             _ => None,
@@ -81,6 +91,7 @@ impl fmt::Display for Invalidation {
             Self::Address(id) => write!(f, "address:{id}"),
             Self::Credential(hash) => write!(f, "credential:{hash}"),
             Self::Everything => f.write_str("everything"),
+            Self::Grant(caller, target) => write!(f, "grant:{caller}:{target}"),
             Self::Lineage(id) => write!(f, "lineage:{id}"),
             Self::Workspace(id) => write!(f, "workspace:{id}"),
         }

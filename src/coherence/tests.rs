@@ -52,6 +52,7 @@ fn invalidations_are_read_as_they_were_written() {
     for what in [
         credential(),
         Invalidation::Everything,
+        Invalidation::Grant(id.clone(), WorkspaceId::parse("b").unwrap()),
         Invalidation::Lineage(id.clone()),
         Invalidation::Workspace(id),
     ] {

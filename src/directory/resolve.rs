@@ -247,7 +247,9 @@ pub(super) fn forget_what_changes(
                 // After a gap everything is asked for again; if no store answers then, what was
                 // known before the gap is all there is, for `directory.stale`.
                 Invalidation::Everything => entries.forget_all(),
-                Invalidation::Credential(_) | Invalidation::Lineage(_) => {}
+                Invalidation::Credential(_)
+                | Invalidation::Grant(..)
+                | Invalidation::Lineage(_) => {}
             }
         }
     });

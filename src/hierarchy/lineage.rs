@@ -121,6 +121,7 @@ impl Lineages {
                     Invalidation::Everything => cache.forget_all(),
                     Invalidation::Address(_)
                     | Invalidation::Credential(_)
+                    | Invalidation::Grant(..)
                     | Invalidation::Workspace(_) => {}
                 }
             }

@@ -1,15 +1,17 @@
-//! May they: CanCommunicate, the rule of contract §2.1, pure. Facts are loaded in [`lineage`] and
-//! the rule is asked in [`permit`]; nothing here waits or reads a store.
+//! May they: CanCommunicate, the rule of contract §2.1. Its relations are pure, here; facts are loaded
+//! in [`lineage`] and [`grant`], and the rule is asked in [`permit`].
 //!
-//! Invariants: no relation crosses orgs, none reaches a removed workspace or goes through one, and
+//! Invariants: no relation crosses orgs and only a grant does, none reaches a removed workspace or goes through one, and
 //! data with a cycle denies. A [`Permit`] exists only where the rule said yes.
 
+mod grant;
 mod lineage;
 mod permit;
 
 use crate::config::LineageReach;
 use crate::ids::WorkspaceId;
 
+pub use self::grant::{Grant, Granted, NewGrant};
 pub use self::permit::{Hierarchy, Permit};
 
 /// A workspace's place: who is above it, nearest first.
@@ -95,14 +97,22 @@ pub enum Denied {
     #[error("the line of one of the two workspaces has a cycle")]
     Cyclic,
     /// They belong to different orgs, which only a grant joins.
-    #[error("the two workspaces belong to different orgs")]
+    #[error("the two workspaces belong to different orgs, and there is no grant")]
     OtherOrg,
     /// Same org, and no relation.
-    #[error("the two workspaces are not related")]
+    #[error("the two workspaces are not related, and there is no grant")]
     Unrelated,
 }
 
-/// CanCommunicate (contract §2.1): whether `caller` may message `target`, and as what.
+impl Denied {
+    /// Whether a grant may say otherwise.
+    const fn may_be_granted(self) -> bool {
+        matches!(self, Self::OtherOrg | Self::Unrelated)
+    }
+}
+
+/// The relations of CanCommunicate (contract §2.1): whether `caller` may message `target` by its place,
+/// and as what. The whole rule, grants included, is [`Hierarchy::rule`].
 ///
 /// # Errors
 /// [`Denied`], with the first reason that applies.
@@ -116,7 +126,6 @@ pub fn decide(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result
     if caller.id == target.id {
         return Ok(Rule::SelfRule);
     }
-    // Grants come here one day: after the relations, and as the only rule that crosses orgs.
     relation(caller, target, reach)
 }
 

@@ -259,6 +259,7 @@ fn forget_what_changes(coherence: &Coherence, proofs: &Coherent<CredentialHash, 
                 Invalidation::Everything => proofs.forget_all(),
                 // A token says which workspace; what may be done with it is other rooms' matter.
                 Invalidation::Address(_)
+                | Invalidation::Grant(..)
                 | Invalidation::Lineage(_)
                 | Invalidation::Workspace(_) => {}
             }

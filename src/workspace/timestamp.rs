@@ -21,6 +21,22 @@ impl Timestamp {
         Self(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 
+    /// Reads RFC 3339, with any offset; what is finer than a millisecond is dropped.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.to_ascii_uppercase();
+        let (local, offset_minutes) = match text.strip_suffix('Z') {
+            Some(local) => (local, 0),
+            None => {
+                let (local, zone) = text.split_at_checked(text.len().checked_sub(6)?)?;
+                (local, offset_minutes(zone)?)
+            }
+        };
+        let time = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
+        let since = time.duration_since(UNIX_EPOCH).ok()?;
+        let ms = i64::try_from(since.as_millis()).ok()?;
+        Some(Self(ms - offset_minutes * 60_000))
+    }
+
     /// This instant, `span` earlier.
     #[must_use]
     pub fn before(self, span: Duration) -> Self {
@@ -37,6 +53,22 @@ impl Timestamp {
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
+}
+
+/// `+01:30` in minutes.
+fn offset_minutes(zone: &str) -> Option<i64> {
+    let (sign, time) = match zone.split_at_checked(1)? {
+        ("+", time) => (1, time),
+        ("-", time) => (-1, time),
+        _ => return None,
+    };
+    let (hours, minutes) = time.split_once(':')?;
+    let two = |text: &str, max: i64| {
+        let digits = text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit());
+        let number: Option<i64> = text.parse().ok();
+        number.filter(|n| digits && *n <= max)
+    };
+    Some(sign * (two(hours, 23)? * 60 + two(minutes, 59)?))
 }
 
 fn millis(span: Duration) -> i64 {
@@ -73,6 +105,35 @@ mod tests {
         ] {
             assert_eq!(Timestamp(ms).to_string(), text);
             assert_eq!(serde_json::to_value(Timestamp(ms)).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn rfc_3339_is_read_with_any_offset() {
+        for (text, ms) in [
+            ("1970-01-01T00:00:00Z", 0),
+            ("1970-01-01t00:00:00.0079z", 7),
+            ("2000-02-29T01:30:00.007+01:30", 951_782_400_007),
+            ("1969-12-31T23:59:59.999-00:01", 0),
+        ] {
+            // The last is read in its own day, which must not lie before 1970.
+            let expected = (!text.starts_with("1969")).then_some(Timestamp(ms));
+            assert_eq!(Timestamp::parse(text), expected, "{text}");
+        }
+        for text in [
+            "",
+            "Z",
+            "2000-02-30T00:00:00Z",
+            "2000-02-29",
+            "2000-02-29T00:00:00",
+            "2000-02-29T00:00:00+1:30",
+            "2000-02-29T00:00:00+24:00",
+            "2000-02-29T00:00:00+01.30",
+            "951782400",
+            "soon",
+            "ü+01:00",
+        ] {
+            assert_eq!(Timestamp::parse(text), None, "{text}");
         }
     }
 

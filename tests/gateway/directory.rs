@@ -63,6 +63,7 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
     ));
     let hierarchy = Hierarchy::new(
         workspaces.clone(),
+        db.clone(),
         &coherence,
         Arc::clone(&metrics),
         config.clone(),

@@ -6,10 +6,12 @@
 
 use std::sync::Arc;
 
+use super::grant::Grants;
 use super::lineage::Lineages;
 use super::{Denied, Lineage, Rule, decide};
 use crate::coherence::Coherence;
 use crate::config::{LineageReach, Live};
+use crate::db::Db;
 use crate::identity::{CredentialKind, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
@@ -53,22 +55,26 @@ impl Permit {
     }
 }
 
-/// The room: lineages, and the rule over them.
+/// The room: lineages and grants, and the rule over them.
 pub struct Hierarchy {
     lineages: Lineages,
+    pub(super) grants: Grants,
     config: Live,
 }
 
 impl Hierarchy {
-    /// Assembles the room; asks nothing.
+    /// Assembles the room; asks nothing. At most `directory.cache_entries` lineages are kept, and as
+    /// many pairs.
     pub fn new(
         workspaces: Workspaces,
+        db: Db,
         coherence: &Arc<Coherence>,
         metrics: Arc<Metrics>,
         config: Live,
     ) -> Self {
         let entries_max = config.get().directory.cache_entries;
         Self {
+            grants: Grants::new(db, coherence, Arc::clone(&metrics), entries_max),
             lineages: Lineages::new(workspaces, coherence, metrics, entries_max),
             config,
         }
@@ -133,6 +139,24 @@ impl Hierarchy {
         })
     }
 
+    /// CanCommunicate (contract §2.1): what `caller` is to `target`, by their places, else by a grant.
+    ///
+    /// # Errors
+    /// `store_unavailable`. That the rule says no is in the inner result.
+    pub async fn rule(
+        &self,
+        caller: &Lineage,
+        target: &Lineage,
+    ) -> Result<Result<Rule, Denied>, Rejection> {
+        match decide(caller, target, self.reach()) {
+            Err(why) if why.may_be_granted() => {
+                let granted = self.grants.hold(&caller.id, &target.id).await?;
+                Ok(granted.then_some(Rule::Grant).ok_or(why))
+            }
+            decided => Ok(decided),
+        }
+    }
+
     /// What `caller` is to `target`, for `POST /registry/check-access`.
     ///
     /// # Errors
@@ -146,7 +170,7 @@ impl Hierarchy {
         let (Some(caller), Some(target)) = (caller, target) else {
             return Ok(Err(None));
         };
-        Ok(decide(&caller, &target, self.reach()).map_err(Some))
+        Ok(self.rule(&caller, &target).await?.map_err(Some))
     }
 
     async fn relate(&self, caller: &WorkspaceId, target: &WorkspaceId) -> Result<Rule, Rejection> {
@@ -160,7 +184,7 @@ impl Hierarchy {
         let (Some(caller), Some(target)) = (caller, target) else {
             return Err(not_permitted());
         };
-        decide(&caller, &target, self.reach()).map_err(denied)
+        self.rule(&caller, &target).await?.map_err(denied)
     }
 
     /// A canvas token's own list decides; without one its org, where none counts as one org.
@@ -187,7 +211,7 @@ impl Hierarchy {
         self.config.get().access.lineage
     }
 
-    async fn find(&self, id: &WorkspaceId) -> Result<Option<Arc<Lineage>>, Rejection> {
+    pub(super) async fn find(&self, id: &WorkspaceId) -> Result<Option<Arc<Lineage>>, Rejection> {
         let found = self.lineages.find(id).await;
         found.map_err(|error| Rejection::from(Unavailable::clone(&error)))
     }
@@ -212,7 +236,8 @@ fn not_permitted() -> Rejection {
     Rejection::new(
         Reason::NotPermitted,
         "this credential may not reach that workspace: workspaces reach themselves, their parent, \
-         children and siblings (docs/api.md, CanCommunicate)",
+         children and siblings, and whom they were granted; POST /registry/check-access tells an \
+         operator why not",
     )
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::coherence::Invalidation;
 use crate::config::Config;
 use crate::db::Db;
+use crate::hierarchy::{Granted, NewGrant};
 use crate::ids::RequestId;
 use crate::shared::Shared;
 use crate::workspace::{DeliveryMode, Liveness, NewWorkspace, Status, Timestamp};
@@ -30,6 +31,7 @@ async fn room() -> Room {
     let workspaces = Workspaces::new(db.clone());
     let hierarchy = Hierarchy::new(
         workspaces.clone(),
+        db.clone(),
         &coherence,
         Arc::clone(&metrics),
         config.into(),
@@ -270,4 +272,158 @@ async fn a_store_that_does_not_answer_permits_nothing_new() {
         let said = room.ask(&principal, "qa").await;
         assert_eq!(said, Err(Reason::StoreUnavailable), "{principal:?}");
     }
+}
+
+impl Room {
+    async fn grant(&self, caller: &str, target: &str, expires_in: Option<i64>) -> Granted {
+        let new = NewGrant {
+            caller: id(caller),
+            target: id(target),
+            note: None,
+            expires_at: expires_in.map(|ms| Timestamp(Timestamp::now().0 + ms)),
+        };
+        self.hierarchy.grant(&new).await.unwrap()
+    }
+
+    async fn refused(&self, caller: &str, target: &str, expires_in: Option<i64>) -> Reason {
+        let new = NewGrant {
+            caller: id(caller),
+            target: id(target),
+            note: None,
+            expires_at: expires_in.map(|ms| Timestamp(Timestamp::now().0 + ms)),
+        };
+        self.hierarchy.grant(&new).await.unwrap_err().reason
+    }
+}
+
+#[tokio::test]
+async fn a_grant_is_for_one_ordered_pair_and_crosses_orgs() {
+    let room = room().await;
+    for (caller, target) in [("pm", "ext"), ("bot", "pm"), ("free", "dev")] {
+        let before = room.ask(&workspace(caller), target).await;
+        assert_eq!(before, Err(Reason::NotPermitted), "{caller} to {target}");
+        let Granted::Made(grant) = room.grant(caller, target, None).await else {
+            panic!("{caller} to {target} is there already");
+        };
+        let said = room.ask(&workspace(caller), target).await;
+        assert_eq!(said, Ok(Rule::Grant), "{caller} to {target}");
+        let back = room.ask(&workspace(target), caller).await;
+        assert_eq!(back, Err(Reason::NotPermitted), "{target} to {caller}");
+        for _ in 0..2 {
+            assert!(room.hierarchy.remove_grant(&grant.id).await.unwrap());
+            let said = room.ask(&workspace(caller), target).await;
+            assert_eq!(said, Err(Reason::NotPermitted), "{caller} to {target}");
+        }
+    }
+    assert!(!room.hierarchy.remove_grant("never").await.unwrap());
+    // A relation comes first.
+    room.grant("pm", "dev", None).await;
+    assert_eq!(room.ask(&workspace("pm"), "dev").await, Ok(Rule::Parent));
+}
+
+#[tokio::test]
+async fn a_grant_ends_to_the_millisecond_and_asks_no_store_for_it() {
+    let room = room().await;
+    let Granted::Made(first) = room.grant("pm", "ext", Some(300)).await else {
+        panic!("it is there already");
+    };
+    let end = first.expires_at.unwrap();
+    assert_eq!(room.ask(&workspace("pm"), "ext").await, Ok(Rule::Grant));
+    let before = room.metrics.store_operations();
+    loop {
+        let (began, said) = (
+            Timestamp::now(),
+            room.ask(&workspace("pm"), "ext").await.is_ok(),
+        );
+        assert!(said || Timestamp::now() >= end, "ended early");
+        assert!(!said || began < end, "ended late");
+        if !said {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    assert_eq!(room.metrics.store_operations(), before);
+    // What is over is not changed: the next one is another.
+    let Granted::Made(second) = room.grant("pm", "ext", Some(60_000)).await else {
+        panic!("an expired grant counted");
+    };
+    assert_ne!(first.id, second.id);
+    let Granted::Changed(third) = room.grant("pm", "ext", None).await else {
+        panic!("a live grant did not count");
+    };
+    assert_eq!((&third.id, third.expires_at), (&second.id, None));
+    assert_eq!(third.created_at, second.created_at);
+    assert!(room.hierarchy.remove_grant(&second.id).await.unwrap());
+    let Granted::Made(fourth) = room.grant("pm", "ext", None).await else {
+        panic!("a grant that was taken back counted");
+    };
+    assert!(!room.hierarchy.remove_grant(&second.id).await.unwrap());
+    let all = room.hierarchy.list_grants(None, None, "", 10).await;
+    assert_eq!(all.unwrap(), [fourth]);
+}
+
+#[tokio::test]
+async fn a_denied_pair_asks_no_store_twice() {
+    let room = room().await;
+    room.ask(&workspace("pm"), "ext").await.unwrap_err();
+    let before = room.metrics.store_operations();
+    for _ in 0..50 {
+        room.ask(&workspace("pm"), "ext").await.unwrap_err();
+    }
+    assert_eq!(room.metrics.store_operations(), before);
+}
+
+#[tokio::test]
+async fn no_grant_joins_removed_workspaces_or_lines_with_a_cycle() {
+    let room = room().await;
+    for (caller, target, expires_in, reason) in [
+        ("pm", "gone", None, Reason::WorkspaceRemoved),
+        ("gone", "pm", None, Reason::WorkspaceRemoved),
+        ("pm", "ghost", None, Reason::WorkspaceNotFound),
+        ("ghost", "pm", None, Reason::WorkspaceNotFound),
+        ("pm", "pm", None, Reason::InvalidParams),
+        ("pm", "ext", Some(0), Reason::InvalidParams),
+        ("pm", "ext", Some(-1), Reason::InvalidParams),
+    ] {
+        let said = room.refused(caller, target, expires_in).await;
+        assert_eq!(said, reason, "{caller} to {target}");
+    }
+    for (caller, target) in [("dev", "ext"), ("ext", "dev"), ("free", "ext")] {
+        room.grant(caller, target, None).await;
+        assert_eq!(room.ask(&workspace(caller), target).await, Ok(Rule::Grant));
+    }
+    room.place("pm", Some("bot")).await;
+    for (caller, target) in [("dev", "ext"), ("ext", "dev")] {
+        let said = room.ask(&workspace(caller), target).await;
+        assert_eq!(said, Err(Reason::NotPermitted), "{caller} to {target}");
+    }
+    let (from, to, now) = (Status::Online, Status::Removed, Timestamp::now());
+    let removed = room.workspaces.set_status(&id("ext"), from, to, now).await;
+    assert!(removed.unwrap());
+    room.coherence
+        .invalidate(Invalidation::Lineage(id("ext")))
+        .await;
+    assert_eq!(
+        room.ask(&workspace("free"), "ext").await,
+        Err(Reason::NotPermitted)
+    );
+}
+
+#[tokio::test]
+async fn a_grant_that_cannot_be_read_permits_nothing_but_one_that_was_read_does() {
+    let room = room().await;
+    room.grant("pm", "ext", None).await;
+    room.ask(&workspace("pm"), "ext").await.unwrap();
+    room.ask(&workspace("pm"), "bot").await.unwrap_err();
+    room.ask(&workspace("dev"), "dev").await.unwrap();
+    room.db.pool().close().await;
+    assert_eq!(room.ask(&workspace("pm"), "ext").await, Ok(Rule::Grant));
+    assert_eq!(
+        room.ask(&workspace("pm"), "bot").await,
+        Err(Reason::NotPermitted)
+    );
+    assert_eq!(
+        room.ask(&workspace("dev"), "ext").await,
+        Err(Reason::StoreUnavailable)
+    );
 }

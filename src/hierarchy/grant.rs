@@ -1,0 +1,315 @@
+//! Explicit grants (contract §8.3): the table `access_grants`, and what is remembered of it. All of
+//! its SQL but one join, by which a page of peers is found (`workspace/reach.rs`).
+//!
+//! Whether a pair has a grant is kept until a change of that pair is told, also when the answer is
+//! no; when it expires is compared at each use, so an entry needs no other end.
+
+use std::sync::Arc;
+
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+
+use super::Hierarchy;
+use crate::coherence::{Coherence, Coherent, Invalidation};
+use crate::db::Db;
+use crate::ids::WorkspaceId;
+use crate::metrics::{self, Metrics};
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::workspace::Timestamp;
+
+const FIND: &str = "SELECT expires_at FROM access_grants \
+    WHERE caller_id = $1 AND target_id = $2 AND removed_at IS NULL";
+
+// The pair's row is taken over. A grant that still holds keeps its id; one that was taken back or has
+// expired is over, and this is another.
+const PUT: &str = "INSERT INTO access_grants (id, caller_id, target_id, note, expires_at, created_at) \
+    VALUES ($1, $2, $3, $4, $5, $6) \
+    ON CONFLICT (caller_id, target_id) DO UPDATE SET \
+      id = CASE WHEN access_grants.removed_at IS NULL \
+        AND (access_grants.expires_at IS NULL OR access_grants.expires_at > excluded.created_at) \
+        THEN access_grants.id ELSE excluded.id END, \
+      created_at = CASE WHEN access_grants.removed_at IS NULL \
+        AND (access_grants.expires_at IS NULL OR access_grants.expires_at > excluded.created_at) \
+        THEN access_grants.created_at ELSE excluded.created_at END, \
+      note = excluded.note, expires_at = excluded.expires_at, removed_at = NULL \
+    RETURNING id, caller_id, target_id, note, expires_at, created_at";
+
+const LIST: &str = "SELECT id, caller_id, target_id, note, expires_at, created_at \
+    FROM access_grants WHERE removed_at IS NULL AND id > $1 \
+    AND ($2 = '' OR caller_id = $2) AND ($3 = '' OR target_id = $3) ORDER BY id LIMIT $4";
+
+// Idempotent: whoever lost the first answer repeats it, and the replicas are told again.
+const REMOVE: &str = "UPDATE access_grants SET removed_at = COALESCE(removed_at, $2) \
+    WHERE id = $1 RETURNING caller_id, target_id";
+
+/// A grant that is to be made.
+#[derive(Clone, Debug)]
+pub struct NewGrant {
+    /// Who may then message the target.
+    pub caller: WorkspaceId,
+    /// Whom.
+    pub target: WorkspaceId,
+    /// Why, in its maker's words.
+    pub note: Option<String>,
+    /// Until when; `None`: until it is taken back.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Its name. Ordered by time.
+    pub id: String,
+    /// Who may message the target.
+    pub caller: WorkspaceId,
+    /// Whom.
+    pub target: WorkspaceId,
+    /// Why, in its maker's words.
+    pub note: Option<String>,
+    /// From this instant on it counts no more.
+    pub expires_at: Option<Timestamp>,
+    /// When it was made.
+    pub created_at: Timestamp,
+}
+
+/// What became of a wish for a grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Granted {
+    /// There was none for this pair.
+    Made(Grant),
+    /// The pair had one: its note and its end are the new ones.
+    Changed(Grant),
+}
+
+/// What is known of one ordered pair.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    Nothing,
+    Granted { expires_at: Option<Timestamp> },
+}
+
+impl Known {
+    fn holds(self, now: Timestamp) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Granted { expires_at } => expires_at.is_none_or(|end| now < end),
+        }
+    }
+}
+
+/// The table, and the pairs that were asked for.
+pub(super) struct Grants {
+    db: Db,
+    coherence: Arc<Coherence>,
+    pairs: Coherent<(WorkspaceId, WorkspaceId), Known>,
+}
+
+impl Grants {
+    pub(super) fn new(
+        db: Db,
+        coherence: &Arc<Coherence>,
+        metrics: Arc<Metrics>,
+        entries_max: u64,
+    ) -> Self {
+        let pairs = Coherent::new(
+            Arc::clone(coherence),
+            metrics,
+            metrics::Cache::Grants,
+            entries_max,
+            |_: &Known| true,
+        );
+        let cache = pairs.clone();
+        coherence.on_invalidation(move |what| {
+            let cache = cache.clone();
+            async move {
+                match what {
+                    Invalidation::Grant(caller, target) => cache.forget(&(caller, target)).await,
+                    Invalidation::Everything => cache.forget_all(),
+                    Invalidation::Address(_)
+                    | Invalidation::Credential(_)
+                    | Invalidation::Lineage(_)
+                    | Invalidation::Workspace(_) => {}
+                }
+            }
+        });
+        Self {
+            db,
+            coherence: Arc::clone(coherence),
+            pairs,
+        }
+    }
+
+    /// Whether `caller` may message `target` by a grant, now.
+    pub(super) async fn hold(
+        &self,
+        caller: &WorkspaceId,
+        target: &WorkspaceId,
+    ) -> Result<bool, Rejection> {
+        let pair = (caller.clone(), target.clone());
+        let known = match self.pairs.get(&pair).await {
+            Some(known) => known,
+            // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
+            None => {
+                let loaded = Box::pin(self.pairs.get_or_load(&pair, || self.find(&pair))).await;
+                loaded.map_err(|error| Rejection::from(Unavailable::clone(&error)))?
+            }
+        };
+        Ok(known.holds(Timestamp::now()))
+    }
+
+    async fn find(&self, pair: &(WorkspaceId, WorkspaceId)) -> Result<Known, Unavailable> {
+        let query = sqlx::query(FIND)
+            .bind(pair.0.as_str())
+            .bind(pair.1.as_str());
+        let work = async {
+            let row = query.fetch_optional(self.db.pool()).await?;
+            row.map_or(Ok(Known::Nothing), |row| {
+                let expires_at = time(&row, "expires_at")?;
+                Ok(Known::Granted { expires_at })
+            })
+        };
+        self.db.run("grant_find", work).await
+    }
+
+    async fn put(&self, new: &NewGrant, now: Timestamp) -> Result<Granted, Unavailable> {
+        let id = uuid::Uuid::now_v7().to_string();
+        let query = sqlx::query(PUT)
+            .bind(id.as_str())
+            .bind(new.caller.as_str())
+            .bind(new.target.as_str())
+            .bind(new.note.as_deref())
+            .bind(new.expires_at.map(|end| end.0))
+            .bind(now.0);
+        let work = async { grant(&query.fetch_one(self.db.pool()).await?) };
+        let grant = self.db.run("grant_put", work).await?;
+        Ok(if grant.id == id {
+            Granted::Made(grant)
+        } else {
+            Granted::Changed(grant)
+        })
+    }
+
+    async fn list(
+        &self,
+        caller: Option<&WorkspaceId>,
+        target: Option<&WorkspaceId>,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<Grant>, Unavailable> {
+        let query = sqlx::query(LIST)
+            .bind(after)
+            .bind(caller.map_or("", WorkspaceId::as_str))
+            .bind(target.map_or("", WorkspaceId::as_str))
+            .bind(i64::from(limit));
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter().map(grant).collect()
+        };
+        self.db.run("grant_list", work).await
+    }
+
+    /// The pair whose grant it was.
+    async fn remove(&self, id: &str) -> Result<Option<(WorkspaceId, WorkspaceId)>, Unavailable> {
+        let query = sqlx::query(REMOVE).bind(id).bind(Timestamp::now().0);
+        let work = async {
+            let row = query.fetch_optional(self.db.pool()).await?;
+            row.map(|row| Ok((end(&row, "caller_id")?, end(&row, "target_id")?)))
+                .transpose()
+        };
+        self.db.run("grant_remove", work).await
+    }
+}
+
+impl Hierarchy {
+    /// Lets the caller message the target, whatever the hierarchy says. The pair's grant, if there is
+    /// one, is changed: a pair has one at most.
+    ///
+    /// # Errors
+    /// `invalid_params` for a pair of one, or an end that has passed; `workspace_not_found`,
+    /// `workspace_removed`; `store_unavailable`.
+    pub async fn grant(&self, new: &NewGrant) -> Result<Granted, Rejection> {
+        let wrong = |message| Err(Rejection::new(Reason::InvalidParams, message));
+        if new.caller == new.target {
+            return wrong("`caller_id` and `target_id` are one: a workspace may message itself");
+        }
+        let now = Timestamp::now();
+        if new.expires_at.is_some_and(|end| end <= now) {
+            return wrong("`expires_at` has passed; name a time in the future, or leave it out");
+        }
+        for (member, id) in [("caller_id", &new.caller), ("target_id", &new.target)] {
+            let found = self.find(id).await?;
+            let (reason, message) = match found {
+                Some(place) if !place.removed => continue,
+                Some(_) => (
+                    Reason::WorkspaceRemoved,
+                    format!(
+                        "the workspace that `{member}` names was removed; it can be granted nothing"
+                    ),
+                ),
+                None => (
+                    Reason::WorkspaceNotFound,
+                    format!("`{member}` names no workspace: create it with POST /workspaces"),
+                ),
+            };
+            return Err(Rejection::new(reason, message));
+        }
+        let granted = self.grants.put(new, now).await?;
+        self.forget_grant(new.caller.clone(), new.target.clone())
+            .await;
+        Ok(granted)
+    }
+
+    /// Grants that were not taken back, expired ones too, oldest first, beyond the id `after`, at most
+    /// `limit`; of one caller or to one target if asked for.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn list_grants(
+        &self,
+        caller: Option<&WorkspaceId>,
+        target: Option<&WorkspaceId>,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<Grant>, Rejection> {
+        Ok(self.grants.list(caller, target, after, limit).await?)
+    }
+
+    /// Takes a grant back, in force on every replica within 1 s; false when there never was one of
+    /// this id. Repeating it is no error.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn remove_grant(&self, id: &str) -> Result<bool, Rejection> {
+        let Some((caller, target)) = self.grants.remove(id).await? else {
+            return Ok(false);
+        };
+        self.forget_grant(caller, target).await;
+        Ok(true)
+    }
+
+    async fn forget_grant(&self, caller: WorkspaceId, target: WorkspaceId) {
+        let what = Invalidation::Grant(caller, target);
+        self.grants.coherence.invalidate(what).await;
+    }
+}
+
+fn grant(row: &AnyRow) -> Result<Grant, sqlx::Error> {
+    Ok(Grant {
+        id: row.try_get("id")?,
+        caller: end(row, "caller_id")?,
+        target: end(row, "target_id")?,
+        note: row.try_get("note")?,
+        expires_at: time(row, "expires_at")?,
+        created_at: Timestamp(row.try_get("created_at")?),
+    })
+}
+
+fn time(row: &AnyRow, column: &'static str) -> Result<Option<Timestamp>, sqlx::Error> {
+    Ok(row.try_get::<Option<i64>, _>(column)?.map(Timestamp))
+}
+
+fn end(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx::Error> {
+    let text: String = row.try_get(column)?;
+    WorkspaceId::parse(&text).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}
