@@ -1,10 +1,11 @@
 //! Who exists: the workspaces, as the registry knows them (contract §8.1).
 //!
-//! Owns the table `workspaces` ([`table`]) and the JSON that a workspace reads as ([`view`]). What a
+//! Owns the table `workspaces` ([`table`], its SQL in [`sql`]) and the JSON that a workspace reads as ([`view`]). What a
 //! workspace may reach is decided in [`crate::hierarchy`]; where it listens and whether it lives, in
 //! [`crate::directory`].
 
 mod row;
+mod sql;
 mod table;
 mod timestamp;
 mod view;
