@@ -10,6 +10,7 @@ mod permit;
 use crate::config::LineageReach;
 use crate::ids::WorkspaceId;
 
+pub(crate) use self::lineage::assemble as line_to_lineage;
 pub use self::permit::{Hierarchy, Permit};
 
 /// A workspace's place: who is above it, nearest first.

@@ -1,11 +1,11 @@
-//! Every SQL text that touches the table `workspaces`. Run in [`super::table`].
+//! Every SQL text that touches the table `workspaces`. Run in [`super::table`] and [`super::change`].
 
 use std::fmt::Write as _;
 
 macro_rules! columns {
     () => {
         "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, \
-         agent_card, complete, max_concurrent, idle_timeout_seconds, current_task, active_tasks, \
+         agent_card, upstream_auth, complete, max_concurrent, idle_timeout_seconds, current_task, active_tasks, \
          last_seen, created_at, updated_at"
     };
 }
@@ -14,8 +14,9 @@ pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces W
 
 pub(super) const CREATE: &str = concat!(
     "INSERT INTO workspaces (id, name, role, parent_id, org, status, delivery_mode, liveness, url, \
-     internal_url, card_url, agent_card, complete, max_concurrent, active_tasks, created_at, updated_at) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15) \
+     internal_url, card_url, agent_card, complete, max_concurrent, active_tasks, created_at, updated_at, \
+     upstream_auth) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16) \
      ON CONFLICT (id) DO NOTHING RETURNING ",
     columns!()
 );
@@ -43,7 +44,50 @@ pub(super) const SET_STATUS: &str = "UPDATE workspaces SET status = $3, updated_
 pub(super) const SET_IDLE_TIMEOUT: &str = "UPDATE workspaces SET idle_timeout_seconds = $2, updated_at = $3 \
      WHERE id = $1 AND status <> 'removed'";
 
+/// For tests: anywhere, a cycle included.
+#[cfg(test)]
 pub(super) const SET_PLACE: &str = "UPDATE workspaces SET parent_id = $2, org = $3, updated_at = $4 \
+     WHERE id = $1 AND status <> 'removed' RETURNING id";
+
+/// Changes nothing, but holds the row until the transaction ends.
+pub(super) const HOLD: &str = concat!(
+    "UPDATE workspaces SET updated_at = updated_at WHERE id = $1 RETURNING ",
+    columns!()
+);
+
+/// Whether `$2` is `$1`, or anywhere above it, whoever was removed in between. A set, so it ends also
+/// where the data loops.
+pub(super) const IS_ABOVE: &str = "\
+    WITH RECURSIVE above (id, parent_id) AS ( \
+      SELECT id, parent_id FROM workspaces WHERE id = $1 \
+      UNION \
+      SELECT w.id, w.parent_id FROM workspaces w JOIN above ON w.id = above.parent_id) \
+    SELECT id FROM above WHERE id = $2";
+
+/// Levels below `$1`. Below a removed workspace nothing is related, so it counts for nothing.
+pub(super) const HEIGHT: &str = "\
+    WITH RECURSIVE below (id, depth) AS ( \
+      SELECT id, 0 FROM workspaces WHERE id = $1 \
+      UNION ALL \
+      SELECT w.id, below.depth + 1 FROM workspaces w JOIN below ON w.parent_id = below.id \
+        WHERE below.depth < 64 AND w.status <> 'removed') \
+    SELECT CAST(MAX(depth) AS BIGINT) FROM below";
+
+pub(super) const CHANGE: &str = concat!(
+    "UPDATE workspaces SET name = $2, role = $3, parent_id = $4, org = $5, status = $6, \
+     delivery_mode = $7, liveness = $8, url = $9, internal_url = $10, card_url = $11, \
+     upstream_auth = $12, complete = $13, max_concurrent = $14, updated_at = $15, \
+     access_generation = access_generation + $16 WHERE id = $1 RETURNING ",
+    columns!()
+);
+
+pub(super) const SET_CARD: &str = "UPDATE workspaces SET agent_card = $2, updated_at = $3 \
+     WHERE id = $1 AND status <> 'removed' RETURNING id";
+
+/// What the agent's owner does not need any more goes; so does the agent's credential.
+pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url = NULL, \
+     internal_url = NULL, upstream_auth = NULL, active_tasks = 0, current_task = NULL, \
+     updated_at = $2, access_generation = access_generation + 1 \
      WHERE id = $1 AND status <> 'removed' RETURNING id";
 
 pub(super) const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \

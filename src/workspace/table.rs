@@ -1,18 +1,19 @@
 //! The table `workspaces`: created, found, registered, and what heartbeats change. The SQL is in
-//! [`super::sql`]; what operators change, in `change`.
+//! [`super::sql`]; what operators change, in [`super::change`].
 
 use serde_json::value::RawValue;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
 use super::row::{complete_word, id, optional, step, workspace};
 use super::sql::{
-    CREATE, FIND, LAPSE, LINE, OVERDUE, REGISTER, SET_IDLE_TIMEOUT, SET_PLACE, SET_STATUS,
+    CREATE, FIND, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS,
     last_seen_text,
 };
 use super::{DeliveryMode, NewWorkspace, Status, Timestamp, Workspace};
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
+use crate::trust::Sealed;
 
 /// Workspaces in one line at most, itself included. A longer one is treated as a cycle.
 pub const LINE_MAX: usize = 64;
@@ -20,7 +21,7 @@ pub const LINE_MAX: usize = 64;
 /// The workspaces in the SQL store.
 #[derive(Clone)]
 pub struct Workspaces {
-    db: Db,
+    pub(super) db: Db,
 }
 
 /// What became of a creation.
@@ -200,48 +201,40 @@ impl Workspaces {
         self.db.run("workspace_set_idle_timeout", work).await
     }
 
-    /// Puts the workspace elsewhere in the hierarchy; false when there is none that was not removed.
-    /// That the move makes no cycle is the caller's to know: else [`Workspaces::move_below`].
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn set_place(
+    /// For tests: puts the workspace anywhere, into a cycle too.
+    #[cfg(test)]
+    pub(crate) async fn set_place(
         &self,
         id: &WorkspaceId,
         parent_id: Option<&WorkspaceId>,
         org: Option<&str>,
         now: Timestamp,
     ) -> Result<bool, Unavailable> {
-        let work = async {
-            let mut connection = self.db.pool().acquire().await?;
-            place(&mut connection, id, parent_id, org, now).await
-        };
+        let row = sqlx::query(super::sql::SET_PLACE)
+            .bind(id.as_str())
+            .bind(parent_id.map(WorkspaceId::as_str))
+            .bind(org)
+            .bind(now.0);
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
         self.db.run("workspace_set_place", work).await
     }
 
-    /// Moves the workspace below `parent`, if `judge` lets it: what it sees of the line of `parent`
-    /// still holds when the move is done. False when there is none that was not removed.
+    /// Takes over another card; false when there is none that was not removed.
     ///
     /// # Errors
-    /// When the store cannot be asked; inside, what `judge` says.
-    pub async fn move_below<R>(
+    /// When the store cannot be asked.
+    pub async fn set_card(
         &self,
-        parent: &WorkspaceId,
         id: &WorkspaceId,
-        org: Option<&str>,
+        card: &RawValue,
         now: Timestamp,
-        judge: impl FnOnce(&[Step]) -> Result<(), R>,
-    ) -> Result<Result<bool, R>, Unavailable> {
-        let work = async {
-            let mut tx = self.db.begin_alone().await?;
-            if let Err(refusal) = judge(&read_line(&mut tx, parent).await?) {
-                return Ok(Err(refusal));
-            }
-            let moved = place(&mut tx, id, Some(parent), org, now).await?;
-            tx.commit().await?;
-            Ok(Ok(moved))
-        };
-        self.db.run("workspace_set_place", work).await
+    ) -> Result<bool, Unavailable> {
+        let row = sqlx::query(SET_CARD)
+            .bind(id.as_str())
+            .bind(card.get())
+            .bind(now.0);
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        self.db.run("workspace_set_card", work).await
     }
 
     /// Notes that the heartbeat lapsed; false when another replica noted it, or it does not matter.
@@ -324,33 +317,19 @@ async fn insert(
         .bind(new.agent_card.as_deref().map(RawValue::get))
         .bind(new.complete.map(complete_word))
         .bind(new.max_concurrent.map(i64::from))
-        .bind(now.0);
+        .bind(now.0)
+        .bind(new.upstream_auth.as_ref().map(Sealed::as_str));
     let created = optional(row.fetch_optional(connection).await?, workspace)?;
     Ok(created.map_or(Created::Taken, |workspace| {
         Created::Done(Box::new(workspace))
     }))
 }
 
-async fn read_line(
+pub(super) async fn read_line(
     connection: &mut AnyConnection,
     id: &WorkspaceId,
 ) -> Result<Vec<Step>, sqlx::Error> {
     let rows = sqlx::query(LINE).bind(id.as_str());
     let rows = rows.fetch_all(connection).await?;
     rows.iter().map(step).collect()
-}
-
-async fn place(
-    connection: &mut AnyConnection,
-    id: &WorkspaceId,
-    parent_id: Option<&WorkspaceId>,
-    org: Option<&str>,
-    now: Timestamp,
-) -> Result<bool, sqlx::Error> {
-    let row = sqlx::query(SET_PLACE)
-        .bind(id.as_str())
-        .bind(parent_id.map(WorkspaceId::as_str))
-        .bind(org)
-        .bind(now.0);
-    Ok(row.fetch_optional(connection).await?.is_some())
 }
