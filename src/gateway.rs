@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::store::{InvalidUrl, Unavailable};
 use crate::telemetry::Chain;
-use crate::trust::{KeyError, Keys};
+use crate::trust::{KeyError, Keys, Seal};
 use crate::workspace::Workspaces;
 
 /// How often lapsed leases are looked for: `offline` is promised within 2 s of the lapse.
@@ -67,21 +67,22 @@ pub enum OpenError {
     /// `stores.sql` or `stores.shared` is no URL of a store.
     #[error("a store's address cannot be used")]
     Store(#[from] InvalidUrl),
-    /// The signing key cannot be read or made.
-    #[error("the keys in keys.dir cannot be used")]
+    /// A key cannot be read or made.
+    #[error("the keys in keys.dir, or keys.seal_key, cannot be used")]
     Keys(#[from] KeyError),
 }
 
 impl Gateway {
-    /// Assembles the rooms. Connects to nothing; reads, or makes, the key in `keys.dir`.
+    /// Assembles the rooms. Connects to nothing; reads, or makes, the keys in `keys.dir`.
     ///
     /// # Errors
-    /// When a store's address or the key cannot be used.
+    /// When a store's address or a key cannot be used.
     pub fn open(config: Live, metrics: Arc<Metrics>) -> Result<Arc<Self>, OpenError> {
         let at_start = config.hold();
         let db = Db::open(&at_start.stores, Arc::clone(&metrics))?;
         let shared = Shared::open(&at_start.stores, Arc::clone(&metrics))?;
         let keys = Arc::new(Keys::load_or_create(&at_start.keys.dir)?);
+        let seal = Seal::load_or_create(&at_start.keys.dir, at_start.keys.seal_key.as_deref())?;
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
@@ -108,6 +109,7 @@ impl Gateway {
                 shared.clone(),
                 Arc::clone(&coherence),
                 Arc::clone(&events),
+                Arc::new(seal),
                 Arc::clone(&metrics),
             ),
             events,

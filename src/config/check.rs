@@ -340,6 +340,13 @@ impl Checks<'_> {
         if c.keys.dir.as_os_str().is_empty() {
             self.refuse("keys.dir", "must name a folder");
         }
+        if c.keys
+            .seal_key
+            .as_ref()
+            .is_some_and(|file| file.as_os_str().is_empty())
+        {
+            self.refuse("keys.seal_key", "must name a file");
+        }
         if c.tokens.issuer.as_ref().is_some_and(String::is_empty) {
             self.refuse("tokens.issuer", "must not be empty");
         }

@@ -313,8 +313,10 @@ pub enum AddressProfile {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Keys {
-    /// Folder of PEM files.
+    /// Folder of the keys that are made at first start.
     pub dir: PathBuf,
+    /// The file of the key that seals; `None`: `seal.key` in `dir`.
+    pub seal_key: Option<PathBuf>,
 }
 
 /// `[tokens]`: signed tokens.

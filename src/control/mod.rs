@@ -8,6 +8,7 @@ mod answer;
 mod body;
 mod discovery;
 mod extract;
+mod lifecycle;
 mod registry;
 mod tokens;
 mod workspaces;
@@ -34,9 +35,15 @@ macro_rules! routes {
 routes! {
     POST   "/workspaces"                        => workspaces::create,
     GET    "/workspaces/{id}"                   => workspaces::read,
+    PATCH  "/workspaces/{id}"                   => lifecycle::change,
+    DELETE "/workspaces/{id}"                   => lifecycle::remove,
+    POST   "/workspaces/{id}/pause"             => lifecycle::pause,
+    POST   "/workspaces/{id}/resume"            => lifecycle::resume,
 
     POST   "/registry/register"                 => registry::register,
     POST   "/registry/heartbeat"                => registry::heartbeat,
+    POST   "/registry/update-card"              => registry::update_card,
+    POST   "/registry/deregister"               => registry::deregister,
     GET    "/registry/discover/{id}"            => discovery::discover,
 
     GET    "/workspaces/{id}/tokens"            => tokens::list,

@@ -1,4 +1,4 @@
-//! `/registry`: registration and heartbeats (contract §4.1, §4.2).
+//! `/registry`: registration, heartbeats, another card, and leaving (contract §4.1 to §4.3).
 
 use std::sync::Arc;
 
@@ -49,12 +49,7 @@ pub(super) async fn register(
     Registrant(caller): Registrant,
     Json(body): Json<Register>,
 ) -> Result<Answer<Registered>, Rejection> {
-    if body.agent_card.get().len() > AGENT_CARD_BYTES_MAX {
-        let message = "`agent_card` has at most 256 KiB";
-        return Err(
-            Rejection::new(Reason::BodyTooLarge, message).fact("limit", AGENT_CARD_BYTES_MAX)
-        );
-    }
+    refuse_large_card(&body.agent_card)?;
     let id = WorkspaceId::parse(&body.id)?;
     let registrar = registrar(&gateway, &caller, &id, &body).await?;
     let registration = Registration {
@@ -73,6 +68,16 @@ pub(super) async fn register(
         auth_token: token.clone(),
         token,
     }))
+}
+
+fn refuse_large_card(card: &RawValue) -> Result<(), Rejection> {
+    if card.get().len() > AGENT_CARD_BYTES_MAX {
+        let message = "`agent_card` has at most 256 KiB";
+        return Err(
+            Rejection::new(Reason::BodyTooLarge, message).fact("limit", AGENT_CARD_BYTES_MAX)
+        );
+    }
+    Ok(())
 }
 
 /// In what quality the caller registers `id`.
@@ -194,4 +199,49 @@ pub(super) async fn heartbeat(
         status: "ok",
         expires_in: beaten.expires_in.as_secs(),
     }))
+}
+
+/// The body of `POST /registry/update-card`.
+#[derive(Deserialize)]
+pub(super) struct NewCard {
+    workspace_id: String,
+    agent_card: Box<RawValue>,
+}
+
+/// What was done, and no more.
+#[derive(Serialize)]
+pub(super) struct Done {
+    status: &'static str,
+}
+
+/// `POST /registry/update-card`.
+pub(super) async fn update_card(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    Json(body): Json<NewCard>,
+) -> Result<Answer<Done>, Rejection> {
+    let id = WorkspaceId::parse(&body.workspace_id)?;
+    caller.require_own(&id)?;
+    refuse_large_card(&body.agent_card)?;
+    gateway.directory.update_card(&id, &body.agent_card).await?;
+    Ok(Answer(Done { status: "updated" }))
+}
+
+/// The body of `POST /registry/deregister`.
+#[derive(Deserialize)]
+pub(super) struct Leaving {
+    workspace_id: String,
+}
+
+/// `POST /registry/deregister`.
+pub(super) async fn deregister(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    Json(body): Json<Leaving>,
+) -> Result<Answer<Done>, Rejection> {
+    let id = WorkspaceId::parse(&body.workspace_id)?;
+    caller.require_own(&id)?;
+    gateway.directory.deregister(&id).await?;
+    let status = "deregistered";
+    Ok(Answer(Done { status }))
 }

@@ -13,11 +13,11 @@ use serde_json::value::RawValue;
 use super::body::Json;
 use super::extract::{Caller, PathId, not_permitted};
 use crate::config::Complete;
-use crate::directory::Creation;
+use crate::directory::{Creation, UpstreamAuth};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::Rejection;
 use crate::workspace::{DeliveryMode, Liveness, Urls, View};
 
 /// The body of `POST /workspaces`.
@@ -63,12 +63,6 @@ pub(super) async fn create(
 
 /// What may be created by whom: an integration stays within its org.
 async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creation, Rejection> {
-    if new.upstream_auth.is_some() {
-        return Err(Rejection::new(
-            Reason::InvalidParams,
-            "`upstream_auth` cannot be kept by this version; leave it out",
-        ));
-    }
     let parent_id = parse_optional(new.parent_id.as_deref())?;
     let org = match caller.principal() {
         Principal::Operator => new.org,
@@ -96,6 +90,7 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
         max_concurrent: new.max_concurrent,
         liveness: new.liveness.unwrap_or(Liveness::Heartbeat),
         complete: new.complete,
+        upstream_auth: parse_upstream_auth(new.upstream_auth.as_deref())?,
     })
 }
 
@@ -112,7 +107,7 @@ pub(super) async fn read(
 }
 
 /// Itself and operators see where the agent listens.
-fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
+pub(super) fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
     match principal {
         Principal::Operator => Urls::Shown,
         Principal::Workspace { id: own } if own == id => Urls::Shown,
@@ -141,4 +136,15 @@ pub(super) fn require_same_org(own: &str, named: Option<&str>) -> Result<(), Rej
 /// `invalid_workspace_id`.
 pub(super) fn parse_optional(text: Option<&str>) -> Result<Option<WorkspaceId>, Rejection> {
     Ok(text.map(WorkspaceId::parse).transpose()?)
+}
+
+/// The credential of an agent in a body, if it is there.
+///
+/// # Errors
+/// `invalid_params`.
+pub(super) fn parse_upstream_auth(
+    json: Option<&RawValue>,
+) -> Result<Option<UpstreamAuth>, Rejection> {
+    let said = json.filter(|json| json.get() != "null");
+    said.map(UpstreamAuth::parse).transpose()
 }

@@ -15,7 +15,7 @@ use crate::store::{Cause, Unavailable};
 const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, text. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, &str); 3] = [
+const MIGRATIONS: [(i64, &str, &str); 4] = [
     (
         1,
         "workspaces",
@@ -26,6 +26,7 @@ const MIGRATIONS: [(i64, &str, &str); 3] = [
         "coherence",
         include_str!("migrations/0002_coherence.sql"),
     ),
+    (3, "moves", include_str!("migrations/0003_moves.sql")),
     (4, "grants", include_str!("migrations/0004_grants.sql")),
 ];
 

@@ -128,9 +128,9 @@ impl Directory {
             ));
         };
         let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
-        Ok(Destination::Agent(Arc::new(
-            self.agent(workspace, endpoint),
-        )))
+        let mut agent = self.agent(workspace, endpoint);
+        agent.upstream_auth = self.upstream_auth(workspace)?;
+        Ok(Destination::Agent(Arc::new(agent)))
     }
 
     fn offline(&self, workspace: &Workspace, message: impl Into<Cow<'static, str>>) -> Rejection {
@@ -153,6 +153,7 @@ impl Directory {
             generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
             complete: workspace.complete.unwrap_or(config.a2a.complete),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
+            upstream_auth: None,
             concurrency_max: own_max.map_or(config.limits.target_concurrency, |max| {
                 usize::try_from(max).unwrap_or(usize::MAX)
             }),

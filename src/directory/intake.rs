@@ -66,6 +66,14 @@ impl Directory {
     }
 }
 
+pub(super) fn conflict(message: &'static str) -> Rejection {
+    Rejection::new(Reason::Conflict, message)
+}
+
+pub(super) fn not_permitted(message: &'static str) -> Rejection {
+    Rejection::new(Reason::NotPermitted, message)
+}
+
 pub(super) fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
     Rejection::new(Reason::InvalidParams, message)
 }

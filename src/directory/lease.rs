@@ -65,6 +65,11 @@ impl Leases {
         self.watched(self.shared.set(&key, &value, Some(self.ttl())).await)
     }
 
+    /// Ends a lease before its time.
+    pub(super) async fn end(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
+        self.watched(self.shared.delete(&[&self.key.key(id)]).await)
+    }
+
     /// Reads one lease. A key without an end, which only another program writes, counts as new.
     pub(super) async fn read(&self, id: &WorkspaceId) -> Result<Lease, Unavailable> {
         let found = self.shared.get_with_ttl(&self.key.key(id)).await;

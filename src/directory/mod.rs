@@ -8,18 +8,23 @@
 
 mod address;
 mod beat;
+mod change;
 mod discover;
 mod endpoint;
 mod entry;
 mod intake;
 mod keys;
 mod lease;
+mod lifecycle;
 mod news;
+mod place;
 mod register;
 mod resolve;
 mod resolver;
 mod slots;
 mod sweep;
+mod tell;
+mod upstream_auth;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -44,14 +49,18 @@ use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
+use crate::trust::Seal;
 use crate::workspace::Workspaces;
 
 pub use self::beat::{Beat, Beaten};
+pub use self::change::Change;
 pub use self::discover::Discovered;
 pub use self::endpoint::Endpoint;
 pub use self::intake::AGENT_CARD_BYTES_MAX;
+pub use self::place::Editor;
 pub use self::register::{Creation, Placement, Registered, Registrar, Registration};
 pub use self::slots::Slot;
+pub use self::upstream_auth::UpstreamAuth;
 
 /// How long a URL key lives without being refreshed.
 const URL_TTL: Duration = Duration::from_secs(300);
@@ -82,6 +91,8 @@ pub struct Agent {
     pub complete: Complete,
     /// Its own bound on silence; `None`: `timeouts.idle`.
     pub idle_timeout: Option<Duration>,
+    /// The credential that it asks of whoever calls it.
+    pub upstream_auth: Option<UpstreamAuth>,
     /// Calls in progress at most.
     concurrency_max: usize,
     calls: Arc<Calls>,
@@ -93,6 +104,7 @@ pub struct Directory {
     shared: Shared,
     coherence: Arc<Coherence>,
     events: Arc<Events>,
+    seal: Arc<Seal>,
     metrics: Arc<Metrics>,
     resolver: Resolver,
     leases: Leases,
@@ -123,6 +135,7 @@ impl Directory {
         shared: Shared,
         coherence: Arc<Coherence>,
         events: Arc<Events>,
+        seal: Arc<Seal>,
         metrics: Arc<Metrics>,
     ) -> Self {
         let at_start = config.get();
@@ -163,6 +176,7 @@ impl Directory {
             shared,
             coherence,
             events,
+            seal,
             metrics,
         }
     }

@@ -3,16 +3,18 @@
 
 use serde_json::value::RawValue;
 
+use super::change::Change;
 use super::entry::{not_found, removed};
-use super::intake::{Lookup, check_card, check_label, invalid};
-use super::{Directory, URL_TTL};
+use super::intake::{Lookup, check_card, check_label, conflict, invalid, not_permitted};
+use super::place::{Editor, org_below};
+use super::{Directory, URL_TTL, UpstreamAuth};
 use crate::coherence::Invalidation;
 use crate::config::Complete;
 use crate::ids::WorkspaceId;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::Rejection;
 use crate::store::Unavailable;
 use crate::workspace::{
-    Created, DeliveryMode, LINE_MAX, Liveness, NewWorkspace, Register, Status, Step, Timestamp,
+    Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Status, Step, Timestamp,
     Workspace,
 };
 
@@ -92,6 +94,8 @@ pub struct Creation {
     pub liveness: Liveness,
     /// How much of an incomplete call is filled in.
     pub complete: Option<Complete>,
+    /// The credential with which the gateway calls the agent.
+    pub upstream_auth: Option<UpstreamAuth>,
 }
 
 impl Directory {
@@ -136,8 +140,13 @@ impl Directory {
         let url = self.vet(url, Lookup::Required).await?;
         let internal_url = registration.internal_url.as_deref();
         let internal_url = self.vet(internal_url, Lookup::Optional).await?;
-        if let Some((parent_id, org)) = place {
-            self.place(&registration.id, parent_id, org).await?;
+        if let Some(place) = place {
+            let change = Change {
+                place,
+                ..Change::default()
+            };
+            self.change(&registration.id, &change, Editor::Operator)
+                .await?;
         }
         let created = found.is_none();
         if created {
@@ -154,6 +163,11 @@ impl Directory {
             name,
         };
         let workspace = self.bring_online(&registration.id, &change).await?;
+        self.tell_status(&workspace.id, workspace.status);
+        let old_card = found.as_ref().and_then(|w| w.agent_card.as_deref());
+        if old_card.map(RawValue::get) != Some(registration.agent_card.get()) {
+            self.tell_card(&workspace.id, &registration.agent_card);
+        }
         Ok(Some(Registered { workspace, created }))
     }
 
@@ -163,8 +177,12 @@ impl Directory {
         change: &Register,
     ) -> Result<Workspace, Rejection> {
         let now = Timestamp::now();
-        let workspace = self.workspaces.register(id, change, now).await?;
-        let workspace = workspace.ok_or_else(removed)?;
+        let registered = self.workspaces.register(id, change, now).await;
+        if registered.is_err() {
+            // It may have been done all the same.
+            self.forget(id, false).await;
+        }
+        let workspace = registered?.ok_or_else(removed)?;
         let shared = self.publish_presence(&workspace, now).await;
         // Whatever became of the shared state, the row has changed.
         self.coherence
@@ -223,6 +241,8 @@ impl Directory {
         let url = self.vet(creation.url.as_deref(), Lookup::Required).await?;
         let card_url = creation.card_url.as_deref();
         let card_url = self.vet(card_url, Lookup::Required).await?;
+        let auth = creation.upstream_auth.as_ref();
+        let auth = auth.map(|auth| self.seal(id.as_str(), auth));
         let new = NewWorkspace {
             id: id.clone(),
             name: creation.name.clone(),
@@ -240,6 +260,7 @@ impl Directory {
             internal_url: None,
             card_url,
             agent_card: None,
+            upstream_auth: auth.transpose()?,
             complete: creation.complete,
             max_concurrent: creation.max_concurrent,
         };
@@ -252,58 +273,19 @@ impl Directory {
             }
             None => self.workspaces.create(&new, now).await?,
         };
-        if let Created::Done(_) = created {
-            self.tell_moved(&id).await;
+        if let Created::Done(workspace) = &created {
+            self.forget(&id, true).await;
+            self.tell_status(&id, workspace.status);
         }
         Ok(created)
     }
-
-    /// Moves a workspace.
-    async fn place(
-        &self,
-        id: &WorkspaceId,
-        parent_id: Option<&WorkspaceId>,
-        org: Option<&str>,
-    ) -> Result<(), Rejection> {
-        let now = Timestamp::now();
-        let judge = |line: &[Step]| {
-            if org_below(id, line, org)?.as_deref() == org {
-                return Ok(());
-            }
-            Err(conflict("the parent belongs to an org: say org, too"))
-        };
-        let moved = match parent_id {
-            Some(parent) => {
-                let moved = self.workspaces.move_below(parent, id, org, now, judge);
-                moved.await??
-            }
-            None => self.workspaces.set_place(id, None, org, now).await?,
-        };
-        if !moved {
-            return Err(removed());
-        }
-        self.tell_moved(id).await;
-        Ok(())
-    }
-
-    async fn tell_moved(&self, id: &WorkspaceId) {
-        for what in [
-            Invalidation::Lineage(id.clone()),
-            Invalidation::Workspace(id.clone()),
-        ] {
-            self.coherence.invalidate(what).await;
-        }
-    }
 }
 
-/// Parent and org of a workspace that is moved.
-type Place<'a> = (Option<&'a WorkspaceId>, Option<&'a str>);
-
 /// Whether `registrar` may register what was found. Returns the name to set, and where to move it.
-fn settle<'a>(
-    found: Option<&'a Workspace>,
-    registrar: &'a Registrar,
-) -> Result<(Option<String>, Option<Place<'a>>), Rejection> {
+fn settle(
+    found: Option<&Workspace>,
+    registrar: &Registrar,
+) -> Result<(Option<String>, Option<Move>), Rejection> {
     let placement = registrar.placement();
     if let Some(name) = placement.and_then(|p| p.name.as_deref()) {
         check_label("name", name)?;
@@ -329,7 +311,10 @@ fn settle<'a>(
     if moves && !matches!(registrar, Registrar::Operator(_)) {
         return Err(not_permitted("only an operator moves a workspace"));
     }
-    let place = moves.then(|| (parent_id, org.map(String::as_str)));
+    let place = moves.then(|| Move {
+        parent_id: placement.parent_id.clone().map(Some),
+        org: placement.org.clone().map(Some),
+    });
     Ok((placement.name.clone(), place))
 }
 
@@ -352,28 +337,8 @@ fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Regis
         max_concurrent: None,
         liveness: Liveness::Heartbeat,
         complete: None,
+        upstream_auth: None,
     }
-}
-
-/// The org that `id` has below the first of `line`, which must be able to have it as a child.
-fn org_below(
-    id: &WorkspaceId,
-    line: &[Step],
-    org: Option<&str>,
-) -> Result<Option<String>, Rejection> {
-    let Some(first) = line.first().filter(|step| !step.removed) else {
-        return Err(conflict("the parent does not exist, or was removed"));
-    };
-    if org.is_some() && org != first.org.as_deref() {
-        return Err(conflict("the parent belongs to another org"));
-    }
-    if line.iter().any(|step| step.id == *id) {
-        return Err(conflict("the workspace would be its own ancestor"));
-    }
-    if line.len() >= LINE_MAX {
-        return Err(conflict("the hierarchy is 64 levels deep at most"));
-    }
-    Ok(first.org.clone())
 }
 
 impl Registrar {
@@ -387,12 +352,4 @@ impl Registrar {
 
 fn taken() -> Rejection {
     conflict("a workspace of this id exists, or did: choose another")
-}
-
-fn conflict(message: &'static str) -> Rejection {
-    Rejection::new(Reason::Conflict, message)
-}
-
-fn not_permitted(message: &'static str) -> Rejection {
-    Rejection::new(Reason::NotPermitted, message)
 }

@@ -164,7 +164,7 @@ impl Lineages {
 }
 
 /// From the rows of a line to a lineage. Pure.
-fn assemble(line: Vec<Step>) -> Option<Lineage> {
+pub(crate) fn assemble(line: Vec<Step>) -> Option<Lineage> {
     // The query looks one step further than any line may be.
     let mut cyclic = line.len() > LINE_MAX;
     let mut steps = line.into_iter();

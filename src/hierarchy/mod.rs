@@ -12,6 +12,7 @@ use crate::config::LineageReach;
 use crate::ids::WorkspaceId;
 
 pub use self::grant::{Grant, Granted, NewGrant};
+pub(crate) use self::lineage::assemble as line_to_lineage;
 pub use self::permit::{Hierarchy, Permit};
 
 /// A workspace's place: who is above it, nearest first.

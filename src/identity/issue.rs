@@ -13,6 +13,10 @@ use crate::store::Unavailable;
 /// How long an enrolment token waits for its agent.
 const ENROLMENT_TTL_MS: i64 = 24 * 3600 * 1000;
 
+/// How long ago a token may have ended for its end to be told again: longer than any replica trusts a
+/// proof.
+const RETOLD_MS: i64 = 600_000;
+
 impl Identity {
     /// A new token of `workspace`.
     ///
@@ -92,6 +96,19 @@ impl Identity {
     ) -> Result<bool, Unavailable> {
         let revoked = self.tokens.revoke_workspace(workspace, token_id).await?;
         Ok(self.tell_revoked(revoked).await)
+    }
+
+    /// Ends every token of `workspace`, its enrolment tokens included, here at once and on every
+    /// replica within a second. Repeating it is harmless, and tells the replicas again.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_all(&self, workspace: &WorkspaceId) -> Result<(), Unavailable> {
+        let since = now_ms() - RETOLD_MS;
+        for hash in self.tokens.revoke_all(workspace, since).await? {
+            self.tell_revoked(Some(hash)).await;
+        }
+        Ok(())
     }
 
     /// A token for the one registration of `workspace`, good for 24 h.

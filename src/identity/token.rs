@@ -44,6 +44,12 @@ const LIST_WORKSPACE: &str = "SELECT id, prefix, CAST(NULL AS TEXT), created_at,
 const REVOKE_WORKSPACE: &str = "UPDATE workspace_auth_tokens \
     SET revoked_at = COALESCE(revoked_at, $3) WHERE workspace_id = $1 AND id = $2 \
     RETURNING token_hash";
+// Also those that ended a moment ago: of them not every replica may have heard.
+const REVOKE_ALL_WORKSPACE: &str = "UPDATE workspace_auth_tokens \
+    SET revoked_at = COALESCE(revoked_at, $2) \
+    WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $3) RETURNING token_hash";
+const REDEEM_ALL: &str = "UPDATE enrolment_tokens SET redeemed_at = COALESCE(redeemed_at, $2) \
+    WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $3) RETURNING token_hash";
 const NOTE_USE: &str = "UPDATE workspace_auth_tokens SET last_used_at = $2 WHERE id = $1";
 
 const INSERT_ENROLMENT: &str = "INSERT INTO enrolment_tokens \
@@ -308,6 +314,28 @@ impl Tokens {
             .bind(now_ms());
         let work = async { query.fetch_optional(self.db.pool()).await };
         self.db.run("revoke_token", work).await
+    }
+
+    /// The hashes of the tokens of `workspace`, its enrolment tokens included, that end now or ended
+    /// after `since`.
+    pub(super) async fn revoke_all(
+        &self,
+        workspace: &WorkspaceId,
+        since: i64,
+    ) -> Result<Vec<String>, Unavailable> {
+        let now = now_ms();
+        let work = async {
+            let mut hashes = Vec::new();
+            for text in [REVOKE_ALL_WORKSPACE, REDEEM_ALL] {
+                let query = sqlx::query_scalar::<_, String>(text)
+                    .bind(workspace.as_str())
+                    .bind(now)
+                    .bind(since);
+                hashes.extend(query.fetch_all(self.db.pool()).await?);
+            }
+            Ok(hashes)
+        };
+        self.db.run("revoke_all_tokens", work).await
     }
 
     pub(super) async fn insert_enrolment(

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use pingora::http::{RequestHeader, ResponseHeader};
+use secrecy::ExposeSecret;
 
 use super::hygiene::authority;
 use super::origin::Origins;
@@ -59,11 +60,16 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
         wire.extend_from_slice(b"\r\n");
     };
     put("host", forwarded.agent.endpoint.host.as_bytes());
+    let auth = forwarded.agent.upstream_auth.as_ref();
+    if let Some(auth) = auth {
+        put(auth.name(), auth.value().expose_secret().as_bytes());
+    }
     let headers = &forwarded.head.headers;
     let mut typed = false;
     for (name, value) in headers {
         let passes = PASSED.contains(&name.as_str()) || extra.contains(name);
-        if passes && !named_by_connection(name, headers) {
+        let own = auth.is_some_and(|auth| auth.name() == name.as_str());
+        if passes && !own && !named_by_connection(name, headers) {
             typed |= *name == header::CONTENT_TYPE;
             put(name.as_str(), value.as_bytes());
         }
@@ -183,4 +189,30 @@ fn named_by_connection(name: &HeaderName, headers: &HeaderMap) -> bool {
         .filter_map(|v| v.to_str().ok())
         .flat_map(|v| v.split(','))
         .any(|token| token.trim().eq_ignore_ascii_case(name.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use serde_json::value::to_raw_value;
+
+    use super::*;
+    use crate::directory::UpstreamAuth;
+
+    #[test]
+    fn an_agents_credential_takes_the_place_of_no_field_of_ours() {
+        let own = [
+            "host",
+            "content-length",
+            "x-request-id",
+            "x-workspace-id",
+            "via",
+        ];
+        let client = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];
+        for name in PASSED.iter().chain(&own).chain(&client) {
+            let auth = json!({"type": "header", "name": name, "value": "v"});
+            let taken = UpstreamAuth::parse(&to_raw_value(&auth).unwrap());
+            assert!(taken.is_err(), "{name}");
+        }
+    }
 }

@@ -2,10 +2,8 @@
 //! owner can read, used to sign and to verify compact JWTs. One algorithm, an exact `typ`, no header
 //! member that could choose the key.
 
-use std::fs;
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use aws_lc_rs::encoding::AsDer;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
@@ -16,6 +14,8 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use super::file;
 
 /// Longest token that is looked at. Refused before any cryptography.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
@@ -29,15 +29,8 @@ const KID_LEN: usize = 16;
 /// The key that signs. Others get names of their own when keys rotate.
 const FILE_NAME: &str = "active.pem";
 
-/// Bytes of a key file at most; ours have about 120.
-const FILE_BYTES_MAX: u64 = 16 * 1024;
-
 const PEM_BEGIN: &str = "-----BEGIN PRIVATE KEY-----";
 const PEM_END: &str = "-----END PRIVATE KEY-----";
-
-/// How often, and with which pause, a file that another process is writing is read again: 2 s.
-const REREADS_MAX: u32 = 100;
-const REREAD_PAUSE: Duration = Duration::from_millis(20);
 
 /// The key could not be had. The start ends with it.
 #[derive(Debug, thiserror::Error)]
@@ -59,8 +52,14 @@ pub enum KeyError {
         /// Which.
         path: PathBuf,
     },
+    /// The file is not a key for sealing.
+    #[error("{} is not a key for sealing, which is 32 random bytes in base64 or hexadecimal (openssl rand -base64 32): restore it, or remove it to have a new one made (each upstream_auth has to be set again then)", path.display())]
+    NotASealKey {
+        /// Which.
+        path: PathBuf,
+    },
     /// The system gave no randomness.
-    #[error("cannot make an Ed25519 key")]
+    #[error("cannot make a key: the system gives no randomness")]
     Generation,
 }
 
@@ -113,15 +112,9 @@ impl Keys {
     /// # Errors
     /// [`KeyError`] names the file and what to do.
     pub fn load_or_create(dir: &Path) -> Result<Self, KeyError> {
-        create_folder(dir)?;
+        file::create_folder(dir)?;
         let path = dir.join(FILE_NAME);
-        match write_new(&path) {
-            Ok(()) => {}
-            // Made earlier, or by another process just now.
-            Err(KeyError::File { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {
-            }
-            Err(error) => return Err(error),
-        }
+        file::create(&path, new_pem)?;
         Self::from_pkcs8(&read_der(&path)?).ok_or(KeyError::NotAKey { path })
     }
 
@@ -221,39 +214,6 @@ fn thumbprint(public: &str) -> String {
     kid
 }
 
-fn create_folder(dir: &Path) -> Result<(), KeyError> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(dir).map_err(|source| KeyError::File {
-        verb: "create",
-        path: dir.to_owned(),
-        source,
-    })
-}
-
-/// Makes a key, unless the file is there: `create_new` lets exactly one process win.
-fn write_new(path: &Path) -> Result<(), KeyError> {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let failed = |verb| {
-        move |source| KeyError::File {
-            verb,
-            path: path.to_owned(),
-            source,
-        }
-    };
-    // Made before the file is, so that no failure leaves an empty file.
-    let pem = new_pem()?;
-    let mut file = options.open(path).map_err(failed("create"))?;
-    file.write_all(pem.as_bytes())
-        .and_then(|()| file.sync_all())
-        .map_err(failed("write"))
-}
-
 fn new_pem() -> Result<String, KeyError> {
     let pair = Ed25519KeyPair::generate().map_err(|_| KeyError::Generation)?;
     let der: aws_lc_rs::encoding::Pkcs8V1Der<'_> =
@@ -273,43 +233,18 @@ fn new_pem() -> Result<String, KeyError> {
 fn read_der(path: &Path) -> Result<Vec<u8>, KeyError> {
     let mut rereads = 0;
     loop {
-        let pem = read_pem(path)?;
+        let pem = file::read(path)?;
         if let Some(der) = der_of(&pem) {
             return Ok(der);
         }
         // The end is missing: another process has created the file and is about to fill it.
-        if pem.contains(PEM_END) || rereads == REREADS_MAX {
+        if pem.contains(PEM_END) || rereads == file::REREADS_MAX {
             return Err(KeyError::NotAKey {
                 path: path.to_owned(),
             });
         }
         rereads += 1;
-        std::thread::sleep(REREAD_PAUSE);
-    }
-}
-
-fn read_pem(path: &Path) -> Result<String, KeyError> {
-    let failed = |source| KeyError::File {
-        verb: "read",
-        path: path.to_owned(),
-        source,
-    };
-    let file = fs::File::open(path).map_err(failed)?;
-    warn_if_others_can_read(&file, path);
-    let mut pem = String::new();
-    file.take(FILE_BYTES_MAX)
-        .read_to_string(&mut pem)
-        .map_err(failed)?;
-    Ok(pem)
-}
-
-/// Only warned of: mounted secrets are often readable by a group on purpose.
-fn warn_if_others_can_read(file: &fs::File, path: &Path) {
-    #[cfg(unix)]
-    if let Ok(metadata) = file.metadata()
-        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
-    {
-        tracing::warn!(path = %path.display(), "The signing key can be read by others: chmod 600");
+        std::thread::sleep(file::REREAD_PAUSE);
     }
 }
 
@@ -322,6 +257,8 @@ fn der_of(pem: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::{Value, json};
 
     use super::*;

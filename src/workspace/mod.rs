@@ -1,10 +1,12 @@
 //! Who exists: the workspaces, as the registry knows them (contract §8.1).
 //!
-//! Owns the table `workspaces` ([`table`]) and the JSON that a workspace reads as ([`view`]). What a
+//! Owns the table `workspaces` ([`table`], its SQL in [`sql`]) and the JSON that a workspace reads as ([`view`]). What a
 //! workspace may reach is decided in [`crate::hierarchy`]; where it listens and whether it lives, in
 //! [`crate::directory`].
 
+mod change;
 mod row;
+mod sql;
 mod table;
 mod timestamp;
 mod view;
@@ -12,11 +14,13 @@ mod view;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
 pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
 pub use self::timestamp::Timestamp;
 pub use self::view::{Urls, View};
 use crate::config::Complete;
 use crate::ids::WorkspaceId;
+use crate::trust::Sealed;
 
 /// The addressable seat of an agent, with all that is kept of it.
 #[derive(Clone, Debug)]
@@ -45,6 +49,8 @@ pub struct Workspace {
     pub card_url: Option<String>,
     /// Its card, byte for byte as it was registered.
     pub agent_card: Option<Box<RawValue>>,
+    /// The credential with which the gateway calls the agent. Shown nowhere.
+    pub upstream_auth: Option<Sealed>,
     /// How much of an incomplete call is filled in; `None`: as `a2a.complete` says.
     pub complete: Option<Complete>,
     /// Calls in progress at most; `None`: as `limits.target_concurrency` says.
@@ -163,6 +169,8 @@ pub struct NewWorkspace {
     pub card_url: Option<String>,
     /// Its card.
     pub agent_card: Option<Box<RawValue>>,
+    /// The credential with which the gateway calls the agent.
+    pub upstream_auth: Option<Sealed>,
     /// How much of an incomplete call is filled in.
     pub complete: Option<Complete>,
     /// Calls in progress at most.

@@ -8,6 +8,7 @@ use super::table::Step;
 use super::{DeliveryMode, Liveness, Status, Timestamp, Workspace};
 use crate::config::Complete;
 use crate::ids::WorkspaceId;
+use crate::trust::Sealed;
 
 pub(super) fn optional<T>(
     row: Option<AnyRow>,
@@ -34,6 +35,7 @@ pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
             .map(RawValue::from_string)
             .transpose()
             .map_err(|error| unreadable("agent_card", error))?,
+        upstream_auth: text(row, "upstream_auth")?.map(Sealed::from_stored),
         complete: text(row, "complete")?
             .map(|word| complete(&word))
             .transpose()?,

@@ -1,15 +1,19 @@
-//! The table `workspaces`: every SQL text that touches it.
-
-use std::fmt::Write as _;
+//! The table `workspaces`: created, found, registered, and what heartbeats change. The SQL is in
+//! [`super::sql`]; what operators change, in [`super::change`].
 
 use serde_json::value::RawValue;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
 use super::row::{complete_word, id, optional, step, workspace};
+use super::sql::{
+    CREATE, FIND, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS,
+    last_seen_text,
+};
 use super::{DeliveryMode, NewWorkspace, Status, Timestamp, Workspace};
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
+use crate::trust::Sealed;
 
 /// Workspaces in one line at most, itself included. A longer one is treated as a cycle.
 pub const LINE_MAX: usize = 64;
@@ -17,7 +21,7 @@ pub const LINE_MAX: usize = 64;
 /// The workspaces in the SQL store.
 #[derive(Clone)]
 pub struct Workspaces {
-    db: Db,
+    pub(super) db: Db,
 }
 
 /// What became of a creation.
@@ -69,57 +73,6 @@ pub struct Seen {
     /// What it is working on.
     pub current_task: Option<String>,
 }
-
-macro_rules! columns {
-    () => {
-        "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, \
-         agent_card, complete, max_concurrent, idle_timeout_seconds, current_task, active_tasks, \
-         last_seen, created_at, updated_at"
-    };
-}
-
-const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces WHERE id = $1");
-
-const CREATE: &str = concat!(
-    "INSERT INTO workspaces (id, name, role, parent_id, org, status, delivery_mode, liveness, url, \
-     internal_url, card_url, agent_card, complete, max_concurrent, active_tasks, created_at, updated_at) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15) \
-     ON CONFLICT (id) DO NOTHING RETURNING ",
-    columns!()
-);
-
-/// Goes up from `$1`. Beyond a removed workspace nothing is related, so the line ends there.
-const LINE: &str = "\
-    WITH RECURSIVE line (id, parent_id, org, status, depth) AS ( \
-      SELECT id, parent_id, org, status, 0 FROM workspaces WHERE id = $1 \
-      UNION ALL \
-      SELECT w.id, w.parent_id, w.org, w.status, line.depth + 1 \
-        FROM workspaces w JOIN line ON w.id = line.parent_id \
-        WHERE line.depth < 64 AND (line.depth = 0 OR line.status <> 'removed')) \
-    SELECT id, parent_id, org, status FROM line ORDER BY depth";
-
-const REGISTER: &str = concat!(
-    "UPDATE workspaces SET status = 'online', delivery_mode = $2, url = $3, internal_url = $4, \
-     agent_card = COALESCE($5, agent_card), name = COALESCE($6, name), last_seen = $7, updated_at = $7 \
-     WHERE id = $1 AND status <> 'removed' RETURNING ",
-    columns!()
-);
-
-const SET_STATUS: &str = "UPDATE workspaces SET status = $3, updated_at = $4 \
-     WHERE id = $1 AND status = $2 RETURNING id";
-
-const SET_IDLE_TIMEOUT: &str = "UPDATE workspaces SET idle_timeout_seconds = $2, updated_at = $3 \
-     WHERE id = $1 AND status <> 'removed'";
-
-const SET_PLACE: &str = "UPDATE workspaces SET parent_id = $2, org = $3, updated_at = $4 \
-     WHERE id = $1 AND status <> 'removed' RETURNING id";
-
-const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \
-     WHERE id = $1 AND status IN ('online', 'degraded') AND liveness = 'heartbeat' RETURNING id";
-
-const OVERDUE: &str = "SELECT id, last_seen FROM workspaces \
-     WHERE status IN ('online', 'degraded') AND liveness = 'heartbeat' \
-     AND (last_seen IS NULL OR last_seen <= $1) AND id > $2 ORDER BY id LIMIT $3";
 
 impl Workspaces {
     /// The table in `db`.
@@ -248,48 +201,40 @@ impl Workspaces {
         self.db.run("workspace_set_idle_timeout", work).await
     }
 
-    /// Puts the workspace elsewhere in the hierarchy; false when there is none that was not removed.
-    /// That the move makes no cycle is the caller's to know: else [`Workspaces::move_below`].
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn set_place(
+    /// For tests: puts the workspace anywhere, into a cycle too.
+    #[cfg(test)]
+    pub(crate) async fn set_place(
         &self,
         id: &WorkspaceId,
         parent_id: Option<&WorkspaceId>,
         org: Option<&str>,
         now: Timestamp,
     ) -> Result<bool, Unavailable> {
-        let work = async {
-            let mut connection = self.db.pool().acquire().await?;
-            place(&mut connection, id, parent_id, org, now).await
-        };
+        let row = sqlx::query(super::sql::SET_PLACE)
+            .bind(id.as_str())
+            .bind(parent_id.map(WorkspaceId::as_str))
+            .bind(org)
+            .bind(now.0);
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
         self.db.run("workspace_set_place", work).await
     }
 
-    /// Moves the workspace below `parent`, if `judge` lets it: what it sees of the line of `parent`
-    /// still holds when the move is done. False when there is none that was not removed.
+    /// Takes over another card; false when there is none that was not removed.
     ///
     /// # Errors
-    /// When the store cannot be asked; inside, what `judge` says.
-    pub async fn move_below<R>(
+    /// When the store cannot be asked.
+    pub async fn set_card(
         &self,
-        parent: &WorkspaceId,
         id: &WorkspaceId,
-        org: Option<&str>,
+        card: &RawValue,
         now: Timestamp,
-        judge: impl FnOnce(&[Step]) -> Result<(), R>,
-    ) -> Result<Result<bool, R>, Unavailable> {
-        let work = async {
-            let mut tx = self.db.begin_alone().await?;
-            if let Err(refusal) = judge(&read_line(&mut tx, parent).await?) {
-                return Ok(Err(refusal));
-            }
-            let moved = place(&mut tx, id, Some(parent), org, now).await?;
-            tx.commit().await?;
-            Ok(Ok(moved))
-        };
-        self.db.run("workspace_set_place", work).await
+    ) -> Result<bool, Unavailable> {
+        let row = sqlx::query(SET_CARD)
+            .bind(id.as_str())
+            .bind(card.get())
+            .bind(now.0);
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        self.db.run("workspace_set_card", work).await
     }
 
     /// Notes that the heartbeat lapsed; false when another replica noted it, or it does not matter.
@@ -372,56 +317,19 @@ async fn insert(
         .bind(new.agent_card.as_deref().map(RawValue::get))
         .bind(new.complete.map(complete_word))
         .bind(new.max_concurrent.map(i64::from))
-        .bind(now.0);
+        .bind(now.0)
+        .bind(new.upstream_auth.as_ref().map(Sealed::as_str));
     let created = optional(row.fetch_optional(connection).await?, workspace)?;
     Ok(created.map_or(Created::Taken, |workspace| {
         Created::Done(Box::new(workspace))
     }))
 }
 
-async fn read_line(
+pub(super) async fn read_line(
     connection: &mut AnyConnection,
     id: &WorkspaceId,
 ) -> Result<Vec<Step>, sqlx::Error> {
     let rows = sqlx::query(LINE).bind(id.as_str());
     let rows = rows.fetch_all(connection).await?;
     rows.iter().map(step).collect()
-}
-
-async fn place(
-    connection: &mut AnyConnection,
-    id: &WorkspaceId,
-    parent_id: Option<&WorkspaceId>,
-    org: Option<&str>,
-    now: Timestamp,
-) -> Result<bool, sqlx::Error> {
-    let row = sqlx::query(SET_PLACE)
-        .bind(id.as_str())
-        .bind(parent_id.map(WorkspaceId::as_str))
-        .bind(org)
-        .bind(now.0);
-    Ok(row.fetch_optional(connection).await?.is_some())
-}
-
-/// `UPDATE … FROM (one SELECT for each workspace)`: the only form of many updates in one that both
-/// databases read.
-fn last_seen_text(count: usize) -> String {
-    let mut text = String::from(
-        "UPDATE workspaces SET last_seen = news.seen, active_tasks = news.tasks, \
-         current_task = news.task FROM (",
-    );
-    for i in 0..count {
-        let separator = if i == 0 { "" } else { " UNION ALL " };
-        let (a, b, c, d) = (4 * i + 1, 4 * i + 2, 4 * i + 3, 4 * i + 4);
-        // Writing to a string does not fail.
-        let _ = write!(
-            text,
-            "{separator}SELECT ${a} AS id, ${b} AS seen, ${c} AS tasks, ${d} AS task"
-        );
-    }
-    text.push_str(
-        ") AS news WHERE workspaces.id = news.id \
-         AND (workspaces.last_seen IS NULL OR workspaces.last_seen < news.seen)",
-    );
-    text
 }

@@ -17,7 +17,7 @@ use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::Metrics;
 use a2a_gateway::rejection::Reason;
 use a2a_gateway::shared::Shared;
-use a2a_gateway::trust::Keys;
+use a2a_gateway::trust::{Keys, Seal};
 use a2a_gateway::workspace::{DeliveryMode, Liveness, Status, Workspaces};
 
 use crate::harness::servers::{self, Redis};
@@ -59,6 +59,7 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
         shared.clone(),
         Arc::clone(&coherence),
         Events::new(shared, Arc::clone(&metrics)),
+        Arc::new(Seal::load_or_create(folder.path(), None).unwrap()),
         Arc::clone(&metrics),
     ));
     let hierarchy = Hierarchy::new(
@@ -306,6 +307,7 @@ async fn lines_are_read_alike_on_postgresql() {
             max_concurrent: Some(3),
             liveness: Liveness::Heartbeat,
             complete: None,
+            upstream_auth: None,
         };
         one.directory.create(&creation).await.unwrap();
         let taken = one.directory.create(&creation).await.unwrap_err();

@@ -52,6 +52,7 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
         max_concurrent: None,
         liveness: Liveness::Heartbeat,
         complete: None,
+        upstream_auth: None,
     };
     gateway.directory.create(&creation).await.unwrap().id
 }

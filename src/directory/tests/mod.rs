@@ -47,6 +47,7 @@ async fn room_on(shared: &str) -> Room {
         shared.clone(),
         Arc::clone(&coherence),
         Events::new(shared.clone(), Arc::clone(&metrics)),
+        Arc::new(Seal::load_or_create(&folder.path().join("keys"), None).unwrap()),
         Arc::clone(&metrics),
     );
     Room {
@@ -81,6 +82,7 @@ fn creation(name: &str) -> Creation {
         max_concurrent: None,
         liveness: Liveness::Heartbeat,
         complete: None,
+        upstream_auth: None,
     }
 }
 

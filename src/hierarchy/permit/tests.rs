@@ -86,6 +86,7 @@ impl Room {
             card_url: None,
             agent_card: None,
             complete: None,
+            upstream_auth: None,
             max_concurrent: None,
         };
         self.workspaces

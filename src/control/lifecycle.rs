@@ -1,0 +1,174 @@
+//! `/workspaces/{id}`: changed, paused, resumed, removed (contract §8.1), by operators and, within their
+//! org, by org tokens.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use super::body::{Json, OptionalJson};
+use super::extract::{Caller, PathId, not_permitted};
+use super::workspaces::{parse_optional, parse_upstream_auth, urls};
+use crate::config::Complete;
+use crate::directory::{Change, Editor};
+use crate::gateway::Gateway;
+use crate::identity::Principal;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::{DeliveryMode, Liveness, Move, Status, Workspace};
+
+/// The body of `PATCH /workspaces/{id}`. Absent: unchanged. `null` clears what can be cleared, and is
+/// of the wrong type elsewhere.
+#[derive(Deserialize)]
+pub(super) struct Patch {
+    #[serde(default, deserialize_with = "said")]
+    name: Option<String>,
+    #[serde(default, deserialize_with = "said")]
+    role: Option<Option<String>>,
+    #[serde(default, deserialize_with = "said")]
+    parent_id: Option<Option<String>>,
+    #[serde(default, deserialize_with = "said")]
+    org: Option<Option<String>>,
+    #[serde(default, deserialize_with = "said")]
+    url: Option<Option<String>>,
+    #[serde(default, deserialize_with = "said")]
+    internal_url: Option<Option<String>>,
+    #[serde(default, deserialize_with = "said")]
+    card_url: Option<Option<String>>,
+    #[serde(default, deserialize_with = "said")]
+    delivery_mode: Option<DeliveryMode>,
+    #[serde(default, deserialize_with = "said")]
+    max_concurrent: Option<Option<u32>>,
+    #[serde(default, deserialize_with = "said")]
+    liveness: Option<Liveness>,
+    #[serde(default, deserialize_with = "said")]
+    complete: Option<Option<Complete>>,
+    #[serde(default, deserialize_with = "said")]
+    upstream_auth: Option<Option<Box<RawValue>>>,
+    #[serde(default, deserialize_with = "said")]
+    status: Option<Status>,
+}
+
+/// A member that is there, `null` or not. serde's own `Option` takes `null` for absent.
+fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(reader: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(reader).map(Some)
+}
+
+impl Patch {
+    fn change(self) -> Result<Change, Rejection> {
+        let parent_id = match &self.parent_id {
+            Some(parent_id) => Some(parse_optional(parent_id.as_deref())?),
+            None => None,
+        };
+        let upstream_auth = match &self.upstream_auth {
+            Some(auth) => Some(parse_upstream_auth(auth.as_deref())?),
+            None => None,
+        };
+        Ok(Change {
+            name: self.name,
+            role: self.role,
+            place: Move {
+                parent_id,
+                org: self.org,
+            },
+            url: self.url,
+            internal_url: self.internal_url,
+            card_url: self.card_url,
+            delivery_mode: self.delivery_mode,
+            max_concurrent: self.max_concurrent,
+            liveness: self.liveness,
+            complete: self.complete,
+            upstream_auth,
+            status: self.status,
+        })
+    }
+}
+
+/// `PATCH /workspaces/{id}`.
+pub(super) async fn change(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+    Json(patch): Json<Patch>,
+) -> Result<Response, Rejection> {
+    let editor = editor(&gateway, &caller, &id).await?;
+    let change = patch.change()?;
+    let workspace = gateway.directory.change(&id, &change, editor).await?;
+    Ok(shown(&caller, &workspace))
+}
+
+/// The body of the routes that need none. What it says is passed over.
+#[derive(Default, Deserialize)]
+pub(super) struct Nothing {}
+
+/// `POST /workspaces/{id}/pause`.
+pub(super) async fn pause(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+    OptionalJson(Nothing {}): OptionalJson<Nothing>,
+) -> Result<Response, Rejection> {
+    editor(&gateway, &caller, &id).await?;
+    let workspace = gateway.directory.pause(&id).await?;
+    Ok(shown(&caller, &workspace))
+}
+
+/// `POST /workspaces/{id}/resume`.
+pub(super) async fn resume(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+    OptionalJson(Nothing {}): OptionalJson<Nothing>,
+) -> Result<Response, Rejection> {
+    editor(&gateway, &caller, &id).await?;
+    let workspace = gateway.directory.resume(&id).await?;
+    Ok(shown(&caller, &workspace))
+}
+
+#[derive(Serialize)]
+pub(super) struct Removed {
+    status: &'static str,
+}
+
+/// `DELETE /workspaces/{id}`.
+pub(super) async fn remove(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+) -> Result<axum::Json<Removed>, Rejection> {
+    let removed = match editor(&gateway, &caller, &id).await {
+        Ok(_) => gateway.directory.remove(&id).await,
+        Err(refusal) if is_gone(&refusal) => gateway.directory.remove(&id).await,
+        Err(refusal) => return Err(refusal),
+    };
+    if removed.as_ref().map_or_else(is_gone, |()| true) {
+        // Also when it was gone before: the one who removed it may not have come to the end of it.
+        gateway.identity.revoke_all(&id).await?;
+    }
+    removed?;
+    Ok(axum::Json(Removed { status: "removed" }))
+}
+
+fn is_gone(refusal: &Rejection) -> bool {
+    refusal.reason == Reason::WorkspaceRemoved
+}
+
+/// In what quality the caller changes `id`. Strangers learn nothing of it.
+async fn editor(gateway: &Gateway, caller: &Caller, id: &WorkspaceId) -> Result<Editor, Rejection> {
+    let editor = match caller.principal() {
+        Principal::Operator => Editor::Operator,
+        Principal::Org { .. } => Editor::Org,
+        Principal::Workspace { .. } | Principal::Canvas { .. } => {
+            return Err(not_permitted("this needs an admin token or an org token"));
+        }
+    };
+    gateway.hierarchy.permit(&caller.0, id).await?;
+    Ok(editor)
+}
+
+fn shown(caller: &Caller, workspace: &Workspace) -> Response {
+    let urls = urls(caller.principal(), &workspace.id);
+    axum::Json(workspace.view(urls)).into_response()
+}

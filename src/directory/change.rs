@@ -1,0 +1,259 @@
+//! What operators, and org tokens for workspaces of their org, change of a workspace (contract §8.1,
+//! `PATCH`). All of it or nothing: judged and written in one transaction, then the shared state, then
+//! every cache; a failure after that is told, and doing it again completes it.
+
+use super::entry::{not_found, removed};
+use super::intake::{Lookup, check_label, conflict, invalid};
+use super::place::{Editor, settle};
+use super::upstream_auth::UpstreamAuth;
+use super::{Directory, URL_TTL};
+use crate::coherence::Invalidation;
+use crate::config::Complete;
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+use crate::store::Unavailable;
+use crate::trust::Sealed;
+use crate::workspace::{
+    Changed, DeliveryMode, Liveness, Move, Settings, Status, Surroundings, Timestamp, Workspace,
+};
+
+/// What is to change. `None` leaves a setting as it is; `Some(None)` clears it.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// For people.
+    pub name: Option<String>,
+    /// What it is for.
+    pub role: Option<Option<String>>,
+    /// Where it goes.
+    pub place: Move,
+    /// Where its agent listens.
+    pub url: Option<Option<String>>,
+    /// The same on the agents' own network.
+    pub internal_url: Option<Option<String>>,
+    /// Where its card is fetched.
+    pub card_url: Option<Option<String>>,
+    /// How messages reach it.
+    pub delivery_mode: Option<DeliveryMode>,
+    /// Calls in progress at most.
+    pub max_concurrent: Option<Option<u32>>,
+    /// What keeps it online.
+    pub liveness: Option<Liveness>,
+    /// How much of an incomplete call is filled in.
+    pub complete: Option<Option<Complete>>,
+    /// The credential with which the gateway calls the agent.
+    pub upstream_auth: Option<Option<UpstreamAuth>>,
+    /// What a provisioner says of it.
+    pub status: Option<Status>,
+}
+
+/// A change whose URLs were judged, and whose credential was sealed.
+struct Vetted<'a> {
+    change: &'a Change,
+    url: Option<Option<String>>,
+    internal_url: Option<Option<String>>,
+    card_url: Option<Option<String>>,
+    upstream_auth: Option<Option<Sealed>>,
+}
+
+impl Directory {
+    /// Changes the workspace; answers with what it is now.
+    ///
+    /// # Errors
+    /// `invalid_params`, `address_forbidden`, `agent_unreachable`, `workspace_not_found`,
+    /// `workspace_removed`, `not_permitted` (a move by another than an operator), `conflict` (a place
+    /// where it cannot be; a status while it is paused), `store_unavailable`.
+    pub async fn change(
+        &self,
+        id: &WorkspaceId,
+        change: &Change,
+        editor: Editor,
+    ) -> Result<Workspace, Rejection> {
+        check(change)?;
+        let vetted = self.vet_change(id, change).await?;
+        let judge = |workspace: &Workspace, around: &Surroundings| {
+            judge(workspace, around, &vetted, editor)
+        };
+        let changed = self.alter(id, &change.place, judge).await?;
+        let published = self.publish_change(&vetted, &changed).await;
+        // The keys count before SQL, so what was loaded in between is not it.
+        let told = Invalidation::Workspace(id.clone());
+        self.coherence.invalidate(told).await;
+        published?;
+        Ok(self.as_of_now(changed.after))
+    }
+
+    /// Has `judge` change the row, and tells everyone.
+    pub(super) async fn alter(
+        &self,
+        id: &WorkspaceId,
+        wanted: &Move,
+        judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, Rejection>,
+    ) -> Result<Changed, Rejection> {
+        let now = Timestamp::now();
+        let judge = |workspace: &Workspace, around: &Surroundings| {
+            if workspace.status == Status::Removed {
+                return Err(removed());
+            }
+            judge(workspace, around)
+        };
+        let outcome = self.workspaces.change(id, wanted, now, judge).await;
+        if !matches!(outcome, Ok(Err(_))) {
+            // Also when the store did not answer in time: it may have been changed.
+            self.forget(id, !wanted.is_empty()).await;
+        }
+        let changed = outcome??.ok_or_else(not_found)?;
+        self.tell_changed(&changed);
+        Ok(changed)
+    }
+
+    /// Has every replica forget what it knows of the workspace and, if it moved, of those below it.
+    pub(super) async fn forget(&self, id: &WorkspaceId, moved: bool) {
+        if moved {
+            let lineage = Invalidation::Lineage(id.clone());
+            self.coherence.invalidate(lineage).await;
+        }
+        let workspace = Invalidation::Workspace(id.clone());
+        self.coherence.invalidate(workspace).await;
+    }
+
+    async fn vet_change<'a>(
+        &self,
+        id: &WorkspaceId,
+        change: &'a Change,
+    ) -> Result<Vetted<'a>, Rejection> {
+        let sealed = |auth: &UpstreamAuth| self.seal(id.as_str(), auth);
+        let upstream_auth = change.upstream_auth.as_ref();
+        let upstream_auth = upstream_auth.map(|auth| auth.as_ref().map(sealed).transpose());
+        Ok(Vetted {
+            change,
+            url: self.vet_setting(&change.url, Lookup::Required).await?,
+            internal_url: self
+                .vet_setting(&change.internal_url, Lookup::Optional)
+                .await?,
+            card_url: self.vet_setting(&change.card_url, Lookup::Required).await?,
+            upstream_auth: upstream_auth.transpose()?,
+        })
+    }
+
+    async fn vet_setting(
+        &self,
+        url: &Option<Option<String>>,
+        lookup: Lookup,
+    ) -> Result<Option<Option<String>>, Rejection> {
+        match url {
+            Some(url) => self.vet(url.as_deref(), lookup).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The URL keys of what was said, and a lease for one who has to beat from now on.
+    async fn publish_change(
+        &self,
+        vetted: &Vetted<'_>,
+        changed: &Changed,
+    ) -> Result<(), Unavailable> {
+        let id = &changed.after.id;
+        for (pattern, said) in [
+            (&self.url_key, &vetted.url),
+            (&self.internal_url_key, &vetted.internal_url),
+        ] {
+            let key = pattern.key(id);
+            match said {
+                Some(Some(url)) => self.shared.set(&key, url, Some(URL_TTL)).await?,
+                Some(None) => self.shared.delete(&[&key]).await?,
+                None => {}
+            }
+        }
+        let must_beat = changed.after.liveness == Liveness::Heartbeat;
+        if must_beat && changed.before.liveness == Liveness::Assumed {
+            self.leases.renew(id, Timestamp::now()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What can be said without looking at the workspace.
+fn check(change: &Change) -> Result<(), Rejection> {
+    let labels = [
+        ("name", change.name.as_ref()),
+        ("role", change.role.as_ref().and_then(Option::as_ref)),
+        ("org", change.place.org.as_ref().and_then(Option::as_ref)),
+    ];
+    for (name, label) in labels {
+        label.map_or(Ok(()), |label| check_label(name, label))?;
+    }
+    if change.max_concurrent == Some(Some(0)) {
+        return Err(invalid("max_concurrent must be at least 1, or null"));
+    }
+    match change.status {
+        Some(Status::Online | Status::Degraded) => Err(invalid(
+            "status cannot be set to online or degraded: registrations and heartbeats do that, and resume",
+        )),
+        Some(Status::Paused) => Err(invalid(
+            "status cannot be set to paused: POST /workspaces/{id}/pause does that",
+        )),
+        Some(Status::Removed) => Err(invalid(
+            "status cannot be set to removed: DELETE /workspaces/{id} does that",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn judge(
+    workspace: &Workspace,
+    around: &Surroundings,
+    vetted: &Vetted<'_>,
+    editor: Editor,
+) -> Result<Settings, Rejection> {
+    let change = vetted.change;
+    let mut settings = Settings::of(workspace);
+    settle(workspace, around, &change.place, editor, &mut settings)?;
+    put(&mut settings.name, &change.name);
+    put(&mut settings.role, &change.role);
+    put(&mut settings.url, &vetted.url);
+    put(&mut settings.internal_url, &vetted.internal_url);
+    put(&mut settings.card_url, &vetted.card_url);
+    put(&mut settings.delivery_mode, &change.delivery_mode);
+    put(&mut settings.max_concurrent, &change.max_concurrent);
+    put(&mut settings.liveness, &change.liveness);
+    put(&mut settings.complete, &change.complete);
+    put(&mut settings.upstream_auth, &vetted.upstream_auth);
+    settings.status = next_status(workspace, &settings, change)?;
+    let said = change.url.is_some() || change.delivery_mode.is_some() || change.liveness.is_some();
+    let needed = settings.liveness == Liveness::Assumed || settings.status.is_up();
+    if said && needed && !is_reachable(&settings) {
+        return Err(invalid(
+            "delivery_mode push needs the url at which the agent listens: say url, too, or poll",
+        ));
+    }
+    Ok(settings)
+}
+
+fn next_status(
+    workspace: &Workspace,
+    settings: &Settings,
+    change: &Change,
+) -> Result<Status, Rejection> {
+    let assumed_now = settings.liveness == Liveness::Assumed
+        && workspace.liveness != Liveness::Assumed
+        && is_reachable(settings);
+    match (change.status, workspace.status) {
+        (Some(status), before) if before == Status::Paused && status != before => Err(conflict(
+            "an operator paused the workspace: POST /workspaces/{id}/resume first",
+        )),
+        (Some(status), _) => Ok(status),
+        (None, Status::Offline | Status::Provisioning) if assumed_now => Ok(Status::Online),
+        (None, before) => Ok(before),
+    }
+}
+
+fn put<T: Clone>(setting: &mut T, said: &Option<T>) {
+    if let Some(said) = said {
+        setting.clone_from(said);
+    }
+}
+
+/// Whether there is somewhere for messages to go.
+pub(super) fn is_reachable(settings: &Settings) -> bool {
+    settings.delivery_mode == DeliveryMode::Poll || settings.url.is_some()
+}

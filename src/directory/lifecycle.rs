@@ -1,0 +1,146 @@
+//! Taken out and put back by an operator (contract §8.1, pause and resume), gone and updated by the
+//! agent's own word (§4.3), and gone for good.
+
+use serde_json::value::RawValue;
+
+use super::Directory;
+use super::change::is_reachable;
+use super::entry::{not_found, removed};
+use super::intake::{check_card, conflict};
+use super::lease::Lease;
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+use crate::store::Unavailable;
+use crate::workspace::{
+    Liveness, Move, Removed, Settings, Status, Surroundings, Timestamp, Workspace,
+};
+
+impl Directory {
+    /// Takes the workspace out: nothing reaches it until it is resumed or registers. One that is paused
+    /// stays so.
+    ///
+    /// # Errors
+    /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
+    pub async fn pause(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
+        let pause = |workspace: &Workspace, _: &Surroundings| {
+            let mut settings = Settings::of(workspace);
+            settings.status = Status::Paused;
+            Ok(settings)
+        };
+        let changed = self.alter(id, &Move::default(), pause).await?;
+        Ok(self.as_of_now(changed.after))
+    }
+
+    /// Puts a paused workspace back: online if it lives, else as one that has lapsed or has not come
+    /// yet. One that is not paused stays as it is, but for one whose liveness is assumed, which comes
+    /// online from anywhere.
+    ///
+    /// # Errors
+    /// `conflict` when only its registration can bring it back; `workspace_not_found`,
+    /// `workspace_removed`, `store_unavailable`.
+    pub async fn resume(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
+        // One that cannot be read is doubted: then its last sign of life counts.
+        let lease = self.leases.read(id).await;
+        let resume = |workspace: &Workspace, _: &Surroundings| {
+            let held = matches!(lease, Ok(Lease::Held(_)));
+            let last_seen = self.last_seen(workspace);
+            let doubtful = self.leases.benefit_of_doubt(last_seen, Timestamp::now());
+            let mut settings = Settings::of(workspace);
+            settings.status = resumed(workspace, &settings, held || doubtful.is_some())?;
+            Ok(settings)
+        };
+        let changed = self.alter(id, &Move::default(), resume).await?;
+        Ok(self.as_of_now(changed.after))
+    }
+
+    /// The agent has gone, by its own word: offline until it registers again. What an operator or a
+    /// provisioner said of it stands.
+    ///
+    /// # Errors
+    /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
+    pub async fn deregister(&self, id: &WorkspaceId) -> Result<(), Rejection> {
+        let leave = |workspace: &Workspace, _: &Surroundings| {
+            let mut settings = Settings::of(workspace);
+            if workspace.liveness == Liveness::Heartbeat {
+                settings.url = None;
+                settings.internal_url = None;
+            }
+            if matches!(
+                workspace.status,
+                Status::Online | Status::Degraded | Status::Provisioning
+            ) {
+                settings.status = Status::Offline;
+            }
+            Ok(settings)
+        };
+        self.alter(id, &Move::default(), leave).await?;
+        Ok(self.drop_presence(id).await?)
+    }
+
+    /// Takes over another card.
+    ///
+    /// # Errors
+    /// `invalid_params`, `workspace_not_found`, `workspace_removed`, `store_unavailable`.
+    pub async fn update_card(&self, id: &WorkspaceId, card: &RawValue) -> Result<(), Rejection> {
+        check_card(card)?;
+        let updated = self.workspaces.set_card(id, card, Timestamp::now()).await;
+        self.forget(id, false).await;
+        if updated? {
+            self.tell_card(id, card);
+            return Ok(());
+        }
+        let found = self.workspaces.find(id).await?;
+        Err(found.map_or_else(not_found, |_| removed()))
+    }
+
+    /// Removes the workspace. Its row stays; its tokens are the caller's to end.
+    ///
+    /// # Errors
+    /// `workspace_removed` when it was gone (what may have been left behind then is gone now);
+    /// `workspace_not_found`, `store_unavailable`.
+    pub async fn remove(&self, id: &WorkspaceId) -> Result<(), Rejection> {
+        let outcome = self.workspaces.remove(id, Timestamp::now()).await;
+        self.forget(id, true).await;
+        let outcome = outcome?;
+        match &outcome {
+            Removed::Unknown => return Err(not_found()),
+            Removed::Now(line) => self.tell_removed(id, line),
+            Removed::Before => {}
+        }
+        self.drop_presence(id).await?;
+        match outcome {
+            Removed::Now(_) => Ok(()),
+            Removed::Before | Removed::Unknown => Err(removed()),
+        }
+    }
+
+    /// Drops the URL keys and the lease: whoever reads them finds nothing.
+    async fn drop_presence(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
+        self.refreshed.invalidate(id).await;
+        let (url, internal_url) = (self.url_key.key(id), self.internal_url_key.key(id));
+        self.shared.delete(&[&url, &internal_url]).await?;
+        self.leases.end(id).await
+    }
+}
+
+fn resumed(
+    workspace: &Workspace,
+    settings: &Settings,
+    is_alive: bool,
+) -> Result<Status, Rejection> {
+    let assumed = workspace.liveness == Liveness::Assumed;
+    let never_came = workspace.agent_card.is_none() && workspace.last_seen.is_none();
+    match workspace.status {
+        up @ (Status::Online | Status::Degraded) => Ok(up),
+        _ if assumed && is_reachable(settings) => Ok(Status::Online),
+        Status::Paused if is_alive && is_reachable(settings) => Ok(Status::Online),
+        Status::Paused if never_came => Ok(Status::Provisioning),
+        Status::Paused => Ok(Status::Offline),
+        same @ (Status::Offline | Status::Provisioning) => Ok(same),
+        Status::Failed | Status::Hibernated | Status::Restarting | Status::Removed => {
+            Err(conflict(
+                "the workspace is not paused, but failed, hibernated or restarting: it comes back when its agent registers",
+            ))
+        }
+    }
+}

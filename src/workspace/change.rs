@@ -1,0 +1,251 @@
+//! What operators change of a workspace: its settings, its place, that it exists. Each in one
+//! transaction that holds the row, and, where it reads the hierarchy, the hierarchy; so what was
+//! judged still holds when it is done, also when two change it at the same moment.
+
+use sqlx::AnyConnection;
+
+use super::row::{complete_word, optional, workspace};
+use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
+use super::table::read_line;
+use super::{DeliveryMode, Liveness, Status, Step, Timestamp, Workspace, Workspaces};
+use crate::config::Complete;
+use crate::ids::WorkspaceId;
+use crate::store::Unavailable;
+use crate::trust::Sealed;
+
+/// What of a workspace can be changed, as it shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// For people.
+    pub name: String,
+    /// What it is for.
+    pub role: Option<String>,
+    /// The workspace above it.
+    pub parent_id: Option<WorkspaceId>,
+    /// Whom it belongs to.
+    pub org: Option<String>,
+    /// Where it is in its life.
+    pub status: Status,
+    /// How messages reach it.
+    pub delivery_mode: DeliveryMode,
+    /// What keeps it online.
+    pub liveness: Liveness,
+    /// Where its agent listens.
+    pub url: Option<String>,
+    /// The same on the agents' own network.
+    pub internal_url: Option<String>,
+    /// Where its card is fetched.
+    pub card_url: Option<String>,
+    /// The credential with which the gateway calls the agent.
+    pub upstream_auth: Option<Sealed>,
+    /// How much of an incomplete call is filled in.
+    pub complete: Option<Complete>,
+    /// Calls in progress at most.
+    pub max_concurrent: Option<u32>,
+}
+
+impl Settings {
+    /// Those of `workspace`.
+    pub fn of(workspace: &Workspace) -> Self {
+        Self {
+            name: workspace.name.clone(),
+            role: workspace.role.clone(),
+            parent_id: workspace.parent_id.clone(),
+            org: workspace.org.clone(),
+            status: workspace.status,
+            delivery_mode: workspace.delivery_mode,
+            liveness: workspace.liveness,
+            url: workspace.url.clone(),
+            internal_url: workspace.internal_url.clone(),
+            card_url: workspace.card_url.clone(),
+            upstream_auth: workspace.upstream_auth.clone(),
+            complete: workspace.complete,
+            max_concurrent: workspace.max_concurrent,
+        }
+    }
+
+    fn is_elsewhere(&self, other: &Self) -> bool {
+        self.parent_id != other.parent_id || self.org != other.org
+    }
+}
+
+/// Where a workspace is asked to go. `None` says nothing of it, `Some(None)` asks for none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Move {
+    /// The workspace above it.
+    pub parent_id: Option<Option<WorkspaceId>>,
+    /// Whom it belongs to.
+    pub org: Option<Option<String>>,
+}
+
+impl Move {
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.parent_id.is_none() && self.org.is_none()
+    }
+}
+
+/// Who is where around a workspace that is asked to go elsewhere. Empty where nobody asked.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// The workspace as it is, and those above it, nearest first.
+    pub line: Vec<Step>,
+    /// The parent that is asked for, and those above that one. Empty: there is none such.
+    pub above: Vec<Step>,
+    /// Whether that parent is the workspace itself or below it, whoever was removed in between.
+    pub is_circular: bool,
+    /// Levels below the workspace; 0: it has no child that was not removed.
+    pub height: usize,
+}
+
+/// A workspace before and after.
+#[derive(Clone, Debug)]
+pub struct Changed {
+    /// As it was.
+    pub before: Workspace,
+    /// As it is.
+    pub after: Workspace,
+    /// Its line before, where a move was asked for.
+    pub line: Vec<Step>,
+}
+
+/// What became of a removal.
+#[derive(Clone, Debug)]
+pub enum Removed {
+    /// It is gone now; with the line it had.
+    Now(Vec<Step>),
+    /// It was gone.
+    Before,
+    /// There never was one.
+    Unknown,
+}
+
+impl Workspaces {
+    /// Changes the workspace to what `judge` makes of it, or not at all. `None` inside: there never was
+    /// one. A removed one is shown to `judge`, too.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; then it may still have been changed. Inside, what `judge` says.
+    pub async fn change<R>(
+        &self,
+        id: &WorkspaceId,
+        wanted: &Move,
+        now: Timestamp,
+        judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, R>,
+    ) -> Result<Result<Option<Changed>, R>, Unavailable> {
+        let work = async {
+            let mut tx = if wanted.is_empty() {
+                self.db.begin().await?
+            } else {
+                self.db.begin_alone().await?
+            };
+            let held = sqlx::query(HOLD).bind(id.as_str());
+            let held = held.fetch_optional(&mut *tx).await?;
+            let Some(before) = optional(held, workspace)? else {
+                return Ok(Ok(None));
+            };
+            let around = look_around(&mut tx, &before, wanted).await?;
+            let settings = match judge(&before, &around) {
+                Ok(settings) => settings,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            let line = around.line;
+            let old = Settings::of(&before);
+            if settings == old {
+                let after = before.clone();
+                return Ok(Ok(Some(Changed {
+                    before,
+                    after,
+                    line,
+                })));
+            }
+            let moves = settings.is_elsewhere(&old);
+            let row = write(&mut tx, id, &settings, now, moves).await?;
+            tx.commit().await?;
+            Ok(Ok(row.map(|after| Changed {
+                before,
+                after,
+                line,
+            })))
+        };
+        self.db.run("workspace_change", work).await
+    }
+
+    /// Removes the workspace. Its row stays, so that its id is never given away; children keep their
+    /// parent.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; then it may still have been removed.
+    pub async fn remove(&self, id: &WorkspaceId, now: Timestamp) -> Result<Removed, Unavailable> {
+        let work = async {
+            // Alone, so that nobody gets it as a parent at the same moment.
+            let mut tx = self.db.begin_alone().await?;
+            let line = read_line(&mut tx, id).await?;
+            match line.first() {
+                None => return Ok(Removed::Unknown),
+                Some(step) if step.removed => return Ok(Removed::Before),
+                Some(_) => {}
+            }
+            let remove = sqlx::query(REMOVE).bind(id.as_str()).bind(now.0);
+            remove.fetch_optional(&mut *tx).await?;
+            tx.commit().await?;
+            Ok(Removed::Now(line))
+        };
+        self.db.run("workspace_remove", work).await
+    }
+}
+
+async fn look_around(
+    connection: &mut AnyConnection,
+    workspace: &Workspace,
+    wanted: &Move,
+) -> Result<Surroundings, sqlx::Error> {
+    if wanted.is_empty() {
+        return Ok(Surroundings::default());
+    }
+    let id = &workspace.id;
+    let parent = wanted.parent_id.as_ref().unwrap_or(&workspace.parent_id);
+    let (mut above, mut is_circular) = (Vec::new(), false);
+    if let Some(parent) = parent {
+        above = read_line(connection, parent).await?;
+        let up = sqlx::query(IS_ABOVE)
+            .bind(parent.as_str())
+            .bind(id.as_str());
+        is_circular = up.fetch_optional(&mut *connection).await?.is_some();
+    }
+    let height = sqlx::query_scalar(HEIGHT).bind(id.as_str());
+    let height: i64 = height.fetch_one(&mut *connection).await?;
+    Ok(Surroundings {
+        line: read_line(connection, id).await?,
+        above,
+        is_circular,
+        height: usize::try_from(height).unwrap_or(usize::MAX),
+    })
+}
+
+async fn write(
+    connection: &mut AnyConnection,
+    id: &WorkspaceId,
+    settings: &Settings,
+    now: Timestamp,
+    moves: bool,
+) -> Result<Option<Workspace>, sqlx::Error> {
+    let row = sqlx::query(CHANGE)
+        .bind(id.as_str())
+        .bind(&settings.name)
+        .bind(settings.role.as_deref())
+        .bind(settings.parent_id.as_ref().map(WorkspaceId::as_str))
+        .bind(settings.org.as_deref())
+        .bind(settings.status.word())
+        .bind(settings.delivery_mode.word())
+        .bind(settings.liveness.word())
+        .bind(settings.url.as_deref())
+        .bind(settings.internal_url.as_deref())
+        .bind(settings.card_url.as_deref())
+        .bind(settings.upstream_auth.as_ref().map(Sealed::as_str))
+        .bind(settings.complete.map(complete_word))
+        .bind(settings.max_concurrent.map(i64::from))
+        .bind(now.0)
+        .bind(i64::from(moves));
+    optional(row.fetch_optional(connection).await?, workspace)
+}

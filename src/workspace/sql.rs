@@ -1,0 +1,121 @@
+//! Every SQL text that touches the table `workspaces`. Run in [`super::table`] and [`super::change`].
+
+use std::fmt::Write as _;
+
+macro_rules! columns {
+    () => {
+        "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, \
+         agent_card, upstream_auth, complete, max_concurrent, idle_timeout_seconds, current_task, active_tasks, \
+         last_seen, created_at, updated_at"
+    };
+}
+
+pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces WHERE id = $1");
+
+pub(super) const CREATE: &str = concat!(
+    "INSERT INTO workspaces (id, name, role, parent_id, org, status, delivery_mode, liveness, url, \
+     internal_url, card_url, agent_card, complete, max_concurrent, active_tasks, created_at, updated_at, \
+     upstream_auth) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16) \
+     ON CONFLICT (id) DO NOTHING RETURNING ",
+    columns!()
+);
+
+/// Goes up from `$1`. Beyond a removed workspace nothing is related, so the line ends there.
+pub(super) const LINE: &str = "\
+    WITH RECURSIVE line (id, parent_id, org, status, depth) AS ( \
+      SELECT id, parent_id, org, status, 0 FROM workspaces WHERE id = $1 \
+      UNION ALL \
+      SELECT w.id, w.parent_id, w.org, w.status, line.depth + 1 \
+        FROM workspaces w JOIN line ON w.id = line.parent_id \
+        WHERE line.depth < 64 AND (line.depth = 0 OR line.status <> 'removed')) \
+    SELECT id, parent_id, org, status FROM line ORDER BY depth";
+
+pub(super) const REGISTER: &str = concat!(
+    "UPDATE workspaces SET status = 'online', delivery_mode = $2, url = $3, internal_url = $4, \
+     agent_card = COALESCE($5, agent_card), name = COALESCE($6, name), last_seen = $7, updated_at = $7 \
+     WHERE id = $1 AND status <> 'removed' RETURNING ",
+    columns!()
+);
+
+pub(super) const SET_STATUS: &str = "UPDATE workspaces SET status = $3, updated_at = $4 \
+     WHERE id = $1 AND status = $2 RETURNING id";
+
+pub(super) const SET_IDLE_TIMEOUT: &str = "UPDATE workspaces SET idle_timeout_seconds = $2, updated_at = $3 \
+     WHERE id = $1 AND status <> 'removed'";
+
+/// For tests: anywhere, a cycle included.
+#[cfg(test)]
+pub(super) const SET_PLACE: &str = "UPDATE workspaces SET parent_id = $2, org = $3, updated_at = $4 \
+     WHERE id = $1 AND status <> 'removed' RETURNING id";
+
+/// Changes nothing, but holds the row until the transaction ends.
+pub(super) const HOLD: &str = concat!(
+    "UPDATE workspaces SET updated_at = updated_at WHERE id = $1 RETURNING ",
+    columns!()
+);
+
+/// Whether `$2` is `$1`, or anywhere above it, whoever was removed in between. A set, so it ends also
+/// where the data loops.
+pub(super) const IS_ABOVE: &str = "\
+    WITH RECURSIVE above (id, parent_id) AS ( \
+      SELECT id, parent_id FROM workspaces WHERE id = $1 \
+      UNION \
+      SELECT w.id, w.parent_id FROM workspaces w JOIN above ON w.id = above.parent_id) \
+    SELECT id FROM above WHERE id = $2";
+
+/// Levels below `$1`. Below a removed workspace nothing is related, so it counts for nothing.
+pub(super) const HEIGHT: &str = "\
+    WITH RECURSIVE below (id, depth) AS ( \
+      SELECT id, 0 FROM workspaces WHERE id = $1 \
+      UNION ALL \
+      SELECT w.id, below.depth + 1 FROM workspaces w JOIN below ON w.parent_id = below.id \
+        WHERE below.depth < 64 AND w.status <> 'removed') \
+    SELECT CAST(MAX(depth) AS BIGINT) FROM below";
+
+pub(super) const CHANGE: &str = concat!(
+    "UPDATE workspaces SET name = $2, role = $3, parent_id = $4, org = $5, status = $6, \
+     delivery_mode = $7, liveness = $8, url = $9, internal_url = $10, card_url = $11, \
+     upstream_auth = $12, complete = $13, max_concurrent = $14, updated_at = $15, \
+     access_generation = access_generation + $16 WHERE id = $1 RETURNING ",
+    columns!()
+);
+
+pub(super) const SET_CARD: &str = "UPDATE workspaces SET agent_card = $2, updated_at = $3 \
+     WHERE id = $1 AND status <> 'removed' RETURNING id";
+
+/// What the agent's owner does not need any more goes; so does the agent's credential.
+pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url = NULL, \
+     internal_url = NULL, upstream_auth = NULL, active_tasks = 0, current_task = NULL, \
+     updated_at = $2, access_generation = access_generation + 1 \
+     WHERE id = $1 AND status <> 'removed' RETURNING id";
+
+pub(super) const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \
+     WHERE id = $1 AND status IN ('online', 'degraded') AND liveness = 'heartbeat' RETURNING id";
+
+pub(super) const OVERDUE: &str = "SELECT id, last_seen FROM workspaces \
+     WHERE status IN ('online', 'degraded') AND liveness = 'heartbeat' \
+     AND (last_seen IS NULL OR last_seen <= $1) AND id > $2 ORDER BY id LIMIT $3";
+
+/// `UPDATE … FROM (one SELECT for each workspace)`: the only form of many updates in one that both
+/// databases read.
+pub(super) fn last_seen_text(count: usize) -> String {
+    let mut text = String::from(
+        "UPDATE workspaces SET last_seen = news.seen, active_tasks = news.tasks, \
+         current_task = news.task FROM (",
+    );
+    for i in 0..count {
+        let separator = if i == 0 { "" } else { " UNION ALL " };
+        let (a, b, c, d) = (4 * i + 1, 4 * i + 2, 4 * i + 3, 4 * i + 4);
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "{separator}SELECT ${a} AS id, ${b} AS seen, ${c} AS tasks, ${d} AS task"
+        );
+    }
+    text.push_str(
+        ") AS news WHERE workspaces.id = news.id \
+         AND (workspaces.last_seen IS NULL OR workspaces.last_seen < news.seen)",
+    );
+    text
+}
