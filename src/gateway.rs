@@ -79,6 +79,7 @@ impl Gateway {
     /// When a store's address or a key cannot be used.
     pub fn open(config: Live, metrics: Arc<Metrics>) -> Result<Arc<Self>, OpenError> {
         let at_start = config.hold();
+        metrics.config_loaded(0);
         let db = Db::open(&at_start.stores, Arc::clone(&metrics))?;
         let shared = Shared::open(&at_start.stores, Arc::clone(&metrics))?;
         let keys = Arc::new(Keys::load_or_create(&at_start.keys.dir)?);

@@ -38,6 +38,8 @@ pub mod drain;
 
 pub mod gateway;
 
+pub mod reload;
+
 // The data plane, then the control plane. Neither imports the other.
 pub mod proxy;
 

@@ -2,7 +2,7 @@
 //! sets, never an id. Children are resolved once, since looking one up by label hashes strings.
 
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts,
@@ -108,6 +108,9 @@ pub struct Metrics {
     pub log_lines_dropped: IntGauge,
     /// 1 while the link that carries invalidations is up.
     pub coherent: IntGauge,
+    config_reloaded: IntGauge,
+    config_loaded_at: IntGauge,
+    config_waiting: IntGauge,
 }
 
 /// Whether a response is a stream of events; index into pairs of children.
@@ -224,6 +227,21 @@ impl Metrics {
                 "a2a_gateway_coherent",
                 "1 while the link that carries invalidations is up.",
             ),
+            config_reloaded: gauge(
+                &r,
+                "a2a_gateway_config_last_reload_successful",
+                "1 while the configuration as it is written is good; 0 while the last good one is in force instead.",
+            ),
+            config_loaded_at: gauge(
+                &r,
+                "a2a_gateway_config_last_reload_success_timestamp_seconds",
+                "When the configuration was last read and found good, in seconds since 1970.",
+            ),
+            config_waiting: gauge(
+                &r,
+                "a2a_gateway_config_restart_needed",
+                "Changed configuration keys that wait for a restart.",
+            ),
             registry: r,
         }
     }
@@ -271,6 +289,22 @@ impl Metrics {
             .flat_map(|family| family.get_metric().iter())
             .map(|metric| metric.get_histogram().get_sample_count())
             .sum()
+    }
+
+    /// Notes that the configuration was read and is good; `waiting` keys need a restart.
+    pub fn config_loaded(&self, waiting: usize) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |since| since.as_secs());
+        self.config_reloaded.set(1);
+        self.config_loaded_at
+            .set(i64::try_from(now).unwrap_or(i64::MAX));
+        self.config_waiting
+            .set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+
+    /// Notes that the configuration was read and is wrong.
+    pub fn config_refused(&self) {
+        self.config_reloaded.set(0);
     }
 
     /// Counts one control-plane answer. `route` is the pattern, never the path.

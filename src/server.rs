@@ -18,11 +18,12 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
+use crate::config::load::Layers;
 use crate::config::{Config, Live, tls_pair};
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
 use crate::proxy::{Connections, Proxy};
-use crate::{admin, control};
+use crate::{admin, control, reload};
 
 /// Read buffer of a caller's connection. Pingora's 64 KiB would be most of an idle connection.
 const READ_BUFFER: usize = 8 * 1024;
@@ -66,12 +67,12 @@ pub enum ServeError {
     Open(#[from] OpenError),
 }
 
-/// Serves until SIGTERM or SIGINT.
+/// Serves until SIGTERM or SIGINT. With `layers`, SIGHUP and changes of their files reload; without, SIGHUP ends the process.
 ///
 /// # Errors
 /// Before anything is served: an address is taken, a store's address, a key or a certificate cannot
 /// be used.
-pub fn run(live: Live) -> Result<(), ServeError> {
+pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let config = live.hold();
     let listener = listener(&config)?;
     let metrics = Arc::new(Metrics::new());
@@ -104,6 +105,12 @@ pub fn run(live: Live) -> Result<(), ServeError> {
     let admin = background_service("admin", AdminListener(Arc::clone(&gateway)));
     let rooms = server.add_service(rooms);
     server.add_service(admin);
+    if let Some(layers) = layers {
+        let reloads = Reloads(Arc::clone(&gateway), layers);
+        let mut reloads = background_service("reload", reloads);
+        reloads.threads = Some(1);
+        server.add_service(reloads);
+    }
     server.add_service(public).add_dependency(&rooms);
 
     let address = config.server.listen;
@@ -219,6 +226,19 @@ impl BackgroundService for AdminListener {
         });
         if let Err(error) = served.await {
             tracing::error!(%error, "The admin listener ended");
+        }
+    }
+}
+
+/// The configuration, loaded again. On a thread of its own: files may be slow.
+struct Reloads(Arc<Gateway>, Layers);
+
+#[async_trait]
+impl BackgroundService for Reloads {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        tokio::select! {
+            () = reload::run(&self.0, &self.1) => {}
+            _ = shutdown.changed() => {}
         }
     }
 }

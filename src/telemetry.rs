@@ -9,10 +9,12 @@ use std::fmt;
 use std::io::{self, IsTerminal as _};
 use std::sync::OnceLock;
 
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, reload};
 
 use crate::config::{LogFormat, Telemetry};
 
@@ -28,6 +30,11 @@ const QUIET: &str = "pingora=warn,pingora_core=warn,pingora_proxy=warn,pingora_p
 /// Counts dropped lines. The log is the one thing that a process has only once.
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
+/// Replaces the filter of the one log.
+type Refilter = Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>;
+
+static REFILTER: OnceLock<Refilter> = OnceLock::new();
+
 /// Keeps the log going. When it is dropped the waiting lines are written.
 #[must_use = "lines that wait are written when it is dropped"]
 pub struct LogGuard {
@@ -40,6 +47,9 @@ pub enum LogError {
     /// `telemetry.log` is not a filter.
     #[error("telemetry.log is not a log filter")]
     Filter(#[from] tracing_subscriber::filter::ParseError),
+    /// The filter of a running log cannot be replaced.
+    #[error("the filter of the log cannot be replaced")]
+    Reload(#[from] reload::Error),
     /// It was started before.
     #[error("the log is started already")]
     Started(#[from] tracing_subscriber::util::TryInitError),
@@ -64,13 +74,39 @@ pub fn start(settings: &Telemetry) -> Result<LogGuard, LogError> {
         LogFormat::Json => false,
     };
     let filter = filter(&settings.log)?;
-    if human {
-        people(writer, filter, terminal).try_init()?;
+    let refilter = if human {
+        let (subscriber, refilter) = people(writer, filter, terminal);
+        subscriber.try_init()?;
+        refilter
     } else {
-        machines(writer, filter).try_init()?;
-    }
+        let (subscriber, refilter) = machines(writer, filter);
+        subscriber.try_init()?;
+        refilter
+    };
     DROPPED.get_or_init(|| counter);
+    REFILTER.get_or_init(|| refilter);
     Ok(LogGuard { _writer: guard })
+}
+
+/// Replaces the filter of the running log. Without one there is nothing to do.
+///
+/// # Errors
+/// [`LogError`] when the filter cannot be read.
+pub fn refilter(directives: &str) -> Result<(), LogError> {
+    let filter = filter(directives)?;
+    if let Some(refilter) = REFILTER.get() {
+        refilter(filter)?;
+        // What speaks through `log` asks there first, where the level of the start is kept.
+        log::set_max_level(match LevelFilter::current().into_level() {
+            None => log::LevelFilter::Off,
+            Some(Level::ERROR) => log::LevelFilter::Error,
+            Some(Level::WARN) => log::LevelFilter::Warn,
+            Some(Level::INFO) => log::LevelFilter::Info,
+            Some(Level::DEBUG) => log::LevelFilter::Debug,
+            Some(Level::TRACE) => log::LevelFilter::Trace,
+        });
+    }
+    Ok(())
 }
 
 /// How many lines were dropped because the writer was behind.
@@ -85,30 +121,40 @@ fn filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filter::Par
 }
 
 /// Lines for people: `2026-11-21T10:00:00Z  INFO access: POST … outcome=answered`.
-fn people<W>(writer: W, filter: EnvFilter, colors: bool) -> impl tracing::Subscriber + Send + Sync
+fn people<W>(
+    writer: W,
+    filter: EnvFilter,
+    colors: bool,
+) -> (impl tracing::Subscriber + Send + Sync, Refilter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    tracing_subscriber::fmt()
+    let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(colors)
         .with_writer(writer)
-        .finish()
+        .with_filter_reloading();
+    let handle = builder.reload_handle();
+    let refilter = Box::new(move |filter| handle.reload(filter));
+    (builder.finish(), refilter)
 }
 
 /// One JSON object a line, its fields at top level so that they can be asked for by name.
-fn machines<W>(writer: W, filter: EnvFilter) -> impl tracing::Subscriber + Send + Sync
+fn machines<W>(writer: W, filter: EnvFilter) -> (impl tracing::Subscriber + Send + Sync, Refilter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    tracing_subscriber::fmt()
+    let builder = tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_current_span(false)
         .with_span_list(false)
         .with_env_filter(filter)
         .with_writer(writer)
-        .finish()
+        .with_filter_reloading();
+    let handle = builder.reload_handle();
+    let refilter = Box::new(move |filter| handle.reload(filter));
+    (builder.finish(), refilter)
 }
 
 /// An error and its causes in one line: `cannot open the store: connection refused`.
@@ -168,7 +214,7 @@ mod tests {
     fn machine_lines(directives: &str, speak: impl FnOnce()) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
-        let subscriber = machines(move || writer.clone(), filter(directives).unwrap());
+        let (subscriber, _) = machines(move || writer.clone(), filter(directives).unwrap());
         tracing::subscriber::with_default(subscriber, speak);
         lines.text()
     }

@@ -1,9 +1,10 @@
-//! The operator's listener: metrics, health, readiness, version. None of it is on the public one.
+//! The operator's listener: metrics, health, readiness, version, configuration. None of it is on the public one.
 //!
 //! It asks for no credential and tells nothing about a caller, a workspace or a secret. A page in
 //! the operator's browser cannot read it either: a `Host` that is a foreign name is refused, which
 //! is what DNS rebinding needs.
 
+mod config;
 mod host;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/version", get(version))
+        .route("/config", get(config))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(Arc::clone(&gateway), guard))
@@ -83,8 +85,13 @@ async fn version() -> Response {
     json_answer(StatusCode::OK, &body)
 }
 
+/// What is in force, from where, and what is not yet.
+async fn config(State(gateway): State<Arc<Gateway>>) -> Response {
+    json_answer(StatusCode::OK, &config::shown(&gateway.config.told()))
+}
+
 async fn not_found(headers: HeaderMap) -> Response {
-    let message = "this listener serves /metrics, /healthz, /readyz and /version; \
+    let message = "this listener serves /metrics, /healthz, /readyz, /version and /config; \
                    workspaces and the registry are on the public listener";
     reject(&Rejection::new(Reason::NotFound, message), &headers)
 }

@@ -13,7 +13,7 @@ use crate::telemetry::{self, Chain};
 /// `a2a-gateway [serve]`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Arguments {
-    /// Read settings from this TOML file
+    /// Read settings from this TOML file; it is reloaded when it changes, and at SIGHUP
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// Set one setting, such as --set server.listen=0.0.0.0:8080; may be given again
@@ -22,8 +22,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
-    match load(&Layers::of_this_process(arguments.config, arguments.set)) {
-        Ok(loaded) => start(loaded),
+    let layers = Layers::of_this_process(arguments.config, arguments.set);
+    match load(&layers) {
+        Ok(loaded) => start(loaded, Some(layers)),
         Err(error) => {
             complain(&error);
             ExitCode::from(USAGE)
@@ -31,8 +32,8 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// Starts the log and serves until the process is told to end.
-pub(super) fn start(loaded: Loaded) -> ExitCode {
+/// Starts the log and serves until the process is told to end. `layers` can be loaded again.
+pub(super) fn start(loaded: Loaded, layers: Option<Layers>) -> ExitCode {
     let _log = match telemetry::start(&loaded.config.telemetry) {
         Ok(log) => log,
         Err(error) => {
@@ -43,7 +44,7 @@ pub(super) fn start(loaded: Loaded) -> ExitCode {
     for note in &loaded.notes {
         tracing::warn!("{note}");
     }
-    match crate::server::run(Live::new(loaded)) {
+    match crate::server::run(Live::new(loaded), layers) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = %Chain(&error), "the gateway cannot serve");

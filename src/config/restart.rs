@@ -4,13 +4,14 @@ use super::Config;
 
 /// Keys that count from the start of the process to its end: what it listens on, its threads, its
 /// stores and their keys, the room that caches were given, the form of the log.
-pub const RESTART_KEYS: [&str; 16] = [
+pub const RESTART_KEYS: [&str; 17] = [
     "admin.listen",
     "directory.cache_entries",
     "directory.heartbeat_key",
     "directory.internal_url_key",
     "directory.url_key",
     "keys.dir",
+    "keys.seal_key",
     "server.keepalive",
     "server.listen",
     "server.threads",

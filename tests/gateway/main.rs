@@ -29,6 +29,7 @@ mod moves;
 mod open_mode;
 mod outages;
 mod registry;
+mod reload;
 mod replicas;
 mod routes;
 mod secrets;

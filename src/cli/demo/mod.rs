@@ -125,7 +125,7 @@ fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
             std::process::exit(code)
         })
         .map_err(DemoError::Thread)?;
-    let code = serve::start(loaded);
+    let code = serve::start(loaded, None);
     drop(folder);
     Ok(code)
 }

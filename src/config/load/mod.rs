@@ -47,6 +47,14 @@ impl Layers {
             overrides,
         }
     }
+
+    /// The files that are read: the one of settings, and those that variables name.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let named = self.environment.iter();
+        let named = named.filter(|(name, _)| name.ends_with("_FILE"));
+        let named = named.map(|(_, path)| PathBuf::from(path));
+        self.file.iter().cloned().chain(named).collect()
+    }
 }
 
 /// Where a value comes from.
@@ -128,6 +136,13 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// The value in JSON, masked as [`Setting::value`] is.
+    pub fn json(&self) -> serde_json::Value {
+        let parsed = format!("value = {}", self.value).parse::<toml::Table>();
+        let value = parsed.ok().and_then(|mut table| table.remove("value"));
+        serde_json::to_value(value).unwrap_or_default()
+    }
+
     /// Whether both have the same value, wherever it comes from.
     pub(super) fn same_value(&self, other: &Self) -> bool {
         self.raw == other.raw

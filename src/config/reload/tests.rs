@@ -176,3 +176,23 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
         assert_eq!(stays, RESTART_KEYS.contains(&key.as_str()), "{key}");
     }
 }
+
+#[test]
+fn the_default_file_marks_exactly_the_keys_that_need_a_restart() {
+    let (mut section, mut marked) = ("", Vec::new());
+    let lines: Vec<&str> = super::super::load::DEFAULT.lines().collect();
+    for pair in lines.windows(2) {
+        let [comment, line] = pair else { continue };
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']');
+        }
+        let key = line.trim_start_matches('#').split_once(" = ");
+        if let Some((key, _)) = key
+            && comment.ends_with("[restart]")
+        {
+            marked.push(format!("{section}.{key}"));
+        }
+    }
+    marked.sort();
+    assert_eq!(marked, RESTART_KEYS);
+}

@@ -52,6 +52,9 @@ macro_rules! on_both_pairs {
 /// A gateway under construction.
 pub(crate) struct Builder {
     sets: Vec<(String, String)>,
+    /// A configuration file below everything that is set.
+    file: Option<PathBuf>,
+    env: Vec<(String, String)>,
     dir: tempfile::TempDir,
     sql: String,
     shared: String,
@@ -97,6 +100,8 @@ impl Builder {
         let shared = redis.as_ref().map_or("memory".to_owned(), Redis::url);
         Self {
             sets: Vec::new(),
+            file: None,
+            env: Vec::new(),
             dir,
             sql,
             shared,
@@ -110,6 +115,19 @@ impl Builder {
     /// Sets one configuration key.
     pub(crate) fn set(mut self, key: &str, value: &str) -> Self {
         self.sets.push((key.into(), value.into()));
+        self
+    }
+
+    /// Starts it with a configuration file. What the file may say is not set here, rates included.
+    pub(crate) fn file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.sets.clear();
+        self.file = Some(path.into());
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.into(), value.into()));
         self
     }
 
@@ -169,6 +187,12 @@ impl Builder {
                 "--set",
                 &format!("keys.dir={}", self.dir.path().join("keys").display()),
             ]);
+        if let Some(file) = &self.file {
+            command.arg("--config").arg(file);
+        }
+        for (name, value) in &self.env {
+            command.env(name, value);
+        }
         for (key, value) in &self.sets {
             command.args(["--set", &format!("{key}={value}")]);
         }

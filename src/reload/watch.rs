@@ -1,0 +1,236 @@
+//! When one of a few files has changed: written in place, replaced by another, or reached by a link
+//! that now leads elsewhere (a ConfigMap).
+//!
+//! Folders are watched rather than files, since a watch follows the file that was there, not the one
+//! that took its name. An event only wakes; whether something changed is seen by the files themselves.
+//! They are looked at every few seconds in any case, for file systems that tell nothing.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::{ErrorKind, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+/// Between two looks when nothing is told.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// How long files must stay as they are before they count as written.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// Whoever goes on writing for longer is read in between.
+const QUIET_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// Links that are followed, as the system's own limit.
+const LINKS_MAX: usize = 40;
+
+/// What tells one state of a file from another: where it is, when it changed, how long it is.
+type Look = Vec<Option<[i64; 5]>>;
+
+/// The files.
+pub(super) struct Files {
+    paths: Vec<PathBuf>,
+    watcher: Option<RecommendedWatcher>,
+    woken: Arc<Notify>,
+    seen: Look,
+    /// Whether it was said that nothing tells of changes.
+    complained: bool,
+}
+
+impl Files {
+    /// Begins to watch.
+    pub(super) fn watch(paths: Vec<PathBuf>) -> Self {
+        let woken = Arc::new(Notify::new());
+        let wake = Arc::clone(&woken);
+        let made = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // That somebody reads, we ourselves too, is no change.
+            if !matches!(&event, Ok(event) if matches!(event.kind, EventKind::Access(_))) {
+                wake.notify_one();
+            }
+        });
+        let mut files = Self {
+            seen: look(&paths),
+            paths,
+            watcher: None,
+            woken,
+            complained: false,
+        };
+        match made {
+            Ok(watcher) => files.watcher = Some(watcher),
+            Err(error) => files.complain(&error),
+        }
+        files.watch_folders();
+        files
+    }
+
+    /// Waits until a file is another than at the last look, and is written. Never, when there is none.
+    pub(super) async fn changed(&mut self) {
+        if self.paths.is_empty() {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::select! {
+                // Also what wakes without end, a database in the same folder, is looked at only so often.
+                () = self.woken.notified() => sleep(QUIET).await,
+                () = sleep(LOOK_EVERY) => self.watch_folders(),
+            }
+            if look(&self.paths) != self.seen {
+                self.seen = self.settled().await;
+                self.watch_folders();
+                return;
+            }
+        }
+    }
+
+    /// Takes them as they are now.
+    pub(super) fn look(&mut self) {
+        self.seen = look(&self.paths);
+    }
+
+    async fn settled(&self) -> Look {
+        let deadline = Instant::now() + QUIET_WAIT_MAX;
+        let mut before = look(&self.paths);
+        loop {
+            sleep(QUIET).await;
+            let now = look(&self.paths);
+            if now == before || Instant::now() >= deadline {
+                return now;
+            }
+            before = now;
+        }
+    }
+
+    /// Watches every folder on the way to the files. Again each time, since a folder may be another
+    /// one of the same name.
+    fn watch_folders(&mut self) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        let folders: BTreeSet<PathBuf> = self.paths.iter().flat_map(|p| folders(p)).collect();
+        let mut failed = None;
+        for folder in folders {
+            match watcher.watch(&folder, RecursiveMode::NonRecursive) {
+                Ok(()) => {}
+                Err(error) if is_absent(&error) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        if let Some(error) = failed {
+            self.complain(&error);
+        }
+    }
+
+    fn complain(&mut self, error: &notify::Error) {
+        if !self.complained {
+            self.complained = true;
+            let every = humantime::format_duration(LOOK_EVERY);
+            tracing::warn!(
+                %error,
+                "Changed configuration files are not told of; they are looked at every {every} instead, and SIGHUP reloads at once"
+            );
+        }
+    }
+}
+
+fn is_absent(error: &notify::Error) -> bool {
+    match &error.kind {
+        ErrorKind::PathNotFound => true,
+        ErrorKind::Io(error) => error.kind() == io::ErrorKind::NotFound,
+        _ => false,
+    }
+}
+
+fn look(paths: &[PathBuf]) -> Look {
+    let state = |path: &PathBuf| {
+        let data = std::fs::metadata(path).ok()?;
+        let inode = i64::from_ne_bytes(data.ino().to_ne_bytes());
+        let length = i64::try_from(data.len()).unwrap_or(i64::MAX);
+        let times = [data.ctime(), data.ctime_nsec()];
+        Some([inode, length, times[0], times[1], data.mtime_nsec()])
+    };
+    paths.iter().map(state).collect()
+}
+
+/// The folder of the file, and those of what it is a link to.
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut path = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let folder = match path.parent() {
+            Some(folder) if folder.as_os_str().is_empty() => PathBuf::from("."),
+            Some(folder) => folder.to_owned(),
+            None => break,
+        };
+        found.push(folder.clone());
+        match std::fs::read_link(&path) {
+            Ok(target) => path = folder.join(target),
+            Err(_) => break,
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Well below [`LOOK_EVERY`]: so it was told, not found.
+    const SOON: Duration = Duration::from_secs(4);
+
+    #[test]
+    fn the_folders_of_links_are_watched_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("a")).unwrap();
+        symlink("../b/..data/file", at("a/file")).unwrap();
+        assert_eq!(folders(&at("a/file")), [at("a"), at("a/../b/..data")]);
+        assert_eq!(folders(Path::new("file")), [PathBuf::from(".")]);
+    }
+
+    #[tokio::test]
+    async fn every_way_to_change_a_file_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for version in ["one", "two"] {
+            fs::create_dir(at(version)).unwrap();
+            fs::write(at(version).join("file"), version).unwrap();
+        }
+        symlink("one", at("..data")).unwrap();
+        symlink("..data/file", at("linked")).unwrap();
+        fs::write(at("plain"), "1").unwrap();
+        let mut files = Files::watch(vec![at("plain"), at("linked")]);
+
+        let other = timeout(Duration::from_millis(500), files.changed());
+        fs::write(at("other"), "1").unwrap();
+        other.await.expect_err("a file beside it is none of ours");
+
+        let ways: [(&str, &dyn Fn()); 4] = [
+            ("in place", &|| fs::write(at("plain"), "22").unwrap()),
+            ("renamed over", &|| {
+                fs::write(at("new"), "33").unwrap();
+                fs::rename(at("new"), at("plain")).unwrap();
+            }),
+            ("deleted and made again", &|| {
+                fs::remove_file(at("plain")).unwrap();
+                fs::write(at("plain"), "44").unwrap();
+            }),
+            ("a link that leads elsewhere", &|| {
+                symlink("two", at("..new")).unwrap();
+                fs::rename(at("..new"), at("..data")).unwrap();
+            }),
+        ];
+        for (way, change) in ways {
+            change();
+            timeout(SOON, files.changed()).await.expect(way);
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! A changed configuration while the gateway runs: what counts at once, what waits, and that a wrong
+//! one changes nothing and nothing open is dropped.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::harness::{
+    ADMIN, Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
+    Step, chunk, ok_json,
+};
+
+const OFF: &str = "[rate]\ncaller_per_second = 0\nfailures_per_second = 0\n";
+
+/// How long a change may take to be noticed on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A configuration file in a folder of its own.
+struct Written {
+    folder: tempfile::TempDir,
+}
+
+impl Written {
+    fn new(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let written = Self { folder };
+        fs::write(written.path(), text).unwrap();
+        written
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.at("gateway.toml")
+    }
+
+    /// As an editor saves: another file takes the name.
+    fn save(&self, text: &str) {
+        fs::write(self.at("new"), text).unwrap();
+        fs::rename(self.at("new"), self.path()).unwrap();
+    }
+}
+
+async fn config(gateway: &Gateway) -> Value {
+    gateway.admin_get("/config").await.unwrap().json()
+}
+
+fn value(config: &Value, key: &str) -> Value {
+    let settings = config["settings"].as_array().unwrap().iter();
+    let found = settings.clone().find(|setting| setting["key"] == key);
+    found.map_or(Value::Null, |setting| setting["value"].clone())
+}
+
+/// Waits until what `/config` says is as wished.
+async fn shows(gateway: &Gateway, what: &str, wished: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let config = config(gateway).await;
+        if wished(&config) {
+            return config;
+        }
+        let log = gateway.log();
+        assert!(Instant::now() < deadline, "{what}: {config}\n{log}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn in_force(gateway: &Gateway, key: &str, wished: Value) {
+    shows(gateway, key, |config| value(config, key) == wished).await;
+}
+
+/// Answers at once; streams for some seconds; to what says `slow` not at all.
+async fn agent() -> Agent {
+    Agent::scripted(|request| match request.text() {
+        text if text.contains("message/stream") => vec![
+            Step::write(SSE_HEAD),
+            Step::write(chunk("data: {\"n\":1}\n\n")),
+            Step::Wait(Duration::from_secs(6)),
+            Step::write(chunk("data: {\"n\":2}\n\n")),
+            Step::write(LAST_CHUNK),
+        ],
+        text if text.contains("slow") => vec![Step::Hang],
+        _ => vec![Step::Write(ok_json("{}"))],
+    })
+    .await
+}
+
+fn call(from: &Seat, to: &Seat) -> Request {
+    Request::post(to.path(), CALL).bearer(&from.token)
+}
+
+async fn reason(gateway: &Gateway, request: &Request) -> String {
+    let answer = gateway.call(request).await;
+    if answer.status == 200 {
+        return "200".to_owned();
+    }
+    answer.reason()
+}
+
+#[tokio::test]
+async fn a_change_is_noticed_however_it_is_written() {
+    let written = Written::new("");
+    for (version, burst) in [("one", 11), ("two", 12)] {
+        fs::create_dir(written.at(version)).unwrap();
+        let text = format!("[rate]\ncaller_burst = {burst}\n");
+        fs::write(written.at(version).join("linked.toml"), text).unwrap();
+    }
+    symlink("one", written.at("..data")).unwrap();
+    fs::remove_file(written.path()).unwrap();
+    symlink("..data/linked.toml", written.path()).unwrap();
+    let gateway = Builder::new(Pair::Embedded)
+        .file(written.path())
+        .start()
+        .await;
+    let key = "rate.caller_burst";
+    in_force(&gateway, key, json!(11)).await;
+    // As Kubernetes swaps a ConfigMap.
+    symlink("two", written.at("..new")).unwrap();
+    fs::rename(written.at("..new"), written.at("..data")).unwrap();
+    in_force(&gateway, key, json!(12)).await;
+    written.save("[rate]\ncaller_burst = 13\n");
+    in_force(&gateway, key, json!(13)).await;
+    fs::write(written.path(), "[rate]\ncaller_burst = 14\n").unwrap();
+    in_force(&gateway, key, json!(14)).await;
+    fs::remove_file(written.path()).unwrap();
+    shows(&gateway, "a missing file", |config| {
+        config["last_reload"]["successful"] == false
+    })
+    .await;
+    in_force(&gateway, key, json!(14)).await;
+    fs::write(written.path(), "[rate]\ncaller_burst = 15\n").unwrap();
+    in_force(&gateway, key, json!(15)).await;
+    gateway.signal("HUP");
+    let deadline = Instant::now() + PATIENCE;
+    while !gateway.log().contains("SIGHUP: reading") {
+        assert!(Instant::now() < deadline, "{}", gateway.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    in_force(&gateway, key, json!(15)).await;
+}
+
+#[tokio::test]
+async fn what_changes_counts_at_once_and_nothing_open_is_dropped() {
+    let written = Written::new(OFF);
+    let gateway = Builder::new(Pair::Embedded)
+        .file(written.path())
+        .start()
+        .await;
+    let root = gateway.seat("root", "", agent().await).await;
+    let _lead = gateway.seat("lead", "root", agent().await).await;
+    let dev = gateway.seat("dev", "lead", agent().await).await;
+    let qa = gateway.seat("qa", "lead", agent().await).await;
+    let stream = CALL.replace("message/send", "message/stream");
+    let mut streaming = Connection::open(gateway.public).await;
+    let host = gateway.public.to_string();
+    let request = Request::post(qa.path(), stream).bearer(&dev.token);
+    streaming.send(&request.wire(&host)).await;
+    let streamed = tokio::spawn(async move { streaming.answer().await });
+    let mut kept = Connection::open(gateway.public).await;
+    assert_eq!(kept.call(&call(&dev, &qa)).await.status, 200);
+
+    // Who may: cached lineages are judged anew.
+    assert_eq!(reason(&gateway, &call(&root, &dev)).await, "not_permitted");
+    written.save(&format!("{OFF}[access]\nlineage = \"any\"\n"));
+    in_force(&gateway, "access.lineage", json!("any")).await;
+    assert_eq!(reason(&gateway, &call(&root, &dev)).await, "200");
+    written.save(OFF);
+    in_force(&gateway, "access.lineage", json!("direct")).await;
+    assert_eq!(reason(&gateway, &call(&root, &dev)).await, "not_permitted");
+
+    // Which pages may.
+    let page = "https://canvas.example";
+    let from_page = call(&dev, &qa).field("Origin", page);
+    assert_eq!(reason(&gateway, &from_page).await, "origin_forbidden");
+    written.save(&format!("{OFF}[cors]\norigins = [\"{page}\"]\n"));
+    in_force(&gateway, "cors.origins", json!([page])).await;
+    let answer = gateway.call(&from_page).await;
+    assert_eq!(answer.field("access-control-allow-origin"), Some(page));
+
+    // Where agents may be: a known address and an open connection to it are no way around.
+    written.save(&format!("{OFF}[address]\nprofile = \"strict\"\n"));
+    in_force(&gateway, "address.profile", json!("strict")).await;
+    let known = reason(&gateway, &call(&dev, &qa)).await;
+    assert_eq!(known, "address_forbidden");
+    written.save(&format!("{OFF}[timeouts]\nhead = \"300ms\"\n"));
+    in_force(&gateway, "address.profile", json!("default")).await;
+
+    // For how long.
+    becomes(&gateway, &call(&dev, &qa), "200").await;
+    let slow = Request::post(qa.path(), CALL.replace("hi", "slow")).bearer(&dev.token);
+    let late = gateway.call(&slow).await;
+    assert_eq!(late.reason(), "agent_timeout");
+    assert_eq!(late.fact("clock").as_deref(), Some("head"));
+
+    // What is logged.
+    let logs = |id: &str| call(&dev, &qa).field("X-Request-Id", id);
+    written.save(&format!("{OFF}[telemetry]\nlog = \"info,access=off\"\n"));
+    in_force(&gateway, "telemetry.log", json!("info,access=off")).await;
+    logged(&gateway, "telemetry.log", 1).await;
+    gateway.call(&logs("unheard-of")).await;
+    written.save(OFF);
+    in_force(&gateway, "telemetry.log", json!("info")).await;
+    logged(&gateway, "telemetry.log", 2).await;
+    gateway.call(&logs("noticed")).await;
+    assert!(!gateway.access_lines("noticed").await.is_empty());
+    assert!(!gateway.log().contains("unheard-of"));
+
+    // How often.
+    written.save("[rate]\ncaller_per_second = 1\ncaller_burst = 1\n");
+    in_force(&gateway, "rate.caller_burst", json!(1)).await;
+    let first = reason(&gateway, &call(&dev, &qa)).await;
+    let mut second = reason(&gateway, &call(&dev, &qa)).await;
+    if second == "200" {
+        second = reason(&gateway, &call(&dev, &qa)).await;
+    }
+    assert_eq!((first.as_str(), second.as_str()), ("200", "rate_limited"));
+    written.save(OFF);
+    in_force(&gateway, "rate.caller_per_second", json!(0)).await;
+
+    // Through all of it both connections stayed.
+    assert_eq!(kept.call(&call(&dev, &qa)).await.status, 200);
+    let streamed = streamed.await.unwrap();
+    assert!(streamed.whole, "{}", streamed.text());
+    assert_eq!(streamed.events().len(), 2, "{}", streamed.text());
+    assert!(
+        gateway
+            .log()
+            .contains("A changed configuration is in force")
+    );
+}
+
+/// Waits for the line that names `key` for the `times`th time: what follows from it is done by then.
+async fn logged(gateway: &Gateway, key: &str, times: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    let done = |line: &Value| {
+        line["message"] == "A changed configuration is in force"
+            && line["keys"].as_str().is_some_and(|keys| keys.contains(key))
+    };
+    let count = |gateway: &Gateway| {
+        let lines = gateway.log();
+        let lines = lines.lines().filter_map(|l| serde_json::from_str(l).ok());
+        lines.filter(|line: &Value| done(line)).count()
+    };
+    while count(gateway) < times {
+        assert!(Instant::now() < deadline, "{}", gateway.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_file_leaves_the_last_good_one_in_force_until_it_is_mended() {
+    let written = Written::new("[rate]\ncaller_burst = 7\n");
+    let gateway = Builder::new(Pair::Embedded)
+        .file(written.path())
+        .set("cors.origins", "https://set.example")
+        .start()
+        .await;
+    let gauge = "a2a_gateway_config_last_reload_successful";
+    let time = "a2a_gateway_config_last_reload_success_timestamp_seconds";
+    assert_eq!(gateway.metric(gauge, &[]).await, 1.0);
+    assert!(gateway.metric(time, &[]).await > 1.0e9);
+    written.save("[rate]\ncaller_burst = 8\nno_such = 1\n[timeouts]\nidle = \"soon\"\n");
+    let failed = shows(&gateway, "a failure", |config| {
+        config["last_reload"]["successful"] == false
+    })
+    .await;
+    let problems = failed["last_reload"]["problems"].to_string();
+    assert!(problems.contains("rate.no_such") && problems.contains("timeouts.idle"));
+    assert!(failed["last_reload"]["failed_at"].is_string());
+    assert_eq!(value(&failed, "rate.caller_burst"), 7);
+    assert_eq!(gateway.metric(gauge, &[]).await, 0.0);
+    let log = gateway.log();
+    let lines: Vec<&str> = log
+        .lines()
+        .filter(|l| l.contains("last good one"))
+        .collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(lines[0].contains("rate.no_such") && lines[0].contains("timeouts.idle"));
+
+    // Mended: what is set on the command line stays above it.
+    written.save("[rate]\ncaller_burst = 9\n[cors]\norigins = [\"https://file.example\"]\n");
+    in_force(&gateway, "rate.caller_burst", json!(9)).await;
+    let mended = config(&gateway).await;
+    assert_eq!(mended["last_reload"]["successful"], true);
+    assert_eq!(
+        value(&mended, "cors.origins"),
+        json!(["https://set.example"])
+    );
+    let deadline = Instant::now() + PATIENCE;
+    while gateway.metric(gauge, &[]).await != 1.0 {
+        assert!(Instant::now() < deadline, "{gauge} stays 0");
+    }
+}
+
+#[tokio::test]
+async fn what_needs_a_restart_is_named_and_waits_for_it() {
+    let written = Written::new("");
+    let mut gateway = Builder::new(Pair::Embedded)
+        .file(written.path())
+        .start()
+        .await;
+    written.save("[server]\nthreads = 3\nmax_exchanges = 77\n[stores]\ntimeout = \"3s\"\n");
+    let shown = shows(&gateway, "what waits", |config| {
+        value(config, "server.max_exchanges") == 77
+    })
+    .await;
+    assert_eq!(value(&shown, "server.threads"), 0);
+    assert_eq!(value(&shown, "stores.timeout"), "2s");
+    let waiting = shown["restart_needed"].as_array().unwrap();
+    let waiting: Vec<&str> = waiting.iter().filter_map(|w| w["key"].as_str()).collect();
+    assert_eq!(waiting, ["server.threads", "stores.timeout"]);
+    let deadline = Instant::now() + PATIENCE;
+    while gateway
+        .metric("a2a_gateway_config_restart_needed", &[])
+        .await
+        != 2.0
+    {
+        assert!(Instant::now() < deadline, "the gauge does not count them");
+    }
+    assert!(gateway.log().contains("server.threads, stores.timeout"));
+    gateway.restart().await;
+    let after = config(&gateway).await;
+    assert_eq!(value(&after, "server.threads"), 3);
+    assert_eq!(after["restart_needed"], json!([]));
+}
+
+#[tokio::test]
+async fn a_token_that_is_taken_out_is_refused_and_one_that_comes_counts() {
+    let other = |c: &str| format!("a2aa_{}", c.repeat(43));
+    let (listed, mounted, next) = (other("b"), other("c"), other("d"));
+    let hash: String = Sha256::digest(&listed)
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    let written = Written::new(&format!("{OFF}[auth]\nadmin_token_sha256 = [\"{hash}\"]\n"));
+    let secret = written.at("secret");
+    fs::write(&secret, &mounted).unwrap();
+    let gateway = Builder::new(Pair::Embedded)
+        .file(written.path())
+        .env("A2A_GATEWAY_ADMIN_TOKEN", "")
+        .env("A2A_GATEWAY_ADMIN_TOKEN_FILE", text(&secret))
+        .start()
+        .await;
+    let ask = |token: &str| Request::get("/workspaces/none").bearer(token);
+    for (token, good) in [(&listed, true), (&mounted, true), (&next, false)] {
+        let expected = if good {
+            "workspace_not_found"
+        } else {
+            "unauthenticated"
+        };
+        assert_eq!(reason(&gateway, &ask(token)).await, expected);
+    }
+    assert_eq!(reason(&gateway, &ask(ADMIN)).await, "unauthenticated");
+    written.save(OFF);
+    in_force(&gateway, "auth.admin_token_sha256", json!([])).await;
+    becomes(&gateway, &ask(&listed), "unauthenticated").await;
+    assert_eq!(
+        reason(&gateway, &ask(&mounted)).await,
+        "workspace_not_found"
+    );
+    // The file that the variable names has another token in it.
+    fs::write(&secret, &next).unwrap();
+    becomes(&gateway, &ask(&mounted), "unauthenticated").await;
+    // It was refused a moment ago, which is remembered for a second.
+    becomes(&gateway, &ask(&next), "workspace_not_found").await;
+    let log = gateway.log();
+    for token in [&listed, &mounted, &next] {
+        assert!(!log.contains(token.as_str()));
+    }
+}
+
+/// What follows from a change follows a moment after `/config` shows it.
+async fn becomes(gateway: &Gateway, request: &Request, wished: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while reason(gateway, request).await != wished {
+        assert!(Instant::now() < deadline, "{}", gateway.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[tokio::test]
+async fn the_configuration_is_shown_masked_and_only_to_those_who_mean_this_listener() {
+    let gateway = Builder::new(Pair::Embedded).start().await;
+    let config = config(&gateway).await;
+    assert_eq!(value(&config, "rate.caller_per_second"), 0);
+    let settings = config["settings"].as_array().unwrap();
+    let listen = settings
+        .iter()
+        .find(|s| s["key"] == "server.listen")
+        .unwrap();
+    assert_eq!(listen["source"], "--set");
+    assert!(config["loaded_at"].is_string());
+    let mut connection = Connection::open(gateway.admin).await;
+    let wire = Request::get("/config").wire("evil.example");
+    connection.send(&wire).await;
+    assert_eq!(connection.answer().await.reason(), "misdirected");
+    let public = gateway.call(&Request::get("/config")).await;
+    assert_eq!(public.status, 404);
+}
