@@ -8,6 +8,8 @@ mod answer;
 mod body;
 mod discovery;
 mod extract;
+mod grants;
+mod reach;
 mod registry;
 mod tokens;
 mod workspaces;
@@ -33,11 +35,18 @@ macro_rules! routes {
 
 routes! {
     POST   "/workspaces"                        => workspaces::create,
+    GET    "/workspaces"                        => reach::list,
     GET    "/workspaces/{id}"                   => workspaces::read,
 
     POST   "/registry/register"                 => registry::register,
     POST   "/registry/heartbeat"                => registry::heartbeat,
     GET    "/registry/discover/{id}"            => discovery::discover,
+    GET    "/registry/{id}/peers"               => reach::peers,
+    POST   "/registry/check-access"             => reach::check_access,
+
+    GET    "/grants"                            => grants::list,
+    POST   "/grants"                            => grants::create,
+    DELETE "/grants/{grant_id}"                 => grants::remove,
 
     GET    "/workspaces/{id}/tokens"            => tokens::list,
     POST   "/workspaces/{id}/tokens"            => tokens::issue,

@@ -112,7 +112,7 @@ pub(super) async fn read(
 }
 
 /// Itself and operators see where the agent listens.
-fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
+pub(super) fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
     match principal {
         Principal::Operator => Urls::Shown,
         Principal::Workspace { id: own } if own == id => Urls::Shown,

@@ -68,17 +68,22 @@ impl Directory {
     /// is the caller's to decide.
     pub async fn view(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
         let mut workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
-        if let Some(seen) = self.news.of(id)
+        self.freshen(&mut workspace);
+        // A lapse counts from its moment, not from when the sweep comes by.
+        if workspace.status.is_up() && self.entry(id).await.is_ok_and(|entry| entry.has_lapsed()) {
+            workspace.status = Status::Offline;
+        }
+        Ok(workspace)
+    }
+
+    /// Adds what heartbeats said here since the row was written.
+    pub(super) fn freshen(&self, workspace: &mut Workspace) {
+        if let Some(seen) = self.news.of(&workspace.id)
             && workspace.last_seen < Some(seen.last_seen)
         {
             workspace.last_seen = Some(seen.last_seen);
             workspace.active_tasks = seen.active_tasks;
             workspace.current_task = seen.current_task;
         }
-        // A lapse counts from its moment, not from when the sweep comes by.
-        if workspace.status.is_up() && self.entry(id).await.is_ok_and(|entry| entry.has_lapsed()) {
-            workspace.status = Status::Offline;
-        }
-        Ok(workspace)
     }
 }

@@ -15,6 +15,7 @@ mod intake;
 mod keys;
 mod lease;
 mod news;
+mod peers;
 mod register;
 mod resolve;
 mod resolver;
@@ -50,6 +51,7 @@ pub use self::beat::{Beat, Beaten};
 pub use self::discover::Discovered;
 pub use self::endpoint::Endpoint;
 pub use self::intake::AGENT_CARD_BYTES_MAX;
+pub use self::peers::{Peer, Sight};
 pub use self::register::{Creation, Placement, Registered, Registrar, Registration};
 pub use self::slots::Slot;
 

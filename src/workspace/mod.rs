@@ -4,6 +4,7 @@
 //! workspace may reach is decided in [`crate::hierarchy`]; where it listens and whether it lives, in
 //! [`crate::directory`].
 
+mod reach;
 mod row;
 mod table;
 mod timestamp;
@@ -12,6 +13,7 @@ mod view;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+pub use self::reach::{Among, Candidate, Near, Search, Wish};
 pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
 pub use self::timestamp::Timestamp;
 pub use self::view::{Urls, View};

@@ -17,7 +17,7 @@ pub const LINE_MAX: usize = 64;
 /// The workspaces in the SQL store.
 #[derive(Clone)]
 pub struct Workspaces {
-    db: Db,
+    pub(super) db: Db,
 }
 
 /// What became of a creation.
@@ -77,6 +77,7 @@ macro_rules! columns {
          last_seen, created_at, updated_at"
     };
 }
+pub(super) use columns;
 
 const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces WHERE id = $1");
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::grant::Grants;
 use super::lineage::Lineages;
+use super::reach::{unknown, why_not};
 use super::{Denied, Lineage, Rule, decide};
 use crate::coherence::Coherence;
 use crate::config::LineageReach;
@@ -59,6 +60,7 @@ impl Permit {
 pub struct Hierarchy {
     lineages: Lineages,
     pub(super) grants: Grants,
+    pub(super) workspaces: Workspaces,
     reach: LineageReach,
 }
 
@@ -74,9 +76,14 @@ impl Hierarchy {
     ) -> Self {
         Self {
             grants: Grants::new(db, coherence, Arc::clone(&metrics), entries_max),
-            lineages: Lineages::new(workspaces, coherence, metrics, entries_max),
+            lineages: Lineages::new(workspaces.clone(), coherence, metrics, entries_max),
+            workspaces,
             reach,
         }
+    }
+
+    pub(super) fn reach(&self) -> LineageReach {
+        self.reach
     }
 
     /// Whether whom `proof` proves may reach `target`.
@@ -147,7 +154,7 @@ impl Hierarchy {
         caller: &Lineage,
         target: &Lineage,
     ) -> Result<Result<Rule, Denied>, Rejection> {
-        match decide(caller, target, self.reach) {
+        match decide(caller, target, self.reach()) {
             Err(why) if why.may_be_granted() => {
                 let granted = self.grants.hold(&caller.id, &target.id).await?;
                 Ok(granted.then_some(Rule::Grant).ok_or(why))
@@ -159,17 +166,21 @@ impl Hierarchy {
     /// What `caller` is to `target`, for `POST /registry/check-access`.
     ///
     /// # Errors
-    /// `store_unavailable`. That the rule says no is in the inner result; `None` is an unknown end.
+    /// `store_unavailable`. That the rule says no is in the inner result, with the reason in words for
+    /// operators; others must not see it.
     pub async fn check(
         &self,
         caller: &WorkspaceId,
         target: &WorkspaceId,
-    ) -> Result<Result<Rule, Option<Denied>>, Rejection> {
-        let (caller, target) = tokio::try_join!(self.find(caller), self.find(target))?;
-        let (Some(caller), Some(target)) = (caller, target) else {
-            return Ok(Err(None));
+    ) -> Result<Result<Rule, String>, Rejection> {
+        let (one, other) = tokio::try_join!(self.find(caller), self.find(target))?;
+        let (one, other) = match (one, other) {
+            (Some(one), Some(other)) => (one, other),
+            (None, _) => return Ok(Err(unknown(caller))),
+            (_, None) => return Ok(Err(unknown(target))),
         };
-        Ok(self.rule(&caller, &target).await?.map_err(Some))
+        let said = self.rule(&one, &other).await?;
+        Ok(said.map_err(|why| why_not(&one, &other, why)))
     }
 
     async fn relate(&self, caller: &WorkspaceId, target: &WorkspaceId) -> Result<Rule, Rejection> {
@@ -235,7 +246,7 @@ fn not_permitted() -> Rejection {
     )
 }
 
-fn not_found() -> Rejection {
+pub(super) fn not_found() -> Rejection {
     Rejection::new(
         Reason::WorkspaceNotFound,
         "there is no workspace of this id: create it with POST /workspaces",
