@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::body::Json;
 use super::extract::{Caller, Filter, Page, PathId, not_permitted};
 use super::workspaces::urls;
-use crate::directory::Sight;
+use crate::directory::{Peer, Sight};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
@@ -60,10 +60,9 @@ pub(super) async fn peers(
     filter: Filter,
 ) -> Result<Response, Rejection> {
     caller.require_own(&id)?;
-    let filter = Filter {
-        status: filter.status.filter(|status| *status != Status::Removed),
-        ..filter
-    };
+    if filter.status == Some(Status::Removed) {
+        return Ok(page.answer::<Peer>(&[], None));
+    }
     let reached = gateway.hierarchy.peers(&id, &wish(&page, &filter)).await?;
     let next = page.after_last(&reached.found, reached.more);
     let sight = match caller.principal() {
