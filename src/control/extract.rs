@@ -5,17 +5,20 @@
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, Query, RawPathParams};
+use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, LINK};
 use http::request::Parts;
-use serde::Deserialize;
+use http::{HeaderMap, HeaderValue, Uri};
+use serde::{Deserialize, Serialize};
+use url::form_urlencoded;
 
 use crate::gateway::Gateway;
 use crate::identity::{Identity, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::workspace::{Search, Status};
 
 /// Entries of a list when nothing is asked for.
 const LIMIT_DEFAULT: u32 = 100;
@@ -155,6 +158,17 @@ impl<S: Send + Sync> FromRequestParts<S> for PathTokenId {
     }
 }
 
+/// `{grant_id}` of the path.
+pub(super) struct PathGrantId(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathGrantId {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+        path_name(parts, state, "grant_id").await.map(Self)
+    }
+}
+
 async fn path_name<S: Send + Sync>(
     parts: &mut Parts,
     state: &S,
@@ -186,6 +200,8 @@ pub(super) struct Page {
     pub(super) limit: u32,
     /// The name after which to go on; empty: from the first.
     pub(super) after: String,
+    /// What was asked for, for the link to the next page.
+    here: Uri,
 }
 
 #[derive(Deserialize)]
@@ -210,9 +226,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
         let after = query.cursor.as_deref().map(read_cursor);
         let after = after.unwrap_or_else(|| Some(String::new()));
         let after = after.ok_or_else(|| {
-            wrong("`cursor` is not one that this gateway gave: start without, and follow `next_cursor`")
+            wrong("`cursor` is not one that this gateway gave: start without, and follow `next_cursor` or `Link`")
         })?;
-        Ok(Self { limit, after })
+        let here = parts.uri.clone();
+        Ok(Self { limit, after, here })
     }
 }
 
@@ -229,6 +246,104 @@ impl Page {
         rows.truncate(limit);
         let last = rows.last().filter(|_| more)?;
         Some(URL_SAFE_NO_PAD.encode(name(last)))
+    }
+
+    /// The cursor of the page beyond what was found, if there is one.
+    pub(super) fn after_last<T>(&self, found: &[(WorkspaceId, T)], more: bool) -> Option<String> {
+        let (last, _) = found.last().filter(|_| more)?;
+        Some(URL_SAFE_NO_PAD.encode(last.as_str()))
+    }
+
+    /// A list that is an array: where the next page is stands in `Link` (RFC 8288), with the filters
+    /// of this one. The reference has no host, since callers may know the gateway by several.
+    pub(super) fn answer<T: Serialize>(&self, rows: &[T], next: Option<String>) -> Response {
+        let mut response = axum::Json(rows).into_response();
+        if let Some(cursor) = next {
+            let query = self.here.query().unwrap_or_default();
+            let kept =
+                form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name != "cursor");
+            let query = form_urlencoded::Serializer::new(String::new())
+                .extend_pairs(kept)
+                .append_pair("cursor", &cursor)
+                .finish();
+            let link = format!("<{}?{query}>; rel=\"next\"", self.here.path());
+            if let Ok(link) = HeaderValue::from_str(&link) {
+                response.headers_mut().insert(LINK, link);
+            }
+        }
+        response
+    }
+}
+
+/// Which entries of a list of workspaces: `?q=&status=`.
+pub(super) struct Filter {
+    /// Those whose name or role has this in it.
+    pub(super) search: Option<Search>,
+    /// Those in this status.
+    pub(super) status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct FilterQuery {
+    q: Option<String>,
+    status: Option<String>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Filter {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+        let wrong = |message| Rejection::new(Reason::InvalidParams, message);
+        let query = Query::<FilterQuery>::from_request_parts(parts, state).await;
+        let Ok(Query(query)) = query else {
+            return Err(wrong("`q` and `status` stand once at most, as UTF-8"));
+        };
+        let q = query.q.as_deref().map(str::trim).filter(|q| !q.is_empty());
+        if !q.is_none_or(is_name) {
+            return Err(wrong(
+                "`q` has at most 256 characters, none of them a control character",
+            ));
+        }
+        let status = query.status.as_deref().map(|word| {
+            Status::parse(word).ok_or_else(|| {
+                wrong("`status` is the status of a workspace, such as `online` (docs/api.md)")
+            })
+        });
+        Ok(Self {
+            search: q.map(Search::new),
+            status: status.transpose()?,
+        })
+    }
+}
+
+/// Which grants: `?caller_id=&target_id=`.
+pub(super) struct Ends {
+    /// Those of this caller.
+    pub(super) caller: Option<WorkspaceId>,
+    /// Those to this target.
+    pub(super) target: Option<WorkspaceId>,
+}
+
+#[derive(Deserialize)]
+struct EndsQuery {
+    caller_id: Option<String>,
+    target_id: Option<String>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Ends {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+        let query = Query::<EndsQuery>::from_request_parts(parts, state).await;
+        let Ok(Query(query)) = query else {
+            let message = "`caller_id` and `target_id` stand once at most";
+            return Err(Rejection::new(Reason::InvalidParams, message));
+        };
+        let parse = |id: Option<String>| id.map(|id| WorkspaceId::parse(&id)).transpose();
+        Ok(Self {
+            caller: parse(query.caller_id)?,
+            target: parse(query.target_id)?,
+        })
     }
 }
 

@@ -8,7 +8,9 @@ mod answer;
 mod body;
 mod discovery;
 mod extract;
+mod grants;
 mod lifecycle;
+mod reach;
 mod registry;
 mod tokens;
 mod workspaces;
@@ -34,6 +36,7 @@ macro_rules! routes {
 
 routes! {
     POST   "/workspaces"                        => workspaces::create,
+    GET    "/workspaces"                        => reach::list,
     GET    "/workspaces/{id}"                   => workspaces::read,
     PATCH  "/workspaces/{id}"                   => lifecycle::change,
     DELETE "/workspaces/{id}"                   => lifecycle::remove,
@@ -45,6 +48,12 @@ routes! {
     POST   "/registry/update-card"              => registry::update_card,
     POST   "/registry/deregister"               => registry::deregister,
     GET    "/registry/discover/{id}"            => discovery::discover,
+    GET    "/registry/{id}/peers"               => reach::peers,
+    POST   "/registry/check-access"             => reach::check_access,
+
+    GET    "/grants"                            => grants::list,
+    POST   "/grants"                            => grants::create,
+    DELETE "/grants/{grant_id}"                 => grants::remove,
 
     GET    "/workspaces/{id}/tokens"            => tokens::list,
     POST   "/workspaces/{id}/tokens"            => tokens::issue,

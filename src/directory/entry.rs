@@ -26,6 +26,23 @@ pub(super) struct Urls {
     pub(super) internal: Option<String>,
 }
 
+impl Urls {
+    /// What the shared state says comes before the row; without an internal URL there is one for all.
+    pub(super) fn of(
+        workspace: &Workspace,
+        url: Option<String>,
+        internal_url: Option<String>,
+    ) -> Self {
+        let host = url.or_else(|| workspace.url.clone());
+        Self {
+            internal: internal_url
+                .or_else(|| workspace.internal_url.clone())
+                .or_else(|| host.clone()),
+            host,
+        }
+    }
+}
+
 /// Whether the workspace lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pulse {

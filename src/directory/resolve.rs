@@ -154,13 +154,7 @@ impl Directory {
         });
         let whole = heard.is_some() && sql == Sql::Answers;
         let (url, internal_url) = heard.map_or((None, None), |h| (h.url, h.internal_url));
-        let host = url.or_else(|| workspace.url.clone());
-        let urls = Urls {
-            internal: internal_url
-                .or_else(|| workspace.internal_url.clone())
-                .or_else(|| host.clone()),
-            host,
-        };
+        let urls = Urls::of(&workspace, url, internal_url);
         self.entry_of(Some(workspace), urls, pulse, whole)
     }
 

@@ -73,15 +73,6 @@ pub struct Grant {
     pub created_at: Timestamp,
 }
 
-/// What became of a wish for a grant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Granted {
-    /// There was none for this pair.
-    Made(Grant),
-    /// The pair had one: its note and its end are the new ones.
-    Changed(Grant),
-}
-
 /// What is known of one ordered pair.
 #[derive(Clone, Copy, Debug)]
 enum Known {
@@ -172,22 +163,16 @@ impl Grants {
         self.db.run("grant_find", work).await
     }
 
-    async fn put(&self, new: &NewGrant, now: Timestamp) -> Result<Granted, Unavailable> {
-        let id = uuid::Uuid::now_v7().to_string();
+    async fn put(&self, new: &NewGrant, now: Timestamp) -> Result<Grant, Unavailable> {
         let query = sqlx::query(PUT)
-            .bind(id.as_str())
+            .bind(uuid::Uuid::now_v7().to_string())
             .bind(new.caller.as_str())
             .bind(new.target.as_str())
             .bind(new.note.as_deref())
             .bind(new.expires_at.map(|end| end.0))
             .bind(now.0);
         let work = async { grant(&query.fetch_one(self.db.pool()).await?) };
-        let grant = self.db.run("grant_put", work).await?;
-        Ok(if grant.id == id {
-            Granted::Made(grant)
-        } else {
-            Granted::Changed(grant)
-        })
+        self.db.run("grant_put", work).await
     }
 
     async fn list(
@@ -222,13 +207,13 @@ impl Grants {
 }
 
 impl Hierarchy {
-    /// Lets the caller message the target, whatever the hierarchy says. The pair's grant, if there is
-    /// one, is changed: a pair has one at most.
+    /// Lets the caller message the target, whatever the hierarchy says. A pair has one grant at most: if
+    /// there is one, its note and its end become the new ones, and it keeps its id.
     ///
     /// # Errors
     /// `invalid_params` for a pair of one, or an end that has passed; `workspace_not_found`,
     /// `workspace_removed`; `store_unavailable`.
-    pub async fn grant(&self, new: &NewGrant) -> Result<Granted, Rejection> {
+    pub async fn grant(&self, new: &NewGrant) -> Result<Grant, Rejection> {
         let wrong = |message| Err(Rejection::new(Reason::InvalidParams, message));
         if new.caller == new.target {
             return wrong("`caller_id` and `target_id` are one: a workspace may message itself");

@@ -1,5 +1,5 @@
 //! May they: CanCommunicate, the rule of contract §2.1. Its relations are pure, here; facts are loaded
-//! in [`lineage`] and [`grant`], and the rule is asked in [`permit`].
+//! in [`lineage`] and [`grant`], and the rule is asked in [`permit`] and [`reach`].
 //!
 //! Invariants: no relation crosses orgs and only a grant does, none reaches a removed workspace or goes through one, and
 //! data with a cycle denies. A [`Permit`] exists only where the rule said yes.
@@ -7,13 +7,15 @@
 mod grant;
 mod lineage;
 mod permit;
+mod reach;
 
 use crate::config::LineageReach;
 use crate::ids::WorkspaceId;
 
-pub use self::grant::{Grant, Granted, NewGrant};
+pub use self::grant::{Grant, NewGrant};
 pub(crate) use self::lineage::assemble as line_to_lineage;
 pub use self::permit::{Hierarchy, Permit};
+pub use self::reach::Reached;
 
 /// A workspace's place: who is above it, nearest first.
 #[derive(Clone, Debug, PartialEq, Eq)]

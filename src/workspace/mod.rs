@@ -5,6 +5,7 @@
 //! [`crate::directory`].
 
 mod change;
+mod reach;
 mod row;
 mod sql;
 mod table;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
+pub use self::reach::{Among, Candidate, Near, Search, Wish};
 pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
 pub use self::timestamp::Timestamp;
 pub use self::view::{Urls, View};

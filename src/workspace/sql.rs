@@ -9,6 +9,7 @@ macro_rules! columns {
          last_seen, created_at, updated_at"
     };
 }
+pub(super) use columns;
 
 pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces WHERE id = $1");
 

@@ -49,10 +49,14 @@ const ITSELF: &[Who] = &[Own, Operator];
 
 const A2A: (&str, &str) = ("POST", "/workspaces/{id}/a2a");
 
+/// Whoever has a credential that is not for registering: each sees their own part.
+const ALL_KINDS: &[Who] = EVERYBODY.first_chunk::<11>().unwrap();
+
 /// Route, status of success, who may.
 const TABLE: &[(&str, &str, u16, &[Who])] = &[
     (A2A.0, A2A.1, 200, WHO_REACHES),
     ("POST", "/workspaces", 201, &[Org, Operator]),
+    ("GET", "/workspaces", 200, ALL_KINDS),
     ("GET", "/workspaces/{id}", 200, WHO_REACHES),
     (
         "POST",
@@ -62,6 +66,16 @@ const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ),
     ("POST", "/registry/heartbeat", 200, ITSELF),
     ("GET", "/registry/discover/{id}", 200, WHO_REACHES),
+    ("GET", "/registry/{id}/peers", 200, ITSELF),
+    (
+        "POST",
+        "/registry/check-access",
+        200,
+        &[Own, Sibling, Operator],
+    ),
+    ("GET", "/grants", 200, &[Operator]),
+    ("POST", "/grants", 201, &[Operator]),
+    ("DELETE", "/grants/{grant_id}", 200, &[Operator]),
     ("GET", "/workspaces/{id}/tokens", 200, ITSELF),
     ("POST", "/workspaces/{id}/tokens", 201, ITSELF),
     ("DELETE", "/workspaces/{id}/tokens/{token_id}", 200, ITSELF),
@@ -89,6 +103,8 @@ struct Case {
     expired: Vec<(Who, String)>,
     /// Tokens to delete, which outlive every refused deletion.
     doomed: [String; 2],
+    /// A grant to take back, likewise.
+    grant: String,
     /// The workspace of the unused enrolment token.
     enrolling: String,
 }
@@ -104,6 +120,7 @@ impl Case {
             revoked: Vec::new(),
             expired: Vec::new(),
             doomed: Default::default(),
+            grant: String::new(),
             enrolling: String::new(),
         };
         for (who, id, org) in [
@@ -193,6 +210,9 @@ impl Case {
             let token = self.made(path, json!({})).await;
             self.doomed[n] = token["id"].as_str().unwrap().into();
         }
+        let pair = json!({"caller_id": "stranger", "target_id": "enrolled"});
+        let grant = self.made("/grants", pair).await;
+        self.grant = grant["id"].as_str().unwrap().into();
     }
 
     async fn renew_enrolment(&mut self) {
@@ -214,7 +234,8 @@ impl Case {
         let path = pattern
             .replace("{id}", "target")
             .replace("{org}", "acme")
-            .replace("{token_id}", token_id);
+            .replace("{token_id}", token_id)
+            .replace("{grant_id}", &self.grant);
         let body = match (method, pattern) {
             A2A => CALL.to_owned(),
             ("POST", "/workspaces") => json!({"name": "made", "org": "acme"}).to_string(),
@@ -222,6 +243,12 @@ impl Case {
                 json!({"id": id, "url": self.agent.url(), "agent_card": card(id)}).to_string()
             }
             ("POST", "/registry/heartbeat") => json!({"workspace_id": id}).to_string(),
+            ("POST", "/registry/check-access") => {
+                json!({"caller_id": "target", "target_id": "sibling"}).to_string()
+            }
+            ("POST", "/grants") => {
+                json!({"caller_id": "enrolled", "target_id": "stranger"}).to_string()
+            }
             ("POST", "/canvas/tokens") => json!({"user": "ada", "org": "acme"}).to_string(),
             ("POST", _) => "{}".to_owned(),
             _ => return Request::new(method, path),
@@ -259,6 +286,8 @@ impl Case {
             let tokens = answer.json()["tokens"].as_array().unwrap().clone();
             state.extend(tokens.iter().map(|token| token["id"].clone()));
         }
+        let grants = self.gateway.as_operator(Request::get("/grants")).await;
+        state.push(grants.json());
         for id in ["target", "sibling", "stranger", "enrolled", &self.enrolling] {
             let path = format!("/workspaces/{id}");
             state.push(self.gateway.as_operator(Request::get(path)).await.json());

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::grant::Grants;
 use super::lineage::Lineages;
+use super::reach::{unknown, why_not};
 use super::{Denied, Lineage, Rule, decide};
 use crate::coherence::Coherence;
 use crate::config::{LineageReach, Live};
@@ -60,6 +61,7 @@ pub struct Hierarchy {
     lineages: Lineages,
     pub(super) grants: Grants,
     config: Live,
+    pub(super) workspaces: Workspaces,
 }
 
 impl Hierarchy {
@@ -75,7 +77,8 @@ impl Hierarchy {
         let entries_max = config.get().directory.cache_entries;
         Self {
             grants: Grants::new(db, coherence, Arc::clone(&metrics), entries_max),
-            lineages: Lineages::new(workspaces, coherence, metrics, entries_max),
+            lineages: Lineages::new(workspaces.clone(), coherence, metrics, entries_max),
+            workspaces,
             config,
         }
     }
@@ -160,17 +163,21 @@ impl Hierarchy {
     /// What `caller` is to `target`, for `POST /registry/check-access`.
     ///
     /// # Errors
-    /// `store_unavailable`. That the rule says no is in the inner result; `None` is an unknown end.
+    /// `store_unavailable`. That the rule says no is in the inner result, with the reason in words for
+    /// operators; others must not see it.
     pub async fn check(
         &self,
         caller: &WorkspaceId,
         target: &WorkspaceId,
-    ) -> Result<Result<Rule, Option<Denied>>, Rejection> {
-        let (caller, target) = tokio::try_join!(self.find(caller), self.find(target))?;
-        let (Some(caller), Some(target)) = (caller, target) else {
-            return Ok(Err(None));
+    ) -> Result<Result<Rule, String>, Rejection> {
+        let (one, other) = tokio::try_join!(self.find(caller), self.find(target))?;
+        let (one, other) = match (one, other) {
+            (Some(one), Some(other)) => (one, other),
+            (None, _) => return Ok(Err(unknown(caller))),
+            (_, None) => return Ok(Err(unknown(target))),
         };
-        Ok(self.rule(&caller, &target).await?.map_err(Some))
+        let said = self.rule(&one, &other).await?;
+        Ok(said.map_err(|why| why_not(&one, &other, why)))
     }
 
     async fn relate(&self, caller: &WorkspaceId, target: &WorkspaceId) -> Result<Rule, Rejection> {
@@ -207,7 +214,7 @@ impl Hierarchy {
     }
 
     /// `access.lineage`, as it is now.
-    fn reach(&self) -> LineageReach {
+    pub(super) fn reach(&self) -> LineageReach {
         self.config.get().access.lineage
     }
 
@@ -241,7 +248,7 @@ fn not_permitted() -> Rejection {
     )
 }
 
-fn not_found() -> Rejection {
+pub(super) fn not_found() -> Rejection {
     Rejection::new(
         Reason::WorkspaceNotFound,
         "there is no workspace of this id: create it with POST /workspaces",

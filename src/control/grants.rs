@@ -1,0 +1,136 @@
+//! `/grants`: who may message whom besides what the hierarchy says (contract §8.3). Operators only.
+
+use std::sync::Arc;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::body::Json;
+use super::extract::{Caller, Ends, Page, PathGrantId};
+use crate::gateway::Gateway;
+use crate::hierarchy::{Grant, NewGrant};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::Timestamp;
+
+/// Longest note on a grant, in characters.
+const NOTE_CHARS_MAX: usize = 256;
+
+/// The body of `POST /grants`.
+#[derive(Deserialize)]
+pub(super) struct New {
+    caller_id: String,
+    target_id: String,
+    expires_at: Option<String>,
+    note: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Shown {
+    id: String,
+    caller_id: String,
+    target_id: String,
+    note: Option<String>,
+    expires_at: Option<Timestamp>,
+    created_at: Timestamp,
+}
+
+#[derive(Serialize)]
+pub(super) struct Listed {
+    grants: Vec<Shown>,
+    next_cursor: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Removed {
+    status: &'static str,
+}
+
+/// `POST /grants`.
+pub(super) async fn create(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    Json(new): Json<New>,
+) -> Result<Response, Rejection> {
+    caller.require_operator()?;
+    let new = NewGrant {
+        caller: WorkspaceId::parse(&new.caller_id)?,
+        target: WorkspaceId::parse(&new.target_id)?,
+        expires_at: expiry(new.expires_at.as_deref())?,
+        note: note(new.note)?,
+    };
+    let grant = gateway.hierarchy.grant(&new).await?;
+    Ok((StatusCode::CREATED, Answer(shown(grant))).into_response())
+}
+
+fn expiry(text: Option<&str>) -> Result<Option<Timestamp>, Rejection> {
+    let Some(text) = text else {
+        return Ok(None);
+    };
+    let time = Timestamp::parse(text);
+    time.map(Some).ok_or_else(|| {
+        let message = "`expires_at` is a time by RFC 3339, such as 2026-11-21T10:00:00Z";
+        Rejection::new(Reason::InvalidParams, message)
+    })
+}
+
+fn note(note: Option<String>) -> Result<Option<String>, Rejection> {
+    let fits = |note: &String| {
+        note.chars().count() <= NOTE_CHARS_MAX && !note.chars().any(char::is_control)
+    };
+    if note.as_ref().is_none_or(fits) {
+        return Ok(note);
+    }
+    let message = "`note` has at most 256 characters, none of them a control character";
+    Err(Rejection::new(Reason::InvalidParams, message))
+}
+
+/// `GET /grants`.
+pub(super) async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    page: Page,
+    ends: Ends,
+) -> Result<Answer<Listed>, Rejection> {
+    caller.require_operator()?;
+    let (one, other) = (ends.caller.as_ref(), ends.target.as_ref());
+    let grants = gateway
+        .hierarchy
+        .list_grants(one, other, &page.after, page.look_ahead());
+    let mut grants = grants.await?;
+    let next_cursor = page.cut(&mut grants, |grant| &grant.id);
+    Ok(Answer(Listed {
+        grants: grants.into_iter().map(shown).collect(),
+        next_cursor,
+    }))
+}
+
+/// `DELETE /grants/{grant_id}`.
+pub(super) async fn remove(
+    State(gateway): State<Arc<Gateway>>,
+    PathGrantId(id): PathGrantId,
+    caller: Caller,
+) -> Result<Answer<Removed>, Rejection> {
+    caller.require_operator()?;
+    if gateway.hierarchy.remove_grant(&id).await? {
+        return Ok(Answer(Removed { status: "removed" }));
+    }
+    Err(Rejection::new(
+        Reason::NotFound,
+        "there is no such grant; GET /grants has the ids",
+    ))
+}
+
+fn shown(grant: Grant) -> Shown {
+    Shown {
+        id: grant.id,
+        caller_id: grant.caller.to_string(),
+        target_id: grant.target.to_string(),
+        note: grant.note,
+        expires_at: grant.expires_at,
+        created_at: grant.created_at,
+    }
+}

@@ -1,0 +1,125 @@
+//! Who can reach whom: the list of workspaces (contract §8.1), peers and access checks (§4.3).
+
+use std::sync::Arc;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+
+use super::body::Json;
+use super::extract::{Caller, Filter, Page, PathId, not_permitted};
+use super::workspaces::urls;
+use crate::directory::{Peer, Sight};
+use crate::gateway::Gateway;
+use crate::identity::Principal;
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+use crate::workspace::{Status, View, Wish, Workspace};
+
+/// What a workspace is told of every other end that it has nothing to do with, whatever the cause:
+/// ids cannot be probed.
+const NO_RULE: &str = "no rule lets the caller message the target, or one of the two does not exist: \
+     an operator can move one of them, or make a grant";
+
+/// `GET /workspaces`.
+pub(super) async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    page: Page,
+    filter: Filter,
+) -> Result<Response, Rejection> {
+    let operator = matches!(caller.principal(), Principal::Operator);
+    if filter.status == Some(Status::Removed) && !operator {
+        return Err(not_permitted(
+            "removed workspaces are listed to operators only",
+        ));
+    }
+    let reached = gateway
+        .hierarchy
+        .visible(&caller.0, &wish(&page, &filter))
+        .await?;
+    let next = page.after_last(&reached.found, reached.more);
+    let ids: Vec<_> = reached.found.into_iter().map(|(id, _)| id).collect();
+    let mut workspaces = gateway.directory.views(&ids).await?;
+    // What was removed since the page was found is no more in it.
+    workspaces.retain(|one| operator || one.status != Status::Removed);
+    let views: Vec<View<'_>> = workspaces
+        .iter()
+        .map(|one: &Workspace| one.view(urls(caller.principal(), &one.id)))
+        .collect();
+    Ok(page.answer(&views, next))
+}
+
+/// `GET /registry/{id}/peers`.
+pub(super) async fn peers(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+    page: Page,
+    filter: Filter,
+) -> Result<Response, Rejection> {
+    caller.require_own(&id)?;
+    if filter.status == Some(Status::Removed) {
+        return Ok(page.answer::<Peer>(&[], None));
+    }
+    let reached = gateway.hierarchy.peers(&id, &wish(&page, &filter)).await?;
+    let next = page.after_last(&reached.found, reached.more);
+    let sight = match caller.principal() {
+        Principal::Workspace { .. } => Sight::Internal,
+        _ => Sight::Host,
+    };
+    let peers = gateway.directory.peers(reached.found, sight).await?;
+    Ok(page.answer(&peers, next))
+}
+
+fn wish<'a>(page: &'a Page, filter: &'a Filter) -> Wish<'a> {
+    Wish {
+        search: filter.search.as_ref(),
+        status: filter.status,
+        after: &page.after,
+        limit: page.limit,
+    }
+}
+
+/// The body of `POST /registry/check-access`.
+#[derive(Deserialize)]
+pub(super) struct Pair {
+    caller_id: String,
+    target_id: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct Access {
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// `POST /registry/check-access`.
+pub(super) async fn check_access(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    Json(pair): Json<Pair>,
+) -> Result<Answer<Access>, Rejection> {
+    let one = WorkspaceId::parse(&pair.caller_id)?;
+    let other = WorkspaceId::parse(&pair.target_id)?;
+    let operator = match caller.principal() {
+        Principal::Operator => true,
+        Principal::Workspace { id } if *id == one || *id == other => false,
+        _ => {
+            return Err(not_permitted(
+                "this needs an admin token, or the token of one of the two workspaces",
+            ));
+        }
+    };
+    let said = gateway.hierarchy.check(&one, &other).await?;
+    let why_not = |why: String| if operator { why } else { NO_RULE.to_owned() };
+    Ok(Answer(Access {
+        allowed: said.is_ok(),
+        rule: said.as_ref().ok().map(|rule| rule.word()),
+        reason: said.err().map(why_not),
+    }))
+}

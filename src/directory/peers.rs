@@ -1,0 +1,122 @@
+//! Workspaces as lists show them: the rows, and what heartbeats and other programs said since.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::Directory;
+use super::endpoint::Endpoint;
+use super::entry::Urls;
+use crate::hierarchy::Rule;
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+use crate::workspace::{DeliveryMode, Status, Workspace};
+
+/// From where a list is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// By a workspace, on the agents' own network.
+    Internal,
+    /// By an operator, as the host sees it.
+    Host,
+}
+
+/// One that a workspace may message (contract §4.3).
+#[derive(Clone, Debug, Serialize)]
+pub struct Peer {
+    /// Its id.
+    pub id: String,
+    /// For people.
+    pub name: String,
+    /// What it is for.
+    pub role: Option<String>,
+    /// Where it is in its life.
+    pub status: Status,
+    /// How messages reach it.
+    pub delivery_mode: DeliveryMode,
+    /// Its card, as it registered it.
+    pub agent_card: Option<Box<RawValue>>,
+    /// Where it listens; `None` where it polls, or listens where the gateway would not go.
+    pub url: Option<String>,
+    /// The workspace above it.
+    pub parent_id: Option<String>,
+    /// How many tasks it said it has.
+    pub active_tasks: u32,
+    /// What whoever asks is to it.
+    pub rule: &'static str,
+}
+
+impl Directory {
+    /// The workspaces as they are now, in order of id, without those that were never there.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn views(&self, ids: &[WorkspaceId]) -> Result<Vec<Workspace>, Rejection> {
+        let found = self.workspaces.find_many(ids).await?;
+        Ok(found.into_iter().map(|w| self.as_of_now(w)).collect())
+    }
+
+    /// The peers as they are now, in order of id. Their URLs are those that discovery gives.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn peers(
+        &self,
+        found: Vec<(WorkspaceId, Rule)>,
+        sight: Sight,
+    ) -> Result<Vec<Peer>, Rejection> {
+        let ids: Vec<_> = found.iter().map(|(id, _)| id.clone()).collect();
+        let rules: HashMap<WorkspaceId, Rule> = found.into_iter().collect();
+        let mut workspaces = self.views(&ids).await?;
+        workspaces.retain(|workspace| workspace.status != Status::Removed);
+        let urls = self.urls_of(&workspaces).await;
+        let peers = workspaces.into_iter().zip(urls).filter_map(|(one, urls)| {
+            let rule = rules.get(&one.id)?.word();
+            Some(self.peer(one, &urls, rule, sight))
+        });
+        Ok(peers.collect())
+    }
+
+    fn peer(&self, one: Workspace, urls: &Urls, rule: &'static str, sight: Sight) -> Peer {
+        let url = match sight {
+            Sight::Internal => urls.internal.as_deref(),
+            Sight::Host => urls.host.as_deref(),
+        };
+        let url = url.filter(|_| one.delivery_mode == DeliveryMode::Push);
+        // Another program may have written it: nobody is sent where we would not go.
+        let url = url.and_then(|url| Endpoint::parse(url, &self.resolver.policy()).ok());
+        Peer {
+            id: one.id.to_string(),
+            name: one.name,
+            role: one.role,
+            status: one.status,
+            delivery_mode: one.delivery_mode,
+            agent_card: one.agent_card,
+            url: url.map(|endpoint| endpoint.url()),
+            parent_id: one.parent_id.map(|id| id.to_string()),
+            active_tasks: one.active_tasks,
+            rule,
+        }
+    }
+
+    /// Where each listens: by the shared state, in one round trip; where it is away, by the rows.
+    async fn urls_of(&self, workspaces: &[Workspace]) -> Vec<Urls> {
+        let keys = workspaces.iter().flat_map(|workspace| {
+            let id = &workspace.id;
+            [self.url_key.key(id), self.internal_url_key.key(id)]
+        });
+        let keys: Vec<_> = keys.collect();
+        let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+        let heard = self.shared.get_many(&keys).await;
+        let mut heard = heard
+            .inspect_err(|_| self.leases.doubt())
+            .unwrap_or_default()
+            .into_iter();
+        let urls = workspaces.iter().map(|workspace| {
+            let url = heard.next().flatten();
+            Urls::of(workspace, url, heard.next().flatten())
+        });
+        urls.collect()
+    }
+}

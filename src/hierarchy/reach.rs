@@ -1,0 +1,277 @@
+//! Whom one may reach, page by page. The table says who could be near; the rule says who is.
+
+use super::{Hierarchy, Lineage, Rule};
+use crate::config::LineageReach;
+use crate::identity::{CredentialKind, Principal, Proof};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::{Among, LINE_MAX, Near, Step, Timestamp, Wish};
+
+/// Agent cards in one page, in bytes: the page ends before the one that would make it longer, but has
+/// one workspace at least. Cards are a few KiB, and may be 256.
+const PAGE_CARD_BYTES_MAX: u64 = 8 << 20;
+
+/// A page of workspaces, in order of id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Whom, and why.
+    pub found: Vec<(WorkspaceId, Rule)>,
+    /// Whether there are more beyond the last.
+    pub more: bool,
+}
+
+impl Hierarchy {
+    /// The workspaces that whom `proof` proves may reach: for a workspace, itself too.
+    ///
+    /// # Errors
+    /// `not_permitted` where a removed one is asked for that only operators see; `store_unavailable`.
+    pub async fn visible(&self, proof: &Proof, wish: &Wish<'_>) -> Result<Reached, Rejection> {
+        // Development on loopback: whoever connects is the canvas of every org.
+        let open = proof.kind == CredentialKind::Open;
+        match &proof.principal {
+            Principal::Canvas { .. } if open => self.all(Among::Everyone, Rule::Canvas, wish).await,
+            Principal::Operator => self.all(Among::Everyone, Rule::Operator, wish).await,
+            Principal::Org { org } => self.all(Among::Org(Some(org)), Rule::Org, wish).await,
+            Principal::Canvas {
+                workspaces: Some(list),
+                ..
+            } => self.all(Among::Listed(list), Rule::Canvas, wish).await,
+            Principal::Canvas { org, .. } => {
+                let among = Among::Org(org.as_deref());
+                self.all(among, Rule::Canvas, wish).await
+            }
+            Principal::Workspace { id } => self.near(id, true, wish).await,
+        }
+    }
+
+    /// The workspaces that `id` may message, without itself and removed ones.
+    ///
+    /// # Errors
+    /// `workspace_not_found`, `workspace_removed`; `store_unavailable`.
+    pub async fn peers(&self, id: &WorkspaceId, wish: &Wish<'_>) -> Result<Reached, Rejection> {
+        self.near(id, false, wish).await
+    }
+
+    async fn all(
+        &self,
+        among: Among<'_>,
+        rule: Rule,
+        wish: &Wish<'_>,
+    ) -> Result<Reached, Rejection> {
+        let mut page = Filling::new(wish.limit);
+        let look_ahead = Wish {
+            limit: wish.limit + 1,
+            ..*wish
+        };
+        for candidate in self.workspaces.candidates(among, &look_ahead).await? {
+            if !page.take(candidate.step.id, rule, candidate.card_bytes) {
+                break;
+            }
+        }
+        Ok(page.reached)
+    }
+
+    async fn near(
+        &self,
+        id: &WorkspaceId,
+        itself: bool,
+        wish: &Wish<'_>,
+    ) -> Result<Reached, Rejection> {
+        let own = self.find_present(id).await?;
+        let mut page = Filling::new(wish.limit);
+        if own.cyclic {
+            return Ok(page.reached);
+        }
+        let near = Near {
+            id,
+            parent_id: own.parent(),
+            org: own.org.as_deref(),
+            lines: self.reach() == LineageReach::Any,
+            itself,
+            now: Timestamp::now(),
+        };
+        let mut after = wish.after.to_owned();
+        // Candidates that the rule denies are those that moved just now, so the first round is the
+        // last, but for them.
+        loop {
+            let look_ahead = Wish {
+                after: &after,
+                limit: wish.limit + 1,
+                ..*wish
+            };
+            let among = Among::Near(near);
+            let candidates = self.workspaces.candidates(among, &look_ahead).await?;
+            let all = u32::try_from(candidates.len()).unwrap_or(u32::MAX) < look_ahead.limit;
+            let last = candidates.last().map(|one| one.step.id.to_string());
+            for candidate in candidates {
+                let Some(rule) = self.rule_near(&own, &candidate.step).await? else {
+                    continue;
+                };
+                if !page.take(candidate.step.id, rule, candidate.card_bytes) {
+                    return Ok(page.reached);
+                }
+            }
+            match last {
+                Some(last) if !all => after = last,
+                _ => return Ok(page.reached),
+            }
+        }
+    }
+
+    async fn rule_near(&self, own: &Lineage, step: &Step) -> Result<Option<Rule>, Rejection> {
+        if let Some(place) = place_near(own, step) {
+            return Ok(self.rule(own, &place).await?.ok());
+        }
+        match self.find(&step.id).await? {
+            Some(place) => Ok(self.rule(own, &place).await?.ok()),
+            None => Ok(None),
+        }
+    }
+}
+
+/// A page that fills.
+struct Filling {
+    reached: Reached,
+    room: u32,
+    card_bytes: u64,
+}
+
+impl Filling {
+    fn new(limit: u32) -> Self {
+        Self {
+            reached: Reached::default(),
+            room: limit,
+            card_bytes: 0,
+        }
+    }
+
+    /// False when it does not fit any more: then there are more.
+    fn take(&mut self, id: WorkspaceId, rule: Rule, card_bytes: u64) -> bool {
+        let card_bytes = self.card_bytes.saturating_add(card_bytes);
+        let heavy = card_bytes > PAGE_CARD_BYTES_MAX && !self.reached.found.is_empty();
+        if self.room == 0 || heavy {
+            self.reached.more = true;
+            return false;
+        }
+        self.room -= 1;
+        self.card_bytes = card_bytes;
+        self.reached.found.push((id, rule));
+        true
+    }
+}
+
+/// The lineage of a workspace whose parent is known to `own`, without asking for it: most of those near.
+fn place_near(own: &Lineage, step: &Step) -> Option<Lineage> {
+    let ancestors: Vec<_> = match &step.parent_id {
+        None => Vec::new(),
+        Some(parent) if *parent == own.id => {
+            let own_id = std::iter::once(&own.id);
+            own_id.chain(&own.ancestors).cloned().collect()
+        }
+        Some(parent) => {
+            let at = own.ancestors.iter().position(|above| above == parent)?;
+            own.ancestors.get(at..)?.to_vec()
+        }
+    };
+    Some(Lineage {
+        cyclic: ancestors.contains(&step.id) || ancestors.len() >= LINE_MAX,
+        id: step.id.clone(),
+        org: step.org.clone(),
+        ancestors,
+        removed: step.removed,
+    })
+}
+
+/// Why the rule says no, in words that an operator can act on.
+pub(super) fn why_not(caller: &Lineage, target: &Lineage, denied: super::Denied) -> String {
+    use super::Denied::{Cyclic, OtherOrg, Removed, Unrelated};
+    let (one, other) = (&caller.id, &target.id);
+    let culprit = |is: fn(&Lineage) -> bool| if is(caller) { one } else { other };
+    match denied {
+        Removed => format!(
+            "`{}` was removed, and is in no relation",
+            culprit(|place| place.removed)
+        ),
+        Cyclic => format!(
+            "the line above `{}` leads back into itself, or is longer than {LINE_MAX}: move it to a parent that is not below it",
+            culprit(|place| place.cyclic)
+        ),
+        OtherOrg => format!(
+            "`{one}` and `{other}` belong to different orgs, and `{one}` has no grant for `{other}` that holds: POST /grants makes one"
+        ),
+        Unrelated => format!(
+            "`{one}` is not parent, child or sibling of `{other}` (nor in its line, where access.lineage is \"any\"), and has no grant for it that holds: move one of them, or make a grant with POST /grants"
+        ),
+    }
+}
+
+/// The words for an end that does not exist.
+pub(super) fn unknown(id: &WorkspaceId) -> String {
+    format!("there is no workspace `{id}`: create it with POST /workspaces")
+}
+
+impl Hierarchy {
+    async fn find_present(&self, id: &WorkspaceId) -> Result<std::sync::Arc<Lineage>, Rejection> {
+        let place = self.find(id).await?.ok_or_else(super::permit::not_found)?;
+        if place.removed {
+            return Err(Rejection::new(
+                Reason::WorkspaceRemoved,
+                "the workspace was removed, and reaches nobody",
+            ));
+        }
+        Ok(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> WorkspaceId {
+        WorkspaceId::parse(text).unwrap()
+    }
+
+    fn place(name: &str, above: &[&str]) -> Lineage {
+        Lineage {
+            id: id(name),
+            org: None,
+            ancestors: above.iter().map(|name| id(name)).collect(),
+            removed: false,
+            cyclic: false,
+        }
+    }
+
+    #[test]
+    fn the_place_of_those_near_follows_from_ones_own() {
+        let own = place("own", &["lead", "root"]);
+        for (name, parent, above) in [
+            ("child", Some("own"), Some(&["own", "lead", "root"][..])),
+            ("sibling", Some("lead"), Some(&["lead", "root"])),
+            ("lead", Some("root"), Some(&["root"])),
+            ("root", None, Some(&[])),
+            ("nephew", Some("sibling"), None),
+        ] {
+            let step = Step {
+                id: id(name),
+                parent_id: parent.map(id),
+                org: None,
+                removed: false,
+            };
+            let expected = above.map(|above| place(name, above));
+            assert_eq!(place_near(&own, &step), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_page_ends_with_its_limit_or_with_cards_that_are_too_long() {
+        let mut page = Filling::new(2);
+        assert!(page.take(id("a"), Rule::Parent, PAGE_CARD_BYTES_MAX + 1));
+        assert!(!page.reached.more);
+        assert!(!page.take(id("b"), Rule::Parent, 1));
+        assert!(page.reached.more);
+        let mut page = Filling::new(2);
+        assert!(page.take(id("a"), Rule::Parent, 1) && page.take(id("b"), Rule::Parent, 1));
+        assert!(!page.take(id("c"), Rule::Parent, 1));
+        assert_eq!((page.reached.found.len(), page.reached.more), (2, true));
+    }
+}

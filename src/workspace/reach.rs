@@ -1,0 +1,314 @@
+//! Pages of workspaces: who could be in one, by their place in the table, in order of id. Whether each
+//! may really be is decided in [`crate::hierarchy`]; nothing here is a permission.
+//!
+//! Every branch of a page is cut in the database, so that of 100,000 roots a page reads a page.
+
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::row::{step, workspace};
+use super::sql::columns;
+use super::{Status, Step, Timestamp, Workspace, Workspaces};
+use crate::ids::WorkspaceId;
+use crate::store::Unavailable;
+
+/// Which part of which list.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
+    /// Only those whose name or role has this in it.
+    pub search: Option<&'a Search>,
+    /// Only those in this status; `None`: all but removed ones.
+    pub status: Option<Status>,
+    /// Only ids beyond this one.
+    pub after: &'a str,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// Whom a page is about.
+#[derive(Clone, Copy, Debug)]
+pub enum Among<'a> {
+    /// All there are.
+    Everyone,
+    /// Those of one org; `None` is one org, too.
+    Org(Option<&'a str>),
+    /// These.
+    Listed(&'a [WorkspaceId]),
+    /// Who may be near one workspace: related to it, or granted to it.
+    Near(Near<'a>),
+}
+
+/// The workspace in the middle.
+#[derive(Clone, Copy, Debug)]
+pub struct Near<'a> {
+    /// Which.
+    pub id: &'a WorkspaceId,
+    /// The one above it.
+    pub parent_id: Option<&'a WorkspaceId>,
+    /// Whom it belongs to.
+    pub org: Option<&'a str>,
+    /// Whether all above and below it count, or one step only.
+    pub lines: bool,
+    /// Whether it counts itself.
+    pub itself: bool,
+    /// Grants that hold now count.
+    pub now: Timestamp,
+}
+
+/// One that could be in the page.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Its place.
+    pub step: Step,
+    /// How long its card is.
+    pub card_bytes: u64,
+}
+
+/// A text to look for without case, in names and roles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Search {
+    /// For `LIKE`, in lower case.
+    pattern: String,
+    /// Upper and lower case of each character in it that databases may not know how to fold.
+    foldings: Vec<(String, String)>,
+}
+
+impl Search {
+    /// A search for `text` as it stands.
+    pub fn new(text: &str) -> Self {
+        let mut pattern = String::from("%");
+        let mut foldings: Vec<(String, String)> = Vec::new();
+        for lower in text.chars().flat_map(char::to_lowercase) {
+            if matches!(lower, '%' | '_' | '!') {
+                pattern.push('!');
+            }
+            pattern.push(lower);
+            let upper: String = lower.to_uppercase().collect();
+            let lower = lower.to_string();
+            // Where one letter becomes two (ß) there is nothing to fold back.
+            let folds = !lower.is_ascii() && upper != lower && upper.chars().count() == 1;
+            if folds && foldings.iter().all(|(_, known)| *known != lower) {
+                foldings.push((upper, lower));
+            }
+        }
+        pattern.push('%');
+        Self { pattern, foldings }
+    }
+}
+
+impl Workspaces {
+    /// Who could be in the page, in order of id.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn candidates(
+        &self,
+        among: Among<'_>,
+        wish: &Wish<'_>,
+    ) -> Result<Vec<Candidate>, Unavailable> {
+        let statement = Statement::of(among, wish);
+        let mut query = sqlx::query(AssertSqlSafe(statement.text));
+        for value in &statement.values {
+            query = match value {
+                Value::Text(text) => query.bind(text.as_str()),
+                Value::Number(number) => query.bind(*number),
+            };
+        }
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            let candidates = rows.iter().map(|row| {
+                let card_bytes: i64 = row.try_get("card_bytes")?;
+                Ok(Candidate {
+                    step: step(row)?,
+                    card_bytes: u64::try_from(card_bytes).unwrap_or(0),
+                })
+            });
+            candidates.collect()
+        };
+        self.db.run("workspace_candidates", work).await
+    }
+
+    /// Those of `ids` that exist, removed or not, in order of id.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn find_many(&self, ids: &[WorkspaceId]) -> Result<Vec<Workspace>, Unavailable> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let places: Vec<_> = (1..=ids.len()).map(|n| format!("${n}")).collect();
+        let places = places.join(", ");
+        let from = concat!("SELECT ", columns!(), " FROM workspaces WHERE id IN");
+        let mut query = sqlx::query(AssertSqlSafe(format!("{from} ({places}) ORDER BY id")));
+        for id in ids {
+            query = query.bind(id.as_str());
+        }
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter().map(workspace).collect()
+        };
+        self.db.run("workspace_find_many", work).await
+    }
+}
+
+enum Value {
+    Text(String),
+    Number(i64),
+}
+
+/// A text and what stands in its places.
+struct Statement {
+    text: String,
+    values: Vec<Value>,
+}
+
+impl Statement {
+    fn of(among: Among<'_>, wish: &Wish<'_>) -> Self {
+        let mut all = Self {
+            text: String::new(),
+            values: Vec::new(),
+        };
+        let wanted = all.wanted(wish);
+        let limit = all.number(i64::from(wish.limit));
+        let (lines, which) = match among {
+            Among::Everyone => (String::new(), wanted),
+            Among::Org(org) => {
+                let org = all.text(org.unwrap_or_default());
+                let which = format!("COALESCE(w.org, '') = {org} AND {wanted}");
+                (String::new(), which)
+            }
+            Among::Listed(ids) => {
+                let places: Vec<_> = ids.iter().map(|id| all.text(id.as_str())).collect();
+                // An empty list is not SQL.
+                let places = if places.is_empty() {
+                    "NULL".to_owned()
+                } else {
+                    places.join(", ")
+                };
+                (String::new(), format!("w.id IN ({places}) AND {wanted}"))
+            }
+            Among::Near(near) => {
+                let branches = all.near(&near).into_iter().enumerate().map(|(n, branch)| {
+                    format!(
+                        "SELECT id FROM (SELECT w.id FROM workspaces w WHERE {branch} AND {wanted} \
+                         ORDER BY w.id LIMIT {limit}) AS branch_{n}"
+                    )
+                });
+                let branches: Vec<_> = branches.collect();
+                let lines = if near.lines {
+                    all.lines(&near)
+                } else {
+                    String::new()
+                };
+                (lines, format!("w.id IN ({})", branches.join(" UNION ")))
+            }
+        };
+        all.text = format!(
+            "{lines}SELECT w.id, w.parent_id, w.org, w.status, \
+             CAST(COALESCE(OCTET_LENGTH(w.agent_card), 0) AS BIGINT) AS card_bytes \
+             FROM workspaces w WHERE {which} ORDER BY w.id LIMIT {limit}"
+        );
+        all
+    }
+
+    fn text(&mut self, text: &str) -> String {
+        self.values.push(Value::Text(text.to_owned()));
+        format!("${}", self.values.len())
+    }
+
+    fn number(&mut self, number: i64) -> String {
+        self.values.push(Value::Number(number));
+        format!("${}", self.values.len())
+    }
+
+    /// What every branch asks of a row.
+    fn wanted(&mut self, wish: &Wish<'_>) -> String {
+        let after = self.text(wish.after);
+        let mut wanted = match wish.status {
+            Some(status) => {
+                let status = self.text(status.word());
+                format!("w.id > {after} AND w.status = {status}")
+            }
+            None => format!("w.id > {after} AND w.status <> 'removed'"),
+        };
+        if let Some(search) = wish.search {
+            let pattern = self.text(&search.pattern);
+            let (mut name, mut role) = ("LOWER(w.name)".to_owned(), "LOWER(w.role)".to_owned());
+            for (upper, lower) in &search.foldings {
+                let (upper, lower) = (self.text(upper), self.text(lower));
+                name = format!("REPLACE({name}, {upper}, {lower})");
+                role = format!("REPLACE({role}, {upper}, {lower})");
+            }
+            wanted.push_str(&format!(
+                " AND ({name} LIKE {pattern} ESCAPE '!' \
+                 OR (w.role IS NOT NULL AND {role} LIKE {pattern} ESCAPE '!'))"
+            ));
+        }
+        wanted
+    }
+
+    /// One condition for each way to be near.
+    fn near(&mut self, near: &Near<'_>) -> Vec<String> {
+        let id = self.text(near.id.as_str());
+        let org = self.text(near.org.unwrap_or_default());
+        let now = self.number(near.now.0);
+        let same_org = format!("COALESCE(w.org, '') = {org} AND w.id <> {id}");
+        let mut branches = vec![
+            format!("w.parent_id = {id} AND {same_org}"),
+            format!(
+                "w.id <> {id} AND w.id IN (SELECT g.target_id FROM access_grants g \
+                 WHERE g.caller_id = {id} AND g.removed_at IS NULL \
+                 AND (g.expires_at IS NULL OR g.expires_at > {now}))"
+            ),
+        ];
+        if let Some(parent) = near.parent_id {
+            let parent = self.text(parent.as_str());
+            branches.push(format!("w.id = {parent} AND {same_org}"));
+            branches.push(format!("w.parent_id = {parent} AND {same_org}"));
+        } else {
+            branches.push(format!("w.parent_id IS NULL AND {same_org}"));
+        }
+        if near.lines {
+            branches.push(format!("w.id IN (SELECT id FROM above) AND {same_org}"));
+            branches.push(format!("w.id IN (SELECT id FROM below) AND {same_org}"));
+        }
+        if near.itself {
+            branches.push(format!("w.id = {id}"));
+        }
+        branches
+    }
+
+    /// All above and all below. Both end at a removed workspace, and at one that was seen before.
+    fn lines(&mut self, near: &Near<'_>) -> String {
+        let id = self.text(near.id.as_str());
+        let parent = self.text(near.parent_id.map_or("", WorkspaceId::as_str));
+        format!(
+            "WITH RECURSIVE above (id, parent_id) AS ( \
+               SELECT id, parent_id FROM workspaces WHERE id = {parent} AND status <> 'removed' \
+               UNION SELECT w.id, w.parent_id FROM workspaces w JOIN above ON w.id = above.parent_id \
+                 WHERE w.status <> 'removed'), \
+             below (id) AS ( \
+               SELECT id FROM workspaces WHERE parent_id = {id} AND status <> 'removed' \
+               UNION SELECT w.id FROM workspaces w JOIN below ON w.parent_id = below.id \
+                 WHERE w.status <> 'removed') "
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_is_folded_and_its_wildcards_are_letters() {
+        let plain = Search::new("Design");
+        assert_eq!(
+            (plain.pattern.as_str(), plain.foldings.len()),
+            ("%design%", 0)
+        );
+        assert_eq!(Search::new("50%_!").pattern, "%50!%!_!!%");
+        let umlauts = Search::new("ÄäÖß日");
+        assert_eq!(umlauts.pattern, "%ääöß日%");
+        let foldings: Vec<_> = umlauts.foldings.iter().map(|(u, l)| (&**u, &**l)).collect();
+        assert_eq!(foldings, [("Ä", "ä"), ("Ö", "ö")]);
+    }
+}

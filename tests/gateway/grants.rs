@@ -1,0 +1,245 @@
+//! Grants (contract §8.3): made, listed, taken back; obeyed at once here and within a second elsewhere.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::harness::servers::{self, Redis};
+use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, card};
+use crate::on_both_pairs;
+
+/// What the contract promises for changes made on another replica.
+const OBEYED: Duration = Duration::from_secs(1);
+
+fn refused(answer: &Answer, reason: &str, what: &str) {
+    crate::harness::assert_refusal(answer, "/grants", "seen", reason, what);
+}
+
+async fn ask(gateway: &Gateway, request: Request) -> Answer {
+    let request = request.field("X-Request-Id", "seen");
+    gateway.as_operator(request).await
+}
+
+async fn grant(gateway: &Gateway, caller: &str, target: &str, more: Value) -> Value {
+    let mut body = json!({"caller_id": caller, "target_id": target});
+    body.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    let made = ask(gateway, Request::post("/grants", body.to_string())).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    made.json()
+}
+
+async fn drop_grant(gateway: &Gateway, grant: &Value) {
+    let path = format!("/grants/{}", grant["id"].as_str().unwrap());
+    let answer = ask(gateway, Request::new("DELETE", path)).await;
+    assert_eq!(
+        (answer.status, answer.text().as_str()),
+        (200, r#"{"status":"removed"}"#)
+    );
+}
+
+/// A root of an org of its own.
+async fn sit(gateway: &Gateway, id: &str) -> Seat {
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+    let workspace = json!({"id": id, "name": id, "org": format!("org-{id}")});
+    let enrolment = gateway.create(workspace).await;
+    let token = gateway
+        .register(id, &enrolment, &agent.url(), card(id))
+        .await;
+    Seat {
+        id: id.into(),
+        token,
+        agent,
+    }
+}
+
+fn call(caller: &Seat, target: &Seat) -> Request {
+    Request::post(target.path(), CALL).bearer(&caller.token)
+}
+
+/// RFC 3339, so many milliseconds from now.
+fn from_now(ms: u64) -> String {
+    let time = SystemTime::now() + Duration::from_millis(ms);
+    humantime::format_rfc3339_millis(time).to_string()
+}
+
+on_both_pairs! {
+    async fn a_grant_lets_its_caller_message_its_target_until_it_is_taken_back(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (one, other) = (sit(&gateway, "one").await, sit(&gateway, "other").await);
+        let there = call(&one, &other);
+        let back = call(&other, &one);
+        assert_eq!(gateway.call(&there).await.status, 403);
+        let made = grant(&gateway, "one", "other", json!({"note": "for the audit"})).await;
+        assert_eq!(gateway.call(&there.clone().field("X-Request-Id", "by.grant")).await.status, 200);
+        assert_eq!(gateway.access_lines("by.grant").await[0]["rule"], "grant");
+        assert_eq!(gateway.call(&back).await.status, 403, "one way only");
+        let read = Request::get("/workspaces/other").bearer(&one.token);
+        let seen = gateway.call(&read).await;
+        assert_eq!((seen.status, seen.json()["url"].is_null()), (200, true));
+        // Again is no error: the replicas are told again.
+        for _ in 0..2 {
+            drop_grant(&gateway, &made).await;
+            assert_eq!(gateway.call(&there).await.status, 403);
+        }
+        let brief = grant(&gateway, "one", "other", json!({"expires_at": from_now(700)})).await;
+        assert_ne!(brief["id"], made["id"], "another grant");
+        assert_eq!(gateway.call(&there).await.status, 200);
+        let until = Instant::now() + Duration::from_millis(1700);
+        while gateway.call(&there).await.status == 200 {
+            assert!(Instant::now() < until, "an expired grant counts");
+        }
+        assert_eq!(gateway.call(&there).await.status, 403);
+    }
+
+    async fn a_grant_reads_as_it_was_made_and_a_pair_has_one(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        for id in ["a", "b", "c"] {
+            gateway.create(json!({"id": id, "name": id, "org": id})).await;
+        }
+        let first = grant(&gateway, "a", "b", json!({})).await;
+        let members: Vec<_> = first.as_object().unwrap().keys().cloned().collect();
+        let mut expected = ["id", "caller_id", "target_id", "note", "expires_at", "created_at"];
+        expected.sort_unstable();
+        assert_eq!(members, expected, "sorted by the test's parser");
+        assert!(first["note"].is_null() && first["expires_at"].is_null());
+        let more = json!({"note": "n".repeat(256), "expires_at": "2100-01-01T02:00:00+02:00"});
+        let second = grant(&gateway, "a", "b", more).await;
+        assert_eq!(second["id"], first["id"], "the pair's grant was changed");
+        assert_eq!(second["expires_at"], "2100-01-01T00:00:00.000Z");
+        assert_eq!(second["created_at"], first["created_at"]);
+        let listed = ask(&gateway, Request::get("/grants")).await.json();
+        assert_eq!(listed, json!({"grants": [second], "next_cursor": null}));
+        let third = grant(&gateway, "b", "a", json!({})).await;
+        let fourth = grant(&gateway, "a", "c", json!({})).await;
+        for (query, expected) in [
+            ("", vec![&second, &third, &fourth]),
+            ("?caller_id=a", vec![&second, &fourth]),
+            ("?target_id=a", vec![&third]),
+            ("?caller_id=a&target_id=b", vec![&second]),
+            ("?caller_id=c", vec![]),
+        ] {
+            for limit in [1, 2, 3, 500] {
+                let mut seen = Vec::new();
+                let mut cursor = String::new();
+                loop {
+                    let join = if query.is_empty() { "?" } else { "&" };
+                    let path = format!("/grants{query}{join}limit={limit}{cursor}");
+                    let page = ask(&gateway, Request::get(path)).await.json();
+                    let grants = page["grants"].as_array().unwrap().clone();
+                    assert!(grants.len() <= limit);
+                    seen.extend(grants);
+                    let Some(next) = page["next_cursor"].as_str() else { break };
+                    cursor = format!("&cursor={next}");
+                }
+                assert_eq!(seen.iter().collect::<Vec<_>>(), expected, "{query} by {limit}");
+            }
+        }
+        for (query, reason) in [
+            ("limit=0", "invalid_params"), ("cursor=a", "invalid_params"),
+            ("caller_id=a&caller_id=b", "invalid_params"), ("target_id=a%2Fb", "invalid_workspace_id"),
+        ] {
+            refused(&ask(&gateway, Request::get(format!("/grants?{query}"))).await, reason, query);
+        }
+    }
+
+    async fn what_cannot_be_granted_is_refused_in_words(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        for id in ["a", "b"] {
+            gateway.create(json!({"id": id, "name": id, "org": id})).await;
+        }
+        for (body, reason) in [
+            (json!({"caller_id": "a"}), "invalid_params"),
+            (json!({"caller_id": "a", "target_id": "a"}), "invalid_params"),
+            (json!({"caller_id": "a", "target_id": "nobody"}), "workspace_not_found"),
+            (json!({"caller_id": "nobody", "target_id": "a"}), "workspace_not_found"),
+            (json!({"caller_id": "a/b", "target_id": "a"}), "invalid_workspace_id"),
+            (json!({"caller_id": "a", "target_id": "b", "expires_at": "soon"}), "invalid_params"),
+            (json!({"caller_id": "a", "target_id": "b", "expires_at": 4_102_444_800_u64}), "invalid_params"),
+            (json!({"caller_id": "a", "target_id": "b", "expires_at": "2020-01-01T00:00:00Z"}), "invalid_params"),
+            (json!({"caller_id": "a", "target_id": "b", "note": "n".repeat(257)}), "invalid_params"),
+            (json!({"caller_id": "a", "target_id": "b", "note": "a\u{0}b"}), "invalid_params"),
+        ] {
+            let answer = ask(&gateway, Request::post("/grants", body.to_string())).await;
+            refused(&answer, reason, &body.to_string());
+        }
+        refused(&ask(&gateway, Request::new("DELETE", "/grants/never")).await, "not_found", "never");
+        let listed = ask(&gateway, Request::get("/grants")).await.json();
+        assert_eq!(listed["grants"], json!([]));
+    }
+}
+
+/// Waits until `other` answers `status`, at most as long as the contract gives it; how long it took.
+async fn obeyed(other: &Gateway, request: &Request, status: u16, what: &str) -> Duration {
+    let changed = Instant::now();
+    loop {
+        let began = Instant::now();
+        let answer = other.call(request).await;
+        if answer.status == status {
+            return began - changed;
+        }
+        assert!(
+            began - changed < OBEYED,
+            "{what}: {} after {:?}",
+            answer.status,
+            began - changed
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_made_dropped_or_expired_on_one_replica_is_obeyed_by_the_other_within_a_second() {
+    let redis = Redis::start();
+    let sql = servers::postgres().database();
+    let one = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+    let one = one.start().await;
+    let (link, shared) = redis.relayed();
+    let other = Builder::new(Pair::Embedded)
+        .stores(&sql, &shared)
+        .start()
+        .await;
+    let (caller, target) = (sit(&one, "caller").await, sit(&one, "target").await);
+    let request = call(&caller, &target);
+    let mut worst = Duration::ZERO;
+    for round in 0..12 {
+        // The pair is known to both, and denied.
+        for gateway in [&one, &other] {
+            assert_eq!(gateway.call(&request).await.status, 403, "round {round}");
+        }
+        if round % 4 == 3 {
+            link.cut();
+        }
+        let made = grant(&one, "caller", "target", json!({})).await;
+        assert_eq!(one.call(&request).await.status, 200);
+        worst = worst.max(obeyed(&other, &request, 200, "made").await);
+        drop_grant(&one, &made).await;
+        assert_eq!(one.call(&request).await.status, 403);
+        worst = worst.max(obeyed(&other, &request, 403, "dropped").await);
+        link.resume();
+    }
+    eprintln!("worst of 24 changes: {worst:?}");
+    // It is over at its end, with nothing told.
+    let end = Instant::now() + Duration::from_millis(2500);
+    grant(
+        &one,
+        "caller",
+        "target",
+        json!({"expires_at": from_now(2500)}),
+    )
+    .await;
+    obeyed(&other, &request, 200, "made").await;
+    tokio::time::sleep_until(end.into()).await;
+    for gateway in [&one, &other] {
+        obeyed(gateway, &request, 403, "expired").await;
+    }
+    // Taken over, it lasts longer.
+    let until = from_now(60_000);
+    grant(&one, "caller", "target", json!({"expires_at": until})).await;
+    obeyed(&other, &request, 200, "made again").await;
+    let listed = other
+        .call(&Request::get("/grants").bearer(ADMIN))
+        .await
+        .json();
+    assert_eq!(listed["grants"][0]["expires_at"], until);
+}
