@@ -23,6 +23,17 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
+# need_browser: chromium, which not every system has as a package of that name.
+need_browser() {
+  command -v chromium >/dev/null 2>&1 && return
+  install_packages chromium || true
+  if ! command -v chromium >/dev/null 2>&1; then
+    echo "The browser tests need a command \`chromium\`, and no package of that name could be installed (Ubuntu has" >&2
+    echo "it as a snap only). Install Chromium or Chrome, put it on the PATH as \`chromium\`, then start again." >&2
+    exit 1
+  fi
+}
+
 # need COMMAND:PACKAGE…: installs the packages whose command is missing.
 need() {
   local missing=() pair

@@ -13,6 +13,7 @@ mod harness;
 
 mod answers;
 mod bodies;
+mod browser;
 mod browsers;
 mod clocks;
 mod directory;
