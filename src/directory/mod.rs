@@ -11,6 +11,7 @@ mod beat;
 mod discover;
 mod endpoint;
 mod entry;
+mod follow;
 mod intake;
 mod keys;
 mod lease;
@@ -96,7 +97,7 @@ pub struct Directory {
     metrics: Arc<Metrics>,
     resolver: Resolver,
     leases: Leases,
-    news: News,
+    news: Arc<News>,
     slots: Slots,
     entries: Coherent<WorkspaceId, Arc<Entry>>,
     /// The last entry that was read whole, for when no store answers (architecture D8).
@@ -143,13 +144,15 @@ impl Directory {
         );
         let known = Cache::new(entries_max);
         let changes = Arc::default();
-        resolve::forget_what_changes(&coherence, &entries, &known, &changes);
         let heartbeat_key = &config.directory.heartbeat_key;
         let heartbeat_ttl = config.registry.heartbeat_ttl;
+        let leases = Leases::new(shared.clone(), heartbeat_key, heartbeat_ttl);
+        let news = Arc::new(News::new(leases.lag_max()));
+        resolve::forget_what_changes(&coherence, &entries, &known, &changes, &news);
         Self {
             resolver: Resolver::new(Policy::new(&config.address)),
-            leases: Leases::new(shared.clone(), heartbeat_key, heartbeat_ttl),
-            news: News::default(),
+            leases,
+            news,
             slots: Slots::default(),
             entries,
             known,

@@ -117,9 +117,18 @@ const SET_PLACE: &str = "UPDATE workspaces SET parent_id = $2, org = $3, updated
 const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \
      WHERE id = $1 AND status IN ('online', 'degraded') AND liveness = 'heartbeat' RETURNING id";
 
-const OVERDUE: &str = "SELECT id, last_seen FROM workspaces \
-     WHERE status IN ('online', 'degraded') AND liveness = 'heartbeat' \
-     AND (last_seen IS NULL OR last_seen <= $1) AND id > $2 ORDER BY id LIMIT $3";
+/// Three looks, each along the index on status and last_seen: however many rows there are, only those
+/// that are overdue are read, the oldest first.
+const OVERDUE: &str = "\
+    SELECT id, last_seen FROM (SELECT id, last_seen FROM workspaces \
+      WHERE status = 'online' AND liveness = 'heartbeat' AND last_seen <= $1 \
+      ORDER BY last_seen LIMIT $2) AS online \
+    UNION ALL SELECT id, last_seen FROM (SELECT id, last_seen FROM workspaces \
+      WHERE status = 'degraded' AND liveness = 'heartbeat' AND last_seen <= $1 \
+      ORDER BY last_seen LIMIT $2) AS degraded \
+    UNION ALL SELECT id, last_seen FROM (SELECT id, last_seen FROM workspaces \
+      WHERE status IN ('online', 'degraded') AND liveness = 'heartbeat' AND last_seen IS NULL \
+      LIMIT $2) AS unseen";
 
 impl Workspaces {
     /// The table in `db`.
@@ -303,19 +312,18 @@ impl Workspaces {
     }
 
     /// Workspaces that count as up but were last seen at `cutoff` or before, by this table, which
-    /// runs behind the heartbeats: in order of id, beyond `after`, at most `limit`.
+    /// runs behind the heartbeats: those that were not seen for longest, up to `limit` of each kind
+    /// (online, degraded, never seen).
     ///
     /// # Errors
     /// When the store cannot be asked.
     pub async fn overdue(
         &self,
         cutoff: Timestamp,
-        after: &str,
         limit: usize,
     ) -> Result<Vec<(WorkspaceId, Option<Timestamp>)>, Unavailable> {
         let rows = sqlx::query(OVERDUE)
             .bind(cutoff.0)
-            .bind(after)
             .bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let work = async {
             let rows = rows.fetch_all(self.db.pool()).await?;
@@ -329,6 +337,24 @@ impl Workspaces {
         self.db.run("workspace_overdue", work).await
     }
 
+    /// Writes down when workspaces were seen, in one statement, and nothing else. Older news never
+    /// replaces newer.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn touch_many(&self, seen: &[(WorkspaceId, Timestamp)]) -> Result<(), Unavailable> {
+        if seen.is_empty() {
+            return Ok(());
+        }
+        let text = news_text("last_seen = news.column2", seen.len(), 2);
+        let mut query = sqlx::query(AssertSqlSafe(text));
+        for (id, last_seen) in seen {
+            query = query.bind(id.as_str()).bind(last_seen.0);
+        }
+        let work = async { query.execute(self.db.pool()).await.map(|_| ()) };
+        self.db.run("workspace_touch", work).await
+    }
+
     /// Writes down what heartbeats said, in one statement. Older news never replaces newer.
     ///
     /// # Errors
@@ -337,7 +363,11 @@ impl Workspaces {
         if seen.is_empty() {
             return Ok(());
         }
-        let text = last_seen_text(seen.len());
+        let text = news_text(
+            "last_seen = news.column2, active_tasks = news.column3, current_task = news.column4",
+            seen.len(),
+            4,
+        );
         let mut query = sqlx::query(AssertSqlSafe(text));
         for one in seen {
             query = query
@@ -403,25 +433,22 @@ async fn place(
     Ok(row.fetch_optional(connection).await?.is_some())
 }
 
-/// `UPDATE … FROM (one SELECT for each workspace)`: the only form of many updates in one that both
-/// databases read.
-fn last_seen_text(count: usize) -> String {
-    let mut text = String::from(
-        "UPDATE workspaces SET last_seen = news.seen, active_tasks = news.tasks, \
-         current_task = news.task FROM (",
-    );
-    for i in 0..count {
-        let separator = if i == 0 { "" } else { " UNION ALL " };
-        let (a, b, c, d) = (4 * i + 1, 4 * i + 2, 4 * i + 3, 4 * i + 4);
-        // Writing to a string does not fail.
-        let _ = write!(
-            text,
-            "{separator}SELECT ${a} AS id, ${b} AS seen, ${c} AS tasks, ${d} AS task"
-        );
+/// `UPDATE … FROM (VALUES …)`: many updates in one, as both databases read it. Both name the columns
+/// of `VALUES` the same; the first is the id, the second the time.
+fn news_text(change: &str, rows: usize, columns: usize) -> String {
+    let mut text = format!("UPDATE workspaces SET {change} FROM (VALUES ");
+    for row in 0..rows {
+        text.push_str(if row == 0 { "(" } else { ", (" });
+        for column in 1..=columns {
+            let separator = if column == 1 { "" } else { ", " };
+            // Writing to a string does not fail.
+            let _ = write!(text, "{separator}${}", row * columns + column);
+        }
+        text.push(')');
     }
     text.push_str(
-        ") AS news WHERE workspaces.id = news.id \
-         AND (workspaces.last_seen IS NULL OR workspaces.last_seen < news.seen)",
+        ") AS news WHERE workspaces.id = news.column1 \
+         AND (workspaces.last_seen IS NULL OR workspaces.last_seen < news.column2)",
     );
     text
 }
