@@ -25,8 +25,11 @@ use crate::workspace::Workspaces;
 /// How often lapsed leases are looked for: `offline` is promised within 2 s of the lapse.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// How often `last_seen` and tasks of heartbeats are written to SQL, in one batch.
-const FLUSH: Duration = Duration::from_secs(5);
+/// How often what changed by heartbeats is written to SQL, in batches.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// How often what was heard of workspaces that fell silent is forgotten.
+const FORGET: Duration = Duration::from_secs(60);
 
 /// How often a database that is away is tried again.
 const PREPARE_PAUSE: Duration = Duration::from_millis(500);
@@ -159,8 +162,10 @@ impl Gateway {
             self.coherence.run(),
             self.identity.run(),
             self.directory.follow(),
+            self.directory.follow_lapses(),
             self.sweep(),
             self.flush_regularly(),
+            self.forget_regularly(),
         );
     }
 
@@ -182,14 +187,25 @@ impl Gateway {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            self.flush().await;
+            if let Err(error) = self.directory.flush_last_seen().await {
+                tracing::debug!(error = %Chain(&error), "Heartbeats are not written down this time");
+            }
         }
     }
 
-    /// Writes down what heartbeats said since the last time.
+    async fn forget_regularly(&self) {
+        let mut tick = interval(FORGET);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            self.directory.forget_silent();
+        }
+    }
+
+    /// Writes down all that heartbeats said: before the end.
     pub async fn flush(&self) {
-        if let Err(error) = self.directory.flush_last_seen().await {
-            tracing::debug!(error = %Chain(&error), "Heartbeats are not written down this time");
+        if let Err(error) = self.directory.flush_all().await {
+            tracing::warn!(error = %Chain(&error), "The last heartbeats are not written down");
         }
     }
 

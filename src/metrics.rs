@@ -76,6 +76,17 @@ impl Cache {
     }
 }
 
+/// By what a lapse was noticed. The label `noticed`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noticed {
+    /// By the shared state's word that a lease ended.
+    Expiry,
+    /// By a message to the workspace.
+    Request,
+    /// By the look at all workspaces each second.
+    Sweep,
+}
+
 /// All families of this process.
 pub struct Metrics {
     registry: Registry,
@@ -104,6 +115,8 @@ pub struct Metrics {
     store_errors: IntCounterVec,
     /// Control-plane answers by route and status class.
     control: IntCounterVec,
+    /// Lapses that this replica noted, by how it noticed.
+    lapses: [IntCounter; 3],
     /// Log lines dropped because the writer was behind.
     pub log_lines_dropped: IntGauge,
     /// 1 while the link that carries invalidations is up.
@@ -162,7 +175,14 @@ impl Metrics {
             "Look-ups in the caches of admission, by cache and whether they were answered from memory.",
             &["cache", "result"],
         );
+        let lapses = counters(
+            &r,
+            "a2a_gateway_lapses_total",
+            "Workspaces that this replica moved to offline for want of heartbeats, by how it noticed.",
+            &["noticed"],
+        );
         Self {
+            lapses: ["expiry", "request", "sweep"].map(|how| lapses.with_label_values(&[how])),
             head_seconds: pair(&heads),
             total_seconds: pair(&totals),
             exchanges,
@@ -266,6 +286,11 @@ impl Metrics {
     /// Counts one look-up in a cache.
     pub fn cache(&self, cache: Cache, hit: bool) {
         self.cache[cache as usize][usize::from(!hit)].inc();
+    }
+
+    /// Counts one lapse.
+    pub fn lapse(&self, noticed: Noticed) {
+        self.lapses[noticed as usize].inc();
     }
 
     /// Notes one store operation.

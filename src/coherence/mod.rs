@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use dashmap::DashMap;
 use moka::future::Cache;
 use moka::ops::compute::Op;
 use tokio::sync::Notify;
@@ -309,11 +310,46 @@ struct Entry<V> {
     settled: AtomicBool,
 }
 
+/// What a cache has of a key.
+#[derive(Clone, Debug)]
+pub enum Known<V> {
+    /// Neither a value nor a load in progress: whoever asks next reads what is there now.
+    Nothing,
+    /// A load in progress, which may have read an older fact.
+    Loading,
+    /// This, whether or not it still counts.
+    Value(V),
+}
+
+/// A load in progress, until dropped.
+struct Loading<'a, K: Hash + Eq> {
+    all: &'a DashMap<K, usize>,
+    key: &'a K,
+}
+
+impl<'a, K: Hash + Eq + Clone> Loading<'a, K> {
+    fn begin(all: &'a DashMap<K, usize>, key: &'a K) -> Self {
+        *all.entry(key.clone()).or_insert(0) += 1;
+        Self { all, key }
+    }
+}
+
+impl<K: Hash + Eq> Drop for Loading<'_, K> {
+    fn drop(&mut self) {
+        if let Some(mut count) = self.all.get_mut(self.key) {
+            *count = count.saturating_sub(1);
+        }
+        self.all.remove_if(self.key, |_, count| *count == 0);
+    }
+}
+
 /// A bounded cache of facts: single-flight on a miss, aged by [`Coherence::max_age`].
 ///
 /// The owner registers with [`Coherence::on_invalidation`] and calls [`Coherent::forget`].
 pub struct Coherent<K, V> {
     entries: Cache<K, Arc<Entry<V>>>,
+    /// From before a load begins until its value is in `entries`, for each who waits for one.
+    loading: Arc<DashMap<K, usize>>,
     coherence: Arc<Coherence>,
     metrics: Arc<Metrics>,
     name: metrics::Cache,
@@ -323,10 +359,11 @@ pub struct Coherent<K, V> {
     current: fn(&V) -> bool,
 }
 
-impl<K, V> Clone for Coherent<K, V> {
+impl<K: Hash + Eq, V> Clone for Coherent<K, V> {
     fn clone(&self) -> Self {
         Self {
             entries: self.entries.clone(),
+            loading: Arc::clone(&self.loading),
             coherence: Arc::clone(&self.coherence),
             metrics: Arc::clone(&self.metrics),
             name: self.name,
@@ -351,6 +388,7 @@ where
     ) -> Self {
         Self {
             entries: Cache::new(entries_max),
+            loading: Arc::default(),
             coherence,
             metrics,
             name,
@@ -381,6 +419,7 @@ where
             return Ok(value);
         }
         self.metrics.cache(self.name, false);
+        let _loading = Loading::begin(&self.loading, key);
         let asked_at = self.coherence.epoch();
         loop {
             self.evict_lapsed(key).await;
@@ -408,6 +447,17 @@ where
                 return Ok(entry.value.clone());
             }
         }
+    }
+
+    /// What is in memory, without asking for it: for who knows that a fact may have changed, and can
+    /// tell whether it did.
+    pub async fn known(&self, key: &K) -> Known<V> {
+        // In this order: a load that is seen by neither look begins after the first.
+        if self.loading.contains_key(key) {
+            return Known::Loading;
+        }
+        let entry = self.entries.get(key).await;
+        entry.map_or(Known::Nothing, |entry| Known::Value(entry.value.clone()))
     }
 
     /// Drops one fact.

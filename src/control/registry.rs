@@ -159,6 +159,8 @@ pub(super) struct Heartbeat {
     error_rate: Option<f64>,
     active_tasks: Option<u32>,
     current_task: Option<String>,
+    sample_error: Option<String>,
+    uptime_seconds: Option<serde_json::Number>,
     runtime_state: Option<String>,
     runtime_metadata: Option<RuntimeMetadata>,
 }
@@ -188,6 +190,8 @@ pub(super) async fn heartbeat(
         wedged: body.runtime_state.as_deref() == Some("wedged"),
         active_tasks: body.active_tasks.unwrap_or(0),
         current_task: body.current_task,
+        sample_error: body.sample_error,
+        uptime_seconds: body.uptime_seconds,
         idle_timeout_seconds: body.runtime_metadata.and_then(|m| m.idle_timeout_seconds),
     };
     let beaten = gateway.directory.beat(&id, &beat).await;

@@ -1,12 +1,17 @@
 //! Heartbeats (contract §4.2): renew the lease, and move the status where it changes. In steady state
 //! one write to the shared state and none to SQL.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::entry::{Entry, must_beat, not_found, removed};
 use super::intake::invalid;
 use super::{Directory, URL_TTL};
 use crate::coherence::Invalidation;
+use crate::events::{Event, Kind};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
@@ -19,6 +24,8 @@ const WELL_BELOW: f64 = 0.1;
 /// Longest description of the current task that is kept, in characters. It is a label for people, so
 /// a longer one is cut rather than refused: a heartbeat must not fail for it.
 const TASK_CHARS_MAX: usize = 1024;
+/// Longest sample of an error in an event, in characters. It is the agent's own text, for people.
+const SAMPLE_CHARS_MAX: usize = 512;
 /// Status changes that a heartbeat tries when others change it too.
 const ATTEMPTS_MAX: usize = 3;
 
@@ -34,6 +41,10 @@ pub struct Beat {
     pub active_tasks: u32,
     /// What it is working on.
     pub current_task: Option<String>,
+    /// One of its errors, in its own words.
+    pub sample_error: Option<String>,
+    /// How long its process has run, as it wrote the number.
+    pub uptime_seconds: Option<serde_json::Number>,
     /// Longest silence in its answers, in seconds. `None` keeps what was said before, 0 takes it back.
     pub idle_timeout_seconds: Option<u32>,
 }
@@ -75,7 +86,12 @@ impl Directory {
         };
         // The lease first: whoever notes a lapse looks at it again afterwards.
         live(entry.workspace.as_ref())?;
+        let began = Instant::now();
         self.renew(id, now).await;
+        if entry.has_lapsed() {
+            // Somebody may have noted the lapse before the lease was there again. The row knows.
+            entry = self.look_again(id).await?;
+        }
         for _ in 0..ATTEMPTS_MAX {
             let workspace = live(entry.workspace.as_ref())?;
             let (from, to) = (
@@ -83,14 +99,8 @@ impl Directory {
                 next_status(workspace, entry.urls.host.is_some(), beat),
             );
             if self.moved(workspace, to, beat, now).await? {
-                self.news.note(seen(id, beat, now));
-                entry.extend(self.leases.ttl());
-                if entry.has_lapsed() {
-                    // It lapsed on paper nowhere, so nobody is told that it is back but this cache;
-                    // others look again within a second.
-                    let revived = Invalidation::Workspace(id.clone());
-                    self.coherence.apply(&revived).await;
-                }
+                entry.extend(began, self.leases.ttl());
+                self.tell(workspace, to, beat, now);
                 self.refresh_urls(workspace).await;
                 let expires_in = self.leases.ttl();
                 return Ok(Beaten {
@@ -99,16 +109,41 @@ impl Directory {
                     to,
                 });
             }
-            // Somebody else moved it: look again.
-            self.coherence
-                .apply(&Invalidation::Workspace(id.clone()))
-                .await;
-            entry = self.entry(id).await?;
+            // Somebody else moved it.
+            entry = self.look_again(id).await?;
         }
         Err(Rejection::new(
             Reason::Conflict,
             "the workspace's status changes too fast; send the next heartbeat as usual",
         ))
+    }
+
+    async fn look_again(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Rejection> {
+        self.coherence
+            .apply(&Invalidation::Workspace(id.clone()))
+            .await;
+        self.entry(id).await
+    }
+
+    /// Keeps what the heartbeat said, and tells those who watch.
+    fn tell(&self, workspace: &Workspace, to: Status, beat: &Beat, now: Timestamp) {
+        let id = &workspace.id;
+        let seen = seen(id, beat, now);
+        let current_task = seen.current_task.clone();
+        if workspace.status != to {
+            let (kind, payload) = change(to, beat);
+            self.events.tell(Event::new(kind, id, payload));
+        }
+        if self.news.note(seen, workspace) {
+            let payload = json!({"current_task": current_task, "active_tasks": beat.active_tasks});
+            self.events.tell(Event::new(Kind::TaskUpdated, id, payload));
+        }
+        if self.events.heard() {
+            let payload =
+                json!({"active_tasks": beat.active_tasks, "uptime_seconds": beat.uptime_seconds});
+            self.events
+                .tell(Event::new(Kind::WorkspaceHeartbeat, id, payload));
+        }
     }
 
     async fn renew(&self, id: &WorkspaceId, now: Timestamp) {
@@ -148,8 +183,9 @@ impl Directory {
         Ok(true)
     }
 
-    /// Keeps the URL keys alive: with the value they have, which may be another program's, else with
-    /// what was registered. Only every few minutes; best effort, since SQL has the URLs too.
+    /// Keeps the URL keys alive: with the value they have, which may be another program's; a key that
+    /// is gone, with what was registered. Only every few minutes; best effort, since SQL has the URLs
+    /// too.
     async fn refresh_urls(&self, workspace: &Workspace) {
         let id = &workspace.id;
         if workspace.delivery_mode == DeliveryMode::Poll || self.refreshed.contains_key(id) {
@@ -157,54 +193,18 @@ impl Directory {
         }
         self.refreshed.insert(id.clone(), ()).await;
         let keys = [self.url_key.key(id), self.internal_url_key.key(id)];
-        let found = self.shared.get_many(&[&keys[0], &keys[1]]).await;
-        let Ok(found) = found else { return };
+        let there = self.shared.refresh(&[&keys[0], &keys[1]], URL_TTL).await;
+        let Ok(there) = there else { return };
         let own = [&workspace.url, &workspace.internal_url];
-        for ((key, found), own) in keys.iter().zip(found).zip(own) {
-            let Some(url) = found.or_else(|| own.clone()) else {
+        for ((key, there), own) in keys.iter().zip(there).zip(own) {
+            let Some(url) = own.as_deref().filter(|_| !there) else {
                 continue;
             };
-            if let Err(error) = self.shared.set(key, &url, Some(URL_TTL)).await {
+            // Another program may be writing it just now: its word goes before ours.
+            if let Err(error) = self.shared.set_if_absent(key, url, URL_TTL).await {
                 tracing::debug!(%error, workspace.id = %id, "a URL key was not refreshed");
             }
         }
-    }
-
-    /// Writes down what heartbeats said since the last time. Every few seconds, and at the end.
-    ///
-    /// # Errors
-    /// When SQL does not answer; nothing is lost, the next call writes it.
-    pub async fn flush_last_seen(&self) -> Result<(), Unavailable> {
-        self.news.flush(&self.workspaces).await
-    }
-
-    /// Notes that a workspace lapsed, unless a heartbeat came in between. Best effort: whoever comes
-    /// next, the sweep at the latest, does it again.
-    pub(super) async fn note_lapse(&self, id: &WorkspaceId) -> bool {
-        let now = Timestamp::now();
-        match self.workspaces.lapse(id, now).await {
-            Ok(true) => {}
-            Ok(false) => return false,
-            Err(error) => {
-                tracing::debug!(%error, workspace.id = %id, "a lapse was not noted");
-                return false;
-            }
-        }
-        // A heartbeat that saw "online" just before has left it at that. It is heard now.
-        if let Ok(super::lease::Lease::Held(_)) = self.leases.read(id).await {
-            let revived = self
-                .workspaces
-                .set_status(id, Status::Offline, Status::Online, now);
-            if let Err(error) = revived.await {
-                tracing::debug!(%error, workspace.id = %id, "the next heartbeat will revive it");
-            }
-        } else {
-            tracing::info!(workspace.id = %id, "Workspace offline: its heartbeat lapsed");
-        }
-        self.coherence
-            .invalidate(Invalidation::Workspace(id.clone()))
-            .await;
-        true
     }
 }
 
@@ -238,6 +238,31 @@ fn next_status(workspace: &Workspace, has_url: bool, beat: &Beat) -> Status {
         Status::Degraded if calm => Status::Online,
         same => same,
     }
+}
+
+/// The event of a change to `to` by a heartbeat.
+fn change(to: Status, beat: &Beat) -> (Kind, Value) {
+    let mut payload = json!({"status": to});
+    match to {
+        Status::Degraded => {
+            payload["error_rate"] = json!(beat.error_rate.unwrap_or(0.0));
+            if beat.wedged {
+                payload["runtime_state"] = json!("wedged");
+            }
+            if let Some(sample) = &beat.sample_error {
+                payload["sample_error"] = json!(printable(sample, SAMPLE_CHARS_MAX));
+            }
+            (Kind::WorkspaceDegraded, payload)
+        }
+        _ if to.is_up() => (Kind::WorkspaceOnline, payload),
+        _ => (Kind::WorkspaceOffline, payload),
+    }
+}
+
+/// At most `max` characters of `text`, control characters dropped.
+fn printable(text: &str, max: usize) -> String {
+    let printable = text.chars().filter(|c| !c.is_control());
+    printable.take(max).collect()
 }
 
 fn seen(id: &WorkspaceId, beat: &Beat, now: Timestamp) -> Seen {

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::endpoint::Endpoint;
-use super::entry::not_found;
+use super::entry::{must_beat, not_found};
 use super::{Destination, Directory};
 use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
@@ -69,9 +69,21 @@ impl Directory {
     pub async fn view(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
         let workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
         let mut workspace = self.as_of_now(workspace);
-        // A lapse counts from its moment, not from when the sweep comes by.
-        if workspace.status.is_up() && self.entry(id).await.is_ok_and(|entry| entry.has_lapsed()) {
-            workspace.status = Status::Offline;
+        // A lapse counts from its moment, not from when the sweep comes by; and a heartbeat that
+        // another replica heard, though SQL does not know it yet.
+        if must_beat(&workspace) {
+            let now = Timestamp::now();
+            let renewed = self.leases.renewed(std::slice::from_ref(id), now).await;
+            match renewed.as_deref() {
+                Ok([Some(at)]) => workspace.last_seen = workspace.last_seen.max(Some(*at)),
+                Ok(_) => {
+                    let last_seen = self.last_seen(&workspace);
+                    if self.leases.benefit_of_doubt(last_seen, now).is_none() {
+                        workspace.status = Status::Offline;
+                    }
+                }
+                Err(_) => {}
+            }
         }
         Ok(workspace)
     }

@@ -194,10 +194,12 @@ impl Entry {
         millis(self.loaded_at.elapsed()) < self.alive_until.load(Ordering::Acquire)
     }
 
-    /// A heartbeat came in here: alive for `ttl` from now, without asking a store.
-    pub(super) fn extend(&self, ttl: Duration) {
+    /// A heartbeat came in here, whose lease was granted after `began`: alive for `ttl` from then,
+    /// without asking a store.
+    pub(super) fn extend(&self, began: Instant, ttl: Duration) {
         if matches!(self.pulse, Pulse::Beats(_)) {
-            let until = millis(self.loaded_at.elapsed().saturating_add(ttl));
+            let since_load = began.saturating_duration_since(self.loaded_at);
+            let until = millis(since_load.saturating_add(ttl));
             self.alive_until.fetch_max(until, Ordering::AcqRel);
         }
     }

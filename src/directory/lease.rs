@@ -5,8 +5,8 @@
 //! bring a lapsed lease back, which a bare `EXPIRE` cannot.
 //!
 //! A missing lease proves a lapse, except while the shared state may have lost leases that were
-//! granted: after it was away, or, in process, after a start. Then, for one TTL, `last_seen` in SQL
-//! counts as well.
+//! granted: after it was away or had to be connected to again, or, in process, after a start. Then,
+//! for one TTL, `last_seen` in SQL counts as well, which may be [`SQL_LAG`] behind.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,9 +16,12 @@ use tokio::time::Instant;
 use super::keys::KeyPattern;
 use crate::config::Live;
 use crate::ids::WorkspaceId;
-use crate::shared::Shared;
+use crate::shared::{Shared, Subscription};
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
+
+/// What a word that is due may wait for being written, besides the half of a TTL after which it is.
+const SQL_LAG: Duration = Duration::from_secs(5);
 
 /// What the shared state says of one workspace's liveness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,13 @@ pub(super) struct Leases {
     started: Instant,
     /// Until when a missing lease proves nothing, in milliseconds after `started`.
     doubtful_until: AtomicU64,
+    /// How often the shared state had been lost when a lease was last read.
+    losses: AtomicU64,
+}
+
+/// How old SQL's word of a workspace may get while it beats, for a given time to live.
+pub(super) fn lag_max(ttl: Duration) -> Duration {
+    ttl / 2
 }
 
 impl Leases {
@@ -46,6 +56,7 @@ impl Leases {
             config,
             started: Instant::now(),
             doubtful_until: AtomicU64::new(0),
+            losses: AtomicU64::new(shared.losses()),
             shared,
         };
         if leases.shared.is_embedded() {
@@ -57,6 +68,21 @@ impl Leases {
     /// How long a heartbeat counts that comes now.
     pub(super) fn ttl(&self) -> Duration {
         self.config.get().registry.heartbeat_ttl
+    }
+
+    /// How old SQL's word of a workspace may get while it beats.
+    pub(super) fn lag_max(&self) -> Duration {
+        lag_max(self.ttl())
+    }
+
+    /// Leases that lapse, as far as the shared state tells.
+    pub(super) fn lapses(&self) -> Subscription {
+        self.shared.lapses(self.key.prefix())
+    }
+
+    /// Whose lease it is, if it is one.
+    pub(super) fn id(&self, key: &str) -> Option<WorkspaceId> {
+        self.key.id(key)
     }
 
     /// Grants or renews.
@@ -79,12 +105,18 @@ impl Leases {
         })
     }
 
-    /// Which of `ids` hold a lease, in one round trip.
-    pub(super) async fn held(&self, ids: &[WorkspaceId]) -> Result<Vec<bool>, Unavailable> {
+    /// When those of `ids` that hold a lease renewed it, in one round trip. A value that is no time,
+    /// which only another program writes, counts as now.
+    pub(super) async fn renewed(
+        &self,
+        ids: &[WorkspaceId],
+        now: Timestamp,
+    ) -> Result<Vec<Option<Timestamp>>, Unavailable> {
         let keys: Vec<String> = ids.iter().map(|id| self.key.key(id)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let found = self.watched(self.shared.get_many(&keys).await)?;
-        Ok(found.iter().map(Option::is_some).collect())
+        let time = |value: String| value.parse().map_or(now, Timestamp);
+        Ok(found.into_iter().map(|value| value.map(time)).collect())
     }
 
     /// How much longer a workspace without a lease counts as alive; `None`: it lapsed.
@@ -93,9 +125,15 @@ impl Leases {
         last_seen: Option<Timestamp>,
         now: Timestamp,
     ) -> Option<Duration> {
-        let doubtful = self.elapsed_ms() < self.doubtful_until.load(Ordering::Acquire);
-        let left = last_seen?.after(self.ttl()).since(now);
-        (doubtful && !left.is_zero()).then_some(left)
+        let until = last_seen?.after(self.ttl() + self.lag_max() + SQL_LAG);
+        let left = until.since(now).min(self.doubt_left());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// For how long a missing lease proves nothing.
+    pub(super) fn doubt_left(&self) -> Duration {
+        let until = self.doubtful_until.load(Ordering::Acquire);
+        Duration::from_millis(until.saturating_sub(self.elapsed_ms()))
     }
 
     /// From here on, for one TTL, a missing lease proves nothing.
@@ -109,8 +147,12 @@ impl Leases {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A store that does not answer may come back empty.
+    /// A store that does not answer, or that was connected to again, may have come back empty.
     fn watched<T>(&self, result: Result<T, Unavailable>) -> Result<T, Unavailable> {
-        result.inspect_err(|_| self.doubt())
+        let losses = self.shared.losses();
+        if result.is_err() || self.losses.swap(losses, Ordering::AcqRel) != losses {
+            self.doubt();
+        }
+        result
     }
 }

@@ -12,6 +12,7 @@ mod change;
 mod discover;
 mod endpoint;
 mod entry;
+mod follow;
 mod intake;
 mod keys;
 mod lease;
@@ -110,7 +111,7 @@ pub struct Directory {
     metrics: Arc<Metrics>,
     resolver: Resolver,
     leases: Leases,
-    news: News,
+    news: Arc<News>,
     slots: Slots,
     entries: Coherent<WorkspaceId, Arc<Entry>>,
     /// The last entry that was read whole, for when no store answers (architecture D8).
@@ -151,14 +152,15 @@ impl Directory {
         );
         let known = Cache::new(entries_max);
         let changes = Arc::default();
-        resolve::forget_what_changes(&coherence, &entries, &known, &changes);
+        let news = Arc::new(News::new(config.clone()));
+        resolve::forget_what_changes(&coherence, &entries, &known, &changes, &news);
         let heartbeat_key = &at_start.directory.heartbeat_key;
         Self {
             resolver: Resolver::new(Derived::new(config, |config, _| {
                 Policy::new(&config.address)
             })),
             leases: Leases::new(shared.clone(), heartbeat_key, config.clone()),
-            news: News::default(),
+            news,
             slots: Slots::default(),
             entries,
             known,

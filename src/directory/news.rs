@@ -1,46 +1,256 @@
-//! What heartbeats said and SQL does not know yet. A heartbeat costs no SQL write; every few seconds
-//! the newest word of each workspace is written in batches.
+//! What heartbeats said, and how far SQL knows it. A heartbeat costs no SQL write: what changed
+//! visibly is written soon, in batches; that a workspace still lives, only when SQL's word has become
+//! old, so that the sweep never takes a living one for overdue.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use dashmap::DashMap;
+
+use super::lease::lag_max;
+use crate::config::Live;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
-use crate::workspace::{Seen, Workspaces};
+use crate::workspace::{Seen, Timestamp, Workspace, Workspaces};
 
 /// Workspaces in one statement: well under the 32,766 parameters that SQLite takes.
 const BATCH_MAX: usize = 500;
 
-/// The newest word of each workspace. Bounded by the workspaces that exist, since only those beat.
-#[derive(Default)]
-pub(super) struct News(Mutex<HashMap<WorkspaceId, Seen>>);
+/// The newest word of each workspace that was heard here.
+pub(super) struct News {
+    words: DashMap<WorkspaceId, Word>,
+    /// Those to be written at the next flush; each is marked [`Word::due`].
+    due: Mutex<Vec<WorkspaceId>>,
+    config: Live,
+}
+
+struct Word {
+    last_seen: Timestamp,
+    active_tasks: u32,
+    current_task: Option<String>,
+    /// The `last_seen` that SQL has.
+    written: Option<Timestamp>,
+    due: bool,
+}
+
+impl Word {
+    fn says(&self, seen: &Seen) -> bool {
+        self.active_tasks == seen.active_tasks && self.current_task == seen.current_task
+    }
+
+    fn is_written(&self) -> bool {
+        self.written >= Some(self.last_seen)
+    }
+
+    fn seen(&self, id: &WorkspaceId) -> Seen {
+        Seen {
+            id: id.clone(),
+            last_seen: self.last_seen,
+            active_tasks: self.active_tasks,
+            current_task: self.current_task.clone(),
+        }
+    }
+}
 
 impl News {
-    pub(super) fn note(&self, seen: Seen) {
-        self.lock().insert(seen.id.clone(), seen);
+    pub(super) fn new(config: Live) -> Self {
+        Self {
+            words: DashMap::new(),
+            due: Mutex::default(),
+            config,
+        }
+    }
+
+    /// Takes in a word; answers whether its tasks are other than before. `row`: what SQL said last.
+    pub(super) fn note(&self, seen: Seen, row: &Workspace) -> bool {
+        if !self.words.contains_key(&seen.id) {
+            let word = Word {
+                last_seen: seen.last_seen,
+                active_tasks: row.active_tasks,
+                current_task: row.current_task.clone(),
+                written: row.last_seen,
+                due: false,
+            };
+            self.words.entry(seen.id.clone()).or_insert(word);
+        }
+        let Some(mut word) = self.words.get_mut(&seen.id) else {
+            // Forgotten as too old in the same moment: the next one is heard.
+            return false;
+        };
+        let changed = !word.says(&seen);
+        word.last_seen = word.last_seen.max(seen.last_seen);
+        word.active_tasks = seen.active_tasks;
+        word.current_task = seen.current_task;
+        let lag_max = lag_max(self.config.get().registry.heartbeat_ttl);
+        let fresh = |at: Timestamp| seen.last_seen.since(at) < lag_max;
+        if changed || !word.written.is_some_and(fresh) {
+            self.enqueue(&seen.id, &mut word);
+        }
+        changed
     }
 
     pub(super) fn of(&self, id: &WorkspaceId) -> Option<Seen> {
-        self.lock().get(id).cloned()
+        self.words.get(id).map(|word| word.seen(id))
     }
 
-    /// Writes all of it down. Until it is written it stays here.
-    pub(super) async fn flush(&self, workspaces: &Workspaces) -> Result<(), Unavailable> {
-        let all: Vec<Seen> = self.lock().values().cloned().collect();
-        for batch in all.chunks(BATCH_MAX) {
-            workspaces.set_last_seen_many(batch).await?;
-            let mut kept = self.lock();
-            for seen in batch {
-                // Newer news came meanwhile: they wait for the next time.
-                if kept.get(&seen.id) == Some(seen) {
-                    kept.remove(&seen.id);
-                }
+    pub(super) fn last_seen(&self, id: &WorkspaceId) -> Option<Timestamp> {
+        self.words.get(id).map(|word| word.last_seen)
+    }
+
+    /// Has the word of a workspace written soon: its state changed, so others look at its row.
+    pub(super) fn hasten(&self, id: &WorkspaceId) {
+        if let Some(mut word) = self.words.get_mut(id)
+            && !word.is_written()
+        {
+            self.enqueue(id, &mut word);
+        }
+    }
+
+    /// Has all words written that SQL does not have: before the end.
+    pub(super) fn hasten_all(&self) {
+        for mut word in self.words.iter_mut() {
+            if !word.is_written() {
+                let id = word.key().clone();
+                self.enqueue(&id, &mut word);
             }
+        }
+    }
+
+    /// Forgets the words of those who have not been heard since `before`: they beat elsewhere, or
+    /// not at all.
+    pub(super) fn forget(&self, before: Timestamp) {
+        self.words
+            .retain(|_, word| word.due || word.last_seen >= before);
+    }
+
+    /// Writes down what is due. Until it is written it stays so.
+    pub(super) async fn flush(&self, workspaces: &Workspaces) -> Result<(), Unavailable> {
+        let due = std::mem::take(&mut *self.due());
+        let mut rest = due.as_slice();
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(rest.len().min(BATCH_MAX));
+            let seen: Vec<Seen> = batch.iter().filter_map(|id| self.of(id)).collect();
+            if let Err(error) = workspaces.set_last_seen_many(&seen).await {
+                self.due().extend_from_slice(rest);
+                return Err(error);
+            }
+            seen.iter().for_each(|seen| self.wrote(seen));
+            rest = later;
         }
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<WorkspaceId, Seen>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn wrote(&self, seen: &Seen) {
+        if let Some(mut word) = self.words.get_mut(&seen.id) {
+            word.written = word.written.max(Some(seen.last_seen));
+            word.due = false;
+            // It said something else meanwhile.
+            if !word.says(seen) {
+                self.enqueue(&seen.id, &mut word);
+            }
+        }
+    }
+
+    fn enqueue(&self, id: &WorkspaceId, word: &mut Word) {
+        if !word.due {
+            word.due = true;
+            self.due().push(id.clone());
+        }
+    }
+
+    fn due(&self) -> MutexGuard<'_, Vec<WorkspaceId>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::workspace::{DeliveryMode, Liveness, Status};
+
+    fn seen(at: i64, active_tasks: u32) -> Seen {
+        Seen {
+            id: WorkspaceId::parse("a").unwrap(),
+            last_seen: Timestamp(at),
+            active_tasks,
+            current_task: None,
+        }
+    }
+
+    fn row(last_seen: Timestamp) -> Workspace {
+        Workspace {
+            id: WorkspaceId::parse("a").unwrap(),
+            name: "a".to_owned(),
+            role: None,
+            parent_id: None,
+            org: None,
+            status: Status::Online,
+            delivery_mode: DeliveryMode::Push,
+            liveness: Liveness::Heartbeat,
+            url: None,
+            internal_url: None,
+            card_url: None,
+            agent_card: None,
+            upstream_auth: None,
+            complete: None,
+            max_concurrent: None,
+            idle_timeout_seconds: None,
+            current_task: None,
+            active_tasks: 0,
+            last_seen: Some(last_seen),
+            created_at: last_seen,
+            updated_at: last_seen,
+        }
+    }
+
+    fn due(news: &News) -> usize {
+        news.due().len()
+    }
+
+    /// As if it had been flushed.
+    fn write(news: &News) {
+        for id in std::mem::take(&mut *news.due()) {
+            news.wrote(&news.of(&id).unwrap());
+        }
+    }
+
+    #[test]
+    fn only_what_changed_or_what_sql_has_not_heard_for_long_is_due() {
+        let mut config: Config = toml::from_str(crate::config::load::DEFAULT).unwrap();
+        config.registry.heartbeat_ttl = Duration::from_millis(90);
+        let news = News::new(config.into());
+        let row = row(Timestamp(100));
+        assert!(!news.note(seen(130, 0), &row));
+        assert_eq!(due(&news), 0, "30 ms behind");
+        assert!(!news.note(seen(160, 0), &row));
+        assert_eq!(due(&news), 1, "60 ms behind");
+        assert!(news.note(seen(161, 2), &row));
+        assert_eq!(due(&news), 1, "once");
+        write(&news);
+        assert!(!news.note(seen(190, 2), &row));
+        assert_eq!(due(&news), 0);
+        assert!(news.note(seen(191, 3), &row), "another count");
+        assert_eq!(due(&news), 1);
+        let id = seen(0, 0).id;
+        let older = news.of(&id).unwrap();
+        assert!(news.note(seen(192, 4), &row));
+        std::mem::take(&mut *news.due());
+        news.wrote(&older);
+        assert_eq!(due(&news), 1, "what came while it was written waits");
+        write(&news);
+        news.hasten(&id);
+        assert_eq!(due(&news), 0, "all is written");
+        assert!(!news.note(seen(200, 4), &row));
+        news.hasten_all();
+        assert_eq!(due(&news), 1);
+        news.forget(Timestamp(300));
+        assert!(news.of(&id).is_some(), "what is due is kept");
+        write(&news);
+        news.forget(Timestamp(200));
+        assert!(news.of(&id).is_some());
+        news.forget(Timestamp(201));
+        assert!(news.of(&id).is_none());
     }
 }

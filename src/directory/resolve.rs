@@ -18,12 +18,13 @@ use moka::future::Cache;
 
 use super::entry::{Entry, Pulse, Urls, must_beat};
 use super::lease::Lease;
+use super::news::News;
 use super::{Destination, Directory};
 use crate::coherence::{Coherence, Coherent, Invalidation};
 use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
+use crate::metrics::Noticed;
 use crate::rejection::Rejection;
-use crate::shared::Notice;
 use crate::store::Unavailable;
 use crate::workspace::{Timestamp, Workspace};
 
@@ -52,48 +53,6 @@ impl Directory {
         self.destination(permit.target(), &entry).await
     }
 
-    /// Follows other programs' changes of URL keys, for as long as the process lives. A background
-    /// task of the server; without it such a change counts after 1 s.
-    pub async fn follow(&self) {
-        if self.shared.is_embedded() {
-            return;
-        }
-        let prefixes = [&self.url_key, &self.internal_url_key].map(|key| key.prefix().to_owned());
-        let mut prefixes = prefixes.to_vec();
-        prefixes.dedup();
-        let mut changes = self.shared.watch(prefixes);
-        let mut was_up = false;
-        loop {
-            let notice = changes.next().await;
-            if was_up && !matches!(notice, Notice::Message(_)) {
-                // The link broke: what is behind it may come back empty.
-                self.leases.doubt();
-            }
-            match notice {
-                Notice::Message(key) => self.forget_key(&key).await,
-                Notice::Down => self.watched.store(false, Ordering::Release),
-                Notice::Up => {
-                    // What was said during the gap was missed. Dropped first, trusted after.
-                    self.refreshed.invalidate_all();
-                    self.coherence.apply(&Invalidation::Everything).await;
-                    self.watched.store(true, Ordering::Release);
-                    was_up = true;
-                }
-            }
-        }
-    }
-
-    async fn forget_key(&self, key: &str) {
-        let id = self
-            .url_key
-            .id(key)
-            .or_else(|| self.internal_url_key.id(key));
-        // Here only: every replica hears of the key by itself.
-        if let Some(id) = id {
-            self.coherence.apply(&Invalidation::Address(id)).await;
-        }
-    }
-
     pub(super) async fn entry(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Rejection> {
         if let Some(entry) = self.entries.get(id).await {
             return Ok(entry);
@@ -110,7 +69,7 @@ impl Directory {
         entry: &Entry,
     ) -> Result<Destination, Rejection> {
         if entry.pulse == Pulse::Lapsed && !entry.lapse_noted.swap(true, Ordering::AcqRel) {
-            Box::pin(self.note_lapse(id)).await;
+            Box::pin(self.note_lapse(id, Noticed::Request)).await;
         }
         entry.destination()
     }
@@ -174,8 +133,7 @@ impl Directory {
 
     /// The last sign of life: what SQL knows, or what was heard here since.
     pub(super) fn last_seen(&self, workspace: &Workspace) -> Option<Timestamp> {
-        let heard = self.news.of(&workspace.id).map(|seen| seen.last_seen);
-        workspace.last_seen.max(heard)
+        workspace.last_seen.max(self.news.last_seen(&workspace.id))
     }
 
     /// What was known when SQL stopped answering, if that is recent enough.
@@ -219,16 +177,19 @@ impl Entry {
     }
 }
 
-/// Drops an entry when its workspace changed, here or on another replica.
+/// Drops an entry when its workspace changed, here or on another replica, and has SQL told what was
+/// heard of it last: others look at its row now.
 pub(super) fn forget_what_changes(
     coherence: &Coherence,
     entries: &Coherent<WorkspaceId, Arc<Entry>>,
     known: &Cache<WorkspaceId, Arc<Entry>>,
     changes: &Arc<AtomicU64>,
+    news: &Arc<News>,
 ) {
     let (entries, known, changes) = (entries.clone(), known.clone(), Arc::clone(changes));
+    let news = Arc::clone(news);
     coherence.on_invalidation(move |what| {
-        let (entries, known) = (entries.clone(), known.clone());
+        let (entries, known, news) = (entries.clone(), known.clone(), Arc::clone(&news));
         changes.fetch_add(1, Ordering::AcqRel);
         async move {
             match what {
@@ -237,6 +198,7 @@ pub(super) fn forget_what_changes(
                 Invalidation::Workspace(id) => {
                     entries.forget(&id).await;
                     known.invalidate(&id).await;
+                    news.hasten(&id);
                 }
                 // After a gap everything is asked for again; if no store answers then, what was
                 // known before the gap is all there is, for `directory.stale`.

@@ -1,15 +1,29 @@
-//! Lapses that nobody noticed: one look at SQL a second for workspaces that have not been seen for a
-//! TTL, each verified against its lease, since SQL runs behind the heartbeats.
+//! Lapses: by notice where the shared state tells of a lease that ended, and by one look at SQL a
+//! second for all that no notice was given of. Each is verified against its lease, and noted in SQL
+//! by exactly one replica, which tells the others and those who watch.
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use serde_json::json;
 
 use super::Directory;
+use super::lease::Lease;
+use crate::coherence::Invalidation;
+use crate::events::{Event, Kind};
 use crate::ids::WorkspaceId;
+use crate::metrics::Noticed;
+use crate::shared::Notice;
 use crate::store::Unavailable;
-use crate::workspace::Timestamp;
+use crate::workspace::{Status, Timestamp};
 
 /// Workspaces looked at in one round trip.
 const BATCH_MAX: usize = 500;
 /// Round trips in one sweep; the rest waits for the next, a second later.
 const BATCHES_MAX: usize = 20;
+/// Lapses noted at once: when a network fails there are many, and requests need connections too.
+const AT_ONCE_MAX: usize = 4;
+/// Heard words are kept for this many TTLs.
+const WORDS_TTLS: u32 = 2;
 
 impl Directory {
     /// Moves workspaces whose heartbeat lapsed to `offline`; returns which. Call it every second, on
@@ -19,28 +33,155 @@ impl Directory {
     /// When a store does not answer: then no lapse can be proven.
     pub async fn sweep(&self) -> Result<Vec<WorkspaceId>, Unavailable> {
         let mut lapsed = Vec::new();
-        let mut after = String::new();
         for _ in 0..BATCHES_MAX {
             let now = Timestamp::now();
             let cutoff = now.before(self.leases.ttl());
-            let overdue = self.workspaces.overdue(cutoff, &after, BATCH_MAX).await?;
-            let Some((last, _)) = overdue.last() else {
-                break;
-            };
-            after = last.as_str().to_owned();
-            let ids: Vec<WorkspaceId> = overdue.iter().map(|(id, _)| id.clone()).collect();
-            let held = self.leases.held(&ids).await?;
-            for ((id, last_seen), held) in overdue.into_iter().zip(held) {
-                let heard = self.news.of(&id).map(|seen| seen.last_seen);
-                let doubtful = self.leases.benefit_of_doubt(last_seen.max(heard), now);
-                if !held && doubtful.is_none() && self.note_lapse(&id).await {
-                    lapsed.push(id);
-                }
-            }
-            if ids.len() < BATCH_MAX {
+            let overdue = self.workspaces.overdue(cutoff, BATCH_MAX).await?;
+            let found = overdue.len();
+            let settled = self.settle(overdue, now, &mut lapsed).await?;
+            // What remains would be found again: those in doubt, who were seen last.
+            if found < BATCH_MAX || settled < found {
                 break;
             }
         }
         Ok(lapsed)
+    }
+
+    /// Notes who lapsed, and when those who did not were seen, since SQL does not know. Answers how
+    /// many are not overdue any more.
+    async fn settle(
+        &self,
+        overdue: Vec<(WorkspaceId, Option<Timestamp>)>,
+        now: Timestamp,
+        lapsed: &mut Vec<WorkspaceId>,
+    ) -> Result<usize, Unavailable> {
+        let ids: Vec<WorkspaceId> = overdue.iter().map(|(id, _)| id.clone()).collect();
+        let renewed = self.leases.renewed(&ids, now).await?;
+        let (mut dead, mut alive) = (Vec::new(), Vec::new());
+        for ((id, last_seen), renewed) in overdue.into_iter().zip(renewed) {
+            let heard = self.news.last_seen(&id);
+            let doubtful = || self.leases.benefit_of_doubt(last_seen.max(heard), now);
+            match renewed {
+                Some(at) => alive.push((id, at)),
+                None if doubtful().is_none() => dead.push(id),
+                None => {}
+            }
+        }
+        let settled = dead.len() + alive.len();
+        self.workspaces.touch_many(&alive).await?;
+        lapsed.extend(self.note_lapses(dead, Noticed::Sweep).await);
+        Ok(settled)
+    }
+
+    /// Notes lapses when the shared state tells of them, for as long as the process lives. A
+    /// background task of the server; without it the sweep finds them.
+    pub async fn follow_lapses(&self) {
+        let mut lapses = self.leases.lapses();
+        loop {
+            let mut ids = Vec::new();
+            let mut notice = Some(lapses.next().await);
+            while let Some(told) = notice {
+                // A link that was down missed something: the sweep does not.
+                if let Notice::Message(key) = told {
+                    ids.extend(self.leases.id(&key));
+                }
+                notice = (ids.len() < BATCH_MAX).then(|| lapses.ready()).flatten();
+            }
+            if let Err(error) = self.believe(ids).await {
+                tracing::debug!(%error, "Lapses are left to the sweep");
+            }
+        }
+    }
+
+    /// Notes those of `ids` who hold no lease. While a missing one proves nothing, an ended one does
+    /// not either: heartbeats may have gone to SQL.
+    async fn believe(&self, ids: Vec<WorkspaceId>) -> Result<(), Unavailable> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let renewed = self.leases.renewed(&ids, Timestamp::now()).await?;
+        if self.leases.doubt_left().is_zero() {
+            let dead = ids.into_iter().zip(renewed);
+            let dead = dead.filter(|(_, renewed)| renewed.is_none());
+            let dead = dead.map(|(id, _)| id).collect();
+            self.note_lapses(dead, Noticed::Expiry).await;
+        }
+        Ok(())
+    }
+
+    async fn note_lapses(&self, dead: Vec<WorkspaceId>, noticed: Noticed) -> Vec<WorkspaceId> {
+        let note = |id: WorkspaceId| async move {
+            let noted = self.note_lapse(&id, noticed).await;
+            noted.then_some(id)
+        };
+        let noted = stream::iter(dead).map(note).buffer_unordered(AT_ONCE_MAX);
+        noted.filter_map(std::future::ready).collect().await
+    }
+
+    /// Notes that a workspace lapsed, unless a heartbeat came in between. Best effort: whoever comes
+    /// next, the sweep at the latest, does it again.
+    pub(super) async fn note_lapse(&self, id: &WorkspaceId, noticed: Noticed) -> bool {
+        let now = Timestamp::now();
+        match self.workspaces.lapse(id, now).await {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(error) => {
+                tracing::debug!(%error, workspace.id = %id, "a lapse was not noted");
+                return false;
+            }
+        }
+        // A heartbeat that saw "online" just before has left it at that. It is heard now.
+        if let Ok(Lease::Held(_)) = self.leases.read(id).await {
+            self.revive(id, now).await;
+        } else {
+            self.metrics.lapse(noticed);
+            tracing::info!(workspace.id = %id, "Workspace offline: its heartbeat lapsed");
+            let payload = json!({"status": Status::Offline});
+            self.events
+                .tell(Event::new(Kind::WorkspaceOffline, id, payload));
+        }
+        self.coherence
+            .invalidate(Invalidation::Workspace(id.clone()))
+            .await;
+        true
+    }
+
+    async fn revive(&self, id: &WorkspaceId, now: Timestamp) {
+        let (from, to) = (Status::Offline, Status::Online);
+        match self.workspaces.set_status(id, from, to, now).await {
+            // It may have been degraded before; the next heartbeat says so again.
+            Ok(true) => {
+                let payload = json!({"status": to});
+                self.events
+                    .tell(Event::new(Kind::WorkspaceOnline, id, payload));
+            }
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(%error, workspace.id = %id, "the next heartbeat will revive it");
+            }
+        }
+    }
+
+    /// Writes down what is due of what heartbeats said. Every second.
+    ///
+    /// # Errors
+    /// When SQL does not answer; nothing is lost, the next call writes it.
+    pub async fn flush_last_seen(&self) -> Result<(), Unavailable> {
+        self.news.flush(&self.workspaces).await
+    }
+
+    /// Writes down all that heartbeats said. At the end.
+    ///
+    /// # Errors
+    /// When SQL does not answer.
+    pub async fn flush_all(&self) -> Result<(), Unavailable> {
+        self.news.hasten_all();
+        self.news.flush(&self.workspaces).await
+    }
+
+    /// Forgets what was heard of workspaces that are not heard any more. Now and then.
+    pub fn forget_silent(&self) {
+        let kept = self.leases.ttl() * WORDS_TTLS;
+        self.news.forget(Timestamp::now().before(kept));
     }
 }

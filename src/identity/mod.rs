@@ -34,9 +34,6 @@ use crate::metrics::{self, Metrics};
 use crate::store::Unavailable;
 use crate::trust::Keys;
 
-/// Credentials remembered as good. An entry is about 300 bytes: 30 MB when full.
-const PROOFS_MAX: u64 = 100_000;
-
 /// Credentials remembered as wrong: in a cache of their own, so that guesses evict no good one.
 const REFUSALS_MAX: u64 = 10_000;
 
@@ -184,7 +181,7 @@ impl Identity {
             Arc::clone(&coherence),
             metrics,
             metrics::Cache::Credentials,
-            PROOFS_MAX,
+            config.get().directory.cache_entries,
             |proof: &Arc<Proof>| proof.is_current(),
         );
         forget_what_changes(&coherence, &proofs);

@@ -22,6 +22,9 @@ const BYTES_MAX: usize = 256 << 20;
 /// Lapsed keys that one write removes at most, so that no caller pays for everyone's.
 const SWEEP_MAX: usize = 128;
 
+/// Time between two looks for lapsed keys, where somebody wants to be told of them.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// The store holds as much as it may.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the in-process store is full; put `stores.shared` on Redis")]
@@ -43,6 +46,8 @@ struct State {
     bytes: usize,
     channels: HashMap<&'static str, Vec<Weak<Feed>>>,
     watches: Vec<(Vec<String>, Weak<Feed>)>,
+    /// Who is told of lapsed keys that begin with a prefix.
+    lapse_feeds: Vec<(String, Weak<Feed>)>,
 }
 
 struct Entry {
@@ -93,6 +98,15 @@ impl Memory {
         }
         state.put(key, value.to_owned(), lapse(now, ttl))?;
         Ok(true)
+    }
+
+    pub(super) fn refresh(&self, keys: &[&str], ttl: Duration) -> Vec<bool> {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.sweep(now);
+        keys.iter()
+            .map(|key| state.refresh(key, now, ttl))
+            .collect()
     }
 
     pub(super) fn delete(&self, keys: &[&str]) {
@@ -151,9 +165,32 @@ impl Memory {
         Subscription::direct(feed)
     }
 
+    pub(super) fn lapses(memory: &Arc<Self>, prefix: &str) -> Subscription {
+        let feed = Arc::new(Feed::default());
+        feed.up();
+        let mut state = memory.state();
+        state
+            .lapse_feeds
+            .retain(|(_, feed)| feed.strong_count() > 0);
+        let feed_of = (prefix.to_owned(), Arc::downgrade(&feed));
+        state.lapse_feeds.push(feed_of);
+        Subscription::linked(feed, Box::pin(look(Arc::clone(memory))))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Each step leaves the state whole, so a panic elsewhere cannot have broken it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes what lapses, soon after it does. Ends when the subscription is dropped.
+async fn look(memory: Arc<Memory>) {
+    loop {
+        // A bounded step at a time, so that no writer waits for long.
+        while memory.state().sweep(Instant::now()) == SWEEP_MAX {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
@@ -199,14 +236,35 @@ impl State {
         true
     }
 
-    fn sweep(&mut self, now: Instant) {
-        for _ in 0..SWEEP_MAX {
+    /// Removes what has lapsed, at most [`SWEEP_MAX`] keys; answers how many.
+    fn sweep(&mut self, now: Instant) -> usize {
+        for swept in 0..SWEEP_MAX {
             match self.lapsing.first() {
                 Some((at, key)) if *at <= now => {
                     let key = key.clone();
                     self.remove(&key);
+                    self.tell_lapse(&key);
                 }
-                _ => break,
+                _ => return swept,
+            }
+        }
+        SWEEP_MAX
+    }
+
+    fn refresh(&mut self, key: &str, now: Instant, ttl: Duration) -> bool {
+        let Some(value) = self.live(key, now).map(|entry| entry.value.clone()) else {
+            return false;
+        };
+        // What takes the place of as many bytes always fits.
+        self.put(key, value, lapse(now, ttl)).is_ok()
+    }
+
+    fn tell_lapse(&self, key: &str) {
+        for (prefix, feed) in &self.lapse_feeds {
+            if key.starts_with(prefix.as_str())
+                && let Some(feed) = feed.upgrade()
+            {
+                feed.message(key.to_owned());
             }
         }
     }
@@ -234,6 +292,7 @@ fn cause(error: impl std::error::Error + Send + Sync + 'static) -> Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::Notice;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -253,6 +312,25 @@ mod tests {
         assert_eq!(memory.state().entries.len(), 2);
         assert!(memory.state().lapsing.is_empty());
         assert_eq!(memory.get_with_ttl("fact"), Some(("stays".into(), None)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_is_told_of_a_lapse_without_any_write() {
+        let memory = Arc::new(Memory::default());
+        let mut lapses = Memory::lapses(&memory, "lease:");
+        memory.set("lease:a", "up", Some(SECOND)).unwrap();
+        memory.set("lease:b", "up", Some(SECOND * 3)).unwrap();
+        memory.set("other", "up", Some(SECOND)).unwrap();
+        assert_eq!(lapses.next().await, Notice::Up);
+        assert_eq!(lapses.next().await, Notice::Message("lease:a".to_owned()));
+        // A renewal is no lapse.
+        assert_eq!(
+            memory.refresh(&["lease:b", "gone"], SECOND * 9),
+            [true, false]
+        );
+        let next = tokio::time::timeout(SECOND * 5, lapses.next()).await;
+        assert!(next.is_err(), "{next:?}");
+        assert_eq!(lapses.next().await, Notice::Message("lease:b".to_owned()));
     }
 
     #[tokio::test(start_paused = true)]

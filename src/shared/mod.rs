@@ -58,6 +58,15 @@ impl Shared {
         matches!(self.store, Store::Memory(_))
     }
 
+    /// How often the link to the store was lost and made again: each time it may have come back
+    /// empty.
+    pub fn losses(&self) -> u64 {
+        match &self.store {
+            Store::Memory(_) => 0,
+            Store::Redis(redis) => redis.losses(),
+        }
+    }
+
     /// The value of a key.
     ///
     /// # Errors
@@ -144,6 +153,20 @@ impl Shared {
         .await
     }
 
+    /// Gives keys a new time to live and leaves their values; answers which of them exist.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn refresh(&self, keys: &[&str], ttl: Duration) -> Result<Vec<bool>, Unavailable> {
+        self.run("refresh", async {
+            match &self.store {
+                Store::Memory(memory) => Ok(memory.refresh(keys, ttl)),
+                Store::Redis(redis) => redis.refresh(keys, ttl).await,
+            }
+        })
+        .await
+    }
+
     /// Deletes keys; those that do not exist are no error.
     ///
     /// # Errors
@@ -225,6 +248,17 @@ impl Shared {
         match &self.store {
             Store::Memory(memory) => memory.watch(prefixes),
             Store::Redis(redis) => redis.watch(prefixes),
+        }
+    }
+
+    /// Listens to keys that begin with `prefix` and lapse: each message is the name of one. Best
+    /// effort: Redis tells only where `notify-keyspace-events` has `E` and `x` (ours to ask for, not
+    /// to switch on), late under load, and never what lapsed while the link was down. Otherwise like
+    /// [`Shared::subscribe`].
+    pub fn lapses(&self, prefix: &str) -> Subscription {
+        match &self.store {
+            Store::Memory(memory) => Memory::lapses(memory, prefix),
+            Store::Redis(redis) => redis.lapses(prefix),
         }
     }
 

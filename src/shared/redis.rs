@@ -8,7 +8,7 @@
 //! that swallows packets would cut us off until the kernel gives up, after a quarter of an hour.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, SendError};
@@ -48,6 +48,8 @@ pub(super) struct Redis {
     client: Client,
     timeout: Duration,
     slot: Mutex<Slot>,
+    /// Connections made so far.
+    made: AtomicU64,
 }
 
 /// The connection for operations. Locked while connecting, so that one attempt serves all.
@@ -71,7 +73,12 @@ impl Redis {
             client: client(url)?,
             timeout,
             slot: Mutex::default(),
+            made: AtomicU64::new(0),
         })
+    }
+
+    pub(super) fn losses(&self) -> u64 {
+        self.made.load(Ordering::Acquire).saturating_sub(1)
     }
 
     pub(super) async fn get(&self, key: &str) -> Result<Option<String>, Cause> {
@@ -121,6 +128,15 @@ impl Redis {
         Ok(written.is_some())
     }
 
+    /// Not `GETEX`, which needs Redis 6.2, and not `SET`, which could undo another's change.
+    pub(super) async fn refresh(&self, keys: &[&str], ttl: Duration) -> Result<Vec<bool>, Cause> {
+        let mut refresh = pipe();
+        for key in keys {
+            refresh.cmd("PEXPIRE").arg(key).arg(milliseconds(ttl));
+        }
+        self.ask(&refresh, Repeat::Once).await
+    }
+
     pub(super) async fn delete(&self, keys: &[&str]) -> Result<(), Cause> {
         self.one(pipe().cmd("DEL").arg(keys), Repeat::Never).await
     }
@@ -147,7 +163,16 @@ impl Redis {
     pub(super) fn subscribe(&self, channel: &'static str) -> Subscription {
         let mut listen = pipe();
         listen.cmd("SUBSCRIBE").arg(channel);
-        self.link(Some(listen))
+        self.link(Some(listen), String::new())
+    }
+
+    pub(super) fn lapses(&self, prefix: &str) -> Subscription {
+        let info = self.client.get_connection_info();
+        let database = info.redis_settings().db();
+        let mut listen = pipe();
+        let channel = format!("__keyevent@{database}__:expired");
+        listen.cmd("SUBSCRIBE").arg(channel);
+        self.link(Some(listen), prefix.to_owned())
     }
 
     pub(super) fn watch(&self, prefixes: Vec<String>) -> Subscription {
@@ -161,12 +186,13 @@ impl Redis {
             }
             track
         });
-        self.link(listen)
+        self.link(listen, String::new())
     }
 
-    fn link(&self, listen: Option<Pipeline>) -> Subscription {
+    /// `prefix`: messages that begin otherwise are passed over.
+    fn link(&self, listen: Option<Pipeline>, prefix: String) -> Subscription {
         let feed = Arc::new(Feed::default());
-        let plan: Plan = Box::pin(keep_up(self.client.clone(), listen, feed.clone()));
+        let plan: Plan = Box::pin(keep_up(self.client.clone(), listen, prefix, feed.clone()));
         Subscription::linked(feed, plan)
     }
 
@@ -225,6 +251,8 @@ impl Redis {
         });
         match attempt.await {
             Ok(connection) => {
+                // Before any answer of it is read.
+                self.made.fetch_add(1, Ordering::AcqRel);
                 let connected = Connected { connection, gone };
                 slot.connected = Some(connected.clone());
                 slot.failed = None;
@@ -262,12 +290,12 @@ async fn connect(
 }
 
 /// Keeps one subscription's link up. Ends when the subscription is dropped.
-async fn keep_up(client: Client, listen: Option<Pipeline>, feed: Arc<Feed>) {
+async fn keep_up(client: Client, listen: Option<Pipeline>, prefix: String, feed: Arc<Feed>) {
     let mut pause = PAUSE.0;
     let mut told = false;
     loop {
         let gone = Arc::new(Notify::new());
-        match listening(&client, listen.as_ref(), &feed, &gone).await {
+        match listening(&client, listen.as_ref(), &prefix, &feed, &gone).await {
             Ok(connection) => {
                 tracing::debug!("Subscribed to shared state");
                 feed.up();
@@ -296,16 +324,18 @@ async fn keep_up(client: Client, listen: Option<Pipeline>, feed: Arc<Feed>) {
 async fn listening(
     client: &Client,
     listen: Option<&Pipeline>,
+    prefix: &str,
     feed: &Arc<Feed>,
     gone: &Arc<Notify>,
 ) -> Result<MultiplexedConnection, Cause> {
-    let (feed, gone) = (feed.clone(), gone.clone());
+    let (prefix, feed, gone) = (prefix.to_owned(), feed.clone(), gone.clone());
     let mut connection = connect(client, move |push| match push.kind {
         PushKind::Disconnection => gone.notify_one(),
         PushKind::Message => {
             // Channel, then message.
-            if let Some(message) = push.data.into_iter().nth(1) {
-                feed.message(text(message));
+            let message = push.data.into_iter().nth(1).map(text);
+            if let Some(message) = message.filter(|text| text.starts_with(&prefix)) {
+                feed.message(message);
             }
         }
         PushKind::Invalidate => match push.data.into_iter().next() {

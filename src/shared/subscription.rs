@@ -74,6 +74,13 @@ impl Subscription {
     }
 }
 
+impl Subscription {
+    /// The next notice if it is there already: to handle many at once.
+    pub fn ready(&mut self) -> Option<Notice> {
+        self.feed.state().waiting.pop_front()
+    }
+}
+
 impl Drop for Subscription {
     fn drop(&mut self) {
         if let Link::Running(task) = &self.link {

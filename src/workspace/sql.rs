@@ -94,29 +94,35 @@ pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url =
 pub(super) const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \
      WHERE id = $1 AND status IN ('online', 'degraded') AND liveness = 'heartbeat' RETURNING id";
 
-pub(super) const OVERDUE: &str = "SELECT id, last_seen FROM workspaces \
-     WHERE status IN ('online', 'degraded') AND liveness = 'heartbeat' \
-     AND (last_seen IS NULL OR last_seen <= $1) AND id > $2 ORDER BY id LIMIT $3";
+/// Three looks, each along the index on status and last_seen: however many rows there are, only those
+/// that are overdue are read, the oldest first.
+pub(super) const OVERDUE: &str = "\
+    SELECT id, last_seen FROM (SELECT id, last_seen FROM workspaces \
+      WHERE status = 'online' AND liveness = 'heartbeat' AND last_seen <= $1 \
+      ORDER BY last_seen LIMIT $2) AS online \
+    UNION ALL SELECT id, last_seen FROM (SELECT id, last_seen FROM workspaces \
+      WHERE status = 'degraded' AND liveness = 'heartbeat' AND last_seen <= $1 \
+      ORDER BY last_seen LIMIT $2) AS degraded \
+    UNION ALL SELECT id, last_seen FROM (SELECT id, last_seen FROM workspaces \
+      WHERE status IN ('online', 'degraded') AND liveness = 'heartbeat' AND last_seen IS NULL \
+      LIMIT $2) AS unseen";
 
-/// `UPDATE … FROM (one SELECT for each workspace)`: the only form of many updates in one that both
-/// databases read.
-pub(super) fn last_seen_text(count: usize) -> String {
-    let mut text = String::from(
-        "UPDATE workspaces SET last_seen = news.seen, active_tasks = news.tasks, \
-         current_task = news.task FROM (",
-    );
-    for i in 0..count {
-        let separator = if i == 0 { "" } else { " UNION ALL " };
-        let (a, b, c, d) = (4 * i + 1, 4 * i + 2, 4 * i + 3, 4 * i + 4);
-        // Writing to a string does not fail.
-        let _ = write!(
-            text,
-            "{separator}SELECT ${a} AS id, ${b} AS seen, ${c} AS tasks, ${d} AS task"
-        );
+/// `UPDATE … FROM (VALUES …)`: many updates in one, as both databases read it. Both name the columns
+/// of `VALUES` the same; the first is the id, the second the time.
+pub(super) fn news_text(change: &str, rows: usize, columns: usize) -> String {
+    let mut text = format!("UPDATE workspaces SET {change} FROM (VALUES ");
+    for row in 0..rows {
+        text.push_str(if row == 0 { "(" } else { ", (" });
+        for column in 1..=columns {
+            let separator = if column == 1 { "" } else { ", " };
+            // Writing to a string does not fail.
+            let _ = write!(text, "{separator}${}", row * columns + column);
+        }
+        text.push(')');
     }
     text.push_str(
-        ") AS news WHERE workspaces.id = news.id \
-         AND (workspaces.last_seen IS NULL OR workspaces.last_seen < news.seen)",
+        ") AS news WHERE workspaces.id = news.column1 \
+         AND (workspaces.last_seen IS NULL OR workspaces.last_seen < news.column2)",
     );
     text
 }

@@ -6,8 +6,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
 use super::row::{complete_word, id, optional, step, workspace};
 use super::sql::{
-    CREATE, FIND, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS,
-    last_seen_text,
+    CREATE, FIND, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS, news_text,
 };
 use super::{DeliveryMode, NewWorkspace, Status, Timestamp, Workspace};
 use crate::db::Db;
@@ -248,19 +247,18 @@ impl Workspaces {
     }
 
     /// Workspaces that count as up but were last seen at `cutoff` or before, by this table, which
-    /// runs behind the heartbeats: in order of id, beyond `after`, at most `limit`.
+    /// runs behind the heartbeats: those that were not seen for longest, up to `limit` of each kind
+    /// (online, degraded, never seen).
     ///
     /// # Errors
     /// When the store cannot be asked.
     pub async fn overdue(
         &self,
         cutoff: Timestamp,
-        after: &str,
         limit: usize,
     ) -> Result<Vec<(WorkspaceId, Option<Timestamp>)>, Unavailable> {
         let rows = sqlx::query(OVERDUE)
             .bind(cutoff.0)
-            .bind(after)
             .bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let work = async {
             let rows = rows.fetch_all(self.db.pool()).await?;
@@ -274,6 +272,24 @@ impl Workspaces {
         self.db.run("workspace_overdue", work).await
     }
 
+    /// Writes down when workspaces were seen, in one statement, and nothing else. Older news never
+    /// replaces newer.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn touch_many(&self, seen: &[(WorkspaceId, Timestamp)]) -> Result<(), Unavailable> {
+        if seen.is_empty() {
+            return Ok(());
+        }
+        let text = news_text("last_seen = news.column2", seen.len(), 2);
+        let mut query = sqlx::query(AssertSqlSafe(text));
+        for (id, last_seen) in seen {
+            query = query.bind(id.as_str()).bind(last_seen.0);
+        }
+        let work = async { query.execute(self.db.pool()).await.map(|_| ()) };
+        self.db.run("workspace_touch", work).await
+    }
+
     /// Writes down what heartbeats said, in one statement. Older news never replaces newer.
     ///
     /// # Errors
@@ -282,7 +298,11 @@ impl Workspaces {
         if seen.is_empty() {
             return Ok(());
         }
-        let text = last_seen_text(seen.len());
+        let text = news_text(
+            "last_seen = news.column2, active_tasks = news.column3, current_task = news.column4",
+            seen.len(),
+            4,
+        );
         let mut query = sqlx::query(AssertSqlSafe(text));
         for one in seen {
             query = query

@@ -1,0 +1,164 @@
+"""Heartbeats of very many workspaces on one core's worth of gateway. Started by `scripts/bench beats`.
+
+PostgreSQL and Redis are real, the workspaces and their tokens are seeded in SQL, and each beats once
+before it counts, so that caches hold. Then a steady rate, whether or not answers come in time.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+import harness
+import stores
+
+WORKSPACES, RATE, SECONDS, DISCOVER_RATE = (
+    int(sys.argv[n]) if len(sys.argv) > n else default
+    for n, default in ((1, 300_000), (2, 10_000), (3, 30), (4, 100)))
+TEAM = 10
+ADDRESS = f"127.0.0.1:{harness.GATEWAY}"
+
+
+def rss_mib(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
+
+
+def metrics(store):
+    """Operations of one store so far, by name."""
+    text = urllib.request.urlopen(f"http://127.0.0.1:{harness.CONTROL}/metrics", timeout=30).read().decode()
+    counts = re.findall(rf'^a2a_gateway_store_seconds_count\{{operation="(\w+)",store="{store}"\}} (\d+)', text, re.M)
+    return {name: int(count) for name, count in counts}
+
+
+def growth(before, after):
+    return {name: after[name] - before.get(name, 0) for name in after if after[name] > before.get(name, 0)}
+
+
+def most(counts):
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda one: -one[1])[:8]) or "none"
+
+
+def start(servers, folder):
+    sets = {
+        "server.listen": ADDRESS,
+        "admin.listen": f"127.0.0.1:{harness.CONTROL}",
+        "server.threads": harness.THREADS,
+        "stores.sql": servers.sql_url,
+        "stores.shared": servers.redis_url,
+        "keys.dir": f"{folder}/keys",
+        "directory.cache_entries": WORKSPACES + WORKSPACES // 3,
+        "telemetry.log": "info,access=off",
+    }
+    environment = {**os.environ, "A2A_GATEWAY_ADMIN_TOKEN": harness.ADMIN}
+    gateway = subprocess.Popen(
+        [f"{harness.BIN}/a2a-gateway", "serve", *[f"--set={key}={value}" for key, value in sets.items()]],
+        env=environment, stderr=open(f"{folder}/log", "w"))
+    harness.await_port(harness.GATEWAY)
+    deadline = time.time() + 30
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{harness.CONTROL}/readyz", timeout=5)
+            return gateway
+        except OSError:
+            if time.time() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def seed(servers):
+    now = int(time.time() * 1000)
+    card = json.dumps({
+        "name": "bench", "description": "an agent of the benchmark", "version": "1", "protocolVersion": "0.3.0",
+        "url": "http://127.0.0.1:9/", "capabilities": {"streaming": True}, "defaultInputModes": ["text/plain"],
+        "defaultOutputModes": ["text/plain"],
+        "skills": [{"id": "s", "name": "s", "description": "d", "tags": ["t"]}]})
+    workspaces, tokens = [], []
+    for n in range(WORKSPACES):
+        token = f"a2aw_{n:043}"
+        workspaces.append(f"ws-{n}\tws-{n}\tteam-{n // TEAM}\tonline\tpush\theartbeat\t"
+                          f"http://127.0.0.1:9/\t{card}\t1\tbench\t{now}\t{now}\t{now}")
+        tokens.append(f"t-{n}\tws-{n}\t{hashlib.sha256(token.encode()).hexdigest()}\t{token[:8]}\t{now}\t{now}")
+    # Before any of the gateway's statements are planned for empty tables.
+    servers.sql("COPY workspaces (id, name, parent_id, status, delivery_mode, liveness, url, agent_card, active_tasks,"
+                " current_task, last_seen, created_at, updated_at) FROM STDIN", "\n".join(workspaces) + "\n")
+    servers.sql("COPY workspace_auth_tokens (id, workspace_id, token_hash, prefix, created_at, last_used_at) FROM STDIN",
+                "\n".join(tokens) + "\n")
+    teams = "\n".join(f"team-{n}\tteam\tprovisioning\tpush\theartbeat\t{now}\t{now}" for n in range(WORKSPACES // TEAM + 1))
+    servers.sql("COPY workspaces (id, name, status, delivery_mode, liveness, created_at, updated_at) FROM STDIN", teams + "\n")
+    servers.sql("VACUUM ANALYZE")
+
+
+def load(rate, seconds, discover_rate):
+    command = [f"{harness.BIN}/examples/beats", ADDRESS, *map(str, (WORKSPACES, rate, seconds, discover_rate))]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(run.stdout)
+
+
+def measure(servers, gateway, name):
+    before = (metrics("sql"), metrics("shared"), servers.rows_written(), servers.redis_commands(), servers.cpu_seconds())
+    with open("/proc/loadavg") as average:
+        busy = average.read().split()[0]
+    cpu = harness.cpu_seconds(gateway.pid)
+    done = load(RATE, SECONDS, DISCOVER_RATE)
+    cpu = harness.cpu_seconds(gateway.pid) - cpu
+    after = (metrics("sql"), metrics("shared"), servers.rows_written(), servers.redis_commands(), servers.cpu_seconds())
+    beats, discoveries = done["beats"], done["discoveries"]
+    requests = beats["ok"] + discoveries["ok"]
+    sql, shared, rows, commands = (growth(*pair) for pair in list(zip(before, after))[:4])
+    sql_cpu, redis_cpu = (b - a for a, b in zip(before[4], after[4]))
+    print(f"{name}: {WORKSPACES} workspaces, {RATE} heartbeats/s asked for {SECONDS} s, {DISCOVER_RATE} discoveries/s,"
+          f" {harness.THREADS} proxy thread(s), load average before {busy}")
+    print(f"  heartbeats   {beats['ok'] / done['seconds']:.0f}/s answered, {beats['refused']} refused,"
+          f" {done['unanswered']} unanswered, {done['dropped']} dropped;"
+          f" p50 {beats['p50_ms']} ms  p99 {beats['p99_ms']} ms  max {beats['max_ms']} ms")
+    print(f"  discover     {discoveries['ok']} answered, {discoveries['refused']} refused;"
+          f" p50 {discoveries['p50_ms']} ms  p99 {discoveries['p99_ms']} ms  max {discoveries['max_ms']} ms")
+    print(f"  gateway CPU  {cpu:.1f} s in {done['seconds']:.1f} s ({cpu / done['seconds']:.2f} cores),"
+          f" {1e6 * cpu / max(1, requests):.1f} us/request; RSS {rss_mib(gateway.pid):.0f} MiB")
+    print(f"  SQL          {sum(sql.values())} statements ({most(sql)}); {sum(rows.values())} rows written"
+          f" ({most(rows)}); PostgreSQL CPU {sql_cpu:.1f} s")
+    print(f"  Redis        {sum(commands.values())} commands ({most(commands)}); Redis CPU {redis_cpu:.1f} s")
+
+
+def main():
+    folder = tempfile.mkdtemp(prefix="a2a-bench-")
+    gateway = None
+    try:
+        with stores.Stores(folder) as servers:
+            gateway = start(servers, folder)
+            seed(servers)
+            began = time.time()
+            load(0, 0, 0)
+            load(RATE, WORKSPACES // RATE, DISCOVER_RATE)
+            print(f"warmed up in {time.time() - began:.0f} s")
+            measure(servers, gateway, "steady")
+            if os.environ.get("PERF"):
+                profile(gateway)
+            offline = servers.sql("SELECT COUNT(*) FROM workspaces WHERE status = 'offline'")
+            print(f"  declared offline meanwhile: {offline}")
+            gateway.send_signal(signal.SIGKILL)
+            gateway.wait()
+            gateway = None
+    finally:
+        if gateway:
+            gateway.kill()
+            gateway.wait()
+        shutil.rmtree(folder)
+
+
+def profile(gateway):
+    """`PERF=FILE`: records the gateway under the same load for 10 s."""
+    perf = subprocess.Popen(["perf", "record", "-q", "-F", "499", "-g", "-o", os.environ["PERF"], "-p", str(gateway.pid), "--", "sleep", "10"])
+    load(RATE, 12, DISCOVER_RATE)
+    perf.wait()
+
+
+main()
