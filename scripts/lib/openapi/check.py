@@ -123,7 +123,7 @@ def settings(described, gateway):
     for name in document.endless(described):
         # A stream that does not end by itself is read until a few events came, and no longer than this.
         lines += ["[[operations]]", f"include-operation-id = {json.dumps(name)}",
-                  "request-timeout = 1", "max-stream-events = 2"]
+                  "request-timeout = 5", "max-stream-events = 2"]
     for name in document.upgrades(described):
         # This client speaks no WebSocket: it gets refusals only, and those are held against the document.
         lines += ["[[operations]]", f"include-operation-id = {json.dumps(name)}",
