@@ -87,7 +87,7 @@ impl Gateway {
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
-        let events = Events::new(shared.clone(), Arc::clone(&metrics));
+        let events = Events::new(&config.events, shared.clone(), Arc::clone(&metrics));
         Ok(Arc::new(Self {
             identity: Identity::new(
                 Arc::clone(&config),
@@ -154,6 +154,7 @@ impl Gateway {
             self.coherence.run(),
             self.identity.run(),
             self.directory.follow(),
+            self.events.run(&self.hierarchy),
             self.sweep(),
             self.flush_regularly(),
         );

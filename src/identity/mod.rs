@@ -150,6 +150,16 @@ pub struct Proof {
 }
 
 impl Proof {
+    /// For tests of the rooms that demand one.
+    #[cfg(test)]
+    pub(crate) fn of(principal: Principal) -> Self {
+        Self {
+            principal,
+            kind: CredentialKind::Workspace,
+            ..open_proof()
+        }
+    }
+
     fn is_current(&self) -> bool {
         self.expires_at.is_none_or(|at| now_ms() < at)
     }

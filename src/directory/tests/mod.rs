@@ -45,7 +45,7 @@ async fn room_on(shared: &str) -> Room {
         workspaces.clone(),
         shared.clone(),
         Arc::clone(&coherence),
-        Events::new(shared.clone(), Arc::clone(&metrics)),
+        Events::new(&config.events, shared.clone(), Arc::clone(&metrics)),
         Arc::clone(&metrics),
     );
     Room {

@@ -4,6 +4,8 @@
 //! removed, foreign and merely unrelated targets get one and the same answer, so that ids cannot be
 //! probed (contract §1.1, `not_permitted`).
 
+mod place;
+
 use std::sync::Arc;
 
 use super::lineage::Lineages;
