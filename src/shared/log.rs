@@ -149,7 +149,8 @@ impl Tail {
         Self {
             source,
             log,
-            keep,
+            // With none it would not be known where the log goes on.
+            keep: keep.max(1),
             last: None,
             told: VecDeque::new(),
         }

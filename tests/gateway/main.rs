@@ -17,6 +17,7 @@ mod browsers;
 mod clocks;
 mod directory;
 mod drain;
+mod events;
 mod fields;
 mod hierarchy;
 mod http2;
