@@ -8,6 +8,7 @@ use tokio::sync::watch;
 pub struct Drain {
     draining: AtomicBool,
     running: AtomicUsize,
+    began: watch::Sender<bool>,
     cut: watch::Sender<bool>,
 }
 
@@ -16,6 +17,7 @@ impl Default for Drain {
         Self {
             draining: AtomicBool::new(false),
             running: AtomicUsize::new(0),
+            began: watch::Sender::new(false),
             cut: watch::Sender::new(false),
         }
     }
@@ -25,6 +27,13 @@ impl Drain {
     /// From now on new exchanges are refused and `/readyz` fails.
     pub fn begin(&self) {
         self.draining.store(true, Ordering::Release);
+        self.began.send_replace(true);
+    }
+
+    /// Resolves when [`Drain::begin`] is called: for what would never end by itself.
+    pub async fn begins(&self) {
+        // The sender is ours, so the wait cannot fail.
+        let _ = self.began.subscribe().wait_for(|began| *began).await;
     }
 
     /// Whether [`Drain::begin`] was called.

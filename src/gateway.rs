@@ -90,7 +90,7 @@ impl Gateway {
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
-        let events = Events::new(shared.clone(), Arc::clone(&metrics));
+        let events = Events::new(config.clone(), shared.clone(), Arc::clone(&metrics));
         Ok(Arc::new(Self {
             identity: Identity::new(
                 config.clone(),
@@ -163,6 +163,7 @@ impl Gateway {
             self.identity.run(),
             self.directory.follow(),
             self.directory.follow_lapses(),
+            self.events.run(&self.hierarchy),
             self.sweep(),
             self.flush_regularly(),
             self.forget_regularly(),

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts,
-    Registry, TextEncoder,
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 use crate::a2a::method::Method;
@@ -124,6 +124,27 @@ pub struct Metrics {
     config_reloaded: IntGauge,
     config_loaded_at: IntGauge,
     config_waiting: IntGauge,
+    /// Open event readers, sockets and streams.
+    event_readers: [IntGauge; 2],
+    /// Event readers that were cut, by why.
+    event_readers_cut: IntCounterVec,
+    /// Events published by this replica, kept and passing.
+    events_published: [IntCounter; 2],
+    /// Events that were not published, kept and passing.
+    events_dropped: [IntCounter; 2],
+    /// 1 while the log of events is followed.
+    pub events_linked: IntGauge,
+    /// How often the log of events was lost.
+    pub events_lost: IntCounter,
+}
+
+/// How events are read; index into pairs of children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventReader {
+    /// `GET /ws`.
+    Socket = 0,
+    /// `GET /events`.
+    Stream = 1,
 }
 
 /// Whether a response is a stream of events; index into pairs of children.
@@ -181,6 +202,26 @@ impl Metrics {
             "Workspaces that this replica moved to offline for want of heartbeats, by how it noticed.",
             &["noticed"],
         );
+        let readers = gauges(
+            &r,
+            "a2a_gateway_event_readers",
+            "Open sockets and streams of events.",
+            &["kind"],
+        );
+        let published = counters(
+            &r,
+            "a2a_gateway_events_published_total",
+            "Events published by this replica: kept for replay, or only passing.",
+            &["kind"],
+        );
+        let dropped = counters(
+            &r,
+            "a2a_gateway_events_dropped_total",
+            "Events that were not published: the queue was full, too old by the time the stores were back, or unreadable.",
+            &["kind"],
+        );
+        let kinds =
+            |c: &IntCounterVec| ["kept", "passing"].map(|kind| c.with_label_values(&[kind]));
         Self {
             lapses: ["expiry", "request", "sweep"].map(|how| lapses.with_label_values(&[how])),
             head_seconds: pair(&heads),
@@ -262,6 +303,25 @@ impl Metrics {
                 "a2a_gateway_config_restart_needed",
                 "Changed configuration keys that wait for a restart.",
             ),
+            event_readers: ["socket", "stream"].map(|kind| readers.with_label_values(&[kind])),
+            event_readers_cut: counters(
+                &r,
+                "a2a_gateway_event_readers_cut_total",
+                "Readers of events that the gateway cut, by why: slow, credential, silent, flood.",
+                &["why"],
+            ),
+            events_published: kinds(&published),
+            events_dropped: kinds(&dropped),
+            events_linked: gauge(
+                &r,
+                "a2a_gateway_events_linked",
+                "1 while the log of events is followed.",
+            ),
+            events_lost: counter(
+                &r,
+                "a2a_gateway_events_lost_total",
+                "How often the log of events was flushed or cut before it was read to its end.",
+            ),
             registry: r,
         }
     }
@@ -339,6 +399,26 @@ impl Metrics {
             .inc();
     }
 
+    /// Open readers of a kind.
+    pub fn event_readers(&self, kind: EventReader) -> &IntGauge {
+        &self.event_readers[kind as usize]
+    }
+
+    /// Counts a reader that was cut. `why` is one of a closed set of words.
+    pub fn event_reader_cut(&self, why: &'static str) {
+        self.event_readers_cut.with_label_values(&[why]).inc();
+    }
+
+    /// Counts events that were published.
+    pub fn events_published(&self, passing: bool, count: usize) {
+        self.events_published[usize::from(passing)].inc_by(u64::try_from(count).unwrap_or(0));
+    }
+
+    /// Counts events that were not.
+    pub fn events_dropped(&self, passing: bool, count: usize) {
+        self.events_dropped[usize::from(passing)].inc_by(u64::try_from(count).unwrap_or(0));
+    }
+
     /// The Prometheus text format, version 0.0.4.
     pub fn render(&self) -> String {
         let mut out = Vec::with_capacity(16 * 1024);
@@ -376,6 +456,10 @@ fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Int
 
 fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
     register(registry, IntGauge::new(name, help))
+}
+
+fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+    register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
 }
 
 fn histograms(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> HistogramVec {

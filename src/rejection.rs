@@ -51,6 +51,8 @@ pub enum Reason {
     BodyTooLarge,
     /// Not JSON by its own word, or encoded.
     UnsupportedMediaType,
+    /// Only WebSocket is spoken there.
+    UpgradeRequired,
     /// Too many requests from this credential.
     RateLimited,
     /// A bug.
@@ -87,7 +89,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, for metrics and tests.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::ParseError,
         Self::InvalidRequest,
         Self::InvalidParams,
@@ -107,6 +109,7 @@ impl Reason {
         Self::WorkspaceRemoved,
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
+        Self::UpgradeRequired,
         Self::RateLimited,
         Self::Internal,
         Self::AgentUnreachable,
@@ -149,6 +152,7 @@ impl Reason {
             Self::WorkspaceRemoved => ("workspace_removed", 410, -32_000),
             Self::BodyTooLarge => ("body_too_large", 413, -32_600),
             Self::UnsupportedMediaType => ("unsupported_media_type", 415, -32_005),
+            Self::UpgradeRequired => ("upgrade_required", 426, -32_000),
             Self::RateLimited => ("rate_limited", 429, -32_000),
             Self::Internal => ("internal", 500, -32_603),
             Self::AgentUnreachable => ("agent_unreachable", 502, -32_000),

@@ -224,6 +224,11 @@ fn every_printed_command_does_what_its_title_says() {
     assert_eq!(cut["metadata"]["delivered"], "true");
     assert!(four[2]["result"].is_object() && four[3]["result"].is_object());
 
+    // It stays open: its beginning is enough.
+    let watch = demo.command("watch");
+    let begins = pasted(&format!("timeout 2 {watch} | head -n 1"));
+    assert_eq!(begins, "retry: 2000\n");
+
     let counted = pasted(demo.command("counted"));
     assert!(counted.contains("outcome=\"not_permitted\""), "{counted}");
     assert!(counted.contains("outcome=\"answered\""), "{counted}");
@@ -234,7 +239,7 @@ fn every_printed_command_does_what_its_title_says() {
     assert!(lines.contains("[working] step 10 of 10"), "{lines}");
 
     // One after the other, that is all; the page has no command that this case does not know.
-    assert_eq!(commands.len(), 8);
+    assert_eq!(commands.len(), 9);
 }
 
 #[test]

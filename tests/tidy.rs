@@ -118,6 +118,7 @@ fn rooms_keep_their_walls() {
         "workspace",
         "hierarchy",
         "directory",
+        "events",
         "db",
         "shared",
     ] {

@@ -281,6 +281,11 @@ impl Checks<'_> {
                 u64::from(c.stores.sql_connections),
             ),
             ("directory.cache_entries", c.directory.cache_entries),
+            ("events.connections", c.events.connections as u64),
+            (
+                "events.connections_per_caller",
+                c.events.connections_per_caller as u64,
+            ),
         ];
         for (key, limit) in limits {
             if limit == 0 {

@@ -63,6 +63,8 @@ pub struct Config {
     pub tokens: Tokens,
     /// `[cors]`
     pub cors: Cors,
+    /// `[events]`
+    pub events: Events,
     /// `[rate]`
     pub rate: Rate,
     /// `[telemetry]`
@@ -333,6 +335,16 @@ pub struct Tokens {
 pub struct Cors {
     /// Origins whose pages may call, exactly as browsers send them.
     pub origins: Vec<String>,
+}
+
+/// `[events]`: who watches.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Events {
+    /// Open sockets and event streams at most.
+    pub connections: usize,
+    /// The same of one credential.
+    pub connections_per_caller: usize,
 }
 
 /// `[rate]`: 0 switches one off.

@@ -96,7 +96,7 @@ impl FromRequestParts<Arc<Gateway>> for Registrant {
 }
 
 /// The one `Authorization` field. Of two nobody knows which the sender meant.
-fn authorization(headers: &HeaderMap) -> Result<Option<&[u8]>, Rejection> {
+pub(super) fn authorization(headers: &HeaderMap) -> Result<Option<&[u8]>, Rejection> {
     let mut fields = headers.get_all(AUTHORIZATION).iter();
     let field = fields.next();
     if fields.next().is_some() {
@@ -108,7 +108,15 @@ fn authorization(headers: &HeaderMap) -> Result<Option<&[u8]>, Rejection> {
     Ok(field.map(|value| value.as_bytes()))
 }
 
-fn admit(gateway: &Gateway, headers: &HeaderMap, proof: &Proof) -> Result<(), Rejection> {
+/// What every proven request passes: what it claims, and how often it comes.
+///
+/// # Errors
+/// `caller_mismatch` and `rate_limited`.
+pub(super) fn admit(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    proof: &Proof,
+) -> Result<(), Rejection> {
     for claimed in headers.get_all("x-workspace-id") {
         Identity::check_caller(proof, Some(claimed.as_bytes()))?;
     }

@@ -7,13 +7,16 @@
 mod answer;
 mod body;
 mod discovery;
+mod events;
 mod extract;
 mod grants;
 mod lifecycle;
 mod reach;
 mod registry;
 mod tokens;
+mod watch;
 mod workspaces;
+mod ws;
 
 use std::sync::Arc;
 
@@ -62,6 +65,10 @@ routes! {
     POST   "/orgs/{org}/tokens"                 => tokens::issue_org,
     DELETE "/orgs/{org}/tokens/{token_id}"      => tokens::revoke_org,
     POST   "/canvas/tokens"                     => tokens::issue_canvas,
+
+    GET    "/ws"                                => ws::socket,
+    GET    "/events"                            => events::stream,
+    POST   "/ws/tickets"                        => events::ticket,
 }
 
 /// The control plane of `gateway`.

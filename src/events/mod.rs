@@ -1,19 +1,44 @@
 //! What happened, for those who watch: state changes of workspaces, and what passes between them
 //! (contract §8.4). Told without waiting, by whoever makes it happen; bounded everywhere.
 
+//!
+//! An event goes from [`Events::tell`] into a queue, from there with its workspace's place into a log
+//! that all replicas follow, and from the log, in one order, to every reader on every replica who may
+//! see it. What only passes by ([`Kind::passes`]) takes a channel instead, and only while somebody
+//! listens: thousands of heartbeats a second must cost nothing when nobody watches.
+
+mod audience;
+mod hub;
+mod interest;
+mod publish;
+mod queue;
+mod reader;
+mod record;
+
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::sync::mpsc;
 
-use crate::hierarchy::Lineage;
+pub use self::reader::{Cut, Reader};
+pub use self::record::Frame;
+
+use self::hub::Hub;
+use self::interest::Interest;
+use self::queue::Queue;
+use self::reader::Places;
+use crate::config::Live;
+use crate::hierarchy::{Hierarchy, Lineage};
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::workspace::Timestamp;
 
-/// Events waiting to be published. Beyond it one is dropped, and counted.
-const UNPUBLISHED_MAX: usize = 4096;
+/// State changes waiting to be published while the shared state is away. Beyond it the oldest is
+/// dropped, and counted: a watcher wants to know how things are, not how they were.
+const KEPT_WAITING_MAX: usize = 4096;
+
+/// The same for what only passes by.
+const PASSING_WAITING_MAX: usize = 2048;
 
 /// What kind of thing happened. The word is the member `event` of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,32 +119,61 @@ impl Event {
 
 /// The room.
 pub struct Events {
-    unpublished: mpsc::Sender<Event>,
-    _waiting: tokio::sync::Mutex<mpsc::Receiver<Event>>,
-    _shared: Shared,
-    _metrics: Arc<Metrics>,
+    shared: Shared,
+    metrics: Arc<Metrics>,
+    kept: Queue<Event>,
+    passing: Queue<Event>,
+    hub: Hub,
+    interest: Interest,
+    places: Places,
 }
 
 impl Events {
     /// Assembles the room; asks nothing.
-    pub fn new(shared: Shared, metrics: Arc<Metrics>) -> Arc<Self> {
-        let (unpublished, waiting) = mpsc::channel(UNPUBLISHED_MAX);
+    pub fn new(config: Live, shared: Shared, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
-            unpublished,
-            _waiting: tokio::sync::Mutex::new(waiting),
-            _shared: shared,
-            _metrics: metrics,
+            shared,
+            metrics,
+            kept: Queue::new(KEPT_WAITING_MAX),
+            passing: Queue::new(PASSING_WAITING_MAX),
+            hub: Hub::default(),
+            interest: Interest::default(),
+            places: Places::new(config),
         })
     }
 
     /// Whether anybody, on any replica, listens to what only passes by. Ask before making such an
     /// event.
     pub fn heard(&self) -> bool {
-        false
+        self.interest.heard()
     }
 
     /// Tells everyone who may know, on every replica. Never waits.
+    ///
+    /// Tell of what is committed: who may see a move or a removal is read from the store afresh.
     pub fn tell(&self, event: Event) {
-        let _ = self.unpublished.try_send(event);
+        let passes = event.kind.passes();
+        if passes && !self.heard() {
+            return;
+        }
+        let queue = if passes { &self.passing } else { &self.kept };
+        if queue.push(event) {
+            self.metrics.events_dropped(passes, 1);
+        }
+    }
+
+    /// Publishes, follows what all replicas publish, and says when somebody listens. A background
+    /// task; runs until it is dropped.
+    pub async fn run(&self, hierarchy: &Hierarchy) {
+        tokio::join!(
+            self.publish_kept(hierarchy),
+            self.publish_passing(hierarchy),
+            self.follow(),
+            self.listen(),
+            self.announce(),
+        );
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -136,14 +136,14 @@ impl Grants {
         &self,
         caller: &WorkspaceId,
         target: &WorkspaceId,
-    ) -> Result<bool, Rejection> {
+    ) -> Result<bool, Unavailable> {
         let pair = (caller.clone(), target.clone());
         let known = match self.pairs.get(&pair).await {
             Some(known) => known,
             // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
             None => {
                 let loaded = Box::pin(self.pairs.get_or_load(&pair, || self.find(&pair))).await;
-                loaded.map_err(|error| Rejection::from(Unavailable::clone(&error)))?
+                loaded.map_err(|error| Unavailable::clone(&error))?
             }
         };
         Ok(known.holds(Timestamp::now()))

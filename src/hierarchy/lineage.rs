@@ -146,6 +146,14 @@ impl Lineages {
         Ok(known.lineage.clone())
     }
 
+    /// The same by the store, whatever is remembered.
+    pub(super) async fn find_afresh(
+        &self,
+        id: &WorkspaceId,
+    ) -> Result<Option<Lineage>, Unavailable> {
+        Ok(assemble(self.workspaces.line(id).await?))
+    }
+
     async fn load(&self, id: &WorkspaceId) -> Result<Arc<Known>, Unavailable> {
         let seen = AtomicU64::new(self.moves.newest());
         let loaded_at = Instant::now();

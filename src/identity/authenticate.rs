@@ -70,6 +70,11 @@ impl Identity {
                 "an enrolment token is only good for one POST /registry/register; send the workspace token that it answers with",
             ));
         }
+        if credential.form == Form::Ticket {
+            return Err(unauthenticated(
+                "a ticket is sent as `?ticket=` to GET /ws or GET /events, and nowhere else",
+            ));
+        }
         let hash = credential.hash();
         // Good credentials are the usual ones: the memory of wrong ones is asked second.
         if let Some(proof) = self.proofs.get(&hash).await {
@@ -171,8 +176,8 @@ impl Identity {
                     .map_err(|error| NoProof::Refused(Refusal::Signed(error)))?;
                 (principal, CredentialKind::Canvas, Some(expires_at))
             }
-            // `authenticate` has refused it.
-            Form::Enrolment => return Err(unknown),
+            // `authenticate` has refused them.
+            Form::Enrolment | Form::Ticket => return Err(unknown),
         };
         let mut proof = prove(principal, kind, credential, hash);
         proof.expires_at = expires_at;
@@ -200,6 +205,7 @@ fn prove(
         rate_key: hash.rate_key(),
         expires_at: None,
         hash: None,
+        credential: Some(hash),
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) enum Form {
     Jwt,
     /// `a2ao_` + 43.
     Org,
+    /// `a2at_` + 43: once, to watch.
+    Ticket,
     /// `a2aw_` + 43, or a platform's bare 43.
     Workspace,
 }
@@ -40,13 +42,21 @@ impl Form {
             Self::Admin => "a2aa_",
             Self::Enrolment => "a2ae_",
             Self::Org => "a2ao_",
+            Self::Ticket => "a2at_",
             Self::Workspace => "a2aw_",
             Self::Jwt => "",
         }
     }
 
-    fn of(text: &str) -> Option<Self> {
-        let opaque = [Self::Admin, Self::Enrolment, Self::Org, Self::Workspace]
+    pub(super) fn of(text: &str) -> Option<Self> {
+        let forms = [
+            Self::Admin,
+            Self::Enrolment,
+            Self::Org,
+            Self::Ticket,
+            Self::Workspace,
+        ];
+        let opaque = forms
             .into_iter()
             .find(|form| text.strip_prefix(form.label()).is_some_and(is_random));
         match opaque {

@@ -9,6 +9,7 @@ mod canvas;
 mod credential;
 mod issue;
 mod rate;
+mod ticket;
 mod token;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use tokio::sync::{Mutex, mpsc};
 pub use self::canvas::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX};
 pub use self::credential::{CredentialHash, is_admin_token};
 pub use self::rate::Rates;
+pub use self::ticket::TICKET_TTL;
 pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow};
 
 use self::authenticate::Refusal;
@@ -144,9 +146,21 @@ pub struct Proof {
     expires_at: Option<i64>,
     /// What an enrolment is redeemed by.
     hash: Option<CredentialHash>,
+    /// What is looked up again while something stays open. `None` in open mode.
+    credential: Option<CredentialHash>,
 }
 
 impl Proof {
+    /// For tests of the rooms that demand one.
+    #[cfg(test)]
+    pub(crate) fn of(principal: Principal) -> Self {
+        Self {
+            principal,
+            kind: CredentialKind::Workspace,
+            ..open_proof()
+        }
+    }
+
     fn is_current(&self) -> bool {
         self.expires_at.is_none_or(|at| now_ms() < at)
     }
@@ -276,6 +290,7 @@ fn open_proof() -> Proof {
         rate_key: 0,
         expires_at: None,
         hash: None,
+        credential: None,
     }
 }
 

@@ -1,24 +1,43 @@
-//! Hands a request to the control plane in process: a bounded body in, a streamed body out.
+//! Hands a request to the control plane in process: a bounded body in, a streamed body out. For the
+//! one route that has WebSockets: raw bytes both ways, once the control plane has said 101.
+
+use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::body::Body;
+use axum::response::Response;
 use bytes::{Bytes, BytesMut};
-use http::{StatusCode, header};
+use http::response::Parts;
+use http::{Method, StatusCode, Version, header};
 use http_body_util::BodyExt;
+use http_body_util::channel::{Channel, Sender};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tower::ServiceExt;
 
-use super::Proxy;
 use super::body::{NoBody, next_piece};
 use super::ended::{chunk, left};
 use super::reject::{Dialect, answer};
+use super::{Proxy, Slot};
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
 
 /// Largest control-plane request. The largest legitimate one carries a card of 256 KiB.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
+
+/// The one route that has sockets.
+const SOCKET_PATH: &str = "/ws";
+
+/// Pieces from the caller that wait for a socket to read them.
+const INPUT_PIECES: usize = 2;
+
+/// How long a reader of events may take for a piece.
+const READER_MAX: Duration = Duration::from_secs(10);
+
+/// How long anybody else may.
+const PIECE_MAX: Duration = Duration::from_secs(60);
 
 /// Why the bridge did not get through.
 enum Broken {
@@ -35,7 +54,8 @@ impl From<NoBody> for Broken {
     }
 }
 
-/// Passes one request to the control plane and its answer back.
+/// Passes one request to the control plane and its answer back. An answer that never ends gives its
+/// place among the exchanges back: the control plane bounds those itself.
 ///
 /// # Errors
 /// When the connection must be broken off.
@@ -43,8 +63,14 @@ pub(super) async fn pass(
     proxy: &Proxy,
     session: &mut ServerSession,
     request_id: &RequestId,
+    slot: Slot<'_>,
 ) -> Result<(), ()> {
-    match run(proxy, session, request_id).await {
+    let passed = if opens_socket(session) {
+        socket(proxy, session, request_id, slot).await
+    } else {
+        run(proxy, session, request_id, slot).await
+    };
+    match passed {
         Ok(()) => Ok(()),
         Err(Broken::CallerLeft) => Err(()),
         Err(Broken::Refused(rejection)) => answer(
@@ -63,9 +89,10 @@ async fn run(
     proxy: &Proxy,
     session: &mut ServerSession,
     request_id: &RequestId,
+    slot: Slot<'_>,
 ) -> Result<(), Broken> {
     let body = read(proxy, session).await?;
-    let request = request(proxy, session, request_id, body)?;
+    let request = request(proxy, session, request_id, Body::from(body))?;
     let asked = proxy.control.clone().oneshot(request);
     let response = tokio::select! {
         biased;
@@ -73,22 +100,34 @@ async fn run(
         response = asked => response.unwrap_or_else(|never| match never {}),
         () = left(session) => return Err(Broken::CallerLeft),
     };
-    let (parts, mut body) = response.into_parts();
-    let mut head =
-        ResponseHeader::build(parts.status, Some(parts.headers.len() + 4)).map_err(broken)?;
-    for (name, value) in &parts.headers {
-        head.append_header(name, value).map_err(broken)?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        // Only a handshake that was seen before its body was read may change the protocol.
+        return Err(Broken::Refused(not_a_socket()));
     }
-    head.insert_header("x-request-id", request_id.as_str())
-        .map_err(broken)?;
-    proxy
-        .origins
-        .get()
-        .expose(&session.req_header().headers, &mut head);
+    send(proxy, session, request_id, response, slot).await
+}
+
+/// Sends an answer as it comes.
+async fn send(
+    proxy: &Proxy,
+    session: &mut ServerSession,
+    request_id: &RequestId,
+    response: Response,
+    slot: Slot<'_>,
+) -> Result<(), Broken> {
+    let (parts, mut body) = response.into_parts();
+    let mut head = head(proxy, session, request_id, &parts)?;
     let framed = parts.headers.contains_key(header::CONTENT_LENGTH);
     if !framed && parts.status != StatusCode::NO_CONTENT {
         chunk(session, &mut head).map_err(broken)?;
     }
+    let streams = parts
+        .headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|value| value == "text/event-stream");
+    // The others keep their place until they are answered.
+    let slot = (!streams).then_some(slot);
+    let patience = if streams { READER_MAX } else { PIECE_MAX };
     session
         .write_response_header(Box::new(head))
         .await
@@ -104,24 +143,160 @@ async fn run(
             Some(Err(_)) => return Err(Broken::CallerLeft),
             Some(Ok(frame)) => {
                 let data = frame.into_data().unwrap_or_default();
-                session
-                    .write_response_body(data, false)
-                    .await
-                    .map_err(|_| Broken::CallerLeft)?;
+                write(proxy, session, data, patience, streams).await?;
             }
         }
     }
+    drop(slot);
     session
         .write_response_body(Bytes::new(), true)
         .await
         .map_err(|_| Broken::CallerLeft)
 }
 
+/// One piece towards the caller. Whoever does not take it in time is gone.
+async fn write(
+    proxy: &Proxy,
+    session: &mut ServerSession,
+    data: Bytes,
+    patience: Duration,
+    reader: bool,
+) -> Result<(), Broken> {
+    match timeout(patience, session.write_response_body(data, false)).await {
+        Ok(written) => written.map_err(|_| Broken::CallerLeft),
+        Err(_) => {
+            if reader {
+                proxy.gateway.metrics.event_reader_cut("slow");
+            }
+            Err(Broken::CallerLeft)
+        }
+    }
+}
+
+/// Whether the request is a WebSocket handshake for the one route that has sockets. Nothing else
+/// changes its protocol here, whatever it asks for.
+fn opens_socket(session: &ServerSession) -> bool {
+    let head = session.req_header();
+    let names = |field: header::HeaderName, token: &str| {
+        let values = head.headers.get_all(field).iter();
+        values
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .any(|found| found.trim().eq_ignore_ascii_case(token))
+    };
+    head.version == Version::HTTP_11
+        && head.method == Method::GET
+        && head.uri.path() == SOCKET_PATH
+        && names(header::UPGRADE, "websocket")
+        && names(header::CONNECTION, "upgrade")
+        && !head.headers.contains_key(header::TRANSFER_ENCODING)
+        && !head.headers.contains_key(header::EXPECT)
+        && head
+            .headers
+            .get(header::CONTENT_LENGTH)
+            .is_none_or(|length| length == "0")
+}
+
+/// Opens a socket: after the 101 the request's body is what comes in, the response's what goes out.
+///
+/// Nothing is read before the 101 is written, so bytes that came too early are read by the socket's
+/// own parser; after a refusal the connection is closed, so that they are not read at all.
+async fn socket(
+    proxy: &Proxy,
+    session: &mut ServerSession,
+    request_id: &RequestId,
+    slot: Slot<'_>,
+) -> Result<(), Broken> {
+    session.set_keepalive(None);
+    let (input, body) = Channel::<Bytes, Infallible>::new(INPUT_PIECES);
+    let request = request(proxy, session, request_id, Body::new(body))?;
+    let asked = proxy.control.clone().oneshot(request);
+    let response = asked.await.unwrap_or_else(|never| match never {});
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return send(proxy, session, request_id, response, slot).await;
+    }
+    drop(slot);
+    let (parts, output) = response.into_parts();
+    let head = head(proxy, session, request_id, &parts)?;
+    session
+        .write_response_header(Box::new(head))
+        .await
+        .map_err(|_| Broken::CallerLeft)?;
+    // The socket's pings say whether anybody is there.
+    session.set_read_timeout(None);
+    pump(proxy, session, input, output).await
+}
+
+/// Raw bytes both ways, until one side is done.
+async fn pump(
+    proxy: &Proxy,
+    session: &mut ServerSession,
+    mut input: Sender<Bytes, Infallible>,
+    mut output: Body,
+) -> Result<(), Broken> {
+    // One piece at most waits for the socket: while it does, none is read.
+    let mut waiting: Option<Bytes> = None;
+    loop {
+        tokio::select! {
+            biased;
+            frame = output.frame() => match frame {
+                None => break,
+                Some(Err(_)) => return Err(Broken::CallerLeft),
+                Some(Ok(frame)) => {
+                    let data = frame.into_data().unwrap_or_default();
+                    write(proxy, session, data, READER_MAX, true).await?;
+                }
+            },
+            sent = input.send_data(waiting.clone().unwrap_or_default()), if waiting.is_some() => {
+                if sent.is_err() {
+                    break;
+                }
+                waiting = None;
+            }
+            read = session.read_request_body(), if waiting.is_none() => match read {
+                Ok(Some(piece)) => waiting = Some(piece),
+                Ok(None) | Err(_) => return Err(Broken::CallerLeft),
+            },
+        }
+    }
+    let _ = session.write_response_body(Bytes::new(), true).await;
+    // A socket's connection carries nothing after it.
+    Err(Broken::CallerLeft)
+}
+
+/// The head of an answer, with what every answer has.
+fn head(
+    proxy: &Proxy,
+    session: &ServerSession,
+    request_id: &RequestId,
+    parts: &Parts,
+) -> Result<ResponseHeader, Broken> {
+    let mut head =
+        ResponseHeader::build(parts.status, Some(parts.headers.len() + 4)).map_err(broken)?;
+    for (name, value) in &parts.headers {
+        head.append_header(name, value).map_err(broken)?;
+    }
+    head.insert_header("x-request-id", request_id.as_str())
+        .map_err(broken)?;
+    proxy
+        .origins
+        .get()
+        .expose(&session.req_header().headers, &mut head);
+    Ok(head)
+}
+
+fn not_a_socket() -> Rejection {
+    Rejection::new(
+        Reason::InvalidRequest,
+        "this request cannot become a WebSocket: send a GET without a body over HTTP/1.1",
+    )
+}
+
 fn request(
     proxy: &Proxy,
     session: &ServerSession,
     request_id: &RequestId,
-    body: Bytes,
+    body: Body,
 ) -> Result<http::Request<Body>, Broken> {
     let head = session.req_header();
     // Routes see the path and query only, whichever form the request target had.
@@ -131,11 +306,12 @@ fn request(
         .map_or("/", http::uri::PathAndQuery::as_str);
     let mut request = http::Request::builder()
         .method(head.method.clone())
+        .version(head.version)
         .uri(target);
     if let Some(headers) = request.headers_mut() {
         headers.extend(head.headers.iter().map(|(n, v)| (n.clone(), v.clone())));
     }
-    let mut request = request.body(Body::from(body)).map_err(|_| {
+    let mut request = request.body(body).map_err(|_| {
         Broken::Refused(Rejection::new(
             Reason::InvalidRequest,
             "the request target is not valid",

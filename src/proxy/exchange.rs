@@ -6,10 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::time::Instant;
 
 use crate::a2a::method::Method;
 use crate::config::Config;
+use crate::events::{Event, Kind};
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
@@ -93,6 +95,23 @@ impl Exchange {
     }
 }
 
+impl Exchange {
+    /// Tells those who watch the target: what, how it ended and how long it took, never content. Of
+    /// what was not admitted nobody hears, so that a stranger cannot make a noise.
+    fn tell(&self, outcome: Outcome, elapsed: Duration) {
+        let events = &self.gateway.events;
+        let (Some(callee), Some(_), true) = (&self.callee, self.rule, events.heard()) else {
+            return;
+        };
+        let payload = json!({
+            "method": self.method.label(),
+            "outcome": outcome.word(),
+            "duration_ms": u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+        });
+        events.tell(Event::new(Kind::A2aResponse, callee, payload));
+    }
+}
+
 impl Drop for Exchange {
     fn drop(&mut self) {
         let outcome = self.outcome.unwrap_or(if std::thread::panicking() {
@@ -110,6 +129,7 @@ impl Drop for Exchange {
         if let Some(head) = self.head {
             metrics.head(self.shape, head);
         }
+        self.tell(outcome, elapsed);
         tracing::info!(
             target: "access",
             {

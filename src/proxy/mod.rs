@@ -283,7 +283,7 @@ impl Proxy {
             return answered;
         }
         let _running = self.gateway.drain.enter();
-        let _slot = match self.preliminaries(session) {
+        let slot = match self.preliminaries(session) {
             Ok(slot) => slot,
             Err(rejection) => {
                 return answer(
@@ -297,7 +297,7 @@ impl Proxy {
                 .is_ok();
             }
         };
-        bridge::pass(self, session, &request_id).await.is_ok()
+        bridge::pass(self, session, &request_id, slot).await.is_ok()
     }
 
     /// Answers a CORS preflight, before any credential is asked for.

@@ -4,12 +4,14 @@
 //! if the store is full of what still lives, new keys are refused rather than old ones forgotten: a
 //! forgotten revocation or claim would widen access.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::log::{BATCH_MAX, Entry as LogEntry, EntryId, Look};
 use super::subscription::{Feed, Subscription};
 use crate::store::Cause;
 
@@ -48,6 +50,15 @@ struct State {
     watches: Vec<(Vec<String>, Weak<Feed>)>,
     /// Who is told of lapsed keys that begin with a prefix.
     lapse_feeds: Vec<(String, Weak<Feed>)>,
+    logs: HashMap<&'static str, Log>,
+}
+
+/// One log. Bounded by who appends: so many entries of a size that its room knows.
+#[derive(Default)]
+struct Log {
+    entries: VecDeque<LogEntry>,
+    last: EntryId,
+    grown: watch::Sender<()>,
 }
 
 struct Entry {
@@ -114,6 +125,63 @@ impl Memory {
         state.sweep(Instant::now());
         for key in keys {
             state.remove(key);
+        }
+    }
+
+    pub(super) fn take(&self, key: &str) -> Option<String> {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.sweep(now);
+        let value = state.live(key, now).map(|entry| entry.value.clone());
+        state.remove(key);
+        value
+    }
+
+    pub(super) fn log_append(&self, log: &'static str, texts: &[String], entries_max: usize) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let ms = since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
+        let mut state = self.state();
+        let log = state.logs.entry(log).or_default();
+        for text in texts {
+            // The clock may stand still, or go back: ids may not.
+            log.last = match log.last {
+                EntryId { ms: last, seq } if ms <= last => EntryId {
+                    ms: last,
+                    seq: seq + 1,
+                },
+                _ => EntryId { ms, seq: 0 },
+            };
+            log.entries.push_back(LogEntry {
+                id: log.last,
+                text: text.clone(),
+            });
+            if entries_max < log.entries.len() {
+                log.entries.pop_front();
+            }
+        }
+        log.grown.send_replace(());
+    }
+
+    /// Told whenever something is appended.
+    pub(super) fn log_grown(&self, log: &'static str) -> watch::Receiver<()> {
+        self.state().logs.entry(log).or_default().grown.subscribe()
+    }
+
+    pub(super) fn log_newest(&self, log: &'static str, count: usize) -> Vec<LogEntry> {
+        let mut state = self.state();
+        let entries = &state.logs.entry(log).or_default().entries;
+        let skipped = entries.len().saturating_sub(count);
+        entries.iter().skip(skipped).cloned().collect()
+    }
+
+    pub(super) fn log_look(&self, log: &'static str, after: EntryId) -> Look {
+        let mut state = self.state();
+        let entries = &state.logs.entry(log).or_default().entries;
+        let from = entries.partition_point(|entry| entry.id <= after);
+        let ends = entries.front().zip(entries.back());
+        Look {
+            ends: ends.map(|(oldest, newest)| (oldest.id, newest.id)),
+            entries: entries.iter().skip(from).take(BATCH_MAX).cloned().collect(),
         }
     }
 

@@ -4,6 +4,7 @@
 //! Rooms own their key names and channels; the only Redis commands are in `redis.rs`.
 
 mod client;
+mod log;
 mod memory;
 mod redis;
 mod subscription;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use secrecy::ExposeSecret as _;
 use tokio::time::Instant;
 
+pub use self::log::{Entry, EntryId, Followed, NotAnEntryId, Tail};
 use self::memory::Memory;
 use self::redis::Redis;
 pub use self::subscription::{Notice, Subscription};
@@ -216,6 +218,54 @@ impl Shared {
             }
         })
         .await
+    }
+
+    /// Reads and deletes a key in one step: of several callers at once, one gets the value.
+    ///
+    /// # Errors
+    /// When the store does not answer; then it may be gone, or not.
+    pub async fn take(&self, key: &str) -> Result<Option<String>, Unavailable> {
+        self.run("take", async {
+            match &self.store {
+                Store::Memory(memory) => Ok(memory.take(key)),
+                Store::Redis(redis) => redis.take(key).await,
+            }
+        })
+        .await
+    }
+
+    /// Appends to `log` in the order given, and forgets all but about `entries_max` of the newest.
+    ///
+    /// # Errors
+    /// When the store does not answer; then some may be appended, or all.
+    pub async fn append(
+        &self,
+        log: &'static str,
+        texts: &[String],
+        entries_max: usize,
+    ) -> Result<(), Unavailable> {
+        if texts.is_empty() {
+            return Ok(());
+        }
+        self.run("append", async {
+            match &self.store {
+                Store::Memory(memory) => {
+                    memory.log_append(log, texts, entries_max);
+                    Ok(())
+                }
+                Store::Redis(redis) => redis.log_append(log, texts, entries_max).await,
+            }
+        })
+        .await
+    }
+
+    /// Follows `log`, beginning with the newest `keep` entries that are there. On Redis it has a
+    /// connection of its own, which is known to be dead within 1 s; nothing is lost over it.
+    pub fn tail(&self, log: &'static str, keep: usize) -> Tail {
+        match &self.store {
+            Store::Memory(memory) => Tail::in_memory(Arc::clone(memory), log, keep),
+            Store::Redis(redis) => Tail::on_redis(Arc::clone(redis), log, keep),
+        }
     }
 
     /// Asks for nothing, to learn whether the store answers.

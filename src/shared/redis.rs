@@ -7,6 +7,7 @@
 //! Not `redis::aio::ConnectionManager`: it keeps a connection whose answers time out, so a network
 //! that swallows packets would cut us off until the kernel gives up, after a quarter of an hour.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::client::client;
+use super::log::{BATCH_MAX, Entry, EntryId, Look};
 use super::subscription::{Feed, Plan, Subscription};
 use crate::store::{Cause, InvalidUrl, TooSlow};
 
@@ -139,6 +141,34 @@ impl Redis {
 
     pub(super) async fn delete(&self, keys: &[&str]) -> Result<(), Cause> {
         self.one(pipe().cmd("DEL").arg(keys), Repeat::Never).await
+    }
+
+    pub(super) async fn take(&self, key: &str) -> Result<Option<String>, Cause> {
+        let mut take = pipe();
+        // Not `GETDEL`, which needs Redis 6.2.
+        take.atomic().cmd("GET").arg(key);
+        take.cmd("DEL").arg(key).ignore();
+        self.one(&take, Repeat::Never).await
+    }
+
+    pub(super) async fn log_append(
+        &self,
+        log: &str,
+        texts: &[String],
+        entries_max: usize,
+    ) -> Result<(), Cause> {
+        let mut append = pipe();
+        for text in texts {
+            append.cmd("XADD").arg(log).arg("MAXLEN").arg("~");
+            append.arg(entries_max).arg("*").arg("e").arg(text);
+        }
+        let _ids: Vec<String> = self.ask(&append, Repeat::Never).await?;
+        Ok(())
+    }
+
+    /// A connection for following a log: what waits there holds up nothing else.
+    pub(super) async fn log_link(&self) -> Result<LogLink, Cause> {
+        connect(&self.client, |_| {}).await.map(LogLink)
     }
 
     pub(super) async fn increment(&self, key: &str, ttl: Duration) -> Result<i64, Cause> {
@@ -268,6 +298,58 @@ impl Redis {
     fn too_slow(&self) -> Cause {
         Arc::new(TooSlow(self.timeout))
     }
+}
+
+/// A connection on which a log is followed.
+pub(super) struct LogLink(MultiplexedConnection);
+
+/// As the server tells it: the id, then names and values.
+type RawEntry = (String, Vec<String>);
+
+impl LogLink {
+    /// The newest entries, oldest first.
+    pub(super) async fn newest(&mut self, log: &str, count: usize) -> Result<Vec<Entry>, Cause> {
+        let mut newest = pipe();
+        newest.cmd("XREVRANGE").arg(log).arg("+").arg("-");
+        newest.arg("COUNT").arg(count);
+        let (raw,): (Vec<RawEntry>,) = self.ask(&newest).await?;
+        Ok(raw.into_iter().rev().filter_map(entry).collect())
+    }
+
+    /// What comes after an id, and how far the log reaches. Waits for it a while: an answer without
+    /// entries also says that the link is alive.
+    pub(super) async fn look(&mut self, log: &str, after: EntryId) -> Result<Look, Cause> {
+        let mut look = pipe();
+        look.cmd("XRANGE").arg(log).arg("-").arg("+");
+        look.arg("COUNT").arg(1);
+        look.cmd("XREVRANGE").arg(log).arg("+").arg("-");
+        look.arg("COUNT").arg(1);
+        look.cmd("XREAD").arg("COUNT").arg(BATCH_MAX).arg("BLOCK");
+        look.arg(milliseconds(PROBE_EVERY));
+        look.arg("STREAMS").arg(log).arg(after.to_string());
+        type Read = Option<HashMap<String, Vec<RawEntry>>>;
+        let (oldest, newest, read): (Vec<RawEntry>, Vec<RawEntry>, Read) = self.ask(&look).await?;
+        let end = |raw: Vec<RawEntry>| raw.into_iter().find_map(|(id, _)| id.parse().ok());
+        let entries = read.into_iter().flatten().flat_map(|(_, raw)| raw);
+        Ok(Look {
+            ends: end(oldest).zip(end(newest)),
+            entries: entries.filter_map(entry).collect(),
+        })
+    }
+
+    async fn ask<T: FromRedisValue>(&mut self, query: &Pipeline) -> Result<T, Cause> {
+        let limit = PROBE_EVERY + PROBE_MAX;
+        match timeout(limit, query.query_async(&mut self.0)).await {
+            Ok(answer) => answer.map_err(|error| Arc::new(error) as Cause),
+            Err(_) => Err(Arc::new(TooSlow(limit))),
+        }
+    }
+}
+
+fn entry((id, pairs): RawEntry) -> Option<Entry> {
+    let id = id.parse().ok()?;
+    let text = pairs.into_iter().nth(1)?;
+    Some(Entry { id, text })
 }
 
 async fn connect(

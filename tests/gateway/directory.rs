@@ -58,7 +58,7 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
         workspaces.clone(),
         shared.clone(),
         Arc::clone(&coherence),
-        Events::new(shared, Arc::clone(&metrics)),
+        Events::new(config.clone(), shared, Arc::clone(&metrics)),
         Arc::new(Seal::load_or_create(folder.path(), None).unwrap()),
         Arc::clone(&metrics),
     ));

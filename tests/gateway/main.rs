@@ -18,6 +18,7 @@ mod browsers;
 mod clocks;
 mod directory;
 mod drain;
+mod events;
 mod fields;
 mod grants;
 mod hierarchy;

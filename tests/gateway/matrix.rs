@@ -7,7 +7,10 @@ use a2a_gateway::control::ROUTES;
 use serde_json::{Value, json};
 
 use self::Who::*;
-use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, assert_refusal, card};
+use crate::harness::watcher::handshake;
+use crate::harness::{
+    ADMIN, Agent, Answer, CALL, Connection, Gateway, Pair, Request, assert_refusal, card,
+};
 use crate::on_both_pairs;
 
 /// Whom a credential proves, seen from the workspace `target` of the org `acme`.
@@ -45,6 +48,20 @@ const EVERYBODY: [Who; 13] = [
 ];
 
 const WHO_REACHES: &[Who] = &[Own, Sibling, CanvasOrg, CanvasListed, Org, Operator];
+/// Whoever proves anything: what they then see is another matter.
+const ANYBODY: &[Who] = &[
+    Own,
+    Sibling,
+    Stranger,
+    CanvasOrg,
+    CanvasOtherOrg,
+    CanvasListed,
+    CanvasUnlisted,
+    CanvasNoOrg,
+    Org,
+    OtherOrg,
+    Operator,
+];
 const ITSELF: &[Who] = &[Own, Operator];
 
 const A2A: (&str, &str) = ("POST", "/workspaces/{id}/a2a");
@@ -83,6 +100,9 @@ const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("POST", "/orgs/{org}/tokens", 201, &[Operator]),
     ("DELETE", "/orgs/{org}/tokens/{token_id}", 200, &[Operator]),
     ("POST", "/canvas/tokens", 201, &[Org, Operator]),
+    ("GET", "/ws", 101, ANYBODY),
+    ("GET", "/events", 200, ANYBODY),
+    ("POST", "/ws/tickets", 201, ANYBODY),
 ];
 
 #[test]
@@ -250,10 +270,22 @@ impl Case {
                 json!({"caller_id": "enrolled", "target_id": "stranger"}).to_string()
             }
             ("POST", "/canvas/tokens") => json!({"user": "ada", "org": "acme"}).to_string(),
+            ("GET", "/ws") => return handshake("/ws"),
             ("POST", _) => "{}".to_owned(),
             _ => return Request::new(method, path),
         };
         Request::post(path, body)
+    }
+
+    /// The answer; of one that never ends, its head.
+    async fn answer(&self, request: &Request) -> Answer {
+        if !["/ws", "/events"].contains(&request.path.as_str()) {
+            return self.gateway.call(request).await;
+        }
+        let mut connection = Connection::open(self.gateway.public).await;
+        let wire = request.wire(&self.gateway.public.to_string());
+        connection.send(&wire).await;
+        connection.read_head().await.expect("a head")
     }
 
     async fn refused(&self, row: Row, who: Who, fields: &[String], status: u16, reason: &str) {
@@ -401,11 +433,16 @@ on_both_pairs! {
                     let request = case.request(row.0, row.1, *who);
                     let credential = format!("{scheme} {}", case.token(*who));
                     let request = request.field("Authorization", credential);
-                    let answer = case.gateway.call(&request).await;
+                    let answer = case.answer(&request).await;
                     let what = format!("{} {} as {who:?}: {}", row.0, row.1, answer.text());
                     assert_eq!(answer.status, row.2, "{what}");
                     assert!(answer.field("x-request-id").is_some(), "{what}");
-                    assert_eq!(answer.field("content-type"), Some("application/json"), "{what}");
+                    let media_type = match row.1 {
+                        "/ws" => None,
+                        "/events" => Some("text/event-stream"),
+                        _ => Some("application/json"),
+                    };
+                    assert_eq!(answer.field("content-type"), media_type, "{what}");
                     calls += usize::from((row.0, row.1) == A2A);
                     assert_eq!(case.agent.count(), calls, "{what}");
                     if row.0 == "DELETE" {
@@ -455,7 +492,7 @@ on_both_pairs! {
                 if !own.is_empty() && row.3.contains(who) && row.0 != "DELETE" {
                     let request = case.request(row.0, row.1, *who).bearer(case.token(*who));
                     let request = request.field("X-Workspace-ID", own);
-                    let answer = case.gateway.call(&request).await;
+                    let answer = case.answer(&request).await;
                     assert_eq!(answer.status, row.2, "{} {}: {}", row.0, row.1, answer.text());
                 }
             }

@@ -134,6 +134,10 @@ fn commands(public: &str, admin: &str, cast: &Cast) -> Vec<(&'static str, String
         ));
     }
     commands.push((
+        "watch acme-pm and its kin: leave it open, and send from another terminal",
+        format!("curl -sSN {public}/events -H 'Authorization: Bearer {pm}'"),
+    ));
+    commands.push((
         "what the gateway has counted so far, by method and outcome",
         format!("curl -sS {admin}/metrics | grep '^a2a_gateway_exchanges_total'"),
     ));
@@ -181,7 +185,7 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(body).unwrap();
         assert_eq!(body["params"]["message"]["parts"][0]["text"], "hello");
         let commands = page.lines().filter(|line| line.starts_with("curl "));
-        assert_eq!(commands.count(), 7);
+        assert_eq!(commands.count(), 8);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::coherence::Invalidation;
-use crate::config::Config;
+use crate::config::{Config, Live};
 use crate::db::Db;
 use crate::hierarchy::Permit;
 use crate::workspace::{DeliveryMode, Liveness, Status, Timestamp};
@@ -41,12 +41,13 @@ async fn room_on(shared: &str) -> Room {
     let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
     let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
     let workspaces = Workspaces::new(db.clone());
+    let config: Live = config.into();
     let directory = Directory::new(
-        &config.into(),
+        &config,
         workspaces.clone(),
         shared.clone(),
         Arc::clone(&coherence),
-        Events::new(shared.clone(), Arc::clone(&metrics)),
+        Events::new(config.clone(), shared.clone(), Arc::clone(&metrics)),
         Arc::new(Seal::load_or_create(&folder.path().join("keys"), None).unwrap()),
         Arc::clone(&metrics),
     );

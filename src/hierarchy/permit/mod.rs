@@ -4,6 +4,8 @@
 //! removed, foreign and merely unrelated targets get one and the same answer, so that ids cannot be
 //! probed (contract §1.1, `not_permitted`).
 
+mod place;
+
 use std::sync::Arc;
 
 use super::grant::Grants;
@@ -145,12 +147,12 @@ impl Hierarchy {
     /// CanCommunicate (contract §2.1): what `caller` is to `target`, by their places, else by a grant.
     ///
     /// # Errors
-    /// `store_unavailable`. That the rule says no is in the inner result.
+    /// When the store cannot be asked. That the rule says no is in the inner result.
     pub async fn rule(
         &self,
         caller: &Lineage,
         target: &Lineage,
-    ) -> Result<Result<Rule, Denied>, Rejection> {
+    ) -> Result<Result<Rule, Denied>, Unavailable> {
         match decide(caller, target, self.reach()) {
             Err(why) if why.may_be_granted() => {
                 let granted = self.grants.hold(&caller.id, &target.id).await?;

@@ -9,6 +9,7 @@ pub(crate) mod refusal;
 pub(crate) mod relay;
 pub(crate) mod servers;
 pub(crate) mod tls;
+pub(crate) mod watcher;
 
 pub(crate) use self::agent::{Agent, LAST_CHUNK, Recorded, SSE_HEAD, Step, chunk, ok_json};
 pub(crate) use self::client::{Answer, Connection, Request};

@@ -2,6 +2,7 @@
 
 mod db;
 mod db_outages;
+mod logs;
 mod shared;
 mod shared_outages;
 

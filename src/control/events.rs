@@ -1,0 +1,98 @@
+//! `GET /events`: what happens, as an event stream; and `POST /ws/tickets` (contract §8.4).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json as Answer;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use secrecy::ExposeSecret;
+use serde::Serialize;
+use serde_json::json;
+
+use super::extract::Caller;
+use super::watch::{End, Step, Watch, Watcher};
+use crate::gateway::Gateway;
+use crate::identity::TICKET_TTL;
+use crate::metrics::EventReader;
+use crate::rejection::Rejection;
+use crate::workspace::Timestamp;
+
+/// Silence after which a comment is sent: proxies cut what is quiet for longer.
+const COMMENT_EVERY: Duration = Duration::from_secs(15);
+
+/// First of all: when a browser comes back by itself, and that the stream is open.
+const BEGIN: &[u8] = b"retry: 2000\n\n: open\n\n";
+
+#[derive(Serialize)]
+struct Ticket<'a> {
+    ticket: &'a str,
+    expires_at: Timestamp,
+    /// Seconds.
+    expires_in: u64,
+}
+
+/// `POST /ws/tickets`. Needs no body.
+pub(super) async fn ticket(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+) -> Result<Response, Rejection> {
+    let (identity, shared) = (&gateway.identity, &gateway.shared);
+    let (ticket, lapses) = identity.issue_ticket(shared, &caller.0).await?;
+    let answer = Ticket {
+        ticket: ticket.expose_secret(),
+        expires_at: Timestamp(lapses),
+        expires_in: TICKET_TTL.as_secs(),
+    };
+    Ok((StatusCode::CREATED, Answer(answer)).into_response())
+}
+
+/// `GET /events`.
+pub(super) async fn stream(
+    State(gateway): State<Arc<Gateway>>,
+    watcher: Watcher,
+) -> Result<Response, Rejection> {
+    let watch = Watch::open(gateway, watcher, EventReader::Stream, COMMENT_EVERY).await?;
+    let pieces = stream::unfold(Position::Begin(watch), |position| async {
+        let (piece, next) = position.advance().await?;
+        Some((Ok::<_, std::convert::Infallible>(piece), next))
+    });
+    let mut response = Response::new(Body::from_stream(pieces));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// How far a stream has come.
+enum Position {
+    Begin(Watch),
+    Open(Watch),
+    Over,
+}
+
+impl Position {
+    async fn advance(self) -> Option<(Bytes, Self)> {
+        let mut watch = match self {
+            Self::Begin(watch) => return Some((Bytes::from_static(BEGIN), Self::Open(watch))),
+            Self::Open(watch) => watch,
+            Self::Over => return None,
+        };
+        Some(match watch.next().await {
+            Step::Frame(frame) => (frame.sse(), Self::Open(watch)),
+            Step::Quiet => (Bytes::from_static(b": keepalive\n\n"), Self::Open(watch)),
+            Step::End(end) => (last_event(end), Self::Over),
+        })
+    }
+}
+
+fn last_event(end: End) -> Bytes {
+    let (reason, message) = end.words();
+    let data = json!({"reason": reason, "message": message});
+    format!("event: end\ndata: {data}\n\n").into()
+}

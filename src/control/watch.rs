@@ -1,0 +1,172 @@
+//! What `GET /ws` and `GET /events` share: who watches, and what happens next to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, Query};
+use http::request::Parts;
+use secrecy::SecretString;
+use serde::Deserialize;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::extract::{admit, authorization};
+use crate::events::{Cut, Frame, Reader};
+use crate::gateway::Gateway;
+use crate::identity::Proof;
+use crate::metrics::EventReader;
+use crate::rejection::{Reason, Rejection};
+
+/// How often the credential is looked at again: a revoked one closes what it opened within 2 s.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// Who wants to watch, proven by `Authorization` or by `?ticket=`, and after which event.
+pub(super) struct Watcher {
+    proof: Arc<Proof>,
+    after: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WatchQuery {
+    ticket: Option<String>,
+    last_event_id: Option<String>,
+}
+
+impl FromRequestParts<Arc<Gateway>> for Watcher {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        gateway: &Arc<Gateway>,
+    ) -> Result<Self, Rejection> {
+        let query = Query::<WatchQuery>::from_request_parts(parts, gateway).await;
+        // What is wrong with it is not repeated: there may be a ticket inside.
+        let Ok(Query(query)) = query else {
+            let message = "the query is `ticket` and `last_event_id`, each once at most";
+            return Err(Rejection::new(Reason::InvalidParams, message));
+        };
+        let proof = match (
+            authorization(&parts.headers)?,
+            query.ticket.map(SecretString::from),
+        ) {
+            (Some(_), Some(_)) => {
+                let message = "the request has both `Authorization` and `?ticket=`: send one";
+                return Err(Rejection::new(Reason::Unauthenticated, message));
+            }
+            (None, Some(ticket)) => {
+                let (identity, shared) = (&gateway.identity, &gateway.shared);
+                identity.redeem_ticket(shared, &ticket).await?
+            }
+            (field, None) => gateway.identity.authenticate(field).await?,
+        };
+        admit(gateway, &parts.headers, &proof)?;
+        let field = parts.headers.get("last-event-id");
+        // What is not text is no id that we gave: a gap.
+        let field = field.map(|value| value.to_str().unwrap_or("-").to_owned());
+        let after = field.or(query.last_event_id);
+        Ok(Self {
+            proof,
+            after: after.filter(|after| !after.is_empty()),
+        })
+    }
+}
+
+/// What happens next to one who watches.
+pub(super) enum Step {
+    /// An event for them.
+    Frame(Frame),
+    /// Nothing for a while.
+    Quiet,
+    /// It is over.
+    End(End),
+}
+
+/// Why it is over.
+#[derive(Clone, Copy)]
+pub(super) enum End {
+    ShuttingDown,
+    Credential,
+    Slow,
+}
+
+impl End {
+    /// The reason and what to do, for people.
+    pub(super) const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::ShuttingDown => (
+                "shutting_down",
+                "this gateway is shutting down; connect again to reach another one",
+            ),
+            Self::Credential => (
+                "unauthenticated",
+                "the credential was revoked or has expired; connect again with a live one",
+            ),
+            Self::Slow => (
+                "too_slow",
+                "events came faster than they were read; connect again and read the state anew",
+            ),
+        }
+    }
+}
+
+/// One who watches.
+pub(super) struct Watch {
+    gateway: Arc<Gateway>,
+    reader: Reader,
+    check: Interval,
+    quiet: Interval,
+}
+
+impl Watch {
+    /// # Errors
+    /// When there are too many already, or the gateway ends.
+    pub(super) async fn open(
+        gateway: Arc<Gateway>,
+        watcher: Watcher,
+        kind: EventReader,
+        quiet: Duration,
+    ) -> Result<Self, Rejection> {
+        let after = watcher.after.as_deref();
+        let reader = gateway.events.open(watcher.proof, kind, after).await?;
+        let every = |span| {
+            let mut interval = interval_at(Instant::now() + span, span);
+            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            interval
+        };
+        Ok(Self {
+            check: every(CHECK_EVERY),
+            quiet: every(quiet),
+            gateway,
+            reader,
+        })
+    }
+
+    /// Waits for the next step. May be dropped and called again without losing any event.
+    pub(super) async fn next(&mut self) -> Step {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.gateway.drain.begins() => return Step::End(End::ShuttingDown),
+                _ = self.check.tick() => {
+                    if !self.gateway.identity.still_good(self.reader.proof()).await {
+                        return self.cut(End::Credential, "credential");
+                    }
+                }
+                _ = self.quiet.tick() => return Step::Quiet,
+                next = self.reader.next(&self.gateway.hierarchy) => return match next {
+                    Ok(frame) => Step::Frame(frame),
+                    Err(Cut) => self.cut(End::Slow, "slow"),
+                },
+            }
+        }
+    }
+
+    fn cut(&self, end: End, why: &'static str) -> Step {
+        self.count_cut(why);
+        Step::End(end)
+    }
+
+    /// Counts that this reader is cut.
+    pub(super) fn count_cut(&self, why: &'static str) {
+        self.gateway.metrics.event_reader_cut(why);
+    }
+}

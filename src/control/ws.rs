@@ -1,0 +1,217 @@
+//! `GET /ws`: what happens, over a WebSocket (contract §8.4, RFC 6455). The data plane answers the
+//! handshake with our 101, and passes raw bytes: the request's body is what comes in from then on, the
+//! response's is what goes out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, State};
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::{SinkExt, StreamExt, TryStreamExt};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING, UPGRADE,
+};
+use http::request::Parts;
+use http::{HeaderName, StatusCode, Version};
+use tokio::io::{AsyncRead, AsyncWrite, duplex, join};
+use tokio::time::{Instant, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
+use tokio_util::io::{ReaderStream, StreamReader};
+
+use super::watch::{End, Step, Watch, Watcher};
+use crate::gateway::Gateway;
+use crate::metrics::EventReader;
+use crate::rejection::{Reason, Rejection};
+
+/// Between two pings. Who has not answered one when the next is due is gone.
+const PING_EVERY: Duration = Duration::from_secs(30);
+
+/// How long a frame may take to be written.
+const WRITE_MAX: Duration = Duration::from_secs(12);
+
+/// How long the other side gets to answer a close.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
+
+/// Bytes on their way out, between us and the connection.
+const PIPE_BYTES: usize = 8 * 1024;
+
+/// Largest message that is read: nothing but pings and closes is expected.
+const INBOUND_BYTES_MAX: usize = 4 * 1024;
+
+/// Messages that are read within [`INBOUND_SPAN`].
+const INBOUND_MAX: u32 = 200;
+
+/// See [`INBOUND_MAX`].
+const INBOUND_SPAN: Duration = Duration::from_secs(10);
+
+/// A good handshake: the key to answer.
+pub(super) struct Handshake(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Handshake {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
+        let headers = &parts.headers;
+        if parts.version != Version::HTTP_11 {
+            return Err(upgrade_required(
+                "a WebSocket is opened over HTTP/1.1 here; or read GET /events, over any version",
+            ));
+        }
+        if !lists(headers, &UPGRADE, "websocket") || !lists(headers, &CONNECTION, "upgrade") {
+            return Err(upgrade_required(
+                "this is a WebSocket: send `Connection: Upgrade` and `Upgrade: websocket`; or read GET /events",
+            ));
+        }
+        if sole(headers, &SEC_WEBSOCKET_VERSION) != Some("13") {
+            return Err(upgrade_required(
+                "the one version of WebSocket that is spoken here is 13",
+            ));
+        }
+        let has_body = headers.contains_key(TRANSFER_ENCODING)
+            || headers.get(CONTENT_LENGTH).is_some_and(|v| v != "0");
+        if has_body {
+            let message = "a WebSocket handshake has no body";
+            return Err(Rejection::new(Reason::InvalidRequest, message));
+        }
+        let key = sole(headers, &SEC_WEBSOCKET_KEY);
+        let key = key.filter(|key| STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16));
+        let key = key.ok_or_else(|| {
+            let message = "`Sec-WebSocket-Key` is 16 bytes in base64, once";
+            Rejection::new(Reason::InvalidRequest, message)
+        })?;
+        Ok(Self(key.to_owned()))
+    }
+}
+
+fn upgrade_required(message: &'static str) -> Rejection {
+    Rejection::new(Reason::UpgradeRequired, message)
+        .field("upgrade", "websocket")
+        .field("sec-websocket-version", "13")
+}
+
+/// The value of a field that stands once.
+fn sole<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?.trim();
+    values.next().is_none().then_some(value)
+}
+
+/// Whether a field that is a list names `token`, in any case.
+fn lists(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    let values = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
+    let mut tokens = values.flat_map(|value| value.split(','));
+    tokens.any(|found| found.trim().eq_ignore_ascii_case(token))
+}
+
+/// `GET /ws`.
+pub(super) async fn socket(
+    State(gateway): State<Arc<Gateway>>,
+    Handshake(key): Handshake,
+    watcher: Watcher,
+    body: Body,
+) -> Result<Response, Rejection> {
+    let watch = Watch::open(gateway, watcher, EventReader::Socket, PING_EVERY).await?;
+    let input = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));
+    let (near, far) = duplex(PIPE_BYTES);
+    // Ends with the connection, the credential, the reader's patience or the process.
+    tokio::spawn(serve(join(input, near), watch));
+    let mut response = Response::new(Body::from_stream(ReaderStream::new(far)));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    if let Ok(accept) = HeaderValue::from_str(&derive_accept_key(key.as_bytes())) {
+        headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    Ok(response)
+}
+
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, mut watch: Watch) {
+    let config = WebSocketConfig::default()
+        .read_buffer_size(INBOUND_BYTES_MAX)
+        .write_buffer_size(0)
+        .max_message_size(Some(INBOUND_BYTES_MAX))
+        .max_frame_size(Some(INBOUND_BYTES_MAX));
+    let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
+    let Some((code, reason)) = run(&mut socket, &mut watch).await else {
+        return;
+    };
+    // Whoever is gone for us takes no more of our memory.
+    drop(watch);
+    let reason = Utf8Bytes::from_static(reason);
+    let close = async {
+        let sent = socket.close(Some(CloseFrame { code, reason })).await;
+        while sent.is_ok() && matches!(socket.next().await, Some(Ok(_))) {}
+    };
+    let _ = timeout(CLOSE_MAX, close).await;
+}
+
+/// Passes events until there is a reason to close; `None`: the other side has closed, or is gone.
+async fn run<S: AsyncRead + AsyncWrite + Unpin>(
+    socket: &mut WebSocketStream<S>,
+    watch: &mut Watch,
+) -> Option<(CloseCode, &'static str)> {
+    let mut heard = true;
+    let mut inbound = (Instant::now(), 0_u32);
+    loop {
+        let message = tokio::select! {
+            biased;
+            step = watch.next() => match step {
+                Step::Frame(frame) => Message::Text(Utf8Bytes::try_from(frame.json()).ok()?),
+                Step::Quiet if heard => {
+                    heard = false;
+                    Message::Ping(bytes::Bytes::new())
+                }
+                Step::Quiet => {
+                    watch.count_cut("silent");
+                    return Some((CloseCode::Policy, "a ping was not answered"));
+                }
+                Step::End(end) => return Some((code_of(end), end.words().1)),
+            },
+            message = socket.next() => {
+                match message? {
+                    Ok(Message::Close(_)) => {
+                        // The answer is queued; this sends it.
+                        let _ = timeout(CLOSE_MAX, socket.flush()).await;
+                        return None;
+                    }
+                    // Whatever it says: it is alive.
+                    Ok(_) => heard = true,
+                    Err(Error::Capacity(_)) => {
+                        return Some((CloseCode::Size, "nothing is read here but pings and closes"));
+                    }
+                    Err(Error::Protocol(_) | Error::Utf8(_)) => {
+                        return Some((CloseCode::Protocol, "that was no WebSocket frame"));
+                    }
+                    Err(_) => return None,
+                }
+                if INBOUND_SPAN < inbound.0.elapsed() {
+                    inbound = (Instant::now(), 0);
+                }
+                inbound.1 += 1;
+                if INBOUND_MAX < inbound.1 {
+                    watch.count_cut("flood");
+                    return Some((CloseCode::Policy, "too many messages; nothing is read here"));
+                }
+                continue;
+            }
+        };
+        timeout(WRITE_MAX, socket.send(message)).await.ok()?.ok()?;
+    }
+}
+
+fn code_of(end: End) -> CloseCode {
+    match end {
+        End::ShuttingDown => CloseCode::Away,
+        End::Credential => CloseCode::Library(4401),
+        End::Slow => CloseCode::Again,
+    }
+}

@@ -1,0 +1,88 @@
+//! Whether anybody listens, here or on another replica: what only passes by is made for nobody else.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How often a replica with listeners says so.
+pub(super) const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
+
+/// How long that counts: two announcements may be lost.
+const COUNTS_FOR: Duration = Duration::from_secs(15);
+
+/// Who listens.
+pub(super) struct Interest {
+    /// Listeners of this replica.
+    here: AtomicUsize,
+    /// Until when some replica's word counts, in milliseconds since `began`.
+    until: AtomicU64,
+    began: Instant,
+    /// The first listener of this replica has come.
+    pub(super) first: Notify,
+}
+
+impl Default for Interest {
+    fn default() -> Self {
+        Self {
+            here: AtomicUsize::new(0),
+            until: AtomicU64::new(0),
+            began: Instant::now(),
+            first: Notify::new(),
+        }
+    }
+}
+
+impl Interest {
+    pub(super) fn heard(&self) -> bool {
+        self.here() || self.elapsed(Duration::ZERO) < self.until.load(Ordering::Relaxed)
+    }
+
+    /// Whether this replica has listeners.
+    pub(super) fn here(&self) -> bool {
+        self.here.load(Ordering::Acquire) > 0
+    }
+
+    pub(super) fn come(&self) {
+        if self.here.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.first.notify_one();
+        }
+    }
+
+    pub(super) fn leave(&self) {
+        self.here.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Some replica has listeners.
+    pub(super) fn announced(&self) {
+        self.until
+            .fetch_max(self.elapsed(COUNTS_FOR), Ordering::Relaxed);
+    }
+
+    fn elapsed(&self, ahead: Duration) -> u64 {
+        let ms = (self.began.elapsed() + ahead).as_millis();
+        u64::try_from(ms).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_word_counts_for_a_while_and_a_listener_here_as_long_as_it_stays() {
+        let interest = Interest::default();
+        assert!(!interest.heard());
+        interest.announced();
+        tokio::time::advance(COUNTS_FOR - Duration::from_millis(1)).await;
+        assert!(interest.heard());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!interest.heard());
+        interest.come();
+        tokio::time::advance(COUNTS_FOR * 2).await;
+        assert!(interest.heard());
+        interest.leave();
+        assert!(!interest.heard());
+    }
+}

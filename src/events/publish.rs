@@ -1,0 +1,196 @@
+//! The work in the background: from the queues to all replicas, and from all replicas to the readers
+//! of this one.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{sleep, timeout};
+
+use super::hub::{REPLAY_FOR, REPLAY_MAX};
+use super::interest::ANNOUNCE_EVERY;
+use super::record::{Record, Told};
+use super::{Event, Events, Kind};
+use crate::hierarchy::{Hierarchy, Lineage};
+use crate::shared::{Entry, Followed, Notice};
+use crate::store::Unavailable;
+use crate::telemetry::Chain;
+use crate::workspace::Timestamp;
+
+/// The log that all replicas write and follow.
+const LOG: &str = "gw:events";
+
+/// Entries kept in it: more than a reader may ask for, so that a replica that was away for a while,
+/// or is behind in a storm, misses nothing.
+const LOG_ENTRIES_MAX: usize = 4096;
+
+/// The channel for what only passes by, and for [`LISTENING`].
+const PASSING: &str = "gw:events:passing";
+
+/// On the channel: the replica that says it has readers.
+const LISTENING: &str = "listening";
+
+/// Events that are published at once.
+const BATCH_MAX: usize = 64;
+
+/// Pause between two tries to publish.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+
+/// Nonces remembered: a write that was repeated because nobody knew whether it was done is at most
+/// so many entries away from the first.
+const NONCES_MAX: usize = 4 * BATCH_MAX;
+
+/// An event and what tells its repeated write from a second event.
+type Pending = (String, Event);
+
+impl Events {
+    /// State changes, in the order in which they were told.
+    pub(super) async fn publish_kept(&self, hierarchy: &Hierarchy) {
+        loop {
+            let mut batch = pending(self.kept.take(BATCH_MAX).await);
+            let mut warned = false;
+            while let Err(error) = self.append(hierarchy, &batch).await {
+                if !warned {
+                    let error = Chain(&error);
+                    tracing::warn!(%error, "Events cannot be published; trying on");
+                    warned = true;
+                }
+                sleep(RETRY_PAUSE).await;
+                // Nobody could be told of it by replay any more.
+                let oldest = Timestamp::now().before(REPLAY_FOR);
+                let before = batch.len();
+                batch.retain(|(_, event)| oldest <= event.at);
+                self.metrics.events_dropped(false, before - batch.len());
+            }
+        }
+    }
+
+    async fn append(&self, hierarchy: &Hierarchy, batch: &[Pending]) -> Result<(), Unavailable> {
+        let texts = texts(hierarchy, batch).await?;
+        self.shared.append(LOG, &texts, LOG_ENTRIES_MAX).await?;
+        self.metrics.events_published(false, texts.len());
+        Ok(())
+    }
+
+    /// What only passes by: tried once.
+    pub(super) async fn publish_passing(&self, hierarchy: &Hierarchy) {
+        loop {
+            let batch = pending(self.passing.take(BATCH_MAX).await);
+            let published = match texts(hierarchy, &batch).await {
+                // One message for all of them: JSON has no line ends.
+                Ok(texts) => self.shared.publish(PASSING, &texts.join("\n")).await,
+                Err(error) => Err(error),
+            };
+            match published {
+                Ok(()) => self.metrics.events_published(true, batch.len()),
+                Err(error) => {
+                    self.metrics.events_dropped(true, batch.len());
+                    tracing::debug!(error = %Chain(&error), "Passing events were dropped");
+                    sleep(RETRY_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Hands the log on to the readers of this replica.
+    pub(super) async fn follow(&self) {
+        let mut tail = self.shared.tail(LOG, REPLAY_MAX);
+        let mut nonces = VecDeque::with_capacity(NONCES_MAX);
+        loop {
+            match tail.next().await {
+                Followed::Up => self.metrics.events_linked.set(1),
+                Followed::Down => self.metrics.events_linked.set(0),
+                Followed::Backlog(entries) => {
+                    let told = entries.into_iter();
+                    let told = told.filter_map(|entry| self.read(entry, &mut nonces));
+                    self.hub.fill(told.collect());
+                }
+                Followed::Entries(entries) => {
+                    for entry in entries {
+                        if let Some(told) = self.read(entry, &mut nonces) {
+                            self.hub.spread(told);
+                        }
+                    }
+                    // In a storm the readers get their turn.
+                    tokio::task::yield_now().await;
+                }
+                Followed::Lost => {
+                    tracing::warn!("The log of events was lost or cut; readers are told of a gap");
+                    self.metrics.events_lost.inc();
+                    self.hub.lose();
+                }
+            }
+        }
+    }
+
+    fn read(&self, entry: Entry, nonces: &mut VecDeque<String>) -> Option<Told> {
+        let Some(mut record) = Record::parse(&entry.text) else {
+            self.metrics.events_dropped(false, 1);
+            return None;
+        };
+        if nonces.contains(&record.nonce) {
+            return None;
+        }
+        if NONCES_MAX <= nonces.len() {
+            nonces.pop_front();
+        }
+        nonces.push_back(std::mem::take(&mut record.nonce));
+        record.told(Some(entry.id))
+    }
+
+    /// Hands on what passes by, and hears who listens elsewhere.
+    pub(super) async fn listen(&self) {
+        let mut passing = self.shared.subscribe(PASSING);
+        loop {
+            match passing.next().await {
+                Notice::Message(text) if text == LISTENING => self.interest.announced(),
+                Notice::Message(text) if self.interest.here() => text
+                    .lines()
+                    .filter_map(|line| Record::parse(line)?.told(None))
+                    .for_each(|told| self.hub.pass(told)),
+                // Without a link it is missed, as by whoever was not here.
+                Notice::Message(_) | Notice::Down | Notice::Up => {}
+            }
+        }
+    }
+
+    /// Says on all replicas that there are readers here, at once and then regularly.
+    pub(super) async fn announce(&self) {
+        loop {
+            if self.interest.here()
+                && let Err(error) = self.shared.publish(PASSING, LISTENING).await
+            {
+                tracing::debug!(error = %Chain(&error), "Nobody was told that somebody listens here");
+            }
+            // The first reader ends the wait.
+            let _ = timeout(ANNOUNCE_EVERY, self.interest.first.notified()).await;
+        }
+    }
+}
+
+fn pending(batch: Vec<Event>) -> Vec<Pending> {
+    let nonce = || uuid::Uuid::new_v4().simple().to_string();
+    batch.into_iter().map(|event| (nonce(), event)).collect()
+}
+
+async fn texts(hierarchy: &Hierarchy, batch: &[Pending]) -> Result<Vec<String>, Unavailable> {
+    let places = batch.iter().map(|(_, event)| place(hierarchy, event));
+    let places = join_all(places).await;
+    let mut texts = Vec::with_capacity(batch.len());
+    for ((nonce, event), place) in batch.iter().zip(places) {
+        texts.extend(Record::new(nonce, event, place?.as_deref()).text());
+    }
+    Ok(texts)
+}
+
+/// Where the event's workspace is. After a move or a removal memory may still have the old place.
+async fn place(hierarchy: &Hierarchy, event: &Event) -> Result<Option<Arc<Lineage>>, Unavailable> {
+    match event.kind {
+        Kind::WorkspaceMoved | Kind::WorkspaceRemoved => {
+            let place = hierarchy.place_afresh(&event.workspace).await?;
+            Ok(place.map(Arc::new))
+        }
+        _ => hierarchy.place(&event.workspace).await,
+    }
+}

@@ -1,0 +1,73 @@
+//! What waits to be published: bounded, filled without waiting, emptied by one task.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// The newest so many.
+pub(super) struct Queue<T> {
+    waiting: Mutex<VecDeque<T>>,
+    filled: Notify,
+    max: usize,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new(max: usize) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            filled: Notify::new(),
+            max,
+        }
+    }
+
+    /// Adds one. Whether the oldest had to go for it.
+    pub(super) fn push(&self, one: T) -> bool {
+        let mut waiting = self.waiting();
+        let full = self.max <= waiting.len();
+        if full {
+            waiting.pop_front();
+        }
+        waiting.push_back(one);
+        drop(waiting);
+        self.filled.notify_one();
+        full
+    }
+
+    /// Waits for at least one; takes at most `max`, oldest first.
+    pub(super) async fn take(&self, max: usize) -> Vec<T> {
+        loop {
+            let batch: Vec<T> = {
+                let mut waiting = self.waiting();
+                let count = max.min(waiting.len());
+                waiting.drain(..count).collect()
+            };
+            if !batch.is_empty() {
+                return batch;
+            }
+            // A permit is kept for whoever comes late, so nothing is slept through.
+            self.filled.notified().await;
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<T>> {
+        // Each step leaves the queue whole, so a panic elsewhere cannot have broken it.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_newest_are_kept_in_their_order() {
+        let queue = Queue::new(3);
+        let dropped: Vec<bool> = (0..5).map(|n| queue.push(n)).collect();
+        assert_eq!(dropped, [false, false, false, true, true]);
+        assert_eq!(queue.take(2).await, [2, 3]);
+        assert_eq!(queue.take(2).await, [4]);
+        let wait = tokio::time::timeout(std::time::Duration::from_millis(20), queue.take(2));
+        assert!(wait.await.is_err(), "nothing is there");
+    }
+}

@@ -1,0 +1,224 @@
+//! An event as replicas hand it to one another, and as readers get it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::{Event, Kind};
+use crate::hierarchy::Lineage;
+use crate::ids::WorkspaceId;
+use crate::shared::EntryId;
+use crate::workspace::Timestamp;
+
+/// Largest payload, in bytes: a card of 16 KiB, escaped at its worst, and the rest. A larger one is
+/// left out, since every replica keeps a thousand of them.
+const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
+
+/// An event in the log or on the channel.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Tells a repeated write from a second event.
+    pub(super) nonce: String,
+    event: String,
+    workspace_id: String,
+    timestamp: String,
+    payload: Box<RawValue>,
+    now: Option<Place>,
+    was: Option<Place>,
+}
+
+/// Where a workspace is, for those who decide who may see it.
+#[derive(Serialize, Deserialize)]
+struct Place {
+    org: Option<String>,
+    above: Vec<String>,
+    #[serde(default)]
+    removed: bool,
+    #[serde(default)]
+    cyclic: bool,
+}
+
+impl Place {
+    fn of(lineage: &Lineage) -> Self {
+        Self {
+            org: lineage.org.clone(),
+            above: lineage.ancestors.iter().map(ToString::to_string).collect(),
+            removed: lineage.removed,
+            cyclic: lineage.cyclic,
+        }
+    }
+
+    fn lineage(self, id: &WorkspaceId) -> Option<Lineage> {
+        let above = self.above.iter().map(|id| WorkspaceId::parse(id).ok());
+        Some(Lineage {
+            id: id.clone(),
+            org: self.org,
+            ancestors: above.collect::<Option<_>>()?,
+            removed: self.removed,
+            cyclic: self.cyclic,
+        })
+    }
+}
+
+impl Record {
+    /// `now`: where the workspace is, if it is anywhere.
+    pub(super) fn new(nonce: &str, event: &Event, now: Option<&Lineage>) -> Self {
+        let payload = serde_json::value::to_raw_value(&event.payload).ok();
+        let payload = payload.filter(|payload| payload.get().len() <= PAYLOAD_BYTES_MAX);
+        let mut now = now.map(Place::of);
+        if event.kind == Kind::WorkspaceRemoved
+            && event.was.is_none()
+            && let Some(now) = &mut now
+        {
+            // Those who could see it hear that it went.
+            now.removed = false;
+        }
+        Self {
+            nonce: nonce.to_owned(),
+            event: event.kind.word().to_owned(),
+            workspace_id: event.workspace.to_string(),
+            timestamp: event.at.to_string(),
+            payload: payload.unwrap_or_else(empty),
+            now,
+            was: event.was.as_deref().map(Place::of),
+        }
+    }
+
+    pub(super) fn text(&self) -> Option<String> {
+        serde_json::to_string(self).ok()
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// For readers. `id`: its place in the log; `None`: it only passes by.
+    pub(super) fn told(self, id: Option<EntryId>) -> Option<Told> {
+        let workspace = WorkspaceId::parse(&self.workspace_id).ok()?;
+        let frame_id = id.map_or_else(|| uuid::Uuid::now_v7().to_string(), |id| id.to_string());
+        let parts = Parts {
+            id: &frame_id,
+            event: &self.event,
+            workspace_id: Some(workspace.as_str()),
+            timestamp: &self.timestamp,
+            payload: &self.payload,
+        };
+        let bare = self.was.is_some().then(|| {
+            let payload = &empty();
+            Frame::new(id, None, &Parts { payload, ..parts })
+        });
+        let whole = Frame::new(id, None, &parts);
+        // A place that cannot be read is nobody's to see.
+        let place = |place: Option<Place>| place?.lineage(&workspace);
+        let (now, was) = (place(self.now), place(self.was));
+        Some(Told {
+            id,
+            audience: Audience::Of {
+                workspace,
+                now,
+                was,
+            },
+            whole,
+            bare,
+        })
+    }
+}
+
+/// An event on its way to readers.
+pub(super) struct Told {
+    /// Its place in the log; `None`: it is not in it.
+    pub(super) id: Option<EntryId>,
+    pub(super) audience: Audience,
+    /// For those who see where the workspace is.
+    pub(super) whole: Frame,
+    /// For those who saw only where it was: without a payload.
+    pub(super) bare: Option<Frame>,
+}
+
+/// Whom an event is for.
+pub(super) enum Audience {
+    /// Every reader.
+    Everyone,
+    /// Those who see the workspace where it is, or where it was.
+    Of {
+        workspace: WorkspaceId,
+        now: Option<Lineage>,
+        was: Option<Lineage>,
+    },
+}
+
+impl Told {
+    /// Something may be missing here.
+    pub(super) fn gap() -> Arc<Self> {
+        let id = uuid::Uuid::now_v7().to_string();
+        let parts = Parts {
+            id: &id,
+            event: "GAP",
+            workspace_id: None,
+            timestamp: &Timestamp::now().to_string(),
+            payload: &empty(),
+        };
+        Arc::new(Self {
+            id: None,
+            audience: Audience::Everyone,
+            whole: Frame::new(None, Some("gap"), &parts),
+            bare: None,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct Parts<'a> {
+    id: &'a str,
+    event: &'a str,
+    workspace_id: Option<&'a str>,
+    timestamp: &'a str,
+    payload: &'a RawValue,
+}
+
+/// One frame, written once for all its readers.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    sse: Bytes,
+    json: Range<usize>,
+}
+
+impl Frame {
+    fn new(id: Option<EntryId>, name: Option<&str>, parts: &Parts<'_>) -> Self {
+        let json = serde_json::to_string(parts).unwrap_or_default();
+        let mut sse = String::with_capacity(json.len() + 64);
+        if let Some(id) = id {
+            sse.push_str(&format!("id: {id}\n"));
+        }
+        if let Some(name) = name {
+            sse.push_str(&format!("event: {name}\n"));
+        }
+        sse.push_str("data: ");
+        let start = sse.len();
+        sse.push_str(&json);
+        let json = start..sse.len();
+        sse.push_str("\n\n");
+        Self {
+            sse: sse.into(),
+            json,
+        }
+    }
+
+    /// The frame alone: one JSON object, in one line.
+    pub fn json(&self) -> Bytes {
+        self.sse.slice(self.json.clone())
+    }
+
+    /// As one event of an event stream.
+    pub fn sse(&self) -> Bytes {
+        self.sse.clone()
+    }
+}
+
+fn empty() -> Box<RawValue> {
+    serde_json::value::to_raw_value(&Value::Object(serde_json::Map::new())).unwrap_or_default()
+}

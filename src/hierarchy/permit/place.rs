@@ -1,0 +1,42 @@
+//! Where a workspace is, and who reaches a place: for what is decided about the past or in advance.
+
+use std::sync::Arc;
+
+use super::Hierarchy;
+use crate::hierarchy::Lineage;
+use crate::ids::WorkspaceId;
+use crate::store::Unavailable;
+
+impl Hierarchy {
+    /// The place of `id`; `None` when there never was such a workspace.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn place(&self, id: &WorkspaceId) -> Result<Option<Arc<Lineage>>, Unavailable> {
+        let found = self.lineages.find(id).await;
+        found.map_err(|error| Unavailable::clone(&error))
+    }
+
+    /// The same from the store, whatever is remembered.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn place_afresh(&self, id: &WorkspaceId) -> Result<Option<Lineage>, Unavailable> {
+        self.lineages.find_afresh(id).await
+    }
+
+    /// Whether the workspace `caller` may message whoever sits at `target`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn reaches(
+        &self,
+        caller: &WorkspaceId,
+        target: &Lineage,
+    ) -> Result<bool, Unavailable> {
+        let Some(caller) = self.place(caller).await? else {
+            return Ok(false);
+        };
+        Ok(self.rule(&caller, target).await?.is_ok())
+    }
+}

@@ -1,0 +1,339 @@
+//! Logs: entries in one order for all replicas, the newest of them kept, followed without a loss.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::memory::Memory;
+use super::redis::{LogLink, Redis};
+use crate::store::Cause;
+
+/// Entries that one look at a log brings at most.
+pub(super) const BATCH_MAX: usize = 256;
+
+/// First and longest pause between two attempts to bring a link up.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Where an entry stands in its log: milliseconds since 1970 by the store's clock, and a number
+/// within them. Later entries have greater ids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId {
+    /// When it was appended, in milliseconds since 1970.
+    pub ms: u64,
+    /// Which one of that millisecond.
+    pub seq: u64,
+}
+
+impl EntryId {
+    /// Before every entry.
+    pub const START: Self = Self { ms: 0, seq: 0 };
+
+    /// The greatest id before this one.
+    #[must_use]
+    pub fn before(self) -> Self {
+        match (self.ms, self.seq) {
+            (0, 0) => self,
+            (ms, 0) => Self {
+                ms: ms - 1,
+                seq: u64::MAX,
+            },
+            (ms, seq) => Self { ms, seq: seq - 1 },
+        }
+    }
+}
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ms, self.seq)
+    }
+}
+
+/// The text is no id of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an id of an entry is two numbers with `-` between")]
+pub struct NotAnEntryId;
+
+impl FromStr for EntryId {
+    type Err = NotAnEntryId;
+
+    fn from_str(text: &str) -> Result<Self, NotAnEntryId> {
+        let number = |digits: &str| {
+            let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+            let number = plain.then(|| digits.parse().ok()).flatten();
+            number.ok_or(NotAnEntryId)
+        };
+        let (ms, seq) = text.split_once('-').ok_or(NotAnEntryId)?;
+        Ok(Self {
+            ms: number(ms)?,
+            seq: number(seq)?,
+        })
+    }
+}
+
+/// One entry of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it stands.
+    pub id: EntryId,
+    /// What was appended.
+    pub text: String,
+}
+
+/// What whoever follows a log is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// Once, before any entry: the newest that were there already, oldest first.
+    Backlog(Vec<Entry>),
+    /// What was appended since, in its order.
+    Entries(Vec<Entry>),
+    /// Entries between the last one and the next may be missing: the log was flushed, restarted, or
+    /// cut further than we had read.
+    Lost,
+    /// The link is lost. What is appended meanwhile comes when it is up again.
+    Down,
+    /// The link is up.
+    Up,
+}
+
+/// One look at a log.
+pub(super) struct Look {
+    /// The oldest and the newest entry kept, if there is any.
+    pub(super) ends: Option<(EntryId, EntryId)>,
+    /// What comes after the id that was asked for.
+    pub(super) entries: Vec<Entry>,
+}
+
+/// Follows one log ([`Shared::tail`](super::Shared::tail)).
+pub struct Tail {
+    source: Source,
+    log: &'static str,
+    keep: usize,
+    last: Option<EntryId>,
+    told: VecDeque<Followed>,
+}
+
+enum Source {
+    Memory {
+        memory: Arc<Memory>,
+        grown: watch::Receiver<()>,
+    },
+    Redis {
+        redis: Arc<Redis>,
+        link: Option<LogLink>,
+        pause: Duration,
+        warned: bool,
+    },
+}
+
+impl Tail {
+    pub(super) fn in_memory(memory: Arc<Memory>, log: &'static str, keep: usize) -> Self {
+        let grown = memory.log_grown(log);
+        Self::new(Source::Memory { memory, grown }, log, keep)
+    }
+
+    pub(super) fn on_redis(redis: Arc<Redis>, log: &'static str, keep: usize) -> Self {
+        let source = Source::Redis {
+            redis,
+            link: None,
+            pause: PAUSE.0,
+            warned: false,
+        };
+        Self::new(source, log, keep)
+    }
+
+    fn new(source: Source, log: &'static str, keep: usize) -> Self {
+        Self {
+            source,
+            log,
+            // With none it would not be known where the log goes on.
+            keep: keep.max(1),
+            last: None,
+            told: VecDeque::new(),
+        }
+    }
+
+    /// Waits for the next news, without a limit: silence is normal. May be dropped and called again
+    /// without losing any.
+    pub async fn next(&mut self) -> Followed {
+        loop {
+            if let Some(news) = self.told.pop_front() {
+                return news;
+            }
+            self.advance().await;
+        }
+    }
+
+    /// Looks once, or waits once.
+    async fn advance(&mut self) {
+        match &mut self.source {
+            Source::Memory { memory, grown } => {
+                let Some(last) = self.last else {
+                    let backlog = memory.log_newest(self.log, self.keep);
+                    self.told.push_back(Followed::Up);
+                    self.begin(backlog);
+                    return;
+                };
+                let look = memory.log_look(self.log, last);
+                if look.entries.is_empty() {
+                    // The sender lives as long as the memory that we hold.
+                    let _ = grown.changed().await;
+                } else {
+                    self.judge(last, look);
+                }
+            }
+            Source::Redis { .. } => match self.ask().await {
+                Ok(()) => {}
+                Err(error) => self.lose(&error).await,
+            },
+        }
+    }
+
+    async fn ask(&mut self) -> Result<(), Cause> {
+        let Source::Redis {
+            redis,
+            link,
+            pause,
+            warned,
+        } = &mut self.source
+        else {
+            return Ok(());
+        };
+        let link = match link {
+            Some(link) => link,
+            None => {
+                let mut fresh = redis.log_link().await?;
+                let newest =
+                    fresh.newest(self.log, if self.last.is_none() { self.keep } else { 1 });
+                let newest = newest.await?;
+                *link = Some(fresh);
+                *warned = false;
+                self.told.push_back(Followed::Up);
+                if self.last.is_none() {
+                    self.begin(newest);
+                }
+                return Ok(());
+            }
+        };
+        let last = self.last.unwrap_or_default();
+        let look = link.look(self.log, last).await?;
+        *pause = PAUSE.0;
+        self.judge(last, look);
+        Ok(())
+    }
+
+    fn begin(&mut self, backlog: Vec<Entry>) {
+        self.last = Some(backlog.last().map_or(EntryId::START, |entry| entry.id));
+        self.told.push_back(Followed::Backlog(backlog));
+    }
+
+    /// Moves on, or finds out that the log is not the one that was read, or no longer whole.
+    fn judge(&mut self, last: EntryId, look: Look) {
+        let known = last != EntryId::START;
+        match look.ends {
+            // Another log: it is read from its beginning.
+            None if known => {
+                self.last = Some(EntryId::START);
+                self.told.push_back(Followed::Lost);
+                return;
+            }
+            Some((_, newest)) if newest < last => {
+                self.last = Some(EntryId::START);
+                self.told.push_back(Followed::Lost);
+                return;
+            }
+            Some((oldest, _)) if known && last < oldest => self.told.push_back(Followed::Lost),
+            _ => {}
+        }
+        if let Some(entry) = look.entries.last() {
+            self.last = Some(entry.id);
+            self.told.push_back(Followed::Entries(look.entries));
+        }
+    }
+
+    async fn lose(&mut self, error: &Cause) {
+        let Source::Redis {
+            link,
+            pause,
+            warned,
+            ..
+        } = &mut self.source
+        else {
+            return;
+        };
+        if !*warned {
+            tracing::warn!(%error, log = self.log, "Cannot follow a log in shared state; trying on");
+            *warned = true;
+        }
+        let wait = *pause;
+        *pause = (wait * 2).min(PAUSE.1);
+        if link.take().is_some() {
+            self.told.push_back(Followed::Down);
+            return;
+        }
+        tokio::time::sleep(wait).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> EntryId {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn ids_are_read_as_written_and_ordered() {
+        assert_eq!(id("17-3").to_string(), "17-3");
+        assert!(id("9-9") < id("10-0") && id("10-0") < id("10-1"));
+        for bad in [
+            "",
+            "-",
+            "1",
+            "1-",
+            "-1",
+            "1-1-1",
+            "+1-1",
+            "a-1",
+            "1-99999999999999999999",
+        ] {
+            assert_eq!(bad.parse::<EntryId>(), Err(NotAnEntryId), "{bad}");
+        }
+        assert_eq!(id("5-0").before(), id("4-18446744073709551615"));
+        assert_eq!(id("5-2").before(), id("5-1"));
+        assert_eq!(EntryId::START.before(), EntryId::START);
+    }
+
+    #[tokio::test]
+    async fn a_tail_in_memory_begins_with_what_is_there_and_misses_nothing() {
+        let memory = Arc::new(Memory::default());
+        let texts = |range: std::ops::Range<usize>| -> Vec<String> {
+            range.map(|n| n.to_string()).collect()
+        };
+        memory.log_append("log", &texts(0..5), 1000);
+        let mut tail = Tail::in_memory(Arc::clone(&memory), "log", 3);
+        assert_eq!(tail.next().await, Followed::Up);
+        let Followed::Backlog(backlog) = tail.next().await else {
+            panic!("the backlog comes first");
+        };
+        let backlog: Vec<_> = backlog.iter().map(|entry| entry.text.as_str()).collect();
+        assert_eq!(backlog, ["2", "3", "4"]);
+        memory.log_append("log", &texts(5..700), 1000);
+        let mut seen = Vec::new();
+        while seen.len() < 695 {
+            let Followed::Entries(entries) = tail.next().await else {
+                panic!("nothing else");
+            };
+            seen.extend(entries.into_iter().map(|entry| entry.text));
+        }
+        assert_eq!(seen, texts(5..700));
+        // More than is kept: it says so, and goes on with what there is.
+        memory.log_append("log", &texts(0..2000), 1000);
+        assert_eq!(tail.next().await, Followed::Lost);
+        assert!(matches!(tail.next().await, Followed::Entries(_)));
+    }
+}

@@ -1,0 +1,114 @@
+//! A thousand who watch, and two who never read: the others get every event, the two are cut, and the
+//! gateway's memory stays bounded.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpSocket;
+use tokio::task::JoinSet;
+
+use super::{Replicas, place, token};
+use crate::harness::watcher::{Feed, Socket, handshake};
+use crate::harness::{ADMIN, Gateway, Request};
+
+/// Watchers of each kind.
+const EACH: usize = 500;
+
+/// Events that all of them see.
+const EVENTS: usize = 60;
+
+/// Resident memory in bytes.
+fn resident(gateway: &Gateway) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib * 1024
+}
+
+/// A thousand connections need more files than a shell allows by default.
+fn more_files(pid: u32) {
+    let raised = std::process::Command::new("prlimit")
+        .args(["--pid", &pid.to_string(), "--nofile=8192:"])
+        .status();
+    assert!(raised.unwrap().success(), "prlimit raises the soft limit");
+}
+
+/// A connection with a small window that is never read from.
+async fn deaf(gateway: &Gateway, request: Request) -> tokio::net::TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = socket.connect(gateway.public).await.unwrap();
+    stream
+        .write_all(&request.wire(&gateway.public.to_string()))
+        .await
+        .unwrap();
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_hear_everything_while_two_that_never_read_are_cut() {
+    let replicas = Replicas::start(1, &[]).await;
+    let gateway = &replicas.all[0];
+    more_files(std::process::id());
+    more_files(gateway.pid());
+    let canvas = json!({"user": "ada", "org": "acme"});
+    let canvas = token(gateway, "/canvas/tokens", canvas).await.0;
+    let at = gateway.public;
+    let mut crowd = JoinSet::new();
+    let mut sockets = Vec::new();
+    let mut feeds = Vec::new();
+    for _ in 0..EACH {
+        sockets.push(Socket::open(at, &handshake("/ws").bearer(&canvas)).await);
+        feeds.push(Feed::open(at, &Request::get("/events").bearer(&canvas)).await);
+    }
+    let deaf = [
+        deaf(gateway, handshake("/ws").bearer(ADMIN)).await,
+        deaf(gateway, Request::get("/events").bearer(ADMIN)).await,
+    ];
+    let before = resident(gateway);
+    for mut socket in sockets {
+        crowd.spawn(async move {
+            for n in 0..EVENTS {
+                assert_eq!(socket.event().await["payload"]["n"], n);
+            }
+        });
+    }
+    for mut feed in feeds {
+        crowd.spawn(async move {
+            for n in 0..EVENTS {
+                assert_eq!(feed.event().await.data["payload"]["n"], n);
+            }
+        });
+    }
+    // What only operators see fills the windows of those who do not read.
+    let card = json!({"agent_card": "x".repeat(16_000)});
+    for n in 0..EVENTS {
+        let (acme, other) = (place(Some("acme"), &[]), place(Some("other"), &[]));
+        replicas.tell("WORKSPACE_ONLINE", "w", json!({"n": n}), acme, Value::Null);
+        for _ in 0..10 {
+            let (card, other) = (card.clone(), other.clone());
+            replicas.tell("AGENT_CARD_UPDATED", "x", card, other, Value::Null);
+        }
+    }
+    while let Some(done) = crowd.join_next().await {
+        done.unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while gateway.metric("a2a_gateway_event_readers", &[]).await > 0.0
+        || gateway
+            .metric("a2a_gateway_event_readers_cut_total", &["slow"])
+            .await
+            < 2.0
+    {
+        assert!(Instant::now() < deadline, "those who do not read stay");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let grown = resident(gateway).saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes more");
+    println!("resident before {before}, grown by {grown}");
+    drop(deaf);
+}

@@ -1,0 +1,111 @@
+//! Events: who hears of what, in which order, for how long, and what becomes of those who do not read.
+//!
+//! Events are put where every replica's rooms put them, into the log in the shared state; how rooms
+//! come to tell of them is shown with the rooms.
+
+mod crowd;
+mod ends;
+mod handshakes;
+mod replicas;
+mod tickets;
+
+use serde_json::{Value, json};
+
+use crate::harness::servers::{self, Redis};
+use crate::harness::{Builder, Gateway, Pair, Request};
+
+/// Replicas on one Redis and one PostgreSQL.
+pub(crate) struct Replicas {
+    pub(crate) all: Vec<Gateway>,
+    pub(crate) redis: Redis,
+    keys: tempfile::TempDir,
+}
+
+impl Replicas {
+    pub(crate) async fn start(count: usize, sets: &[(&str, &str)]) -> Self {
+        let redis = Redis::start();
+        let keys = tempfile::tempdir().unwrap();
+        let sql = servers::postgres().database();
+        let mut all = Vec::new();
+        for _ in 0..count {
+            let mut builder = Builder::new(Pair::Embedded)
+                .stores(&sql, &redis.url())
+                .set("keys.dir", keys.path().to_str().unwrap());
+            for (key, value) in sets {
+                builder = builder.set(key, value);
+            }
+            all.push(builder.start().await);
+        }
+        Self { all, redis, keys }
+    }
+
+    /// Puts one event into the log, as a replica does: of a workspace that is at `now` and was at `was`.
+    pub(crate) fn tell(
+        &self,
+        event: &str,
+        workspace: &str,
+        payload: Value,
+        now: Value,
+        was: Value,
+    ) {
+        static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let record = json!({"nonce": format!("n{number}"), "event": event, "workspace_id": workspace,
+            "timestamp": "2026-01-02T03:04:05.678Z", "payload": payload, "now": now, "was": was});
+        self.redis
+            .command(&["XADD", "gw:events", "*", "e", &record.to_string()]);
+    }
+
+    /// A numbered change of a root workspace without an org.
+    pub(crate) fn change(&self, workspace: &str, n: usize) {
+        let payload = json!({"status": "online", "n": n});
+        self.tell(
+            "WORKSPACE_ONLINE",
+            workspace,
+            payload,
+            place(None, &[]),
+            Value::Null,
+        );
+    }
+}
+
+/// A place, as in the log.
+pub(crate) fn place(org: Option<&str>, above: &[&str]) -> Value {
+    json!({"org": org, "above": above})
+}
+
+/// Makes a workspace; answers a token of it.
+pub(crate) async fn seat(
+    gateway: &Gateway,
+    id: &str,
+    parent: Option<&str>,
+    org: Option<&str>,
+) -> String {
+    let workspace = json!({"id": id, "name": id, "parent_id": parent, "org": org});
+    gateway.create(workspace).await;
+    token(gateway, &format!("/workspaces/{id}/tokens"), json!({}))
+        .await
+        .0
+}
+
+/// Makes a token; answers it and its id.
+pub(crate) async fn token(gateway: &Gateway, path: &str, body: Value) -> (String, String) {
+    let answer = gateway
+        .as_operator(Request::post(path, body.to_string()))
+        .await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    let text = |name: &str| answer.json()[name].as_str().unwrap_or_default().to_owned();
+    (text("token"), text("id"))
+}
+
+/// A ticket of whoever holds `token`.
+pub(crate) async fn ticket(gateway: &Gateway, token: &str) -> String {
+    let answer = gateway
+        .call(&Request::post("/ws/tickets", "").bearer(token))
+        .await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    let json = answer.json();
+    assert_eq!(json["expires_in"], 30);
+    assert!(json["expires_at"].as_str().unwrap().ends_with('Z'));
+    json["ticket"].as_str().unwrap().to_owned()
+}
