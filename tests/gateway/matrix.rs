@@ -7,7 +7,9 @@ use a2a_gateway::control::ROUTES;
 use serde_json::{Value, json};
 
 use self::Who::*;
-use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, assert_refusal, card};
+use crate::harness::{
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card,
+};
 use crate::on_both_pairs;
 
 /// Whom a credential proves, seen from the workspace `target` of the org `acme`.
@@ -54,6 +56,10 @@ const TABLE: &[(&str, &str, u16, &[Who])] = &[
     (A2A.0, A2A.1, 200, WHO_REACHES),
     ("POST", "/workspaces", 201, &[Org, Operator]),
     ("GET", "/workspaces/{id}", 200, WHO_REACHES),
+    ("PATCH", "/workspaces/{id}", 200, &[Org, Operator]),
+    ("DELETE", "/workspaces/{id}", 200, &[Org, Operator]),
+    ("POST", "/workspaces/{id}/pause", 200, &[Org, Operator]),
+    ("POST", "/workspaces/{id}/resume", 200, &[Org, Operator]),
     (
         "POST",
         "/registry/register",
@@ -61,6 +67,7 @@ const TABLE: &[(&str, &str, u16, &[Who])] = &[
         &[Own, Org, Operator, Enrolment],
     ),
     ("POST", "/registry/heartbeat", 200, ITSELF),
+    ("POST", "/registry/update-card", 200, ITSELF),
     ("GET", "/registry/discover/{id}", 200, WHO_REACHES),
     ("GET", "/workspaces/{id}/tokens", 200, ITSELF),
     ("POST", "/workspaces/{id}/tokens", 201, ITSELF),
@@ -69,6 +76,8 @@ const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("POST", "/orgs/{org}/tokens", 201, &[Operator]),
     ("DELETE", "/orgs/{org}/tokens/{token_id}", 200, &[Operator]),
     ("POST", "/canvas/tokens", 201, &[Org, Operator]),
+    // Last: nothing reaches the target afterwards.
+    ("POST", "/registry/deregister", 200, ITSELF),
 ];
 
 #[test]
@@ -89,13 +98,19 @@ struct Case {
     expired: Vec<(Who, String)>,
     /// Tokens to delete, which outlive every refused deletion.
     doomed: [String; 2],
+    /// A workspace likewise.
+    doomed_workspace: String,
     /// The workspace of the unused enrolment token.
     enrolling: String,
 }
 
 impl Case {
     async fn new(pair: Pair) -> Self {
-        let gateway = Gateway::start(pair).await;
+        // The whole table takes longer than a lease of 90 s where much else goes on.
+        let gateway = Builder::new(pair)
+            .set("registry.heartbeat_ttl", "10m")
+            .start()
+            .await;
         let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
         let mut case = Self {
             gateway,
@@ -104,6 +119,7 @@ impl Case {
             revoked: Vec::new(),
             expired: Vec::new(),
             doomed: Default::default(),
+            doomed_workspace: String::new(),
             enrolling: String::new(),
         };
         for (who, id, org) in [
@@ -193,6 +209,9 @@ impl Case {
             let token = self.made(path, json!({})).await;
             self.doomed[n] = token["id"].as_str().unwrap().into();
         }
+        let workspace = json!({"name": "doomed", "org": "acme"});
+        let made = self.made("/workspaces", workspace).await;
+        self.doomed_workspace = made["id"].as_str().unwrap().into();
     }
 
     async fn renew_enrolment(&mut self) {
@@ -211,8 +230,12 @@ impl Case {
             "target"
         };
         let token_id = &self.doomed[usize::from(pattern.starts_with("/orgs"))];
+        let target = match (method, pattern) {
+            ("DELETE", "/workspaces/{id}") => &self.doomed_workspace,
+            _ => "target",
+        };
         let path = pattern
-            .replace("{id}", "target")
+            .replace("{id}", target)
             .replace("{org}", "acme")
             .replace("{token_id}", token_id);
         let body = match (method, pattern) {
@@ -221,12 +244,20 @@ impl Case {
             ("POST", "/registry/register") => {
                 json!({"id": id, "url": self.agent.url(), "agent_card": card(id)}).to_string()
             }
-            ("POST", "/registry/heartbeat") => json!({"workspace_id": id}).to_string(),
+            ("POST", "/registry/heartbeat" | "/registry/deregister") => {
+                json!({"workspace_id": id}).to_string()
+            }
+            ("POST", "/registry/update-card") => {
+                json!({"workspace_id": id, "agent_card": card(id)}).to_string()
+            }
+            ("PATCH", _) => json!({"role": "patched"}).to_string(),
             ("POST", "/canvas/tokens") => json!({"user": "ada", "org": "acme"}).to_string(),
             ("POST", _) => "{}".to_owned(),
             _ => return Request::new(method, path),
         };
-        Request::post(path, body)
+        let mut request = Request::post(path, body);
+        request.method = method.into();
+        request
     }
 
     async fn refused(&self, row: Row, who: Who, fields: &[String], status: u16, reason: &str) {
@@ -259,7 +290,15 @@ impl Case {
             let tokens = answer.json()["tokens"].as_array().unwrap().clone();
             state.extend(tokens.iter().map(|token| token["id"].clone()));
         }
-        for id in ["target", "sibling", "stranger", "enrolled", &self.enrolling] {
+        let doomed = &self.doomed_workspace;
+        for id in [
+            "target",
+            "sibling",
+            "stranger",
+            "enrolled",
+            &self.enrolling,
+            doomed,
+        ] {
             let path = format!("/workspaces/{id}");
             state.push(self.gateway.as_operator(Request::get(path)).await.json());
         }
