@@ -162,12 +162,10 @@ impl Directory {
             agent_card: Some(registration.agent_card.clone()),
             name,
         };
-        let workspace = self.bring_online(&registration.id, &change).await?;
-        self.tell_status(&workspace.id, workspace.status);
         let old_card = found.as_ref().and_then(|w| w.agent_card.as_deref());
-        if old_card.map(RawValue::get) != Some(registration.agent_card.get()) {
-            self.tell_card(&workspace.id, &registration.agent_card);
-        }
+        let workspace = self
+            .bring_online(&registration.id, &change, old_card)
+            .await?;
         Ok(Some(Registered { workspace, created }))
     }
 
@@ -175,6 +173,7 @@ impl Directory {
         &self,
         id: &WorkspaceId,
         change: &Register,
+        old_card: Option<&RawValue>,
     ) -> Result<Workspace, Rejection> {
         let now = Timestamp::now();
         let registered = self.workspaces.register(id, change, now).await;
@@ -183,6 +182,12 @@ impl Directory {
             self.forget(id, false).await;
         }
         let workspace = registered?.ok_or_else(removed)?;
+        self.tell_status(id, workspace.status);
+        if let Some(card) = &workspace.agent_card
+            && old_card.map(RawValue::get) != Some(card.get())
+        {
+            self.tell_card(id, card);
+        }
         let shared = self.publish_presence(&workspace, now).await;
         // Whatever became of the shared state, the row has changed.
         self.coherence

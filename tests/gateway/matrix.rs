@@ -7,9 +7,14 @@ use a2a_gateway::control::ROUTES;
 use serde_json::{Value, json};
 
 use self::Who::*;
+<<<<<<< HEAD
 use crate::harness::watcher::handshake;
 use crate::harness::{
     ADMIN, Agent, Answer, CALL, Connection, Gateway, Pair, Request, assert_refusal, card,
+=======
+use crate::harness::{
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card,
+>>>>>>> wt-registry
 };
 use crate::on_both_pairs;
 
@@ -75,6 +80,10 @@ const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("POST", "/workspaces", 201, &[Org, Operator]),
     ("GET", "/workspaces", 200, ALL_KINDS),
     ("GET", "/workspaces/{id}", 200, WHO_REACHES),
+    ("PATCH", "/workspaces/{id}", 200, &[Org, Operator]),
+    ("DELETE", "/workspaces/{id}", 200, &[Org, Operator]),
+    ("POST", "/workspaces/{id}/pause", 200, &[Org, Operator]),
+    ("POST", "/workspaces/{id}/resume", 200, &[Org, Operator]),
     (
         "POST",
         "/registry/register",
@@ -82,6 +91,7 @@ const TABLE: &[(&str, &str, u16, &[Who])] = &[
         &[Own, Org, Operator, Enrolment],
     ),
     ("POST", "/registry/heartbeat", 200, ITSELF),
+    ("POST", "/registry/update-card", 200, ITSELF),
     ("GET", "/registry/discover/{id}", 200, WHO_REACHES),
     ("GET", "/registry/{id}/peers", 200, ITSELF),
     (
@@ -100,9 +110,14 @@ const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("POST", "/orgs/{org}/tokens", 201, &[Operator]),
     ("DELETE", "/orgs/{org}/tokens/{token_id}", 200, &[Operator]),
     ("POST", "/canvas/tokens", 201, &[Org, Operator]),
+<<<<<<< HEAD
     ("GET", "/ws", 101, ANYBODY),
     ("GET", "/events", 200, ANYBODY),
     ("POST", "/ws/tickets", 201, ANYBODY),
+=======
+    // Last: nothing reaches the target afterwards.
+    ("POST", "/registry/deregister", 200, ITSELF),
+>>>>>>> wt-registry
 ];
 
 #[test]
@@ -123,15 +138,24 @@ struct Case {
     expired: Vec<(Who, String)>,
     /// Tokens to delete, which outlive every refused deletion.
     doomed: [String; 2],
+<<<<<<< HEAD
     /// A grant to take back, likewise.
     grant: String,
+=======
+    /// A workspace likewise.
+    doomed_workspace: String,
+>>>>>>> wt-registry
     /// The workspace of the unused enrolment token.
     enrolling: String,
 }
 
 impl Case {
     async fn new(pair: Pair) -> Self {
-        let gateway = Gateway::start(pair).await;
+        // The whole table takes longer than a lease of 90 s where much else goes on.
+        let gateway = Builder::new(pair)
+            .set("registry.heartbeat_ttl", "10m")
+            .start()
+            .await;
         let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
         let mut case = Self {
             gateway,
@@ -140,7 +164,11 @@ impl Case {
             revoked: Vec::new(),
             expired: Vec::new(),
             doomed: Default::default(),
+<<<<<<< HEAD
             grant: String::new(),
+=======
+            doomed_workspace: String::new(),
+>>>>>>> wt-registry
             enrolling: String::new(),
         };
         for (who, id, org) in [
@@ -230,9 +258,15 @@ impl Case {
             let token = self.made(path, json!({})).await;
             self.doomed[n] = token["id"].as_str().unwrap().into();
         }
+<<<<<<< HEAD
         let pair = json!({"caller_id": "stranger", "target_id": "enrolled"});
         let grant = self.made("/grants", pair).await;
         self.grant = grant["id"].as_str().unwrap().into();
+=======
+        let workspace = json!({"name": "doomed", "org": "acme"});
+        let made = self.made("/workspaces", workspace).await;
+        self.doomed_workspace = made["id"].as_str().unwrap().into();
+>>>>>>> wt-registry
     }
 
     async fn renew_enrolment(&mut self) {
@@ -251,8 +285,12 @@ impl Case {
             "target"
         };
         let token_id = &self.doomed[usize::from(pattern.starts_with("/orgs"))];
+        let target = match (method, pattern) {
+            ("DELETE", "/workspaces/{id}") => &self.doomed_workspace,
+            _ => "target",
+        };
         let path = pattern
-            .replace("{id}", "target")
+            .replace("{id}", target)
             .replace("{org}", "acme")
             .replace("{token_id}", token_id)
             .replace("{grant_id}", &self.grant);
@@ -262,6 +300,7 @@ impl Case {
             ("POST", "/registry/register") => {
                 json!({"id": id, "url": self.agent.url(), "agent_card": card(id)}).to_string()
             }
+<<<<<<< HEAD
             ("POST", "/registry/heartbeat") => json!({"workspace_id": id}).to_string(),
             ("POST", "/registry/check-access") => {
                 json!({"caller_id": "target", "target_id": "sibling"}).to_string()
@@ -269,12 +308,23 @@ impl Case {
             ("POST", "/grants") => {
                 json!({"caller_id": "enrolled", "target_id": "stranger"}).to_string()
             }
+=======
+            ("POST", "/registry/heartbeat" | "/registry/deregister") => {
+                json!({"workspace_id": id}).to_string()
+            }
+            ("POST", "/registry/update-card") => {
+                json!({"workspace_id": id, "agent_card": card(id)}).to_string()
+            }
+            ("PATCH", _) => json!({"role": "patched"}).to_string(),
+>>>>>>> wt-registry
             ("POST", "/canvas/tokens") => json!({"user": "ada", "org": "acme"}).to_string(),
             ("GET", "/ws") => return handshake("/ws"),
             ("POST", _) => "{}".to_owned(),
             _ => return Request::new(method, path),
         };
-        Request::post(path, body)
+        let mut request = Request::post(path, body);
+        request.method = method.into();
+        request
     }
 
     /// The answer; of one that never ends, its head.
@@ -318,9 +368,21 @@ impl Case {
             let tokens = answer.json()["tokens"].as_array().unwrap().clone();
             state.extend(tokens.iter().map(|token| token["id"].clone()));
         }
+<<<<<<< HEAD
         let grants = self.gateway.as_operator(Request::get("/grants")).await;
         state.push(grants.json());
         for id in ["target", "sibling", "stranger", "enrolled", &self.enrolling] {
+=======
+        let doomed = &self.doomed_workspace;
+        for id in [
+            "target",
+            "sibling",
+            "stranger",
+            "enrolled",
+            &self.enrolling,
+            doomed,
+        ] {
+>>>>>>> wt-registry
             let path = format!("/workspaces/{id}");
             state.push(self.gateway.as_operator(Request::get(path)).await.json());
         }

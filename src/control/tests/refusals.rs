@@ -12,7 +12,7 @@ async fn wrong_paths_methods_and_bodies_are_refused_as_json() {
     );
     let wrong = house.call("PUT", "/workspaces/a", "", Value::Null).await;
     assert_eq!(wrong.reason(), "method_not_allowed");
-    assert_eq!(wrong.headers["allow"], "GET, HEAD");
+    assert_eq!(wrong.headers["allow"], "GET, PATCH, DELETE, HEAD");
     let wrong = house
         .call("PATCH", "/workspaces/a/tokens", "", Value::Null)
         .await;

@@ -206,6 +206,11 @@ impl Gateway {
         Builder::new(pair).start().await
     }
 
+    /// Its SQL store.
+    pub(crate) fn sql_url(&self) -> String {
+        self.builder.sql.clone()
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -1,0 +1,396 @@
+//! What operators do to a workspace: change, pause, resume, remove; and what its agent says of it besides
+//! heartbeats: another card, and that it leaves.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::servers::{self, Redis};
+use crate::harness::{
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, assert_refusal, card,
+};
+use crate::on_both_pairs;
+
+async fn call(gateway: &Gateway, method: &str, path: &str, token: &str, body: Value) -> Answer {
+    let body = if body.is_null() {
+        String::new()
+    } else {
+        body.to_string()
+    };
+    let mut request = Request::post(path, body)
+        .bearer(token)
+        .field("X-Request-Id", "seen");
+    request.method = method.into();
+    gateway.call(&request).await
+}
+
+async fn patch(gateway: &Gateway, id: &str, body: Value) -> Answer {
+    call(gateway, "PATCH", &format!("/workspaces/{id}"), ADMIN, body).await
+}
+
+/// `pause` or `resume`, without a body; answers with the status that the workspace has then.
+async fn turn(gateway: &Gateway, id: &str, verb: &str) -> String {
+    let path = format!("/workspaces/{id}/{verb}");
+    let answer = call(gateway, "POST", &path, ADMIN, Value::Null).await;
+    assert_eq!(answer.status, 200, "{verb}: {}", answer.text());
+    let json = answer.json();
+    assert_eq!(json["id"], id, "it is the workspace");
+    json["status"].as_str().unwrap().to_owned()
+}
+
+async fn view(gateway: &Gateway, id: &str) -> Value {
+    let answer = gateway
+        .as_operator(Request::get(format!("/workspaces/{id}")))
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+async fn beat(gateway: &Gateway, id: &str) {
+    let body = json!({"workspace_id": id});
+    let answer = call(gateway, "POST", "/registry/heartbeat", ADMIN, body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+/// The reason that a message to `id` is refused for; `sent` when it is not.
+async fn send(gateway: &Gateway, id: &str) -> String {
+    let request = Request::post(format!("/workspaces/{id}/a2a"), CALL);
+    let answer = gateway.as_operator(request).await;
+    if answer.status == 200 {
+        "sent".to_owned()
+    } else {
+        answer.reason()
+    }
+}
+
+async fn agent() -> Agent {
+    Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await
+}
+
+async fn seat(gateway: &Gateway, id: &str) -> Seat {
+    gateway.seat(id, "", agent().await).await
+}
+
+/// Waits until `done`, within the second that the contract gives.
+async fn within_a_second<F: Future<Output = bool>>(done: impl Fn() -> F, what: &str) {
+    let started = Instant::now();
+    while !done().await {
+        assert!(
+            started.elapsed() < Duration::from_secs(1),
+            "{what} takes longer"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+on_both_pairs! {
+    async fn each_member_is_changed_cleared_or_left(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (first, second) = (agent().await, agent().await);
+        gateway.create(json!({"id": "a", "name": "a", "url": first.url(), "liveness": "assumed"})).await;
+        assert_eq!(send(&gateway, "a").await, "sent");
+        let before = view(&gateway, "a").await;
+        let same = patch(&gateway, "a", json!({"unknown": 1})).await;
+        assert_eq!((same.status, same.json()), (200, before.clone()), "nothing was said");
+        let said = json!({"name": "Dev", "role": "builds", "url": second.url(), "internal_url": "http://127.0.0.1:9/in",
+            "card_url": "http://127.0.0.1:9/card", "delivery_mode": "push", "max_concurrent": 7, "liveness": "assumed",
+            "complete": "bare"});
+        let answer = patch(&gateway, "a", said.clone()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let changed = answer.json();
+        for (name, value) in said.as_object().unwrap().iter().filter(|(name, _)| *name != "complete") {
+            assert_eq!(&changed[name], value, "{name}");
+        }
+        assert_eq!(view(&gateway, "a").await, changed);
+        assert_ne!(changed["updated_at"], before["updated_at"]);
+        // The next message goes to the new address.
+        assert_eq!(send(&gateway, "a").await, "sent");
+        assert_eq!((first.count(), second.count()), (1, 1));
+        let cleared = json!({"role": null, "internal_url": null, "card_url": null, "max_concurrent": null,
+            "complete": null, "upstream_auth": null});
+        let answer = patch(&gateway, "a", cleared.clone()).await.json();
+        for name in ["role", "internal_url", "card_url", "max_concurrent"] {
+            assert_eq!(answer[name], Value::Null, "{name}");
+        }
+        assert_eq!((&answer["name"], &answer["url"]), (&json!("Dev"), &json!(second.url())));
+    }
+
+    async fn a_change_that_cannot_be_changes_nothing(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let a = seat(&gateway, "a").await;
+        let before = view(&gateway, "a").await;
+        for (member, value, reason) in [
+            ("name", json!(null), "invalid_params"), ("name", json!(""), "invalid_params"),
+            ("name", json!(7), "invalid_params"), ("role", json!("x".repeat(257)), "invalid_params"),
+            ("org", json!(" "), "invalid_params"), ("parent_id", json!("a b"), "invalid_workspace_id"),
+            ("url", json!(null), "invalid_params"), ("url", json!("nowhere"), "invalid_params"),
+            ("url", json!("http://169.254.169.254/"), "address_forbidden"),
+            ("internal_url", json!("ftp://127.0.0.1/"), "address_forbidden"),
+            ("card_url", json!("http://u:p@127.0.0.1/"), "address_forbidden"),
+            ("delivery_mode", json!(null), "invalid_params"), ("delivery_mode", json!("pull"), "invalid_params"),
+            ("max_concurrent", json!(0), "invalid_params"), ("max_concurrent", json!(-1), "invalid_params"),
+            ("liveness", json!(null), "invalid_params"), ("complete", json!("some"), "invalid_params"),
+            ("status", json!(null), "invalid_params"), ("status", json!("online"), "invalid_params"),
+            ("status", json!("degraded"), "invalid_params"), ("status", json!("paused"), "invalid_params"),
+            ("status", json!("removed"), "invalid_params"), ("status", json!("asleep"), "invalid_params"),
+        ] {
+            let mut body = json!({"role": "new", "max_concurrent": 3});
+            body[member] = value;
+            let answer = patch(&gateway, "a", body.clone()).await;
+            assert_refusal(&answer, "/workspaces/a", "seen", reason, &body.to_string());
+        }
+        assert_eq!(view(&gateway, "a").await, before);
+        let nobody = patch(&gateway, "nobody", json!({})).await;
+        assert_refusal(&nobody, "/workspaces/a", "seen", "workspace_not_found", "an operator");
+        let itself = call(&gateway, "PATCH", "/workspaces/a", &a.token, json!({"name": "b"})).await;
+        assert_refusal(&itself, "/workspaces/a", "seen", "not_permitted", "itself");
+    }
+
+    async fn an_org_token_administers_its_org_and_moves_nothing(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let made = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await;
+        let org = made.json()["token"].as_str().unwrap().to_owned();
+        for (id, org) in [("a", "acme"), ("b", "acme"), ("foreign", "other")] {
+            gateway.create(json!({"id": id, "name": id, "org": org})).await;
+        }
+        let same = json!({"name": "new", "org": "acme", "parent_id": null});
+        let answer = call(&gateway, "PATCH", "/workspaces/a", &org, same).await;
+        assert_eq!((answer.status, &answer.json()["name"]), (200, &json!("new")), "{}", answer.text());
+        for body in [json!({"parent_id": "b"}), json!({"org": null}), json!({"org": "other"}),
+            json!({"parent_id": "foreign"}), json!({"parent_id": "nobody"})] {
+            let answer = call(&gateway, "PATCH", "/workspaces/a", &org, body.clone()).await;
+            assert_refusal(&answer, "/workspaces/a", "seen", "not_permitted", &body.to_string());
+        }
+        for (method, path) in [("PATCH", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume")] {
+            let mut seen = Vec::new();
+            for id in ["foreign", "nobody"] {
+                let path = format!("/workspaces/{id}{path}");
+                let answer = call(&gateway, method, &path, &org, json!({})).await;
+                assert_refusal(&answer, &path, "seen", "not_permitted", "a stranger");
+                seen.push(answer.body);
+            }
+            assert_eq!(seen[0], seen[1], "what is foreign is like what is not there");
+        }
+        assert_eq!(call(&gateway, "DELETE", "/workspaces/b", &org, Value::Null).await.status, 200);
+    }
+
+    async fn what_a_provisioner_says_decides_which_refusal_is_seen(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let a = seat(&gateway, "a").await;
+        for (status, reason) in [
+            ("provisioning", "workspace_restarting"), ("restarting", "workspace_restarting"),
+            ("hibernated", "workspace_restarting"), ("failed", "workspace_offline"), ("offline", "workspace_offline"),
+        ] {
+            let answer = patch(&gateway, "a", json!({"status": status})).await;
+            assert_eq!(answer.json()["status"], status, "{}", answer.text());
+            assert_eq!(send(&gateway, "a").await, reason, "{status}");
+        }
+        // Offline is no more than a lapse; a registration undoes all of it.
+        beat(&gateway, "a").await;
+        assert_eq!(send(&gateway, "a").await, "sent");
+        patch(&gateway, "a", json!({"status": "failed"})).await;
+        beat(&gateway, "a").await;
+        assert_eq!(send(&gateway, "a").await, "workspace_offline");
+        let refused = call(&gateway, "POST", "/workspaces/a/resume", ADMIN, json!({})).await;
+        assert_refusal(&refused, "/workspaces/a", "seen", "conflict", "it is not paused");
+        let body = json!({"id": "a", "url": a.agent.url(), "agent_card": card("a")});
+        assert_eq!(call(&gateway, "POST", "/registry/register", &a.token, body).await.status, 200);
+        assert_eq!(send(&gateway, "a").await, "sent");
+    }
+
+    async fn a_paused_workspace_stays_so_until_it_is_resumed_or_registers(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let a = seat(&gateway, "a").await;
+        for _ in 0..2 {
+            assert_eq!(turn(&gateway, "a", "pause").await, "paused");
+        }
+        assert_eq!(send(&gateway, "a").await, "workspace_offline");
+        beat(&gateway, "a").await;
+        assert_eq!(send(&gateway, "a").await, "workspace_offline");
+        let told = patch(&gateway, "a", json!({"status": "restarting"})).await;
+        assert_refusal(&told, "/workspaces/a", "seen", "conflict", "it is paused");
+        for _ in 0..2 {
+            assert_eq!(turn(&gateway, "a", "resume").await, "online");
+        }
+        assert_eq!(send(&gateway, "a").await, "sent");
+        turn(&gateway, "a", "pause").await;
+        let body = json!({"id": "a", "url": a.agent.url(), "agent_card": card("a")});
+        assert_eq!(call(&gateway, "POST", "/registry/register", &a.token, body).await.status, 200);
+        assert_eq!(send(&gateway, "a").await, "sent");
+        assert_eq!(a.agent.count(), 2, "nothing got through meanwhile");
+    }
+
+    async fn resume_leads_where_the_workspace_stood(pair: Pair) {
+        let gateway = Builder::new(pair).set("registry.heartbeat_ttl", "2s").start().await;
+        let agent = agent().await;
+        gateway.create(json!({"id": "new", "name": "new"})).await;
+        gateway.create(json!({"id": "assumed", "name": "a", "url": agent.url(), "liveness": "assumed"})).await;
+        seat(&gateway, "lapsed").await;
+        for id in ["new", "assumed", "lapsed"] {
+            assert_eq!(turn(&gateway, id, "pause").await, "paused");
+            assert_eq!(send(&gateway, id).await, "workspace_offline");
+        }
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        assert_eq!(turn(&gateway, "new", "resume").await, "provisioning");
+        assert_eq!(turn(&gateway, "assumed", "resume").await, "online");
+        assert_eq!(turn(&gateway, "lapsed", "resume").await, "offline");
+        assert_eq!(send(&gateway, "assumed").await, "sent");
+        assert_eq!(send(&gateway, "lapsed").await, "workspace_offline");
+        // From anywhere, since it never registers.
+        patch(&gateway, "assumed", json!({"status": "failed"})).await;
+        assert_eq!(turn(&gateway, "assumed", "resume").await, "online");
+    }
+
+    async fn a_removed_workspace_is_gone_with_its_tokens_and_its_children_stay(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let unused = gateway.create(json!({"id": "top", "name": "top"})).await;
+        let enrolment = gateway.create(json!({"id": "doomed", "name": "doomed", "parent_id": "top"})).await;
+        let agent = agent().await;
+        let token = gateway.register("doomed", &enrolment, &agent.url(), card("doomed")).await;
+        let child = gateway.seat("child", "doomed", Agent::json("{}").await).await;
+        assert_eq!(call(&gateway, "GET", "/workspaces/doomed", &token, Value::Null).await.status, 200);
+        assert_eq!(call(&gateway, "GET", "/workspaces/doomed", &child.token, Value::Null).await.status, 200);
+        let second = gateway.as_operator(Request::post("/workspaces/doomed/tokens", "")).await.json();
+        let second = second["token"].as_str().unwrap().to_owned();
+        let answer = call(&gateway, "DELETE", "/workspaces/doomed", ADMIN, Value::Null).await;
+        assert_eq!((answer.status, answer.json()), (200, json!({"status": "removed"})), "{}", answer.text());
+        for token in [&token, &second] {
+            let refused = call(&gateway, "GET", "/workspaces/doomed", token, Value::Null).await;
+            assert_refusal(&refused, "/workspaces/doomed", "seen", "unauthenticated", "its token");
+        }
+        let child_reads = call(&gateway, "GET", "/workspaces/doomed", &child.token, Value::Null).await;
+        assert_refusal(&child_reads, "/workspaces/doomed", "seen", "not_permitted", "its child");
+        assert_eq!(view(&gateway, "child").await["parent_id"], "doomed");
+        assert_eq!(send(&gateway, "doomed").await, "workspace_removed");
+        let register = json!({"id": "doomed", "url": agent.url(), "agent_card": card("doomed")});
+        for (method, path, body) in [
+            ("GET", "/workspaces/doomed", Value::Null), ("DELETE", "/workspaces/doomed", Value::Null),
+            ("PATCH", "/workspaces/doomed", json!({"name": "x"})), ("POST", "/workspaces/doomed/pause", Value::Null),
+            ("POST", "/workspaces/doomed/resume", Value::Null), ("POST", "/registry/register", register),
+            ("POST", "/registry/update-card", json!({"workspace_id": "doomed", "agent_card": {}})),
+            ("POST", "/registry/deregister", json!({"workspace_id": "doomed"})),
+            ("POST", "/registry/heartbeat", json!({"workspace_id": "doomed"})),
+        ] {
+            let answer = call(&gateway, method, path, ADMIN, body).await;
+            assert_refusal(&answer, path, "seen", "workspace_removed", path);
+        }
+        // An enrolment token of a removed workspace enrols nobody, and its id is not given away.
+        let answer = call(&gateway, "DELETE", "/workspaces/top", ADMIN, Value::Null).await;
+        assert_eq!(answer.status, 200);
+        let body = json!({"id": "top", "url": agent.url(), "agent_card": card("top")});
+        assert_eq!(call(&gateway, "POST", "/registry/register", &unused, body).await.status, 401);
+        let again = call(&gateway, "POST", "/workspaces", ADMIN, json!({"id": "top", "name": "top"})).await;
+        assert_refusal(&again, "/workspaces", "seen", "conflict", "its id");
+        let nobody = call(&gateway, "DELETE", "/workspaces/nobody", ADMIN, Value::Null).await;
+        assert_refusal(&nobody, "/workspaces", "seen", "workspace_not_found", "nobody");
+    }
+
+    async fn another_card_counts_at_once(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let a = seat(&gateway, "a").await;
+        let update = |token: String, card: Value| {
+            let gateway = &gateway;
+            let body = json!({"workspace_id": "a", "agent_card": card});
+            async move { call(gateway, "POST", "/registry/update-card", &token, body).await }
+        };
+        for (token, name) in [(a.token.clone(), "own"), (ADMIN.to_owned(), "operator's")] {
+            let answer = update(token, card(name)).await;
+            assert_eq!((answer.status, answer.json()), (200, json!({"status": "updated"})));
+            assert_eq!(view(&gateway, "a").await["agent_card"]["name"], name);
+            let found = gateway.as_operator(Request::get("/registry/discover/a")).await.json();
+            assert_eq!(found["agent_card"]["name"], name);
+        }
+        for (wrong, reason) in [
+            (json!("card"), "invalid_params"), (json!([]), "invalid_params"), (Value::Null, "invalid_params"),
+            (json!({"x": "x".repeat(256 * 1024)}), "body_too_large"),
+        ] {
+            let answer = update(a.token.clone(), wrong).await;
+            assert_refusal(&answer, "/registry/update-card", "seen", reason, reason);
+        }
+        assert_eq!(view(&gateway, "a").await["agent_card"]["name"], "operator's");
+        let b = seat(&gateway, "b").await;
+        let foreign = update(b.token, card("b")).await;
+        assert_refusal(&foreign, "/registry/update-card", "seen", "not_permitted", "another");
+        let body = json!({"workspace_id": "nobody", "agent_card": {}});
+        let nobody = call(&gateway, "POST", "/registry/update-card", ADMIN, body).await;
+        assert_refusal(&nobody, "/registry/update-card", "seen", "workspace_not_found", "nobody");
+    }
+
+    async fn who_leaves_is_offline_until_it_registers(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let a = seat(&gateway, "a").await;
+        assert_eq!(send(&gateway, "a").await, "sent");
+        let leave = || call(&gateway, "POST", "/registry/deregister", &a.token, json!({"workspace_id": "a"}));
+        for _ in 0..2 {
+            let answer = leave().await;
+            assert_eq!((answer.status, answer.json()), (200, json!({"status": "deregistered"})), "{}", answer.text());
+        }
+        let left = view(&gateway, "a").await;
+        assert_eq!((&left["status"], &left["url"]), (&json!("offline"), &Value::Null));
+        assert_eq!(send(&gateway, "a").await, "workspace_offline");
+        // The last heartbeat may come after the last word.
+        beat(&gateway, "a").await;
+        assert_eq!(send(&gateway, "a").await, "workspace_offline");
+        let body = json!({"id": "a", "url": a.agent.url(), "agent_card": card("a")});
+        assert_eq!(call(&gateway, "POST", "/registry/register", &a.token, body).await.status, 200);
+        assert_eq!(send(&gateway, "a").await, "sent");
+        // What an operator said stands.
+        turn(&gateway, "a", "pause").await;
+        assert_eq!(leave().await.status, 200);
+        assert_eq!(view(&gateway, "a").await["status"], "paused");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_obey_within_a_second() {
+    let redis = Redis::start();
+    let (sql, shared) = (servers::postgres().database(), redis.url());
+    let replica = || Builder::new(Pair::Embedded).stores(&sql, &shared).start();
+    let (one, other) = (replica().await, replica().await);
+    let (first, second) = (agent().await, agent().await);
+    one.create(json!({"id": "top", "name": "top"})).await;
+    for round in 0..5 {
+        let id = &format!("a-{round}");
+        let enrolment = one.create(json!({"id": id, "name": id})).await;
+        let token = &one.register(id, &enrolment, &first.url(), card(id)).await;
+        assert_eq!(send(&other, id).await, "sent");
+        let path = format!("/workspaces/{id}");
+        let reads = || call(&other, "GET", &path, token, Value::Null);
+        assert_eq!(reads().await.status, 200);
+        let refused = || async { send(&other, id).await == "workspace_offline" };
+        let passes = || async { send(&other, id).await == "sent" };
+        turn(&one, id, "pause").await;
+        within_a_second(refused, "a pause").await;
+        turn(&one, id, "resume").await;
+        within_a_second(passes, "a resume").await;
+        let before = second.count();
+        patch(&one, id, json!({"url": second.url()})).await;
+        let moved = || async { send(&other, id).await == "sent" && second.count() > before };
+        within_a_second(moved, "another address").await;
+        // A sibling of the root, until it is moved below somebody.
+        let sibling = || call(&other, "GET", "/workspaces/sibling", token, Value::Null);
+        if round == 0 {
+            one.create(json!({"id": "sibling", "name": "sibling"}))
+                .await;
+        }
+        within_a_second(|| async { sibling().await.status == 200 }, "a new sibling").await;
+        patch(&one, id, json!({"parent_id": "top"})).await;
+        within_a_second(|| async { sibling().await.status == 403 }, "a move").await;
+        let body = json!({"workspace_id": id});
+        let left = call(&one, "POST", "/registry/deregister", token, body).await;
+        assert_eq!(left.status, 200);
+        within_a_second(refused, "leaving").await;
+        for key in [
+            "ws:{id}:url",
+            "ws:{id}:internal_url",
+            "workspace:{id}:heartbeat",
+        ] {
+            let key = key.replace("{id}", id);
+            assert_eq!(redis.command(&["EXISTS", &key]).trim(), "0", "{key}");
+        }
+        let removed = call(&one, "DELETE", &path, ADMIN, Value::Null).await;
+        assert_eq!(removed.status, 200);
+        within_a_second(|| async { reads().await.status == 401 }, "a removal").await;
+        assert_eq!(send(&other, id).await, "workspace_removed");
+    }
+}
