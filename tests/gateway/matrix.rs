@@ -7,14 +7,9 @@ use a2a_gateway::control::ROUTES;
 use serde_json::{Value, json};
 
 use self::Who::*;
-<<<<<<< HEAD
 use crate::harness::watcher::handshake;
 use crate::harness::{
-    ADMIN, Agent, Answer, CALL, Connection, Gateway, Pair, Request, assert_refusal, card,
-=======
-use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card,
->>>>>>> wt-registry
+    ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, assert_refusal, card,
 };
 use crate::on_both_pairs;
 
@@ -110,14 +105,11 @@ const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("POST", "/orgs/{org}/tokens", 201, &[Operator]),
     ("DELETE", "/orgs/{org}/tokens/{token_id}", 200, &[Operator]),
     ("POST", "/canvas/tokens", 201, &[Org, Operator]),
-<<<<<<< HEAD
     ("GET", "/ws", 101, ANYBODY),
     ("GET", "/events", 200, ANYBODY),
     ("POST", "/ws/tickets", 201, ANYBODY),
-=======
     // Last: nothing reaches the target afterwards.
     ("POST", "/registry/deregister", 200, ITSELF),
->>>>>>> wt-registry
 ];
 
 #[test]
@@ -138,13 +130,10 @@ struct Case {
     expired: Vec<(Who, String)>,
     /// Tokens to delete, which outlive every refused deletion.
     doomed: [String; 2],
-<<<<<<< HEAD
     /// A grant to take back, likewise.
     grant: String,
-=======
     /// A workspace likewise.
     doomed_workspace: String,
->>>>>>> wt-registry
     /// The workspace of the unused enrolment token.
     enrolling: String,
 }
@@ -164,11 +153,8 @@ impl Case {
             revoked: Vec::new(),
             expired: Vec::new(),
             doomed: Default::default(),
-<<<<<<< HEAD
             grant: String::new(),
-=======
             doomed_workspace: String::new(),
->>>>>>> wt-registry
             enrolling: String::new(),
         };
         for (who, id, org) in [
@@ -258,15 +244,12 @@ impl Case {
             let token = self.made(path, json!({})).await;
             self.doomed[n] = token["id"].as_str().unwrap().into();
         }
-<<<<<<< HEAD
         let pair = json!({"caller_id": "stranger", "target_id": "enrolled"});
         let grant = self.made("/grants", pair).await;
         self.grant = grant["id"].as_str().unwrap().into();
-=======
         let workspace = json!({"name": "doomed", "org": "acme"});
         let made = self.made("/workspaces", workspace).await;
         self.doomed_workspace = made["id"].as_str().unwrap().into();
->>>>>>> wt-registry
     }
 
     async fn renew_enrolment(&mut self) {
@@ -300,15 +283,6 @@ impl Case {
             ("POST", "/registry/register") => {
                 json!({"id": id, "url": self.agent.url(), "agent_card": card(id)}).to_string()
             }
-<<<<<<< HEAD
-            ("POST", "/registry/heartbeat") => json!({"workspace_id": id}).to_string(),
-            ("POST", "/registry/check-access") => {
-                json!({"caller_id": "target", "target_id": "sibling"}).to_string()
-            }
-            ("POST", "/grants") => {
-                json!({"caller_id": "enrolled", "target_id": "stranger"}).to_string()
-            }
-=======
             ("POST", "/registry/heartbeat" | "/registry/deregister") => {
                 json!({"workspace_id": id}).to_string()
             }
@@ -316,7 +290,12 @@ impl Case {
                 json!({"workspace_id": id, "agent_card": card(id)}).to_string()
             }
             ("PATCH", _) => json!({"role": "patched"}).to_string(),
->>>>>>> wt-registry
+            ("POST", "/registry/check-access") => {
+                json!({"caller_id": "target", "target_id": "sibling"}).to_string()
+            }
+            ("POST", "/grants") => {
+                json!({"caller_id": "enrolled", "target_id": "stranger"}).to_string()
+            }
             ("POST", "/canvas/tokens") => json!({"user": "ada", "org": "acme"}).to_string(),
             ("GET", "/ws") => return handshake("/ws"),
             ("POST", _) => "{}".to_owned(),
@@ -368,11 +347,8 @@ impl Case {
             let tokens = answer.json()["tokens"].as_array().unwrap().clone();
             state.extend(tokens.iter().map(|token| token["id"].clone()));
         }
-<<<<<<< HEAD
         let grants = self.gateway.as_operator(Request::get("/grants")).await;
         state.push(grants.json());
-        for id in ["target", "sibling", "stranger", "enrolled", &self.enrolling] {
-=======
         let doomed = &self.doomed_workspace;
         for id in [
             "target",
@@ -382,7 +358,6 @@ impl Case {
             &self.enrolling,
             doomed,
         ] {
->>>>>>> wt-registry
             let path = format!("/workspaces/{id}");
             state.push(self.gateway.as_operator(Request::get(path)).await.json());
         }

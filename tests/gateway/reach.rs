@@ -442,13 +442,14 @@ async fn room(pair: Pair, folder: &std::path::Path, reach: LineageReach) -> (Hie
         Pair::External => servers::postgres().database().into(),
     };
     config.stores.timeout = Duration::from_secs(30);
+    config.access.lineage = reach;
     let metrics = Arc::new(Metrics::new());
     let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
     db.migrate().await.unwrap();
     let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
     let coherence = Coherence::new(shared, true, Arc::clone(&metrics));
     let workspaces = Workspaces::new(db.clone());
-    let room = Hierarchy::new(workspaces, db.clone(), &coherence, metrics, reach, 1000);
+    let room = Hierarchy::new(workspaces, db.clone(), &coherence, metrics, config.into());
     (room, db)
 }
 
