@@ -4,6 +4,7 @@
 //! Loading (layers, overrides, checks across keys) is in [`load`]; forms of values in [`value`].
 
 mod check;
+mod issuers;
 mod layer;
 pub mod load;
 mod store_url;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+pub use self::issuers::Issuer;
 use self::value::{ByteSize, duration, secret_url};
 
 /// The whole configuration, as one immutable value.
@@ -134,6 +136,8 @@ pub struct Auth {
     pub mode: AuthMode,
     /// SHA-256 of the admin tokens, in hexadecimal.
     pub admin_token_sha256: Vec<value::Sha256Hex>,
+    /// Who else signs canvas tokens.
+    pub issuers: Vec<Issuer>,
 }
 
 /// `auth.mode`.
