@@ -153,6 +153,7 @@ impl Gateway {
         tokio::join!(
             self.coherence.run(),
             self.identity.run(),
+            self.rates.share(&self.shared, &self.metrics),
             self.directory.follow(),
             self.sweep(),
             self.flush_regularly(),

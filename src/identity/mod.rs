@@ -8,6 +8,7 @@ mod authenticate;
 mod canvas;
 mod credential;
 mod issue;
+mod issuers;
 mod rate;
 mod token;
 
@@ -21,18 +22,19 @@ use tokio::sync::{Mutex, mpsc};
 
 pub use self::canvas::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX};
 pub use self::credential::{CredentialHash, is_admin_token};
-pub use self::rate::Rates;
+pub use self::rate::{Allowance, Rates};
 pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow};
 
 use self::authenticate::Refusal;
+use self::issuers::Issuers;
 use self::token::Tokens;
 use crate::coherence::{Coherence, Coherent, Invalidation};
-use crate::config::{AuthMode, Config};
+use crate::config::{self, AuthMode, Config};
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::store::Unavailable;
-use crate::trust::Keys;
+use crate::trust::{Keys, PublicKey};
 
 /// Credentials remembered as good. An entry is about 300 bytes: 30 MB when full.
 const PROOFS_MAX: u64 = 100_000;
@@ -147,11 +149,14 @@ pub struct Proof {
     expires_at: Option<i64>,
     /// What an enrolment is redeemed by.
     hash: Option<CredentialHash>,
+    /// What a foreign issuer signed it with.
+    key: Option<Arc<PublicKey>>,
 }
 
 impl Proof {
     fn is_current(&self) -> bool {
         self.expires_at.is_none_or(|at| now_ms() < at)
+            && self.key.as_ref().is_none_or(|key| !key.is_withdrawn())
     }
 }
 
@@ -159,6 +164,7 @@ impl Proof {
 pub struct Identity {
     config: Arc<Config>,
     keys: Arc<Keys>,
+    issuers: Issuers,
     coherence: Arc<Coherence>,
     tokens: Tokens,
     /// Hashes from the configuration and the environment.
@@ -187,7 +193,7 @@ impl Identity {
             .collect();
         let proofs = Coherent::new(
             Arc::clone(&coherence),
-            metrics,
+            Arc::clone(&metrics),
             metrics::Cache::Credentials,
             PROOFS_MAX,
             |proof: &Arc<Proof>| proof.is_current(),
@@ -196,6 +202,7 @@ impl Identity {
         let (uses, uses_to_note) = mpsc::channel(USES_MAX);
         let open = (config.auth.mode == AuthMode::Open).then(|| Arc::new(open_proof()));
         Self {
+            issuers: Issuers::new(&config.auth.issuers, metrics),
             config,
             keys,
             coherence,
@@ -212,9 +219,18 @@ impl Identity {
         }
     }
 
-    /// Writes down when tokens were used, off the way of the requests. A background task; runs until
-    /// it is dropped.
+    /// Writes down when tokens were used, and keeps the keys of foreign issuers fresh, off the way of
+    /// the requests. A background task; runs until it is dropped.
     pub async fn run(&self) {
+        tokio::join!(self.note_uses(), self.issuers.run());
+    }
+
+    /// Other `auth.issuers` from now on. What one signed that is gone proves nothing any more.
+    pub fn set_issuers(&self, issuers: &[config::Issuer]) {
+        self.issuers.set(issuers);
+    }
+
+    async fn note_uses(&self) {
         let mut uses = self.uses_to_note.lock().await;
         while let Some(token_id) = uses.recv().await {
             if let Err(error) = self.tokens.note_use(&token_id, now_ms()).await {
@@ -268,6 +284,7 @@ fn open_proof() -> Proof {
         rate_key: 0,
         expires_at: None,
         hash: None,
+        key: None,
     }
 }
 

@@ -82,7 +82,7 @@ async fn run(
         head,
         &session.req_header().headers,
         &proxy.origins,
-        &exchange.request_id,
+        exchange,
         completed,
     )
     .map_err(internal)?;

@@ -52,6 +52,7 @@ macro_rules! on_both_pairs {
 /// A gateway under construction.
 pub(crate) struct Builder {
     sets: Vec<(String, String)>,
+    envs: Vec<(String, String)>,
     dir: tempfile::TempDir,
     sql: String,
     shared: String,
@@ -97,6 +98,7 @@ impl Builder {
         let shared = redis.as_ref().map_or("memory".to_owned(), Redis::url);
         Self {
             sets: Vec::new(),
+            envs: Vec::new(),
             dir,
             sql,
             shared,
@@ -110,6 +112,12 @@ impl Builder {
     /// Sets one configuration key.
     pub(crate) fn set(mut self, key: &str, value: &str) -> Self {
         self.sets.push((key.into(), value.into()));
+        self
+    }
+
+    /// Sets one variable of its environment.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.envs.push((name.into(), value.into()));
         self
     }
 
@@ -157,6 +165,7 @@ impl Builder {
         command
             .current_dir(self.dir.path())
             .env("A2A_GATEWAY_ADMIN_TOKEN", ADMIN)
+            .envs(self.envs.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a log file"))
             .stderr(log)
