@@ -99,7 +99,7 @@ impl Gateway {
                 Arc::clone(&coherence),
                 Arc::clone(&metrics),
             ),
-            rates: Rates::new(&config),
+            rates: Rates::new(&config.get().rate),
             hierarchy: Hierarchy::new(
                 workspaces.clone(),
                 db.clone(),
@@ -161,6 +161,7 @@ impl Gateway {
         tokio::join!(
             self.coherence.run(),
             self.identity.run(),
+            self.rates.share(&self.shared, &self.metrics),
             self.directory.follow(),
             self.directory.follow_lapses(),
             self.events.run(&self.hierarchy),

@@ -87,6 +87,65 @@ pub enum Noticed {
     Sweep,
 }
 
+/// What became of requests that count against a rate on every replica. The label `outcome`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateShare {
+    /// Other replicas were told.
+    Told,
+    /// Other replicas said so.
+    Heard,
+    /// Other replicas could not be told.
+    Lost,
+}
+
+impl RateShare {
+    const LABELS: [&str; 3] = ["told", "heard", "lost"];
+}
+
+/// How a fetch of an issuer's keys ended. The label `outcome`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JwksFetch {
+    /// The keys are known.
+    Fetched,
+    /// No connection: DNS, TCP or TLS; or it broke.
+    Unreachable,
+    /// No whole answer in time.
+    TimedOut,
+    /// The answer was a redirect.
+    Redirected,
+    /// The answer had a status other than 200.
+    Status,
+    /// The answer was too large.
+    TooLarge,
+    /// The answer was no JWKS.
+    Invalid,
+}
+
+impl JwksFetch {
+    const ALL: [Self; 7] = [
+        Self::Fetched,
+        Self::Unreachable,
+        Self::TimedOut,
+        Self::Redirected,
+        Self::Status,
+        Self::TooLarge,
+        Self::Invalid,
+    ];
+
+    /// The label.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Fetched => "fetched",
+            Self::Unreachable => "unreachable",
+            Self::TimedOut => "timed_out",
+            Self::Redirected => "redirected",
+            Self::Status => "status",
+            Self::TooLarge => "too_large",
+            Self::Invalid => "invalid",
+        }
+    }
+}
+
 /// All families of this process.
 pub struct Metrics {
     registry: Registry,
@@ -121,6 +180,8 @@ pub struct Metrics {
     pub log_lines_dropped: IntGauge,
     /// 1 while the link that carries invalidations is up.
     pub coherent: IntGauge,
+    rate_shares: [IntCounter; 3],
+    jwks_fetches: [IntCounter; 7],
     config_reloaded: IntGauge,
     config_loaded_at: IntGauge,
     config_waiting: IntGauge,
@@ -222,6 +283,18 @@ impl Metrics {
         );
         let kinds =
             |c: &IntCounterVec| ["kept", "passing"].map(|kind| c.with_label_values(&[kind]));
+        let jwks_fetches = counters(
+            &r,
+            "a2a_gateway_jwks_fetches_total",
+            "Fetches of the keys of foreign issuers, by how they ended.",
+            &["outcome"],
+        );
+        let rate_shares = counters(
+            &r,
+            "a2a_gateway_rate_shares_total",
+            "Requests that count against a rate on every replica, by whether others were told.",
+            &["outcome"],
+        );
         Self {
             lapses: ["expiry", "request", "sweep"].map(|how| lapses.with_label_values(&[how])),
             head_seconds: pair(&heads),
@@ -288,6 +361,8 @@ impl Metrics {
                 "a2a_gateway_coherent",
                 "1 while the link that carries invalidations is up.",
             ),
+            jwks_fetches: JwksFetch::ALL.map(|o| jwks_fetches.with_label_values(&[o.word()])),
+            rate_shares: RateShare::LABELS.map(|outcome| rate_shares.with_label_values(&[outcome])),
             config_reloaded: gauge(
                 &r,
                 "a2a_gateway_config_last_reload_successful",
@@ -341,6 +416,16 @@ impl Metrics {
     /// Notes how long the agent took to answer.
     pub fn head(&self, shape: Shape, elapsed: Duration) {
         self.head_seconds[shape as usize].observe(elapsed.as_secs_f64());
+    }
+
+    /// Counts one fetch of an issuer's keys.
+    pub fn jwks_fetch(&self, outcome: JwksFetch) {
+        self.jwks_fetches[outcome as usize].inc();
+    }
+
+    /// Counts requests that replicas tell each other of.
+    pub fn rate_share(&self, outcome: RateShare, count: u64) {
+        self.rate_shares[outcome as usize].inc_by(count);
     }
 
     /// Counts one look-up in a cache.

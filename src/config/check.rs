@@ -6,7 +6,7 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 
 use super::load::{Problem, Source};
-use super::{AddressProfile, AuthMode, Config, store_url, tls_pair};
+use super::{AddressProfile, AuthMode, Config, issuers, store_url, tls_pair};
 
 /// Longer spans are slips of the pen, and adding them to an instant could overflow it.
 const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -61,6 +61,7 @@ pub(super) fn check(
     checks.spans();
     checks.counts();
     checks.names();
+    checks.issuers();
     checks.telemetry();
     if checks.problems.is_empty() {
         Ok(checks.notes)
@@ -358,6 +359,13 @@ impl Checks<'_> {
         let set = (self.source)("address.allow") != Source::Default;
         if c.address.profile == AddressProfile::Strict && set && !c.address.allow.is_empty() {
             self.note("address.profile is \"strict\": address.allow is ignored");
+        }
+    }
+
+    fn issuers(&mut self) {
+        let auth = &self.config.auth;
+        for problem in issuers::problems(&auth.issuers, &self.config.issuer()) {
+            self.refuse("auth.issuers", problem);
         }
     }
 

@@ -81,6 +81,7 @@ pub(super) fn read(raw: &str, example: &Value) -> Value {
         .and_then(|mut table| table.remove("value"));
     match (parsed, example) {
         (Some(value), _) if value.same_type(example) => value,
+        (_, Value::Array(_)) if let Some(list) = json_list(raw) => list,
         (_, Value::Array(_)) => Value::Array(
             raw.split(',')
                 .map(str::trim)
@@ -90,6 +91,12 @@ pub(super) fn read(raw: &str, example: &Value) -> Value {
         ),
         (_, _) => Value::String(raw.to_owned()),
     }
+}
+
+/// A list of tables is easier to write as JSON, where text is all there is.
+fn json_list(raw: &str) -> Option<Value> {
+    let value: Value = serde_json::from_str(raw).ok()?;
+    value.is_array().then_some(value)
 }
 
 /// The refusal of a key that does not exist, with the one that was probably meant.
@@ -167,6 +174,11 @@ pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Op
         ("server.trusted_proxies" | "address.allow", _) => format!(
             "{shown} is not a list of networks, one is invalid: write [\"10.0.0.0/8\", \"fd00::/8\"]"
         ),
+        // Not repeated: a URL may hold a password.
+        ("auth.issuers", _) => "is not a list of issuers: write [[auth.issuers]] and below it `issuer`, `jwks_url` (https) and \
+             `audience`, all text, and nothing else; or, as one value, \
+             [{\"issuer\":\"…\",\"jwks_url\":\"https://…\",\"audience\":\"…\"}]"
+            .to_owned(),
         ("server.public_url", _) => {
             format!("{shown} is not a URL: write \"https://gateway.example.com\"")
         }

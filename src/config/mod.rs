@@ -5,6 +5,7 @@
 //! one in force in [`live`], and its replacement in [`reload`].
 
 mod check;
+mod issuers;
 mod layer;
 pub mod live;
 pub mod load;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+pub use self::issuers::Issuer;
 pub use self::live::{Derived, Live};
 pub use self::restart::RESTART_KEYS;
 use self::value::{ByteSize, duration, secret_url};
@@ -145,6 +147,8 @@ pub struct Auth {
     /// The operator's token from the environment. No key: it stands in no file.
     #[serde(skip)]
     pub admin_token: Option<secrecy::SecretString>,
+    /// Who else signs canvas tokens.
+    pub issuers: Vec<Issuer>,
 }
 
 /// `auth.mode`.

@@ -14,6 +14,7 @@ use http::header::{
 use http::{Method, StatusCode};
 
 use super::ROUTES;
+use super::extract::Admitted;
 use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
@@ -51,9 +52,11 @@ pub(super) async fn wrong_method() -> Rejection {
 /// Around every route.
 pub(super) async fn frame(
     State(gateway): State<Arc<Gateway>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
+    let admitted = Admitted::default();
+    request.extensions_mut().insert(admitted.clone());
     let extensions = request.extensions();
     let route = extensions.get::<MatchedPath>().cloned();
     let client = extensions.get::<ClientAddr>().map(|client| client.0);
@@ -68,8 +71,14 @@ pub(super) async fn frame(
             Some(client) => gateway.rates.failed(client, rejection),
             None => rejection,
         };
+        let rejection = match admitted.allowance() {
+            Some(allowance) => allowance.told_with(rejection),
+            None => rejection,
+        };
         log(&rejection, &id, pattern);
         response = refusal(&rejection, &id, pattern);
+    } else if let Some(allowance) = admitted.allowance() {
+        response.headers_mut().extend(allowance.fields());
     }
     let status = response.status();
     gateway.metrics.control(pattern, status.as_u16());

@@ -2,7 +2,7 @@
 //! Extractors run in the order of the arguments, which is the order of the contract's checks:
 //! path, credential, caller header, rate; the body comes last.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::{FromRequestParts, Query, RawPathParams};
 use axum::response::{IntoResponse, Response};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
 use crate::gateway::Gateway;
-use crate::identity::{Identity, Principal, Proof};
+use crate::identity::{Allowance, Identity, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{Search, Status};
@@ -73,7 +73,7 @@ impl FromRequestParts<Arc<Gateway>> for Caller {
     ) -> Result<Self, Rejection> {
         let field = authorization(&parts.headers)?;
         let proof = gateway.identity.authenticate(field).await?;
-        admit(gateway, &parts.headers, &proof)?;
+        admit(gateway, parts, &proof)?;
         Ok(Self(proof))
     }
 }
@@ -90,7 +90,7 @@ impl FromRequestParts<Arc<Gateway>> for Registrant {
     ) -> Result<Self, Rejection> {
         let field = authorization(&parts.headers)?;
         let proof = gateway.identity.authenticate_enrolment(field).await?;
-        admit(gateway, &parts.headers, &proof)?;
+        admit(gateway, parts, &proof)?;
         Ok(Self(Caller(proof)))
     }
 }
@@ -108,19 +108,30 @@ pub(super) fn authorization(headers: &HeaderMap) -> Result<Option<&[u8]>, Reject
     Ok(field.map(|value| value.as_bytes()))
 }
 
+/// What the credential may still ask for, once it was let in: for the fields of the answer.
+#[derive(Clone, Default)]
+pub(super) struct Admitted(Arc<OnceLock<Allowance>>);
+
+impl Admitted {
+    /// If the credential has a limit.
+    pub(super) fn allowance(&self) -> Option<&Allowance> {
+        self.0.get()
+    }
+}
+
 /// What every proven request passes: what it claims, and how often it comes.
 ///
 /// # Errors
 /// `caller_mismatch` and `rate_limited`.
-pub(super) fn admit(
-    gateway: &Gateway,
-    headers: &HeaderMap,
-    proof: &Proof,
-) -> Result<(), Rejection> {
-    for claimed in headers.get_all("x-workspace-id") {
+pub(super) fn admit(gateway: &Gateway, parts: &Parts, proof: &Proof) -> Result<(), Rejection> {
+    for claimed in parts.headers.get_all("x-workspace-id") {
         Identity::check_caller(proof, Some(claimed.as_bytes()))?;
     }
-    gateway.rates.admit(proof)
+    let allowance = gateway.rates.admit(proof)?;
+    if let (Some(allowance), Some(admitted)) = (allowance, parts.extensions.get::<Admitted>()) {
+        let _ = admitted.0.set(allowance);
+    }
+    Ok(())
 }
 
 /// `not_permitted`, saying what it takes.

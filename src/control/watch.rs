@@ -58,7 +58,7 @@ impl FromRequestParts<Arc<Gateway>> for Watcher {
             }
             (field, None) => gateway.identity.authenticate(field).await?,
         };
-        admit(gateway, &parts.headers, &proof)?;
+        admit(gateway, parts, &proof)?;
         let field = parts.headers.get("last-event-id");
         // What is not text is no id that we gave: a gap.
         let field = field.map(|value| value.to_str().unwrap_or("-").to_owned());

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::credential::{Credential, CredentialHash, Form};
+use super::issuers::NotForeign;
 use super::{CredentialKind, Identity, Principal, Proof, now_ms};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
@@ -19,6 +20,8 @@ pub(super) enum Refusal {
     Unknown,
     /// A signed token that is not good.
     Signed(TokenError),
+    /// Likewise, from an issuer of `auth.issuers` by its own word.
+    Foreign(TokenError),
 }
 
 impl Refusal {
@@ -27,10 +30,19 @@ impl Refusal {
             Self::Unknown => unauthenticated(
                 "the credential is unknown, revoked, or belongs to a removed workspace; send one that is live",
             ),
-            Self::Signed(TokenError::Expired) => {
+            Self::Signed(TokenError::Expired) | Self::Foreign(TokenError::Expired) => {
                 unauthenticated("the token has expired; ask its issuer for a new one")
             }
-            Self::Signed(error) => unauthenticated(error.to_string()),
+            Self::Foreign(TokenError::Malformed) => unauthenticated(
+                "the token's header is not one that is accepted: `alg` EdDSA, ES256, ES384, RS… or PS…, a `kid`, `typ` JWT or at+jwt, and none of `crit`, `jwk`, `jku`, `x5c`, `x5u`",
+            ),
+            Self::Foreign(TokenError::UnknownKey) => unauthenticated(
+                "the token names a key (`kid`) that its issuer does not publish for this `alg`",
+            ),
+            Self::Foreign(TokenError::Claims) => unauthenticated(
+                "the token is not meant for this gateway, or a claim is missing or of the wrong type: it needs `iss`, `aud`, `sub`, `exp`",
+            ),
+            Self::Signed(error) | Self::Foreign(error) => unauthenticated(error.to_string()),
         }
     }
 }
@@ -39,6 +51,8 @@ impl Refusal {
 enum NoProof {
     Refused(Refusal),
     Unavailable(Unavailable),
+    /// The keys of a foreign issuer are not known.
+    NoKeys(Rejection),
 }
 
 impl From<Unavailable> for NoProof {
@@ -95,6 +109,7 @@ impl Identity {
                     Err(refusal.rejection())
                 }
                 NoProof::Unavailable(error) => Err(error.clone().into()),
+                NoProof::NoKeys(rejection) => Err(rejection.clone()),
             },
         }
     }
@@ -151,36 +166,55 @@ impl Identity {
         hash: CredentialHash,
     ) -> Result<Arc<Proof>, NoProof> {
         let unknown = NoProof::Refused(Refusal::Unknown);
-        let (principal, kind, expires_at) = match credential.form {
+        let (principal, kind) = match credential.form {
             Form::Workspace => {
                 let found = self.tokens.find_workspace(hash).await?.ok_or(unknown)?;
                 self.note_use(found.token_id, found.last_used_at);
                 let principal = Principal::Workspace {
                     id: found.workspace,
                 };
-                (principal, CredentialKind::Workspace, None)
+                (principal, CredentialKind::Workspace)
             }
             Form::Org => {
                 let org = self.tokens.find_org(hash).await?.ok_or(unknown)?;
-                (Principal::Org { org }, CredentialKind::Org, None)
+                (Principal::Org { org }, CredentialKind::Org)
             }
             Form::Admin => {
                 if !hash.is_one_of(&self.admins.get()) && !self.tokens.is_admin(hash).await? {
                     return Err(unknown);
                 }
-                (Principal::Operator, CredentialKind::Admin, None)
+                (Principal::Operator, CredentialKind::Admin)
             }
-            Form::Jwt => {
-                let (principal, expires_at) = self
-                    .verify_canvas(credential.text())
-                    .map_err(|error| NoProof::Refused(Refusal::Signed(error)))?;
-                (principal, CredentialKind::Canvas, Some(expires_at))
-            }
+            Form::Jwt => return self.load_signed(credential, hash).await,
             // `authenticate` has refused them.
             Form::Enrolment | Form::Ticket => return Err(unknown),
         };
-        let mut proof = prove(principal, kind, credential, hash);
-        proof.expires_at = expires_at;
+        Ok(Arc::new(prove(principal, kind, credential, hash)))
+    }
+
+    /// A canvas token: of a foreign issuer if it says so, else our own.
+    async fn load_signed(
+        &self,
+        credential: Credential<'_>,
+        hash: CredentialHash,
+    ) -> Result<Arc<Proof>, NoProof> {
+        let refused = |refusal| NoProof::Refused(refusal);
+        let foreign = self.issuers.verify(credential.text()).await;
+        let foreign = foreign.map_err(|not| match not {
+            NotForeign::Refused(error) => refused(Refusal::Foreign(error)),
+            NotForeign::Unavailable(rejection) => NoProof::NoKeys(rejection),
+        })?;
+        let (principal, expires_at, key) = if let Some(foreign) = foreign {
+            (foreign.principal, foreign.expires_at, Some(foreign.key))
+        } else {
+            let (principal, expires_at) = self
+                .verify_canvas(credential.text())
+                .map_err(|error| refused(Refusal::Signed(error)))?;
+            (principal, expires_at, None)
+        };
+        let mut proof = prove(principal, CredentialKind::Canvas, credential, hash);
+        proof.expires_at = Some(expires_at);
+        proof.key = key;
         Ok(Arc::new(proof))
     }
 
@@ -206,6 +240,7 @@ fn prove(
         expires_at: None,
         hash: None,
         credential: Some(hash),
+        key: None,
     }
 }
 

@@ -8,6 +8,7 @@ mod authenticate;
 mod canvas;
 mod credential;
 mod issue;
+mod issuers;
 mod rate;
 mod ticket;
 mod token;
@@ -22,19 +23,20 @@ use tokio::sync::{Mutex, mpsc};
 
 pub use self::canvas::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX};
 pub use self::credential::{CredentialHash, is_admin_token};
-pub use self::rate::Rates;
+pub use self::rate::{Allowance, Rates};
 pub use self::ticket::TICKET_TTL;
 pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow};
 
 use self::authenticate::Refusal;
+use self::issuers::Issuers;
 use self::token::Tokens;
 use crate::coherence::{Coherence, Coherent, Invalidation};
-use crate::config::{AuthMode, Config, Derived, Live};
+use crate::config::{self, AuthMode, Config, Derived, Live};
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::store::Unavailable;
-use crate::trust::Keys;
+use crate::trust::{Keys, PublicKey};
 
 /// Credentials remembered as wrong: in a cache of their own, so that guesses evict no good one.
 const REFUSALS_MAX: u64 = 10_000;
@@ -148,6 +150,8 @@ pub struct Proof {
     hash: Option<CredentialHash>,
     /// What is looked up again while something stays open. `None` in open mode.
     credential: Option<CredentialHash>,
+    /// What a foreign issuer signed it with.
+    key: Option<Arc<PublicKey>>,
 }
 
 impl Proof {
@@ -163,6 +167,7 @@ impl Proof {
 
     fn is_current(&self) -> bool {
         self.expires_at.is_none_or(|at| now_ms() < at)
+            && self.key.as_ref().is_none_or(|key| !key.is_withdrawn())
     }
 }
 
@@ -170,6 +175,7 @@ impl Proof {
 pub struct Identity {
     config: Live,
     keys: Arc<Keys>,
+    issuers: Issuers,
     coherence: Arc<Coherence>,
     tokens: Tokens,
     /// Hashes from the configuration and the environment.
@@ -193,7 +199,7 @@ impl Identity {
     ) -> Self {
         let proofs = Coherent::new(
             Arc::clone(&coherence),
-            metrics,
+            Arc::clone(&metrics),
             metrics::Cache::Credentials,
             config.get().directory.cache_entries,
             |proof: &Arc<Proof>| proof.is_current(),
@@ -201,6 +207,7 @@ impl Identity {
         forget_what_changes(&coherence, &proofs);
         let (uses, uses_to_note) = mpsc::channel(USES_MAX);
         Self {
+            issuers: Issuers::new(&config.get().auth.issuers, metrics),
             keys,
             coherence,
             tokens: Tokens::new(db),
@@ -223,9 +230,18 @@ impl Identity {
         open.then(|| Arc::clone(&self.open))
     }
 
-    /// Writes down when tokens were used, off the way of the requests. A background task; runs until
-    /// it is dropped.
+    /// Writes down when tokens were used, and keeps the keys of foreign issuers fresh, off the way of
+    /// the requests. A background task; runs until it is dropped.
     pub async fn run(&self) {
+        tokio::join!(self.note_uses(), self.issuers.run());
+    }
+
+    /// Other `auth.issuers` from now on. What one signed that is gone proves nothing any more.
+    pub fn set_issuers(&self, issuers: &[config::Issuer]) {
+        self.issuers.set(issuers);
+    }
+
+    async fn note_uses(&self) {
         let mut uses = self.uses_to_note.lock().await;
         while let Some(token_id) = uses.recv().await {
             if let Err(error) = self.tokens.note_use(&token_id, now_ms()).await {
@@ -291,6 +307,7 @@ fn open_proof() -> Proof {
         expires_at: None,
         hash: None,
         credential: None,
+        key: None,
     }
 }
 

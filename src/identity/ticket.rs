@@ -133,6 +133,7 @@ impl Identity {
             rate_key: hash.rate_key(),
             expires_at,
             hash: None,
+            key: None,
             credential: Some(hash),
         };
         Ok(proof.is_current().then(|| Arc::new(proof)))

@@ -48,7 +48,7 @@ pub(super) async fn admit(
     for claimed in head.headers.get_all("x-workspace-id") {
         Identity::check_caller(&proof, Some(claimed.as_bytes()))?;
     }
-    gateway.rates.admit(&proof)?;
+    exchange.allowance = gateway.rates.admit(&proof)?;
     let permit = gateway.hierarchy.permit(&proof, &target).await?;
     exchange.rule = Some(permit.rule().word());
     let destination = gateway.directory.resolve(&permit).await?;

@@ -13,7 +13,7 @@ use crate::a2a::method::Method;
 use crate::config::Config;
 use crate::events::{Event, Kind};
 use crate::gateway::Gateway;
-use crate::identity::Proof;
+use crate::identity::{Allowance, Proof};
 use crate::ids::{RequestId, WorkspaceId};
 use crate::metrics::{Outcome, Shape};
 use crate::rejection::{Reason, Rejection};
@@ -33,6 +33,8 @@ pub(super) struct Exchange {
     pub(super) rpc_id: Option<String>,
     /// Who asks, and what proved it.
     pub(super) proof: Option<Arc<Proof>>,
+    /// What the credential may still ask for, if it has a limit.
+    pub(super) allowance: Option<Allowance>,
     /// The workspace of the path, once its form was checked.
     pub(super) callee: Option<WorkspaceId>,
     /// The rule that let it pass.
@@ -64,6 +66,7 @@ impl Exchange {
             method: Method::Unread,
             rpc_id: None,
             proof: None,
+            allowance: None,
             callee: None,
             rule: None,
             status: 0,

@@ -7,9 +7,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use secrecy::ExposeSecret;
 
+use super::exchange::Exchange;
 use super::hygiene::authority;
 use super::origin::Origins;
 use crate::directory::Agent;
+use crate::identity::Allowance;
 use crate::ids::{RequestId, WorkspaceId};
 
 /// Request fields that pass to the agent besides `forward.headers`.
@@ -135,16 +137,21 @@ pub(super) fn response_head(
     upstream: &ResponseHeader,
     request: &HeaderMap,
     origins: &Origins,
-    request_id: &RequestId,
+    exchange: &Exchange,
     completed: Option<String>,
 ) -> pingora::Result<ResponseHeader> {
-    let mut head = ResponseHeader::build(upstream.status, Some(upstream.headers.len() + 6))?;
+    let mut head = ResponseHeader::build(upstream.status, Some(upstream.headers.len() + 10))?;
+    let limited = exchange.allowance.is_some();
     for (name, value) in &upstream.headers {
-        if !is_dropped(name) && !named_by_connection(name, &upstream.headers) {
+        let dropped = is_dropped(name) || limited && name.as_str().starts_with("ratelimit");
+        if !dropped && !named_by_connection(name, &upstream.headers) {
             head.append_header(name, value)?;
         }
     }
-    head.append_header("x-request-id", request_id.as_str())?;
+    head.append_header("x-request-id", exchange.request_id.as_str())?;
+    for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
+        head.append_header(name, value)?;
+    }
     if let Some(done) = completed {
         head.append_header(
             "x-a2a-completed",

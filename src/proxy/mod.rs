@@ -156,7 +156,10 @@ impl Proxy {
                 false
             }
             Ended::Refused(rejection) => {
-                let rejection = self.gateway.rates.failed(self.client(session), rejection);
+                let mut rejection = self.gateway.rates.failed(self.client(session), rejection);
+                if let Some(allowance) = &exchange.allowance {
+                    rejection = allowance.told_with(rejection);
+                }
                 reject::refuse(session, &self.origins.get(), &mut exchange, &rejection)
                     .await
                     .is_ok()

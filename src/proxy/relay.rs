@@ -84,7 +84,7 @@ async fn run(
         head,
         &session.req_header().headers,
         &proxy.origins.get(),
-        &exchange.request_id,
+        exchange,
         completed,
     )
     .map_err(internal)?;

@@ -87,6 +87,14 @@ fn refused(gateway: &Gateway, error: &ConfigError) {
 /// The new one is in force: forgets what was judged by the old one, and says what changed.
 async fn follow(gateway: &Gateway, change: &Change) {
     let of = |key: &String| JUDGED_BY.iter().any(|judged| key.starts_with(judged));
+    let within = |section: &str| change.applied.iter().any(|key| key.starts_with(section));
+    if within("auth.issuers") {
+        let config = gateway.config.hold();
+        gateway.identity.set_issuers(&config.auth.issuers);
+    }
+    if within("rate.") {
+        gateway.rates.set(&gateway.config().rate);
+    }
     if change.applied.iter().any(of) {
         gateway.coherence.apply(&Invalidation::Everything).await;
     }

@@ -21,7 +21,7 @@ use super::file;
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
 /// Clock difference between two replicas that is forgiven, in seconds.
-const LEEWAY_SECONDS: u64 = 5;
+pub const LEEWAY_SECONDS: u64 = 5;
 
 /// Characters of the key id: 96 bits of the thumbprint tell a handful of keys apart.
 const KID_LEN: usize = 16;
@@ -162,31 +162,40 @@ impl Keys {
         issuer: &str,
         audience: &str,
     ) -> Result<C, TokenError> {
-        if token.len() > TOKEN_BYTES_MAX {
-            return Err(TokenError::TooLong);
-        }
-        let head = token_head(token).ok_or(TokenError::Malformed)?;
+        let [head, ..] = parts(token)?;
+        let head = token_head(head).ok_or(TokenError::Malformed)?;
         if head.alg != Algorithm::EdDSA || head.typ != typ {
             return Err(TokenError::Malformed);
         }
         if head.kid != self.kid {
             return Err(TokenError::UnknownKey);
         }
-        let mut rules = Validation::new(Algorithm::EdDSA);
-        rules.leeway = LEEWAY_SECONDS;
-        rules.validate_nbf = true;
-        rules.set_issuer(&[issuer]);
-        rules.set_audience(&[audience]);
-        rules.set_required_spec_claims(&["exp", "iss", "aud"]);
-        jsonwebtoken::decode::<C>(token, &self.verifying, &rules)
-            .map(|token| token.claims)
-            .map_err(|error| match error.kind() {
-                ErrorKind::InvalidSignature | ErrorKind::Base64(_) => TokenError::Signature,
-                ErrorKind::ExpiredSignature => TokenError::Expired,
-                ErrorKind::ImmatureSignature => TokenError::Immature,
-                _ => TokenError::Claims,
-            })
+        verified_claims(token, &self.verifying, head.alg, issuer, audience)
     }
+}
+
+/// The claims of `token`, if `key` signed it by `algorithm`, and issuer, audience and times are right.
+pub(super) fn verified_claims<C: DeserializeOwned>(
+    token: &str,
+    key: &DecodingKey,
+    algorithm: Algorithm,
+    issuer: &str,
+    audience: &str,
+) -> Result<C, TokenError> {
+    let mut rules = Validation::new(algorithm);
+    rules.leeway = LEEWAY_SECONDS;
+    rules.validate_nbf = true;
+    rules.set_issuer(&[issuer]);
+    rules.set_audience(&[audience]);
+    rules.set_required_spec_claims(&["exp", "iss", "aud"]);
+    jsonwebtoken::decode::<C>(token, key, &rules)
+        .map(|token| token.claims)
+        .map_err(|error| match error.kind() {
+            ErrorKind::InvalidSignature | ErrorKind::Base64(_) => TokenError::Signature,
+            ErrorKind::ExpiredSignature => TokenError::Expired,
+            ErrorKind::ImmatureSignature => TokenError::Immature,
+            _ => TokenError::Claims,
+        })
 }
 
 impl std::fmt::Debug for Keys {
@@ -197,12 +206,19 @@ impl std::fmt::Debug for Keys {
     }
 }
 
-fn token_head(token: &str) -> Option<TokenHead> {
-    let mut parts = token.split('.');
-    let (head, _claims, _signature) = (parts.next()?, parts.next()?, parts.next()?);
-    if parts.next().is_some() {
-        return None;
+/// Head, claims and signature as they are encoded.
+pub(super) fn parts(token: &str) -> Result<[&str; 3], TokenError> {
+    if token.len() > TOKEN_BYTES_MAX {
+        return Err(TokenError::TooLong);
     }
+    let mut parts = token.split('.');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(head), Some(claims), Some(signature), None) => Ok([head, claims, signature]),
+        _ => Err(TokenError::Malformed),
+    }
+}
+
+fn token_head(head: &str) -> Option<TokenHead> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(head).ok()?).ok()
 }
 

@@ -1,8 +1,11 @@
-//! SIGNED TOKENS AND SEALED SECRETS: the gateway's own keys, and what they signed or sealed.
+//! SIGNED TOKENS AND SEALED SECRETS: the gateway's own keys, what they signed or sealed, and the keys
+//! of foreign issuers.
 
 mod file;
+mod jwks;
 mod keys;
 mod seal;
 
-pub use keys::{KeyError, Keys, TOKEN_BYTES_MAX, TokenError};
+pub use jwks::{ForeignHead, KEYS_MAX, KeySet, KeySetError, PublicKey, claimed_issuer};
+pub use keys::{KeyError, Keys, LEEWAY_SECONDS, TOKEN_BYTES_MAX, TokenError};
 pub use seal::{Seal, SealError, Sealed};

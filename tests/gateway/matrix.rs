@@ -15,7 +15,7 @@ use crate::on_both_pairs;
 
 /// Whom a credential proves, seen from the workspace `target` of the org `acme`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+pub(crate) enum Who {
     Own,
     Sibling,
     Stranger,
@@ -70,7 +70,7 @@ const A2A: (&str, &str) = ("POST", "/workspaces/{id}/a2a");
 const ALL_KINDS: &[Who] = EVERYBODY.first_chunk::<11>().unwrap();
 
 /// Route, status of success, who may.
-const TABLE: &[(&str, &str, u16, &[Who])] = &[
+pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     (A2A.0, A2A.1, 200, WHO_REACHES),
     ("POST", "/workspaces", 201, &[Org, Operator]),
     ("GET", "/workspaces", 200, ALL_KINDS),
@@ -121,8 +121,8 @@ fn the_table_has_every_route_once() {
     assert_eq!(table, routes);
 }
 
-struct Case {
-    gateway: Gateway,
+pub(crate) struct Case {
+    pub(crate) gateway: Gateway,
     agent: Agent,
     /// In the order of [`EVERYBODY`], without the last.
     tokens: Vec<String>,
@@ -141,10 +141,11 @@ struct Case {
 impl Case {
     async fn new(pair: Pair) -> Self {
         // The whole table takes longer than a lease of 90 s where much else goes on.
-        let gateway = Builder::new(pair)
-            .set("registry.heartbeat_ttl", "10m")
-            .start()
-            .await;
+        let builder = Builder::new(pair).set("registry.heartbeat_ttl", "10m");
+        Self::on(builder.start().await).await
+    }
+
+    pub(crate) async fn on(gateway: Gateway) -> Self {
         let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
         let mut case = Self {
             gateway,
@@ -261,7 +262,7 @@ impl Case {
     }
 
     /// A request that would succeed with the right credential.
-    fn request(&self, method: &str, pattern: &str, who: Who) -> Request {
+    pub(crate) fn request(&self, method: &str, pattern: &str, who: Who) -> Request {
         let id = if who == Enrolment {
             &self.enrolling
         } else {

@@ -28,7 +28,7 @@ fn result() -> Vec<u8> {
 }
 
 /// How often each store was asked for each thing, background aside.
-async fn asked(gateway: &Gateway) -> BTreeMap<String, u64> {
+pub(crate) async fn asked(gateway: &Gateway) -> BTreeMap<String, u64> {
     let text = gateway.admin_get("/metrics").await.unwrap().text();
     text.lines()
         .filter_map(|line| line.strip_prefix("a2a_gateway_store_seconds_count"))

@@ -5,6 +5,7 @@
 pub(crate) mod agent;
 pub(crate) mod client;
 pub(crate) mod gateway;
+pub(crate) mod issuer;
 pub(crate) mod refusal;
 pub(crate) mod relay;
 pub(crate) mod servers;

@@ -1,0 +1,183 @@
+//! `auth.issuers`: who else signs canvas tokens, and which of that is refused.
+
+use serde::Deserialize;
+
+/// Foreign issuers at most: the keys of each are fetched all the time.
+const ISSUERS_MAX: usize = 16;
+
+/// Longest `issuer` and `audience` of one, in bytes.
+const TEXT_MAX: usize = 512;
+
+/// One of `auth.issuers`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Issuer {
+    /// `iss` of its tokens, exactly.
+    pub issuer: String,
+    /// Where its keys are published.
+    pub jwks_url: url::Url,
+    /// What `aud` of its tokens must contain.
+    pub audience: String,
+}
+
+/// What is wrong with the list. `own`: the issuer of our own tokens.
+pub(super) fn problems(issuers: &[Issuer], own: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    if issuers.len() > ISSUERS_MAX {
+        problems.push(format!("may have at most {ISSUERS_MAX} issuers"));
+    }
+    for (i, issuer) in issuers.iter().enumerate() {
+        let (number, name) = (i + 1, &issuer.issuer);
+        for (member, text) in [("issuer", name), ("audience", &issuer.audience)] {
+            let plain = !text.trim().is_empty() && !text.chars().any(char::is_control);
+            if !plain || text.len() > TEXT_MAX {
+                problems.push(format!(
+                    "`{member}` of issuer {number} must be text of 1 to {TEXT_MAX} bytes"
+                ));
+            }
+        }
+        if name == own {
+            problems.push(format!(
+                "`{name}` is this gateway's own issuer, whose tokens are accepted anyway"
+            ));
+        }
+        if issuers[..i].iter().any(|other| other.issuer == *name) {
+            problems.push(format!("`{name}` stands twice"));
+        }
+        if let Err(reason) = check_url(&issuer.jwks_url) {
+            problems.push(format!("`jwks_url` of issuer {number} {reason}"));
+        }
+    }
+    problems
+}
+
+/// Keys that arrive over plain HTTP could be anybody's, so that is for loopback only.
+fn check_url(url: &url::Url) -> Result<(), &'static str> {
+    let loopback = match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    };
+    match url.scheme() {
+        "https" => {}
+        "http" if loopback => {}
+        _ => return Err("must begin with https:// (http:// only on loopback)"),
+    }
+    if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
+        return Err("must hold no user, password or fragment");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::load::{ConfigError, Layers, Loaded, load};
+
+    const GOOD: &str =
+        r#"{"issuer":"https://a.test","jwks_url":"https://a.test/keys","audience":"gw"}"#;
+
+    fn set(value: &str) -> Result<Loaded, ConfigError> {
+        let overrides = vec![
+            format!("auth.issuers={value}"),
+            "tokens.issuer=https://own.test".to_owned(),
+        ];
+        load(&Layers {
+            overrides,
+            ..Layers::default()
+        })
+    }
+
+    #[test]
+    fn issuers_are_read_from_every_layer_and_shown() {
+        let expected = Issuer {
+            issuer: "https://a.test".to_owned(),
+            jwks_url: "https://a.test/keys".parse().unwrap(),
+            audience: "gw".to_owned(),
+        };
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let table = "[[auth.issuers]]\nissuer = \"https://a.test\"\njwks_url = \"https://a.test/keys\"\naudience = \"gw\"\n";
+        file.write_all(table.as_bytes()).unwrap();
+        let in_file = Layers {
+            file: Some(file.path().to_owned()),
+            ..Layers::default()
+        };
+        let name = "A2A_GATEWAY__AUTH__ISSUERS".to_owned();
+        let in_environment = Layers {
+            environment: vec![(name, format!("[{GOOD}]"))],
+            ..Layers::default()
+        };
+        let inline = "[{issuer = \"https://a.test\", jwks_url = \"https://a.test/keys\", audience = \"gw\"}]";
+        for loaded in [load(&in_file), load(&in_environment), set(inline)] {
+            let loaded = loaded.unwrap();
+            assert_eq!(loaded.config.auth.issuers, std::slice::from_ref(&expected));
+            let shown = loaded.settings.iter().find(|s| s.key == "auth.issuers");
+            assert!(shown.unwrap().value.contains("https://a.test/keys"));
+        }
+        assert!(set("[]").unwrap().config.auth.issuers.is_empty());
+    }
+
+    #[test]
+    fn what_could_let_anybody_in_is_refused() {
+        let with = |member: &str, value: &str| {
+            let mut issuer: serde_json::Value = serde_json::from_str(GOOD).unwrap();
+            issuer[member] = value.into();
+            format!("[{issuer}]")
+        };
+        let many: Vec<_> = (0..17)
+            .map(|n| json!({"issuer": n.to_string(), "jwks_url": "https://a.test", "audience": "gw"}))
+            .collect();
+        for (value, part) in [
+            (
+                with("jwks_url", "http://a.test/keys"),
+                "must begin with https://",
+            ),
+            (
+                with("jwks_url", "file:///etc/keys"),
+                "must begin with https://",
+            ),
+            (
+                with("jwks_url", "http://10.0.0.1/keys"),
+                "must begin with https://",
+            ),
+            (
+                with("jwks_url", "https://u:geheim@a.test/keys"),
+                "no user, password",
+            ),
+            (
+                with("jwks_url", "keys.json?geheim"),
+                "write [[auth.issuers]]",
+            ),
+            (with("issuer", ""), "must be text"),
+            (with("issuer", "https://own.test"), "own issuer"),
+            (with("audience", " "), "must be text"),
+            (with("claim", "x"), "write [[auth.issuers]]"),
+            (format!("[{GOOD},{GOOD}]"), "stands twice"),
+            (json!(many).to_string(), "at most 16"),
+            ("https://a.test".to_owned(), "write [[auth.issuers]]"),
+            (
+                r#"[{"issuer":"https://a.test"}]"#.to_owned(),
+                "write [[auth.issuers]]",
+            ),
+        ] {
+            let text = set(&value).unwrap_err().to_string();
+            assert!(
+                text.contains("auth.issuers") && text.contains(part),
+                "{value}: {text}"
+            );
+            assert!(!text.contains("geheim"), "{text}");
+        }
+        for url in [
+            "http://127.0.0.1:1/k",
+            "http://[::1]:1/k",
+            "http://localhost:1/k",
+        ] {
+            assert!(set(&with("jwks_url", url)).is_ok(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Fetches one JWKS: no redirects, one clock, a bounded body.
+
+use std::error::Error;
+use std::time::Duration;
+
+use http::header::{ACCEPT, CACHE_CONTROL};
+use http::{HeaderMap, StatusCode};
+use reqwest::redirect::Policy;
+use tokio::time::timeout;
+
+use crate::metrics::JwksFetch;
+use crate::trust::KeySet;
+
+/// From the first byte of DNS to the last of the body.
+pub(super) const FETCH_MAX: Duration = Duration::from_secs(5);
+
+/// A JWKS. Real ones have 1 to 20 KiB.
+const BODY_BYTES_MAX: usize = 256 * 1024;
+
+/// How long fetched keys count before they are fetched again, when their host does not say.
+const AGE_DEFAULT: Duration = Duration::from_secs(600);
+
+/// The least that a host can ask for: it must not make us ask without pause.
+const AGE_MIN: Duration = Duration::from_secs(60);
+
+/// The cause of a failure, for the log.
+type Cause = Box<dyn Error + Send + Sync>;
+
+/// Why there are no keys.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// The class.
+    pub(super) outcome: JwksFetch,
+    /// What exactly, for the log.
+    pub(super) cause: Cause,
+}
+
+impl Failure {
+    fn new(outcome: JwksFetch, cause: impl Into<Cause>) -> Self {
+        Self {
+            outcome,
+            cause: cause.into(),
+        }
+    }
+
+    fn of(error: reqwest::Error) -> Self {
+        let outcome = if error.is_timeout() {
+            JwksFetch::TimedOut
+        } else {
+            JwksFetch::Unreachable
+        };
+        // A URL may hold what is not for a log.
+        Self::new(outcome, error.without_url())
+    }
+}
+
+/// A client for one URL. Certificates are checked by the system's roots, or those of
+/// `SSL_CERT_FILE`; plain `http` is for loopback only, and needs neither roots nor a proxy.
+///
+/// # Errors
+/// When the system has no roots.
+pub(super) fn client(url: &url::Url) -> Result<reqwest::Client, reqwest::Error> {
+    // rustls panics without a provider. That one is there already is fine.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder = reqwest::Client::builder()
+        .redirect(Policy::none())
+        .connect_timeout(FETCH_MAX)
+        .timeout(FETCH_MAX)
+        .pool_max_idle_per_host(0)
+        .user_agent(concat!("a2a-gateway/", env!("CARGO_PKG_VERSION")));
+    if url.scheme() == "https" {
+        return builder.https_only(true).build();
+    }
+    builder.no_proxy().tls_certs_only([]).build()
+}
+
+/// The keys, and how long they count.
+pub(super) async fn fetch(
+    client: &reqwest::Client,
+    url: &url::Url,
+) -> Result<(KeySet, Duration), Failure> {
+    let late = |_| Failure::new(JwksFetch::TimedOut, "no whole answer within 5 s");
+    timeout(FETCH_MAX, ask(client, url)).await.map_err(late)?
+}
+
+async fn ask(client: &reqwest::Client, url: &url::Url) -> Result<(KeySet, Duration), Failure> {
+    let request = client.get(url.clone()).header(ACCEPT, "application/json");
+    let mut response = request.send().await.map_err(Failure::of)?;
+    let status = response.status();
+    if status.is_redirection() {
+        let cause = format!("{status}: a redirect is not followed; configure the final URL");
+        return Err(Failure::new(JwksFetch::Redirected, cause));
+    }
+    if status != StatusCode::OK {
+        return Err(Failure::new(JwksFetch::Status, status.to_string()));
+    }
+    let age = age(response.headers());
+    let mut body = Vec::new();
+    while let Some(piece) = response.chunk().await.map_err(Failure::of)? {
+        if body.len() + piece.len() > BODY_BYTES_MAX {
+            return Err(Failure::new(JwksFetch::TooLarge, "more than 256 KiB"));
+        }
+        body.extend_from_slice(&piece);
+    }
+    let keys = KeySet::parse(&body).map_err(|e| Failure::new(JwksFetch::Invalid, e))?;
+    Ok((keys, age))
+}
+
+/// `Cache-Control`, within our bounds.
+fn age(headers: &HeaderMap) -> Duration {
+    let fields = headers.get_all(CACHE_CONTROL).iter();
+    let directives = fields
+        .filter_map(|field| field.to_str().ok())
+        .flat_map(|field| field.split(','))
+        .map(|directive| directive.trim().to_ascii_lowercase());
+    let mut age = AGE_DEFAULT;
+    for directive in directives {
+        if directive.starts_with("no-store") || directive.starts_with("no-cache") {
+            return AGE_MIN;
+        }
+        let seconds = directive.strip_prefix("max-age=");
+        if let Some(seconds) = seconds.and_then(|text| text.trim_matches('"').parse().ok()) {
+            age = Duration::from_secs(seconds);
+        }
+    }
+    age.clamp(AGE_MIN, AGE_DEFAULT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_says_how_long_its_keys_count_within_bounds() {
+        for (field, seconds) in [
+            ("", 600),
+            ("public", 600),
+            ("max-age=300", 300),
+            ("public, Max-Age=120, must-revalidate", 120),
+            ("max-age=\"90\"", 90),
+            ("max-age=0", 60),
+            ("max-age=86400", 600),
+            ("max-age=never", 600),
+            ("no-store", 60),
+            ("max-age=300, no-cache", 60),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(CACHE_CONTROL, field.parse().unwrap());
+            assert_eq!(age(&headers), Duration::from_secs(seconds), "{field}");
+        }
+    }
+}

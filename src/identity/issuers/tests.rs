@@ -1,0 +1,113 @@
+//! Whom a claim set names, and what an issuer without keys says. Fetching is shown from outside.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn principal(claims: Value) -> Result<Principal, TokenError> {
+    let claims: Claims = serde_json::from_value(claims).map_err(|_| TokenError::Claims)?;
+    claims.principal()
+}
+
+#[test]
+fn claims_name_a_canvas_user_or_nobody() {
+    let canvas = |org: Option<&str>, ids: Option<&[&str]>| Principal::Canvas {
+        user: "ada".to_owned(),
+        org: org.map(str::to_owned),
+        workspaces: ids.map(|ids| {
+            let parse = |id: &&str| WorkspaceId::parse(id).unwrap();
+            ids.iter().map(parse).collect()
+        }),
+    };
+    let many: Vec<String> = (0..=WORKSPACES_MAX).map(|n| format!("w{n}")).collect();
+    let soon = now_ms() / 1000 + 60;
+    for (claims, expected) in [
+        (json!({"sub": "ada", "exp": 1}), Ok(canvas(None, None))),
+        (
+            json!({"sub": "ada", "exp": 1, "org": "acme", "scope": "openid"}),
+            Ok(canvas(Some("acme"), None)),
+        ),
+        (
+            json!({"sub": "ada", "exp": 1, "workspaces": ["a", "b"]}),
+            Ok(canvas(None, Some(&["a", "b"]))),
+        ),
+        (
+            json!({"sub": "ada", "exp": 1, "workspaces": []}),
+            Ok(canvas(None, Some(&[]))),
+        ),
+        (json!({"exp": 1}), Err(TokenError::Claims)),
+        (json!({"sub": "ada"}), Err(TokenError::Claims)),
+        (json!({"sub": "", "exp": 1}), Err(TokenError::Claims)),
+        (json!({"sub": "a\nb", "exp": 1}), Err(TokenError::Claims)),
+        (
+            json!({"sub": "a".repeat(257), "exp": 1}),
+            Err(TokenError::Claims),
+        ),
+        (json!({"sub": 7, "exp": 1}), Err(TokenError::Claims)),
+        (
+            json!({"sub": "ada", "exp": 1, "org": ""}),
+            Err(TokenError::Claims),
+        ),
+        (
+            json!({"sub": "ada", "exp": 1, "org": ["acme"]}),
+            Err(TokenError::Claims),
+        ),
+        (
+            json!({"sub": "ada", "exp": 1, "workspaces": ["system:x"]}),
+            Err(TokenError::Claims),
+        ),
+        (
+            json!({"sub": "ada", "exp": 1, "workspaces": "a"}),
+            Err(TokenError::Claims),
+        ),
+        (
+            json!({"sub": "ada", "exp": 1, "workspaces": many}),
+            Err(TokenError::Claims),
+        ),
+        (
+            json!({"sub": "ada", "exp": 1, "iat": soon}),
+            Err(TokenError::Immature),
+        ),
+    ] {
+        assert_eq!(principal(claims.clone()), expected, "{claims}");
+    }
+}
+
+fn settings(name: &str) -> config::Issuer {
+    config::Issuer {
+        issuer: name.to_owned(),
+        // Nothing listens there.
+        jwks_url: "http://127.0.0.1:9/jwks.json".parse().unwrap(),
+        audience: "gateway".to_owned(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_keys_the_issuer_is_named_and_nobody_waits_for_long() {
+    let metrics = Arc::new(Metrics::new());
+    let issuers = Issuers::new(&[settings("https://login.test")], metrics);
+    // {"alg":"EdDSA","kid":"k"} and {"iss":"https://login.test"}.
+    let token = "eyJhbGciOiJFZERTQSIsImtpZCI6ImsifQ.eyJpc3MiOiJodHRwczovL2xvZ2luLnRlc3QifQ.AA";
+    let began = Instant::now();
+    let Err(NotForeign::Unavailable(rejection)) = issuers.verify(token).await else {
+        panic!("keys out of nowhere");
+    };
+    assert!(began.elapsed() <= FETCH_MAX + Duration::from_secs(1));
+    assert_eq!(rejection.reason, Reason::StoreUnavailable);
+    assert!(
+        rejection.message.contains("https://login.test"),
+        "{rejection:?}"
+    );
+    assert!(rejection.retry_after.is_some());
+    // A crowd is not kept waiting.
+    let all = issuers.all.load_full();
+    all[0].waiting.store(WAITING_MAX, Ordering::Relaxed);
+    let began = Instant::now();
+    assert!(issuers.verify(token).await.is_err());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    // Of another issuer, or of none once it is gone.
+    issuers.set(&[settings("https://else.test")]);
+    assert!(matches!(issuers.verify(token).await, Ok(None)));
+    issuers.set(&[]);
+    assert!(matches!(issuers.verify(token).await, Ok(None)));
+}

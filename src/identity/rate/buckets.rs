@@ -1,0 +1,319 @@
+//! Token buckets by key, as the generic cell rate algorithm keeps them: of each only the moment at
+//! which it will be full again. A fixed table, so no number of keys costs more memory.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Buckets that a key can be in.
+const WAYS: usize = 8;
+
+/// Bursts that a bucket may owe: as many as that many other replicas can let pass before they hear
+/// of each other. What was let pass is paid off, so it is none too many in the long run.
+const DEBT_BURSTS: u64 = 8;
+
+/// What a bucket may owe at least, whatever its burst: as much as others can take before we hear of
+/// it when the store is slow.
+const DEBT_MIN: u64 = 250_000_000;
+
+/// How fast a bucket fills, and how much it holds. All times are nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Quota {
+    /// The time that one request is worth.
+    interval: u64,
+    /// The time that a full bucket is worth.
+    capacity: u64,
+}
+
+impl Quota {
+    /// `None` when `per_second` is 0.
+    pub(super) fn new(per_second: u32, burst: u32) -> Option<Self> {
+        let interval = 1_000_000_000_u64.checked_div(per_second.into())?.max(1);
+        let capacity = interval * u64::from(burst.max(1));
+        Some(Self { interval, capacity })
+    }
+
+    /// From now on, the latest moment at which a bucket is full again.
+    fn reach(self) -> u64 {
+        self.capacity + (DEBT_BURSTS * self.capacity).max(DEBT_MIN)
+    }
+
+    /// How long an empty bucket needs to fill.
+    pub(super) fn window(self) -> Duration {
+        Duration::from_nanos(self.capacity)
+    }
+}
+
+/// What a bucket holds after one was taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Left {
+    /// So many more at once.
+    pub(super) remaining: u64,
+    /// Until it is full again.
+    pub(super) full_in: Duration,
+    /// Taken and not yet told to others, this one included.
+    pub(super) untold: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Bucket {
+    key: u64,
+    /// When it is full again; 0: never used.
+    full_at: u64,
+    /// Taken here since others were last told.
+    untold: u32,
+}
+
+/// The table. A key that finds all its places taken by buckets that are not full gets the fullest of
+/// them *as it is*: nothing that is owed is forgiven, so filling the table gains nobody anything,
+/// and those who owe most stay longest.
+pub(super) struct Buckets {
+    sets: Box<[Mutex<[Bucket; WAYS]>]>,
+    /// One bit a set: something in it is untold.
+    marks: Box<[AtomicU64]>,
+    /// Where the next drain begins, so that each set has its turn.
+    next: AtomicUsize,
+    /// Of this process alone, so that nobody can choose keys that meet another's.
+    places: RandomState,
+}
+
+impl Buckets {
+    /// Room for 512 buckets times `scale`, all full.
+    pub(super) fn new(scale: usize) -> Self {
+        Self {
+            sets: (0..64 * scale).map(|_| Mutex::default()).collect(),
+            marks: (0..scale).map(|_| AtomicU64::new(0)).collect(),
+            next: AtomicUsize::new(0),
+            places: RandomState::new(),
+        }
+    }
+
+    /// Takes one out of the bucket of `key`, or says how long until there is one. `tell`: whether
+    /// others are to be told.
+    pub(super) fn take(
+        &self,
+        key: u64,
+        quota: Quota,
+        now: u64,
+        tell: bool,
+    ) -> Result<Left, Duration> {
+        let place = self.place(key);
+        let mut set = self.set(place);
+        let bucket = find(&mut set, key);
+        let full_at = bucket.full_at.clamp(now, now + quota.reach()) + quota.interval;
+        let owed = full_at - now;
+        if owed > quota.capacity {
+            return Err(Duration::from_nanos(owed - quota.capacity));
+        }
+        bucket.full_at = full_at;
+        if tell {
+            bucket.untold = bucket.untold.saturating_add(1);
+            self.mark(place);
+        }
+        Ok(Left {
+            remaining: (quota.capacity - owed) / quota.interval,
+            full_in: Duration::from_nanos(owed),
+            untold: bucket.untold,
+        })
+    }
+
+    /// Takes out what another replica let pass, also what is not there: up to eight bursts, or
+    /// 250 ms worth, are owed.
+    pub(super) fn owe(&self, key: u64, count: u32, quota: Quota, now: u64) {
+        let mut set = self.set(self.place(key));
+        let bucket = find(&mut set, key);
+        let worth = quota.interval.saturating_mul(count.into());
+        let full_at = bucket.full_at.max(now).saturating_add(worth);
+        bucket.full_at = full_at.min(now + quota.reach());
+    }
+
+    /// Hands out what others were not told yet: at most `most` sets' worth. Answers whether
+    /// there may be more.
+    pub(super) fn drain_untold(&self, most: usize, mut tell: impl FnMut(u64, u32)) -> bool {
+        let mut left = most;
+        let first = self.next.load(Ordering::Relaxed);
+        for word in (0..self.marks.len()).map(|at| (first + at) % self.marks.len()) {
+            if left == 0 {
+                self.next.store(word, Ordering::Relaxed);
+                return true;
+            }
+            let mark = &self.marks[word];
+            let mut bits = mark.load(Ordering::Relaxed);
+            while bits != 0 && left > 0 {
+                left -= 1;
+                let bit = bits & bits.wrapping_neg();
+                bits ^= bit;
+                // Cleared first: what is taken from here on marks it again.
+                mark.fetch_and(!bit, Ordering::Relaxed);
+                let within = usize::try_from(bit.trailing_zeros()).unwrap_or(0);
+                let mut set = self.set(64 * word + within);
+                for bucket in set.iter_mut().filter(|bucket| bucket.untold > 0) {
+                    tell(bucket.key, std::mem::take(&mut bucket.untold));
+                }
+            }
+        }
+        left == 0
+    }
+
+    fn place(&self, key: u64) -> usize {
+        let sets = u64::try_from(self.sets.len()).unwrap_or(u64::MAX);
+        usize::try_from(self.places.hash_one(key) % sets).unwrap_or(0)
+    }
+
+    fn set(&self, place: usize) -> MutexGuard<'_, [Bucket; WAYS]> {
+        // Each step leaves the set whole, so a panic elsewhere cannot have broken it.
+        self.sets[place]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Called with the set locked, so that a drain that clears the mark sees what was taken.
+    fn mark(&self, place: usize) {
+        let (mark, bit) = (&self.marks[place / 64], 1 << (place % 64));
+        if mark.load(Ordering::Relaxed) & bit == 0 {
+            mark.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The bucket of `key`, or the fullest one, given to it as it is.
+fn find(set: &mut [Bucket; WAYS], key: u64) -> &mut Bucket {
+    let own = set.iter().position(|b| b.key == key && b.full_at > 0);
+    let fullest = || (0..WAYS).min_by_key(|at| set[*at].full_at).unwrap_or(0);
+    let at = own.unwrap_or_else(fullest);
+    let bucket = &mut set[at];
+    if own.is_none() {
+        bucket.key = key;
+        bucket.untold = 0;
+    }
+    bucket
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn quota(per_second: u32, burst: u32) -> Quota {
+        Quota::new(per_second, burst).unwrap()
+    }
+
+    /// How many pass at once.
+    fn pass(buckets: &Buckets, key: u64, quota: Quota, now: u64) -> usize {
+        (0..100_000)
+            .take_while(|_| buckets.take(key, quota, now, false).is_ok())
+            .count()
+    }
+
+    #[test]
+    fn a_burst_at_once_then_the_rate_exactly() {
+        let (buckets, quota) = (Buckets::new(1), quota(50, 100));
+        let start = 7 * SECOND;
+        assert_eq!(pass(&buckets, 1, quota, start), 100);
+        assert_eq!(
+            buckets.take(1, quota, start, false),
+            Err(Duration::from_millis(20))
+        );
+        // Asked every millisecond for ten seconds, as many as the rate says, one every 20 ms.
+        let passed = (1..=10_000)
+            .filter(|ms| {
+                let now = start + ms * SECOND / 1000;
+                buckets.take(1, quota, now, false).is_ok()
+            })
+            .count();
+        assert_eq!(passed, 500);
+        // Who waits as told is let in, and a moment earlier is not.
+        let wait = buckets.take(1, quota, start + 10 * SECOND, false);
+        let wait = u64::try_from(wait.unwrap_err().as_nanos()).unwrap();
+        let then = start + 10 * SECOND + wait;
+        assert!(buckets.take(1, quota, then - 1, false).is_err());
+        assert!(buckets.take(1, quota, then, false).is_ok());
+        // Full again after two seconds, and never fuller.
+        assert_eq!(pass(&buckets, 1, quota, then + 60 * SECOND), 100);
+    }
+
+    #[test]
+    fn what_is_left_is_counted_down() {
+        let (buckets, quota) = (Buckets::new(1), quota(1, 3));
+        let left = |now| buckets.take(1, quota, now, true).unwrap();
+        for (remaining, untold) in [(2, 1), (1, 2), (0, 3)] {
+            let full_in = Duration::from_secs(3 - remaining);
+            let expected = Left {
+                remaining,
+                full_in,
+                untold,
+            };
+            assert_eq!(left(SECOND), expected);
+        }
+    }
+
+    #[test]
+    fn debt_is_paid_off_and_bounded() {
+        let (buckets, quota) = (Buckets::new(1), quota(50, 100));
+        buckets.owe(1, 150, quota, SECOND);
+        let wait = buckets.take(1, quota, SECOND, false).unwrap_err();
+        assert_eq!(wait, Duration::from_millis(51 * 20));
+        // No more than eight bursts below empty, whatever others say.
+        buckets.owe(1, u32::MAX, quota, SECOND);
+        buckets.owe(1, u32::MAX, quota, SECOND);
+        let wait = buckets.take(1, quota, SECOND, false).unwrap_err();
+        assert_eq!(wait, Duration::from_millis(801 * 20));
+        // With a short burst 250 ms.
+        let quota = Quota::new(1000, 1).unwrap();
+        buckets.owe(2, u32::MAX, quota, SECOND);
+        let wait = buckets.take(2, quota, SECOND, false).unwrap_err();
+        assert_eq!(wait, Duration::from_millis(251));
+        // A quota that became smaller does not lock anyone out for what the old one allowed.
+        let slow = Quota::new(1, 100).unwrap();
+        buckets.owe(3, 200, slow, SECOND);
+        let wait = buckets.take(3, quota, SECOND, false).unwrap_err();
+        assert!(wait <= Duration::from_millis(251), "{wait:?}");
+    }
+
+    #[test]
+    fn a_crowd_of_keys_neither_grows_the_table_nor_forgives_a_debt() {
+        let (buckets, quota) = (Buckets::new(1), quota(1, 10));
+        assert_eq!(pass(&buckets, 0, quota, SECOND), 10);
+        for key in 1..100_000 {
+            let _ = buckets.take(key, quota, SECOND, false);
+        }
+        assert!(buckets.take(0, quota, SECOND, false).is_err());
+        // 512 buckets, and not one more than they hold.
+        let more =
+            (100_000..200_000).filter(|key| buckets.take(*key, quota, SECOND, false).is_ok());
+        assert_eq!(more.count(), 0);
+        // Later everything is as it was.
+        assert_eq!(pass(&buckets, 0, quota, 100 * SECOND), 10);
+    }
+
+    #[test]
+    fn what_is_untold_is_told_once_and_in_portions() {
+        let (buckets, quota) = (Buckets::new(2), quota(50, 100));
+        for key in 0..40 {
+            for _ in 0..=key {
+                buckets.take(key, quota, SECOND, true).unwrap();
+            }
+        }
+        let mut told = std::collections::BTreeMap::new();
+        for portion in 0.. {
+            let before = told.len();
+            buckets.drain_untold(8, |key, count| {
+                assert!(told.insert(key, count).is_none());
+            });
+            if told.len() == before {
+                assert!(portion >= 2, "40 keys in {portion} portions of 8 sets");
+                break;
+            }
+        }
+        let expected = (0..40).map(|key| (key, u32::try_from(key).unwrap() + 1));
+        assert_eq!(told, expected.collect());
+    }
+
+    #[test]
+    fn zero_is_no_quota() {
+        assert_eq!(Quota::new(0, 5), None);
+        assert!(Quota::new(u32::MAX, 0).is_some());
+    }
+}

@@ -1,0 +1,295 @@
+//! The keys that a foreign issuer publishes (RFC 7517), and strict verification of what it signs.
+//! Asymmetric algorithms only; a key verifies what it says it is for, and nothing else.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
+
+use super::keys::{TokenError, parts, verified_claims};
+
+/// Keys of one issuer at most. Real ones have two to ten.
+pub const KEYS_MAX: usize = 100;
+
+/// Bytes of an RSA modulus: 2048 to 8192 bits.
+const RSA_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
+
+/// The `typ` of a header that says "a JWT for use here": others (`logout+jwt`, `secevent+jwt`, our
+/// own) mean something else.
+const TYPES: [&str; 2] = ["jwt", "at+jwt"];
+
+/// Why the body of a JWKS cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeySetError {
+    /// No JSON object with a list `keys`.
+    #[error("not a JSON Web Key Set: a JSON object with a list `keys`")]
+    Malformed,
+    /// More than [`KEYS_MAX`].
+    #[error("more than 100 keys")]
+    TooMany,
+}
+
+/// One key as it is published. Members that we do not judge by are passed over.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+struct Jwk {
+    kty: String,
+    kid: Option<String>,
+    alg: Option<String>,
+    #[serde(rename = "use")]
+    usage: Option<String>,
+    key_ops: Option<Vec<String>>,
+    crv: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+}
+
+impl Jwk {
+    /// What it may verify; `None` when it is not for signatures, or not a key.
+    fn usable(&self) -> Option<(Vec<Algorithm>, DecodingKey)> {
+        use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+        let for_signatures = self.usage.as_ref().is_none_or(|usage| usage == "sig");
+        let ops = self.key_ops.as_ref();
+        if !for_signatures || ops.is_some_and(|ops| ops.iter().all(|op| op != "verify")) {
+            return None;
+        }
+        let (x, y) = (self.x.as_deref(), self.y.as_deref());
+        let (mut algorithms, key) = match (self.kty.as_str(), self.crv.as_deref()) {
+            ("OKP", Some("Ed25519")) => {
+                let x = x.filter(|x| size(x) == Some(32))?;
+                (vec![EdDSA], DecodingKey::from_ed_components(x))
+            }
+            ("EC", Some(curve @ ("P-256" | "P-384"))) => {
+                let (algorithm, bytes) = if curve == "P-256" {
+                    (ES256, 32)
+                } else {
+                    (ES384, 48)
+                };
+                let x = x.filter(|x| size(x) == Some(bytes))?;
+                let y = y.filter(|y| size(y) == Some(bytes))?;
+                (vec![algorithm], DecodingKey::from_ec_components(x, y))
+            }
+            ("RSA", None) => {
+                let (n, e) = (self.n.as_deref()?, self.e.as_deref()?);
+                size(n).filter(|bytes| RSA_BYTES.contains(bytes))?;
+                let all = vec![RS256, RS384, RS512, PS256, PS384, PS512];
+                (all, DecodingKey::from_rsa_components(n, e))
+            }
+            _ => return None,
+        };
+        if let Some(name) = &self.alg {
+            algorithms.retain(|algorithm| name.parse::<Algorithm>().ok() == Some(*algorithm));
+        }
+        Some((algorithms, key.ok()?)).filter(|(algorithms, _)| !algorithms.is_empty())
+    }
+}
+
+/// Bytes of a number in base64url, without leading zeros beyond what its form needs.
+fn size(text: &str) -> Option<usize> {
+    URL_SAFE_NO_PAD.decode(text).ok().map(|bytes| bytes.len())
+}
+
+/// One key that can verify.
+pub struct PublicKey {
+    kid: String,
+    jwk: Jwk,
+    algorithms: Vec<Algorithm>,
+    verifying: DecodingKey,
+    withdrawn: AtomicBool,
+}
+
+impl PublicKey {
+    fn new(jwk: Jwk) -> Option<Self> {
+        let (algorithms, verifying) = jwk.usable()?;
+        Some(Self {
+            kid: jwk.kid.clone()?,
+            jwk,
+            algorithms,
+            verifying,
+            withdrawn: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether its issuer no longer stands by it: what it proved proves nothing any more.
+    pub fn is_withdrawn(&self) -> bool {
+        self.withdrawn.load(Ordering::Acquire)
+    }
+
+    /// The claims of `token`, whose header is `head`, if this key signed it, it is from `issuer`, for
+    /// `audience`, and within its time.
+    ///
+    /// # Errors
+    /// [`TokenError`]; [`TokenError::Expired`] only when all before it was right.
+    pub fn verify<C: DeserializeOwned>(
+        &self,
+        token: &str,
+        head: &ForeignHead,
+        issuer: &str,
+        audience: &str,
+    ) -> Result<C, TokenError> {
+        if self.kid != head.kid || !self.algorithms.contains(&head.algorithm) {
+            return Err(TokenError::UnknownKey);
+        }
+        verified_claims(token, &self.verifying, head.algorithm, issuer, audience)
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PublicKey")
+            .field("kid", &self.kid)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The usable keys of one issuer.
+#[derive(Debug, Default)]
+pub struct KeySet {
+    keys: Vec<Arc<PublicKey>>,
+}
+
+impl KeySet {
+    /// Reads a JWKS. Keys that are not for signatures, of an unknown kind, too short, or without a
+    /// `kid` are passed over. A set without keys is a set: its issuer has withdrawn them all.
+    ///
+    /// # Errors
+    /// When it is no JWKS, or too large.
+    pub fn parse(body: &[u8]) -> Result<Self, KeySetError> {
+        #[derive(Deserialize)]
+        struct Published {
+            keys: Vec<Value>,
+        }
+        let published: Published =
+            serde_json::from_slice(body).map_err(|_| KeySetError::Malformed)?;
+        if published.keys.len() > KEYS_MAX {
+            return Err(KeySetError::TooMany);
+        }
+        let jwks = published.keys.into_iter();
+        let keys = jwks
+            .filter_map(|jwk| serde_json::from_value(jwk).ok())
+            .filter_map(PublicKey::new)
+            .map(Arc::new)
+            .collect();
+        Ok(Self { keys })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// The key that the header names, if it may verify by the header's algorithm.
+    pub fn find(&self, head: &ForeignHead) -> Option<&Arc<PublicKey>> {
+        let fits =
+            |key: &&Arc<PublicKey>| key.kid == head.kid && key.algorithms.contains(&head.algorithm);
+        self.keys.iter().find(fits)
+    }
+
+    /// Takes the place of `earlier`: what stays is the same key, what is gone is withdrawn.
+    #[must_use]
+    pub fn replacing(mut self, earlier: &Self) -> Self {
+        for key in &mut self.keys {
+            if let Some(same) = earlier.keys.iter().find(|old| old.jwk == key.jwk) {
+                *key = Arc::clone(same);
+            }
+        }
+        let stays = |old: &Arc<PublicKey>| self.keys.iter().any(|key| Arc::ptr_eq(key, old));
+        for gone in earlier.keys.iter().filter(|old| !stays(old)) {
+            gone.withdrawn.store(true, Ordering::Release);
+        }
+        self
+    }
+
+    /// None of them proves anything any more.
+    pub fn withdraw(&self) {
+        for key in &self.keys {
+            key.withdrawn.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// What must be known of a foreign token to find its key. Nothing of it is proven.
+#[derive(Debug)]
+pub struct ForeignHead {
+    algorithm: Algorithm,
+    kid: String,
+}
+
+impl ForeignHead {
+    /// Reads the header. Members by which a token would choose its own key or rules (`jwk`, `jku`,
+    /// `x5c`, `x5u`, `crit`, `b64`, `zip`), the algorithms `none` and `HS…`, and a `typ` of another use are
+    /// refused.
+    ///
+    /// # Errors
+    /// [`TokenError::TooLong`] or [`TokenError::Malformed`].
+    pub fn read(token: &str) -> Result<Self, TokenError> {
+        let [head, ..] = parts(token)?;
+        let head: Head = decoded(head).ok_or(TokenError::Malformed)?;
+        let symmetric = matches!(
+            head.alg,
+            Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512
+        );
+        let typ = head.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
+        let typ = typ.strip_prefix("application/").unwrap_or(&typ);
+        if symmetric || head.chooses() || !TYPES.contains(&typ) {
+            return Err(TokenError::Malformed);
+        }
+        Ok(Self {
+            algorithm: head.alg,
+            kid: head.kid,
+        })
+    }
+}
+
+/// `iss` of a token as it says itself, to see whose key to try. `None`: it says none, or is no JWT.
+pub fn claimed_issuer(token: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Claimed {
+        iss: String,
+    }
+    let [_, claims, _] = parts(token).ok()?;
+    decoded::<Claimed>(claims).map(|claims| claims.iss)
+}
+
+fn decoded<T: DeserializeOwned>(part: &str) -> Option<T> {
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+}
+
+#[derive(Deserialize)]
+struct Head {
+    alg: Algorithm,
+    kid: String,
+    typ: Option<String>,
+    jwk: Option<IgnoredAny>,
+    jku: Option<IgnoredAny>,
+    x5c: Option<IgnoredAny>,
+    x5u: Option<IgnoredAny>,
+    crit: Option<IgnoredAny>,
+    b64: Option<IgnoredAny>,
+    zip: Option<IgnoredAny>,
+}
+
+impl Head {
+    fn chooses(&self) -> bool {
+        [
+            &self.jwk, &self.jku, &self.x5c, &self.x5u, &self.crit, &self.b64, &self.zip,
+        ]
+        .iter()
+        .any(|member| member.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! An identity provider: keys, tokens, and a host for its JWKS that can be told to misbehave.
+
+use std::sync::{Arc, Mutex};
+
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use rustls::pki_types::PrivateKeyDer;
+use serde_json::{Value, json};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::agent::{Agent, Step, ok_json};
+
+/// What `aud` of its tokens says.
+pub(crate) const AUDIENCE: &str = "the-gateway";
+
+/// An Ed25519 key with its name.
+pub(crate) struct Key {
+    kid: String,
+    public: String,
+    signing: EncodingKey,
+}
+
+impl Key {
+    pub(crate) fn new(kid: &str) -> Self {
+        let pair = Ed25519KeyPair::generate().expect("a key");
+        let der: Pkcs8V1Der<'_> = pair.as_der().expect("its form");
+        Self {
+            kid: kid.to_owned(),
+            public: URL_SAFE_NO_PAD.encode(pair.public_key().as_ref()),
+            signing: EncodingKey::from_ed_der(der.as_ref()),
+        }
+    }
+
+    pub(crate) fn jwk(&self) -> Value {
+        json!({"kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA", "kid": self.kid, "x": self.public})
+    }
+
+    /// A token with exactly these claims.
+    pub(crate) fn sign(&self, claims: &Value) -> String {
+        self.sign_as("JWT", &self.kid, claims)
+    }
+
+    pub(crate) fn sign_as(&self, typ: &str, kid: &str, claims: &Value) -> String {
+        let head = Header {
+            typ: Some(typ.to_owned()),
+            kid: Some(kid.to_owned()),
+            ..Header::new(Algorithm::EdDSA)
+        };
+        jsonwebtoken::encode(&head, claims, &self.signing).expect("signed")
+    }
+}
+
+/// The provider.
+pub(crate) struct Issuer {
+    /// `iss`.
+    pub(crate) name: String,
+    /// Its JWKS host.
+    pub(crate) host: Agent,
+    answer: Arc<Mutex<Vec<Step>>>,
+}
+
+impl Issuer {
+    pub(crate) async fn start(name: &str, keys: &[&Key]) -> Self {
+        let answer = Arc::new(Mutex::new(Vec::new()));
+        let said = Arc::clone(&answer);
+        let host = Agent::scripted(move |_| said.lock().expect("not poisoned").clone());
+        let issuer = Self {
+            name: name.to_owned(),
+            host: host.await,
+            answer,
+        };
+        issuer.publish(keys);
+        issuer
+    }
+
+    /// These are its keys from now on.
+    pub(crate) fn publish(&self, keys: &[&Key]) {
+        let keys: Vec<_> = keys.iter().map(|key| key.jwk()).collect();
+        let body = json!({ "keys": keys }).to_string();
+        self.answers(vec![Step::Write(ok_json(&body))]);
+    }
+
+    /// What its host does from now on.
+    pub(crate) fn answers(&self, steps: Vec<Step>) {
+        *self.answer.lock().expect("not poisoned") = steps;
+    }
+
+    /// Its table in `auth.issuers`.
+    pub(crate) fn table(&self) -> Value {
+        let url = format!("{}jwks.json", self.host.url());
+        json!({"issuer": self.name, "jwks_url": url, "audience": AUDIENCE})
+    }
+
+    /// Good claims for `ada`, with `more` in them.
+    pub(crate) fn claims(&self, more: Value) -> Value {
+        let now = jsonwebtoken::get_current_timestamp();
+        let mut claims =
+            json!({"iss": self.name, "aud": AUDIENCE, "sub": "ada", "iat": now, "exp": now + 600});
+        let more = more.as_object().expect("an object").clone();
+        claims.as_object_mut().expect("an object").extend(more);
+        claims
+    }
+}
+
+/// The value of `auth.issuers` for all of `issuers`.
+pub(crate) fn tables(issuers: &[&Issuer]) -> String {
+    let tables: Vec<_> = issuers.iter().map(|issuer| issuer.table()).collect();
+    Value::from(tables).to_string()
+}
+
+/// A TLS door in front of `host`. Answers its port, and the PEM of a certificate for `localhost`
+/// that only those trust who are told to.
+pub(crate) async fn tls_door(host: &Agent) -> (u16, String) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .expect("a pair");
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("localhost:0").await.expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let behind = host.port;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut tls) = acceptor.accept(stream).await else {
+                    return;
+                };
+                let plain = TcpStream::connect(("127.0.0.1", behind)).await;
+                let _ = copy_bidirectional(&mut tls, &mut plain.expect("the host")).await;
+            });
+        }
+    });
+    (port, made.cert.pem())
+}

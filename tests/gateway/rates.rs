@@ -1,0 +1,298 @@
+//! Rates: what an answer says of them, whose failures count together, and that replicas keep one
+//! allowance between them.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::harness::servers::{self, Redis};
+use crate::harness::{
+    ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD,
+    Seat, Step, card, chunk,
+};
+use crate::on_both_pairs;
+use crate::steady::asked;
+
+/// The four fields of an answer.
+fn told(answer: &Answer) -> [Option<&str>; 4] {
+    let names = [
+        "ratelimit-limit",
+        "ratelimit-remaining",
+        "ratelimit-reset",
+        "ratelimit-policy",
+    ];
+    names.map(|name| {
+        let all = answer.fields.iter();
+        let count = all.filter(|(n, _)| n.eq_ignore_ascii_case(name)).count();
+        assert!(count <= 1, "{name} stands {count} times: {answer:?}");
+        answer.field(name)
+    })
+}
+
+/// An agent that has rates of its own.
+async fn boasting(stream: bool) -> Agent {
+    let own = "RateLimit-Limit: 7\r\nRateLimit: \"x\";r=1\r\nRateLimit-Policy: 7;w=1\r\n";
+    let head = if stream {
+        SSE_HEAD.replacen("\r\n", &format!("\r\n{own}"), 1)
+    } else {
+        format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n{own}\r\n{{}}"
+        )
+    };
+    Agent::scripted(move |_| {
+        let mut steps = vec![Step::write(&head)];
+        if stream {
+            let event = "data: {\"jsonrpc\":\"2.0\",\"id\":\"c-1\",\"result\":{}}\n\n";
+            steps.extend([Step::Write(chunk(event)), Step::write(LAST_CHUNK)]);
+        }
+        steps
+    })
+    .await
+}
+
+on_both_pairs! {
+    async fn every_answer_to_a_limited_credential_says_what_is_left(pair: Pair) {
+        let builder = Builder::new(pair)
+            .set("rate.caller_per_second", "10")
+            .set("rate.caller_burst", "1000");
+        let gateway = builder.start().await;
+        let (caller, target) = gateway.pair(boasting(false).await).await;
+        let stream = gateway.seat("stream", "", boasting(true).await).await;
+        let call = |seat: &Seat| Request::post(seat.path(), CALL).bearer(&caller.token);
+        let requests = [
+            (call(&target), 200),
+            (call(&stream), 200),
+            (Request::get("/workspaces/caller").bearer(&caller.token), 200),
+            (Request::get("/workspaces/nobody").bearer(&caller.token), 403),
+            (Request::post("/workspaces/nobody/a2a", CALL).bearer(&caller.token), 403),
+            (Request::post(target.path(), "{").bearer(&caller.token), 400),
+        ];
+        let mut before = 1000;
+        for (request, status) in requests {
+            let answer = gateway.call(&request).await;
+            assert_eq!(answer.status, status, "{}", answer.text());
+            let [limit, remaining, reset, policy] = told(&answer);
+            assert_eq!((limit, policy), (Some("1000"), Some("1000;w=100")), "{request:?}");
+            let remaining: u64 = remaining.unwrap().parse().unwrap();
+            assert!((900..1000).contains(&remaining) && remaining <= before, "{remaining}");
+            before = remaining + 60;
+            let reset: u64 = reset.unwrap().parse().unwrap();
+            assert!((1..=10).contains(&reset), "{reset}");
+            assert_eq!(answer.field("ratelimit"), None, "the agent's own");
+        }
+        // Who proves nothing has no allowance, and nothing is told of it.
+        let answer = gateway.call(&Request::get("/workspaces/caller")).await;
+        assert_eq!((answer.status, told(&answer)), (401, [None; 4]));
+    }
+
+    async fn without_a_limit_nothing_is_told_and_the_agents_own_fields_pass(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(boasting(false).await).await;
+        let own = Request::get("/workspaces/caller").bearer(&caller.token);
+        assert_eq!(told(&gateway.call(&own).await), [None; 4]);
+        let answer = gateway.call(&Request::post(target.path(), CALL).bearer(&caller.token)).await;
+        assert_eq!(told(&answer), [Some("7"), None, None, Some("7;w=1")]);
+        assert_eq!(answer.field("ratelimit"), Some("\"x\";r=1"));
+    }
+
+    async fn a_rate_asks_no_store_on_the_way_of_a_request(pair: Pair) {
+        let builder = Builder::new(pair)
+            .set("rate.caller_per_second", "1000000")
+            .set("rate.caller_burst", "1000000");
+        let gateway = builder.start().await;
+        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+        let (caller, target) = gateway.pair(agent).await;
+        while gateway.metric("a2a_gateway_coherent", &[]).await != 1.0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let request = Request::post(target.path(), CALL).bearer(&caller.token);
+        let mut connection = Connection::open(gateway.public).await;
+        for _ in 0..5 {
+            assert_eq!(connection.call(&request).await.status, 200);
+        }
+        // What replicas tell each other of rates is beside the requests, and does not grow with them.
+        let published = |(labels, _): &(&String, &u64)| labels.contains("operation=\"publish\"");
+        let (before, began) = (asked(&gateway).await, Instant::now());
+        for _ in 0..300 {
+            assert_eq!(connection.call(&request).await.status, 200);
+        }
+        let (after, took) = (asked(&gateway).await, began.elapsed());
+        let count = |asked: &std::collections::BTreeMap<String, u64>| {
+            asked.iter().filter(published).map(|(_, count)| count).sum::<u64>()
+        };
+        let ticks = u64::try_from(took.as_millis() / 50).unwrap() + 2;
+        assert!(count(&after) - count(&before) <= ticks, "{before:?} {after:?} in {took:?}");
+        let rest = |asked: &std::collections::BTreeMap<String, u64>| {
+            asked.iter().filter(|entry| !published(entry)).map(|(_, count)| count).sum::<u64>()
+        };
+        assert_eq!(rest(&after), rest(&before), "{before:?} {after:?}");
+    }
+
+    async fn failures_count_by_the_address_that_is_believed(pair: Pair) {
+        let trusting = [("", false), ("127.0.0.0/8", true)];
+        for (proxies, trusted) in trusting {
+            let builder = Builder::new(pair)
+                .set("rate.failures_per_second", "3")
+                .set("server.trusted_proxies", proxies);
+            let gateway = builder.start().await;
+            let (caller, target) = {
+                let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+                gateway.pair(agent).await
+            };
+            let guess = |n: usize| {
+                Request::post(target.path(), CALL)
+                    .bearer("a2aw_wrong")
+                    .field("X-Forwarded-For", format!("198.51.100.{n}"))
+            };
+            let mut connection = Connection::open(gateway.public).await;
+            // One after the other from thirty clients, or from one that says it were thirty.
+            let mut limited = 0;
+            for n in 0..30 {
+                let answer = connection.call(&guess(n)).await;
+                limited += usize::from(answer.status == 429);
+                if answer.status == 429 {
+                    assert_eq!(told(&answer)[0], Some("3"), "{answer:?}");
+                }
+            }
+            if trusted {
+                assert_eq!(limited, 0, "each has its own allowance");
+                // One that goes on is limited, and its neighbours behind the balancer are not.
+                let mut statuses = Vec::new();
+                for _ in 0..30 {
+                    statuses.push(connection.call(&guess(100)).await.status);
+                }
+                assert!(statuses.contains(&429), "{statuses:?}");
+                assert_eq!(connection.call(&guess(101)).await.status, 401);
+            } else {
+                assert!(limited > 0, "a field of the caller's makes no new client");
+            }
+            let good = Request::post(target.path(), CALL)
+                .bearer(&caller.token)
+                .field("X-Forwarded-For", "198.51.100.100");
+            let answer = connection.call(&good).await;
+            assert_eq!(answer.status, 200, "who proves who they are does not wait");
+        }
+    }
+}
+
+/// Three gateways on one Redis and one PostgreSQL, and the token of a workspace.
+struct Replicas {
+    all: Vec<Gateway>,
+    token: String,
+    _redis: Redis,
+}
+
+impl Replicas {
+    async fn new(per_second: &str, burst: &str) -> Self {
+        let redis = Redis::start();
+        let sql = servers::postgres().database();
+        let mut all: Vec<Gateway> = Vec::new();
+        for _ in 0..3 {
+            let builder = Builder::new(Pair::Embedded)
+                .stores(&sql, &redis.url())
+                .set("rate.caller_per_second", per_second)
+                .set("rate.caller_burst", burst);
+            all.push(builder.start().await);
+        }
+        for gateway in &all {
+            while gateway.metric("a2a_gateway_coherent", &[]).await != 1.0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        let enrolment = all[0]
+            .create(json!({"id": "caller", "name": "caller"}))
+            .await;
+        let url = Agent::json("{}").await.url();
+        let token = all[0]
+            .register("caller", &enrolment, &url, card("caller"))
+            .await;
+        Self {
+            all,
+            token,
+            _redis: redis,
+        }
+    }
+
+    fn request(&self) -> Request {
+        Request::get("/workspaces/caller").bearer(&self.token)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_used_up_at_one_replica_is_used_up_at_all() {
+    let replicas = Replicas::new("1", "40").await;
+    let request = replicas.request();
+    let mut passed = 0;
+    let mut connection = Connection::open(replicas.all[0].public).await;
+    while connection.call(&request).await.status == 200 {
+        passed += 1;
+        assert!(passed < 60, "no limit");
+    }
+    let used_up = Instant::now();
+    for other in &replicas.all[1..] {
+        let mut connection = Connection::open(other.public).await;
+        loop {
+            let began = Instant::now();
+            if connection.call(&request).await.status == 429 {
+                break;
+            }
+            let late = began - used_up;
+            assert!(late < Duration::from_secs(1), "still let in after {late:?}");
+        }
+    }
+    // Another credential is not concerned.
+    let operator = Request::get("/workspaces/caller").bearer(ADMIN);
+    assert_eq!(replicas.all[1].call(&operator).await.status, 200);
+    let heard = replicas.all[1].metric("a2a_gateway_rate_shares_total", &["heard"]);
+    assert!(heard.await >= f64::from(passed), "{passed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_the_long_run_three_replicas_let_pass_what_one_would() {
+    let replicas = Replicas::new("10", "10").await;
+    let request = replicas.request();
+    // All three are asked as fast as they answer; the bursts are gone after two seconds.
+    let begin = Instant::now() + Duration::from_secs(2);
+    let span = Duration::from_secs(8);
+    let mut hammering = tokio::task::JoinSet::new();
+    for gateway in &replicas.all {
+        let (at, request) = (gateway.public, request.clone());
+        hammering.spawn(async move {
+            let mut connection = Connection::open(at).await;
+            let (mut passed, mut refused) = (0_u32, 0_u32);
+            while Instant::now() < begin + span {
+                let status = connection.call(&request).await.status;
+                let counts = (begin..begin + span).contains(&Instant::now());
+                passed += u32::from(counts && status == 200);
+                refused += u32::from(counts && status == 429);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            (passed, refused)
+        });
+    }
+    let counts = hammering.join_all().await;
+    let passed: u32 = counts.iter().map(|(passed, _)| passed).sum();
+    // Else the machine was too slow to ask for more than the limit.
+    assert!(
+        counts.iter().map(|(_, refused)| refused).sum::<u32>() > 0,
+        "{counts:?}"
+    );
+    // 10 a second for 8 s, within 20 %.
+    assert!((64..=96).contains(&passed), "{passed} passed: {counts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_link_each_replica_keeps_to_its_own_count() {
+    let replicas = Replicas::new("1", "20").await;
+    replicas._redis.kill();
+    let request = replicas.request();
+    let mut connection = Connection::open(replicas.all[0].public).await;
+    let mut statuses = Vec::new();
+    for _ in 0..60 {
+        statuses.push(connection.call(&request).await.status);
+        if statuses.last() == Some(&429) {
+            break;
+        }
+    }
+    assert!(statuses.contains(&429), "{statuses:?}");
+}
