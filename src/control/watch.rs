@@ -10,6 +10,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::extract::{admit, authorization};
+use super::ws::Handshake;
 use crate::events::{Cut, Frame, Reader};
 use crate::gateway::Gateway;
 use crate::identity::Proof;
@@ -53,6 +54,10 @@ impl FromRequestParts<Arc<Gateway>> for Watcher {
                 return Err(Rejection::new(Reason::Unauthenticated, message));
             }
             (None, Some(ticket)) => {
+                if parts.uri.path() == "/ws" {
+                    // Before the ticket is used up.
+                    Handshake::of(parts)?;
+                }
                 let (identity, shared) = (&gateway.identity, &gateway.shared);
                 identity.redeem_ticket(shared, &ticket).await?
             }

@@ -59,6 +59,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Handshake {
     type Rejection = Rejection;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
+        Self::of(parts)
+    }
+}
+
+impl Handshake {
+    /// # Errors
+    /// `upgrade_required`, or `invalid_request` with what is wrong.
+    pub(super) fn of(parts: &Parts) -> Result<Self, Rejection> {
         let headers = &parts.headers;
         if parts.version != Version::HTTP_11 {
             return Err(upgrade_required(
@@ -114,8 +122,8 @@ fn lists(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
 /// `GET /ws`.
 pub(super) async fn socket(
     State(gateway): State<Arc<Gateway>>,
-    Handshake(key): Handshake,
     watcher: Watcher,
+    Handshake(key): Handshake,
     body: Body,
 ) -> Result<Response, Rejection> {
     let watch = Watch::open(gateway, watcher, EventReader::Socket, PING_EVERY).await?;

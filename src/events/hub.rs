@@ -62,13 +62,8 @@ impl Hub {
     /// What the log held when we began to follow it.
     pub(super) fn fill(&self, backlog: Vec<Told>) {
         let mut ring = self.ring();
-        ring.floor = Some(EntryId::START);
         for told in backlog {
             ring.keep(Arc::new(told));
-        }
-        // The first one's predecessor: of what came before it we know nothing.
-        if let Some((first, _)) = ring.told.front() {
-            ring.floor = Some(first.before());
         }
         ring.evict(now_ms());
         let newest = ring.newest();
@@ -143,6 +138,7 @@ impl Hub {
 impl Ring {
     fn keep(&mut self, told: Arc<Told>) {
         let Some(id) = told.id else { return };
+        // The first one's predecessor: of what came before it we know nothing.
         self.floor.get_or_insert(id.before());
         self.told.push_back((id, told));
     }

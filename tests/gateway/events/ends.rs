@@ -154,7 +154,7 @@ async fn a_call_is_told_to_those_who_watch_its_target_and_costs_nothing_when_nob
         assert_eq!(event.id, None, "what passes is not replayed");
         assert_eq!(event.data["workspace_id"], "target");
         let payload = event.data["payload"].as_object().unwrap();
-        assert_eq!(payload["method"], "message/send");
+        assert_eq!(payload["method"], "send_message");
         assert_eq!(payload["outcome"], "answered");
         assert!(payload["duration_ms"].is_u64());
         assert_eq!(payload.len(), 3);

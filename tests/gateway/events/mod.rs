@@ -30,7 +30,8 @@ impl Replicas {
         for _ in 0..count {
             let mut builder = Builder::new(Pair::Embedded)
                 .stores(&sql, &redis.url())
-                .set("keys.dir", keys.path().to_str().unwrap());
+                .set("keys.dir", keys.path().to_str().unwrap())
+                .set("tokens.issuer", "https://gateway.example");
             for (key, value) in sets {
                 builder = builder.set(key, value);
             }
@@ -48,12 +49,28 @@ impl Replicas {
         now: Value,
         was: Value,
     ) {
+        self.tell_many(1, event, workspace, payload, now, was);
+    }
+
+    /// The same so often, at once; `@N` in the payload is the number of each.
+    pub(crate) fn tell_many(
+        &self,
+        count: usize,
+        event: &str,
+        workspace: &str,
+        payload: Value,
+        now: Value,
+        was: Value,
+    ) {
         static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let record = json!({"nonce": format!("n{number}"), "event": event, "workspace_id": workspace,
+        let record = json!({"nonce": format!("{number}-@N"), "event": event, "workspace_id": workspace,
             "timestamp": "2026-01-02T03:04:05.678Z", "payload": payload, "now": now, "was": was});
+        let script = "for n = 0, ARGV[2] - 1 do local text = string.gsub(ARGV[1], '@N', tostring(n)) \
+            redis.call('XADD', KEYS[1], '*', 'e', text) end";
+        let (record, count) = (record.to_string(), count.to_string());
         self.redis
-            .command(&["XADD", "gw:events", "*", "e", &record.to_string()]);
+            .command(&["EVAL", script, "1", "gw:events", &record, &count]);
     }
 
     /// A numbered change of a root workspace without an org.

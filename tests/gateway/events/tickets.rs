@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{Replicas, place, seat, ticket, token};
 use crate::harness::watcher::{Feed, Socket, handshake};
-use crate::harness::{ADMIN, Gateway, Pair, Request, assert_refusal};
+use crate::harness::{ADMIN, Gateway, Request, assert_refusal};
 use crate::on_both_pairs;
 
 async fn refused(gateway: &Gateway, path: &str) {
