@@ -12,6 +12,7 @@
 mod harness;
 
 mod answers;
+mod beats;
 mod bodies;
 mod browsers;
 mod clocks;
