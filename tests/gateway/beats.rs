@@ -139,7 +139,7 @@ async fn falls_silent(notices: &str) -> Vec<&'static str> {
             .await;
         replicas.all_say("online", Instant::now() + OBEYED).await;
     }
-    println!(
+    eprintln!(
         "notify-keyspace-events {notices:?}: noted at the latest {worst:?} after the lapse, by {kinds:?}"
     );
     assert_eq!(replicas.lapses("").await, 7.0, "one replica notes each");

@@ -104,7 +104,7 @@ async fn told_once_on_each(notices: &str) {
                 .await;
             worst = worst.max(Instant::now().saturating_duration_since(lapse));
         }
-        println!("{notices:?}, round {round}: told on all {worst:?} after the lapse");
+        eprintln!("{notices:?}, round {round}: told on all {worst:?} after the lapse");
         beat(&all[(round + 1) % 3], &target, json!({})).await;
     }
     for watch in &mut watches {
