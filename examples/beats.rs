@@ -8,6 +8,8 @@
 //!
 //! Workspaces are `ws-0` and on, tokens `a2aw_` and the number in 43 digits, as the script seeds them.
 
+#![expect(clippy::print_stdout, reason = "what it measured is its output")]
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -6,6 +6,7 @@
 //! replica is decided by the old fact, not even by a load that was in progress.
 
 mod gaps;
+mod loading;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,6 +24,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::gaps::Gaps;
+use self::loading::Loading;
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
@@ -319,28 +321,6 @@ pub enum Known<V> {
     Loading,
     /// This, whether or not it still counts.
     Value(V),
-}
-
-/// A load in progress, until dropped.
-struct Loading<'a, K: Hash + Eq> {
-    all: &'a DashMap<K, usize>,
-    key: &'a K,
-}
-
-impl<'a, K: Hash + Eq + Clone> Loading<'a, K> {
-    fn begin(all: &'a DashMap<K, usize>, key: &'a K) -> Self {
-        *all.entry(key.clone()).or_insert(0) += 1;
-        Self { all, key }
-    }
-}
-
-impl<K: Hash + Eq> Drop for Loading<'_, K> {
-    fn drop(&mut self) {
-        if let Some(mut count) = self.all.get_mut(self.key) {
-            *count = count.saturating_sub(1);
-        }
-        self.all.remove_if(self.key, |_, count| *count == 0);
-    }
 }
 
 /// A bounded cache of facts: single-flight on a miss, aged by [`Coherence::max_age`].

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Directory;
-use super::entry::Entry;
+use super::entry::{Entry, Pulse};
 use crate::coherence::{Invalidation, Known};
 use crate::ids::WorkspaceId;
 use crate::shared::Notice;
@@ -74,15 +74,20 @@ impl Directory {
                 Known::Nothing => {}
             }
         }
-        let keys = cached
-            .iter()
-            .flat_map(|(id, _)| [self.url_key.key(id), self.internal_url_key.key(id)]);
+        let keys = cached.iter().flat_map(|(id, _)| {
+            let urls = [&self.url_key, &self.internal_url_key].map(|key| key.key(id));
+            urls.into_iter().chain([self.leases.key(id)])
+        });
         let keys: Vec<String> = keys.collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let found = self.shared.get_many(&keys).await.unwrap_or_default();
         for (n, (id, entry)) in cached.into_iter().enumerate() {
-            let same = match found.get(2 * n..2 * n + 2) {
-                Some([url, internal_url]) => is_of(&entry, url.as_ref(), internal_url.as_ref()),
+            let same = match found.get(3 * n..3 * n + 3) {
+                Some([url, internal_url, lease]) => {
+                    // A lease that another program took away is a lapse.
+                    let lives = lease.is_some() || !matches!(entry.pulse, Pulse::Beats(_));
+                    lives && is_of(&entry, url.as_ref(), internal_url.as_ref())
+                }
                 // It could not be read.
                 _ => false,
             };

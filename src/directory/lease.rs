@@ -80,6 +80,11 @@ impl Leases {
         self.shared.lapses(self.key.prefix())
     }
 
+    /// The key of one lease.
+    pub(super) fn key(&self, id: &WorkspaceId) -> String {
+        self.key.key(id)
+    }
+
     /// Whose lease it is, if it is one.
     pub(super) fn id(&self, key: &str) -> Option<WorkspaceId> {
         self.key.id(key)

@@ -12,6 +12,8 @@
 mod harness;
 
 mod answers;
+mod beats;
+mod beats_events;
 mod bodies;
 mod browser;
 mod browsers;

@@ -18,7 +18,7 @@ use crate::harness::{Builder, Gateway, Pair, Request};
 pub(crate) struct Replicas {
     pub(crate) all: Vec<Gateway>,
     pub(crate) redis: Redis,
-    keys: tempfile::TempDir,
+    _keys: tempfile::TempDir,
 }
 
 impl Replicas {
@@ -37,7 +37,11 @@ impl Replicas {
             }
             all.push(builder.start().await);
         }
-        Self { all, redis, keys }
+        Self {
+            all,
+            redis,
+            _keys: keys,
+        }
     }
 
     /// Puts one event into the log, as a replica does: of a workspace that is at `now` and was at `was`.

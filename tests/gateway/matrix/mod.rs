@@ -1,116 +1,21 @@
 //! Every credential kind × every route × (none, wrong, malformed, twice, another's, revoked, expired,
 //! right). One table says who may; everything else is refused, in JSON, and changes nothing.
 
+mod table;
+
 use std::collections::BTreeSet;
 
 use a2a_gateway::control::ROUTES;
 use serde_json::{Value, json};
 
 use self::Who::*;
+use self::table::*;
+pub(crate) use self::table::{TABLE, Who};
 use crate::harness::watcher::handshake;
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, assert_refusal, card,
 };
 use crate::on_both_pairs;
-
-/// Whom a credential proves, seen from the workspace `target` of the org `acme`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
-    Own,
-    Sibling,
-    Stranger,
-    CanvasOrg,
-    CanvasOtherOrg,
-    CanvasListed,
-    CanvasUnlisted,
-    CanvasNoOrg,
-    Org,
-    OtherOrg,
-    Operator,
-    Enrolment,
-    Nobody,
-}
-
-const EVERYBODY: [Who; 13] = [
-    Own,
-    Sibling,
-    Stranger,
-    CanvasOrg,
-    CanvasOtherOrg,
-    CanvasListed,
-    CanvasUnlisted,
-    CanvasNoOrg,
-    Org,
-    OtherOrg,
-    Operator,
-    Enrolment,
-    Nobody,
-];
-
-const WHO_REACHES: &[Who] = &[Own, Sibling, CanvasOrg, CanvasListed, Org, Operator];
-/// Whoever proves anything: what they then see is another matter.
-const ANYBODY: &[Who] = &[
-    Own,
-    Sibling,
-    Stranger,
-    CanvasOrg,
-    CanvasOtherOrg,
-    CanvasListed,
-    CanvasUnlisted,
-    CanvasNoOrg,
-    Org,
-    OtherOrg,
-    Operator,
-];
-const ITSELF: &[Who] = &[Own, Operator];
-
-const A2A: (&str, &str) = ("POST", "/workspaces/{id}/a2a");
-
-/// Whoever has a credential that is not for registering: each sees their own part.
-const ALL_KINDS: &[Who] = EVERYBODY.first_chunk::<11>().unwrap();
-
-/// Route, status of success, who may.
-pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
-    (A2A.0, A2A.1, 200, WHO_REACHES),
-    ("POST", "/workspaces", 201, &[Org, Operator]),
-    ("GET", "/workspaces", 200, ALL_KINDS),
-    ("GET", "/workspaces/{id}", 200, WHO_REACHES),
-    ("PATCH", "/workspaces/{id}", 200, &[Org, Operator]),
-    ("DELETE", "/workspaces/{id}", 200, &[Org, Operator]),
-    ("POST", "/workspaces/{id}/pause", 200, &[Org, Operator]),
-    ("POST", "/workspaces/{id}/resume", 200, &[Org, Operator]),
-    (
-        "POST",
-        "/registry/register",
-        200,
-        &[Own, Org, Operator, Enrolment],
-    ),
-    ("POST", "/registry/heartbeat", 200, ITSELF),
-    ("POST", "/registry/update-card", 200, ITSELF),
-    ("GET", "/registry/discover/{id}", 200, WHO_REACHES),
-    ("GET", "/registry/{id}/peers", 200, ITSELF),
-    (
-        "POST",
-        "/registry/check-access",
-        200,
-        &[Own, Sibling, Operator],
-    ),
-    ("GET", "/grants", 200, &[Operator]),
-    ("POST", "/grants", 201, &[Operator]),
-    ("DELETE", "/grants/{grant_id}", 200, &[Operator]),
-    ("GET", "/workspaces/{id}/tokens", 200, ITSELF),
-    ("POST", "/workspaces/{id}/tokens", 201, ITSELF),
-    ("DELETE", "/workspaces/{id}/tokens/{token_id}", 200, ITSELF),
-    ("GET", "/orgs/{org}/tokens", 200, &[Operator]),
-    ("POST", "/orgs/{org}/tokens", 201, &[Operator]),
-    ("DELETE", "/orgs/{org}/tokens/{token_id}", 200, &[Operator]),
-    ("POST", "/canvas/tokens", 201, &[Org, Operator]),
-    ("GET", "/ws", 101, ANYBODY),
-    ("GET", "/events", 200, ANYBODY),
-    ("POST", "/ws/tickets", 201, ANYBODY),
-    // Last: nothing reaches the target afterwards.
-    ("POST", "/registry/deregister", 200, ITSELF),
-];
 
 #[test]
 fn the_table_has_every_route_once() {

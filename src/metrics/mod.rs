@@ -1,6 +1,8 @@
 //! Every metric family and its labels. Doc comments and help texts say the same; labels are closed
 //! sets, never an id. Children are resolved once, since looking one up by label hashes strings.
 
+mod label;
+
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,142 +11,8 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+pub use self::label::{Cache, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
 use crate::a2a::method::Method;
-use crate::rejection::Reason;
-
-/// How an exchange ended. The label `outcome`, and the word in the record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The agent's answer was passed on whole.
-    Answered,
-    /// The caller left before the end.
-    CallerLeft,
-    /// The gateway refused, or cut the answer, for this reason.
-    Rejected(Reason),
-}
-
-impl Outcome {
-    /// How many there are.
-    const COUNT: usize = Reason::ALL.len() + 2;
-
-    /// The label.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::CallerLeft => "caller_left",
-            Self::Rejected(reason) => reason.word(),
-        }
-    }
-
-    const fn index(self) -> usize {
-        match self {
-            Self::Answered => 0,
-            Self::CallerLeft => 1,
-            Self::Rejected(reason) => 2 + reason as usize,
-        }
-    }
-}
-
-/// Which cache was asked. The label `cache`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
-    /// Credential to principal.
-    Credentials,
-    /// Workspace to its line of ancestors.
-    Lineages,
-    /// Workspace to its state and address.
-    Directory,
-    /// Caller and target to the grant between them.
-    Grants,
-}
-
-impl Cache {
-    const ALL: [Self; 4] = [
-        Self::Credentials,
-        Self::Lineages,
-        Self::Directory,
-        Self::Grants,
-    ];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Credentials => "credentials",
-            Self::Lineages => "lineages",
-            Self::Directory => "directory",
-            Self::Grants => "grants",
-        }
-    }
-}
-
-/// By what a lapse was noticed. The label `noticed`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Noticed {
-    /// By the shared state's word that a lease ended.
-    Expiry,
-    /// By a message to the workspace.
-    Request,
-    /// By the look at all workspaces each second.
-    Sweep,
-}
-
-/// What became of requests that count against a rate on every replica. The label `outcome`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RateShare {
-    /// Other replicas were told.
-    Told,
-    /// Other replicas said so.
-    Heard,
-    /// Other replicas could not be told.
-    Lost,
-}
-
-impl RateShare {
-    const LABELS: [&str; 3] = ["told", "heard", "lost"];
-}
-
-/// How a fetch of an issuer's keys ended. The label `outcome`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JwksFetch {
-    /// The keys are known.
-    Fetched,
-    /// No connection: DNS, TCP or TLS; or it broke.
-    Unreachable,
-    /// No whole answer in time.
-    TimedOut,
-    /// The answer was a redirect.
-    Redirected,
-    /// The answer had a status other than 200.
-    Status,
-    /// The answer was too large.
-    TooLarge,
-    /// The answer was no JWKS.
-    Invalid,
-}
-
-impl JwksFetch {
-    const ALL: [Self; 7] = [
-        Self::Fetched,
-        Self::Unreachable,
-        Self::TimedOut,
-        Self::Redirected,
-        Self::Status,
-        Self::TooLarge,
-        Self::Invalid,
-    ];
-
-    /// The label.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Fetched => "fetched",
-            Self::Unreachable => "unreachable",
-            Self::TimedOut => "timed_out",
-            Self::Redirected => "redirected",
-            Self::Status => "status",
-            Self::TooLarge => "too_large",
-            Self::Invalid => "invalid",
-        }
-    }
-}
 
 /// All families of this process.
 pub struct Metrics {
@@ -197,24 +65,6 @@ pub struct Metrics {
     pub events_linked: IntGauge,
     /// How often the log of events was lost.
     pub events_lost: IntCounter,
-}
-
-/// How events are read; index into pairs of children.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventReader {
-    /// `GET /ws`.
-    Socket = 0,
-    /// `GET /events`.
-    Stream = 1,
-}
-
-/// Whether a response is a stream of events; index into pairs of children.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// One body.
-    Unary = 0,
-    /// `text/event-stream`.
-    Stream = 1,
 }
 
 impl Default for Metrics {
