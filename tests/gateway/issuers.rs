@@ -70,7 +70,7 @@ on_both_pairs! {
             for (who, scope) in &scopes {
                 let token = key.sign(&issuer.claims(scope.clone()));
                 let request = case.request(row.0, row.1, *who).bearer(&token);
-                let answer = case.gateway.call(&request).await;
+                let answer = case.answer(&request).await;
                 let expected = if row.3.contains(who) { row.2 } else { 403 };
                 let what = format!("{} {} as foreign {who:?}", row.0, row.1);
                 assert_eq!(answer.status, expected, "{what}: {}", answer.text());

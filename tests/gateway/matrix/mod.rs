@@ -213,7 +213,7 @@ impl Case {
     }
 
     /// The answer; of one that never ends, its head.
-    async fn answer(&self, request: &Request) -> Answer {
+    pub(crate) async fn answer(&self, request: &Request) -> Answer {
         if !["/ws", "/events"].contains(&request.path.as_str()) {
             return self.gateway.call(request).await;
         }
