@@ -20,7 +20,9 @@ pub(crate) struct Case {
 
 impl Case {
     async fn with(agent: Agent) -> Self {
-        let secure = Secure::start(Builder::new(Pair::Embedded)).await;
+        // Long enough that a busy machine does not count as idleness.
+        let builder = Builder::new(Pair::Embedded).set("upstream.idle", "60s");
+        let secure = Secure::start(builder).await;
         let (caller, target) = secure.gateway.pair(agent).await;
         Self {
             secure,

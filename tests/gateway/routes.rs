@@ -79,9 +79,12 @@ async fn head_is_get_without_a_body_and_keeps_the_connection_in_step() {
     let seat = gateway.seat("dev", "", Agent::json("{}").await).await;
     let mut connection = Connection::open(gateway.public).await;
     for (token, status) in [(seat.token.as_str(), 200), ("a2aw_wrong", 401)] {
-        for (_, path) in ROUTES.iter().filter(|(method, _)| *method == "GET") {
+        let endless = ["/ws", "/events"];
+        let gets = ROUTES.iter().filter(|(method, _)| *method == "GET");
+        for (_, path) in gets.filter(|(_, path)| !endless.contains(path)) {
             let path = path.replace("{id}", "dev").replace("{org}", "acme");
-            let status = if path.starts_with("/orgs") && status == 200 {
+            let for_operators = path.starts_with("/orgs") || path == "/grants";
+            let status = if for_operators && status == 200 {
                 403
             } else {
                 status
@@ -94,7 +97,8 @@ async fn head_is_get_without_a_body_and_keeps_the_connection_in_step() {
             // Were there a body, it would be taken for the head of the next answer.
             let next = connection.call(&Request::get(&path).bearer(token)).await;
             assert_eq!(next.status, status, "GET {path} after HEAD");
-            assert!(next.whole && next.json().is_object());
+            let json = next.json();
+            assert!(next.whole && (json.is_object() || json.is_array()));
         }
     }
 }
