@@ -145,7 +145,7 @@ async fn enrol(
         Ok(done) => Ok(done),
         Err(refusal) => {
             if let Err(error) = gateway.identity.restore_enrolment(&caller.0).await {
-                tracing::warn!(%error, workspace.id = %registration.id, "An enrolment token was used up by a registration that failed; issue a workspace token");
+                tracing::warn!(%error, workspace.id = %registration.id, "A registration failed, and its enrolment token cannot be given back; it is good again in two minutes");
             }
             Err(refusal)
         }

@@ -51,8 +51,17 @@ pub(super) async fn create(
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
     let creation = creation(&gateway, &caller, new).await?;
-    let workspace = gateway.directory.create(&creation).await?;
-    let enrolment = gateway.identity.issue_enrolment(&workspace.id).await?;
+    // First, so that there is no workspace whose agent cannot come in.
+    let enrolment = gateway.identity.issue_enrolment(&creation.id).await?;
+    let workspace = match gateway.directory.create(&creation).await {
+        Ok(workspace) => workspace,
+        Err(refusal) => {
+            if let Err(error) = gateway.identity.withdraw_enrolment(&enrolment).await {
+                tracing::debug!(%error, workspace.id = %creation.id, "an enrolment token that nobody knows was left behind");
+            }
+            return Err(refusal);
+        }
+    };
     let created = Created {
         workspace: workspace.view(urls(caller.principal(), &workspace.id)),
         enrolment_token: enrolment.expose_secret(),
@@ -79,7 +88,7 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
         }
     };
     Ok(Creation {
-        id: parse_optional(new.id.as_deref())?,
+        id: parse_optional(new.id.as_deref())?.unwrap_or_else(WorkspaceId::random),
         name: new.name,
         parent_id,
         org,

@@ -11,7 +11,6 @@ use super::entry::{Entry, must_beat, not_found, removed};
 use super::intake::invalid;
 use super::{Directory, URL_TTL};
 use crate::coherence::Invalidation;
-use crate::events::{Event, Kind};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
@@ -100,7 +99,7 @@ impl Directory {
             );
             if self.moved(workspace, to, beat, now).await? {
                 entry.extend(began, self.leases.ttl());
-                self.tell(workspace, to, beat, now);
+                self.tell_beat(workspace, beat, now);
                 self.refresh_urls(workspace).await;
                 let expires_in = self.leases.ttl();
                 return Ok(Beaten {
@@ -123,27 +122,6 @@ impl Directory {
             .apply(&Invalidation::Workspace(id.clone()))
             .await;
         self.entry(id).await
-    }
-
-    /// Keeps what the heartbeat said, and tells those who watch.
-    fn tell(&self, workspace: &Workspace, to: Status, beat: &Beat, now: Timestamp) {
-        let id = &workspace.id;
-        let seen = seen(id, beat, now);
-        let current_task = seen.current_task.clone();
-        if workspace.status != to {
-            let (kind, payload) = change(to, beat);
-            self.events.tell(Event::new(kind, id, payload));
-        }
-        if self.news.note(seen, workspace) {
-            let payload = json!({"current_task": current_task, "active_tasks": beat.active_tasks});
-            self.events.tell(Event::new(Kind::TaskUpdated, id, payload));
-        }
-        if self.events.heard() {
-            let payload =
-                json!({"active_tasks": beat.active_tasks, "uptime_seconds": beat.uptime_seconds});
-            self.events
-                .tell(Event::new(Kind::WorkspaceHeartbeat, id, payload));
-        }
     }
 
     async fn renew(&self, id: &WorkspaceId, now: Timestamp) {
@@ -174,12 +152,18 @@ impl Directory {
         {
             return Ok(false);
         }
+        if workspace.status != to {
+            self.tell_status_with(id, to, why(to, beat));
+        }
         if let Some(seconds) = timeout {
             self.workspaces.set_idle_timeout(id, seconds, now).await?;
         }
         self.coherence
             .invalidate(Invalidation::Workspace(id.clone()))
             .await;
+        if workspace.status != to {
+            self.tell_if_overtaken(id, to).await;
+        }
         Ok(true)
     }
 
@@ -240,23 +224,19 @@ fn next_status(workspace: &Workspace, has_url: bool, beat: &Beat) -> Status {
     }
 }
 
-/// The event of a change to `to` by a heartbeat.
-fn change(to: Status, beat: &Beat) -> (Kind, Value) {
-    let mut payload = json!({"status": to});
-    match to {
-        Status::Degraded => {
-            payload["error_rate"] = json!(beat.error_rate.unwrap_or(0.0));
-            if beat.wedged {
-                payload["runtime_state"] = json!("wedged");
-            }
-            if let Some(sample) = &beat.sample_error {
-                payload["sample_error"] = json!(printable(sample, SAMPLE_CHARS_MAX));
-            }
-            (Kind::WorkspaceDegraded, payload)
+/// What there is to say of a change to `to`, besides the status.
+fn why(to: Status, beat: &Beat) -> Value {
+    let mut why = json!({});
+    if to == Status::Degraded {
+        why["error_rate"] = json!(beat.error_rate.unwrap_or(0.0));
+        if beat.wedged {
+            why["runtime_state"] = json!("wedged");
         }
-        _ if to.is_up() => (Kind::WorkspaceOnline, payload),
-        _ => (Kind::WorkspaceOffline, payload),
+        if let Some(sample) = &beat.sample_error {
+            why["sample_error"] = json!(printable(sample, SAMPLE_CHARS_MAX));
+        }
     }
+    why
 }
 
 /// At most `max` characters of `text`, control characters dropped.
@@ -265,17 +245,20 @@ fn printable(text: &str, max: usize) -> String {
     printable.take(max).collect()
 }
 
-fn seen(id: &WorkspaceId, beat: &Beat, now: Timestamp) -> Seen {
-    Seen {
-        id: id.clone(),
-        last_seen: now,
-        active_tasks: beat.active_tasks,
-        current_task: beat.current_task.as_deref().map(|task| {
-            // PostgreSQL keeps no NUL in text.
-            task.chars()
-                .filter(|c| *c != '\0')
-                .take(TASK_CHARS_MAX)
-                .collect()
-        }),
+impl Beat {
+    /// What is kept of it.
+    pub(super) fn seen(&self, id: &WorkspaceId, now: Timestamp) -> Seen {
+        Seen {
+            id: id.clone(),
+            last_seen: now,
+            active_tasks: self.active_tasks,
+            current_task: self.current_task.as_deref().map(|task| {
+                // PostgreSQL keeps no NUL in text.
+                task.chars()
+                    .filter(|c| *c != '\0')
+                    .take(TASK_CHARS_MAX)
+                    .collect()
+            }),
+        }
     }
 }

@@ -79,6 +79,9 @@ impl Directory {
         let told = Invalidation::Workspace(id.clone());
         self.coherence.invalidate(told).await;
         published?;
+        if vetted.url.is_some() || vetted.internal_url.is_some() {
+            self.catch_up(&changed.after).await?;
+        }
         Ok(self.as_of_now(changed.after))
     }
 
@@ -97,12 +100,17 @@ impl Directory {
             judge(workspace, around)
         };
         let outcome = self.workspaces.change(id, wanted, now, judge).await;
+        if let Ok(Ok(Some(changed))) = &outcome {
+            self.tell_changed(changed);
+        }
         if !matches!(outcome, Ok(Err(_))) {
             // Also when the store did not answer in time: it may have been changed.
             self.forget(id, !wanted.is_empty()).await;
         }
         let changed = outcome??.ok_or_else(not_found)?;
-        self.tell_changed(&changed);
+        if changed.before.status != changed.after.status {
+            self.tell_if_overtaken(id, changed.after.status).await;
+        }
         Ok(changed)
     }
 

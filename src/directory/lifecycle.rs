@@ -10,7 +10,6 @@ use super::intake::{check_card, conflict};
 use super::lease::Lease;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
-use crate::store::Unavailable;
 use crate::workspace::{
     Liveness, Move, Removed, Settings, Status, Surroundings, Timestamp, Workspace,
 };
@@ -73,8 +72,9 @@ impl Directory {
             }
             Ok(settings)
         };
-        self.alter(id, &Move::default(), leave).await?;
-        Ok(self.drop_presence(id).await?)
+        let changed = self.alter(id, &Move::default(), leave).await?;
+        self.drop_presence(id).await?;
+        self.catch_up(&changed.after).await
     }
 
     /// Takes over another card.
@@ -112,14 +112,6 @@ impl Directory {
             Removed::Now(_) => Ok(()),
             Removed::Before | Removed::Unknown => Err(removed()),
         }
-    }
-
-    /// Drops the URL keys and the lease: whoever reads them finds nothing.
-    async fn drop_presence(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
-        self.refreshed.invalidate(id).await;
-        let (url, internal_url) = (self.url_key.key(id), self.internal_url_key.key(id));
-        self.shared.delete(&[&url, &internal_url]).await?;
-        self.leases.end(id).await
     }
 }
 

@@ -20,6 +20,7 @@ mod lifecycle;
 mod news;
 mod peers;
 mod place;
+mod presence;
 mod register;
 mod resolve;
 mod resolver;

@@ -7,12 +7,11 @@ use super::change::Change;
 use super::entry::{not_found, removed};
 use super::intake::{Lookup, check_card, check_label, conflict, invalid, not_permitted};
 use super::place::{Editor, org_below};
-use super::{Directory, URL_TTL, UpstreamAuth};
+use super::{Directory, UpstreamAuth};
 use crate::coherence::Invalidation;
 use crate::config::Complete;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
-use crate::store::Unavailable;
 use crate::workspace::{
     Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Status, Step, Timestamp,
     Workspace,
@@ -72,8 +71,8 @@ pub struct Registered {
 /// A workspace to create.
 #[derive(Clone, Debug)]
 pub struct Creation {
-    /// Its id; `None`: a new one.
-    pub id: Option<WorkspaceId>,
+    /// Its id.
+    pub id: WorkspaceId,
     /// For people.
     pub name: String,
     /// The workspace above it.
@@ -188,31 +187,15 @@ impl Directory {
         {
             self.tell_card(id, card);
         }
-        let shared = self.publish_presence(&workspace, now).await;
+        let shared = self.publish_presence(&workspace).await;
         // Whatever became of the shared state, the row has changed.
         self.coherence
             .invalidate(Invalidation::Workspace(id.clone()))
             .await;
         shared?;
+        self.catch_up(&workspace).await?;
+        self.tell_if_overtaken(id, workspace.status).await;
         Ok(workspace)
-    }
-
-    /// Lease and URL keys. A URL that is not registered any more goes at once: it would win over SQL.
-    async fn publish_presence(
-        &self,
-        workspace: &Workspace,
-        now: Timestamp,
-    ) -> Result<(), Unavailable> {
-        let id = &workspace.id;
-        let keys = [self.url_key.key(id), self.internal_url_key.key(id)];
-        for (key, url) in keys.iter().zip([&workspace.url, &workspace.internal_url]) {
-            match url {
-                Some(url) => self.shared.set(key, url, Some(URL_TTL)).await?,
-                None => self.shared.delete(&[key]).await?,
-            }
-        }
-        self.refreshed.insert(id.clone(), ()).await;
-        self.leases.renew(id, now).await
     }
 
     /// Creates a workspace. It waits for its agent to register, unless its liveness is assumed.
@@ -242,7 +225,7 @@ impl Directory {
                 "liveness assumed needs the url at which the agent listens: it will not register",
             ));
         }
-        let id = creation.id.clone().unwrap_or_else(WorkspaceId::random);
+        let id = creation.id.clone();
         let url = self.vet(creation.url.as_deref(), Lookup::Required).await?;
         let card_url = creation.card_url.as_deref();
         let card_url = self.vet(card_url, Lookup::Required).await?;
@@ -331,7 +314,7 @@ fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Regis
         Registrar::Itself | Registrar::Operator(_) => placement.org,
     };
     Creation {
-        id: Some(id.clone()),
+        id: id.clone(),
         name: placement.name.unwrap_or_else(|| id.as_str().to_owned()),
         parent_id: placement.parent_id,
         org,

@@ -4,12 +4,10 @@
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use serde_json::json;
 
 use super::Directory;
 use super::lease::Lease;
 use crate::coherence::Invalidation;
-use crate::events::{Event, Kind};
 use crate::ids::WorkspaceId;
 use crate::metrics::Noticed;
 use crate::shared::Notice;
@@ -136,9 +134,8 @@ impl Directory {
         } else {
             self.metrics.lapse(noticed);
             tracing::info!(workspace.id = %id, "Workspace offline: its heartbeat lapsed");
-            let payload = json!({"status": Status::Offline});
-            self.events
-                .tell(Event::new(Kind::WorkspaceOffline, id, payload));
+            self.tell_status(id, Status::Offline);
+            self.tell_if_overtaken(id, Status::Offline).await;
         }
         self.coherence
             .invalidate(Invalidation::Workspace(id.clone()))
@@ -150,11 +147,7 @@ impl Directory {
         let (from, to) = (Status::Offline, Status::Online);
         match self.workspaces.set_status(id, from, to, now).await {
             // It may have been degraded before; the next heartbeat says so again.
-            Ok(true) => {
-                let payload = json!({"status": to});
-                self.events
-                    .tell(Event::new(Kind::WorkspaceOnline, id, payload));
-            }
+            Ok(true) => self.tell_status(id, to),
             Ok(false) => {}
             Err(error) => {
                 tracing::debug!(%error, workspace.id = %id, "the next heartbeat will revive it");

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::Directory;
+use super::{Beat, Directory};
 use crate::events::{Event, Kind};
-use crate::hierarchy::line_to_lineage;
+use crate::hierarchy::Lineage;
 use crate::ids::WorkspaceId;
-use crate::workspace::{Changed, Status, Step};
+use crate::workspace::{Changed, Status, Step, Timestamp, Workspace};
 
 /// Longest card in an event, in bytes. A longer one is to be read.
 const EVENT_CARD_BYTES_MAX: usize = 16 * 1024;
@@ -17,13 +17,47 @@ const EVENT_CARD_BYTES_MAX: usize = 16 * 1024;
 impl Directory {
     /// It has another status, or registered.
     pub(super) fn tell_status(&self, id: &WorkspaceId, status: Status) {
+        self.tell_status_with(id, status, json!({}));
+    }
+
+    /// The same, and what else there is to say of it, in an object.
+    pub(super) fn tell_status_with(&self, id: &WorkspaceId, status: Status, mut payload: Value) {
         let kind = match status {
             Status::Online => Kind::WorkspaceOnline,
             Status::Degraded => Kind::WorkspaceDegraded,
             _ => Kind::WorkspaceOffline,
         };
-        let payload = json!({"status": status});
+        payload["status"] = json!(status);
         self.events.tell(Event::new(kind, id, payload));
+    }
+
+    /// After a status was told: of two that change it at the same moment, on two replicas, the earlier
+    /// may tell last. Whoever told looks at the row, so the last that is told is what it says. Best
+    /// effort.
+    pub(super) async fn tell_if_overtaken(&self, id: &WorkspaceId, told: Status) {
+        if let Ok(Some(row)) = self.workspaces.find(id).await
+            && row.status != told
+            && row.status != Status::Removed
+        {
+            self.tell_status(id, row.status);
+        }
+    }
+
+    /// What a heartbeat said.
+    pub(super) fn tell_beat(&self, workspace: &Workspace, beat: &Beat, now: Timestamp) {
+        let id = &workspace.id;
+        let seen = beat.seen(id, now);
+        let current_task = seen.current_task.clone();
+        if self.news.note(seen, workspace) {
+            let payload = json!({"current_task": current_task, "active_tasks": beat.active_tasks});
+            self.events.tell(Event::new(Kind::TaskUpdated, id, payload));
+        }
+        if self.events.heard() {
+            let payload =
+                json!({"active_tasks": beat.active_tasks, "uptime_seconds": beat.uptime_seconds});
+            let event = Event::new(Kind::WorkspaceHeartbeat, id, payload);
+            self.events.tell(event);
+        }
     }
 
     /// It has another card.
@@ -57,7 +91,7 @@ impl Directory {
 
     fn tell_with_line(&self, kind: Kind, id: &WorkspaceId, payload: Value, line: &[Step]) {
         let mut event = Event::new(kind, id, payload);
-        event.was = line_to_lineage(line.to_vec()).map(Arc::new);
+        event.was = Lineage::of_line(line.to_vec()).map(Arc::new);
         self.events.tell(event);
     }
 }

@@ -151,13 +151,13 @@ impl Lineages {
         &self,
         id: &WorkspaceId,
     ) -> Result<Option<Lineage>, Unavailable> {
-        Ok(assemble(self.workspaces.line(id).await?))
+        Ok(Lineage::of_line(self.workspaces.line(id).await?))
     }
 
     async fn load(&self, id: &WorkspaceId) -> Result<Arc<Known>, Unavailable> {
         let seen = AtomicU64::new(self.moves.newest());
         let loaded_at = Instant::now();
-        let lineage = assemble(self.workspaces.line(id).await?);
+        let lineage = Lineage::of_line(self.workspaces.line(id).await?);
         if lineage.as_ref().is_some_and(|lineage| lineage.cyclic) {
             tracing::error!(workspace.id = %id, "The hierarchy has a cycle above this workspace: it reaches nobody");
         }
@@ -171,33 +171,35 @@ impl Lineages {
     }
 }
 
-/// From the rows of a line to a lineage. Pure.
-pub(crate) fn assemble(line: Vec<Step>) -> Option<Lineage> {
-    // The query looks one step further than any line may be.
-    let mut cyclic = line.len() > LINE_MAX;
-    let mut steps = line.into_iter();
-    let first = steps.next()?;
-    let mut ancestors: Vec<WorkspaceId> = Vec::new();
-    let mut above = first.parent_id;
-    while let Some(parent) = above {
-        if parent == first.id || ancestors.contains(&parent) {
-            cyclic = true;
-            break;
+impl Lineage {
+    /// Of the first of `line`, as the rows say; `None` when there are none. Pure.
+    pub fn of_line(line: Vec<Step>) -> Option<Self> {
+        // The query looks one step further than any line may be.
+        let mut cyclic = line.len() > LINE_MAX;
+        let mut steps = line.into_iter();
+        let first = steps.next()?;
+        let mut ancestors: Vec<WorkspaceId> = Vec::new();
+        let mut above = first.parent_id;
+        while let Some(parent) = above {
+            if parent == first.id || ancestors.contains(&parent) {
+                cyclic = true;
+                break;
+            }
+            ancestors.push(parent);
+            // Beyond a removed ancestor, or one that does not exist, nothing is related.
+            above = steps
+                .next()
+                .filter(|step| !step.removed)
+                .and_then(|step| step.parent_id);
         }
-        ancestors.push(parent);
-        // Beyond a removed ancestor, or one that does not exist, nothing is related.
-        above = steps
-            .next()
-            .filter(|step| !step.removed)
-            .and_then(|step| step.parent_id);
+        Some(Self {
+            id: first.id,
+            org: first.org,
+            ancestors,
+            removed: first.removed,
+            cyclic,
+        })
     }
-    Some(Lineage {
-        id: first.id,
-        org: first.org,
-        ancestors,
-        removed: first.removed,
-        cyclic,
-    })
 }
 
 #[cfg(test)]
@@ -219,7 +221,7 @@ mod tests {
     }
 
     fn above(line: &[&str]) -> (String, bool) {
-        let lineage = assemble(line.iter().map(|text| step(text)).collect()).unwrap();
+        let lineage = Lineage::of_line(line.iter().map(|text| step(text)).collect()).unwrap();
         let ids: Vec<_> = lineage.ancestors.iter().map(WorkspaceId::as_str).collect();
         (ids.join(" "), lineage.cyclic)
     }
@@ -238,14 +240,14 @@ mod tests {
         ] {
             assert_eq!(above(line), (ancestors.to_owned(), cyclic), "{line:?}");
         }
-        assert!(assemble(Vec::new()).is_none());
+        assert!(Lineage::of_line(Vec::new()).is_none());
     }
 
     #[test]
     fn a_line_longer_than_any_that_we_make_counts_as_a_cycle() {
         let line = |steps: usize| {
             let all = (0..steps).map(|i| step(&format!("w{i}<w{}", i + 1)));
-            assemble(all.collect()).unwrap()
+            Lineage::of_line(all.collect()).unwrap()
         };
         assert!(!line(LINE_MAX).cyclic);
         assert!(line(LINE_MAX + 1).cyclic);

@@ -13,7 +13,6 @@ use crate::config::LineageReach;
 use crate::ids::WorkspaceId;
 
 pub use self::grant::{Grant, NewGrant};
-pub(crate) use self::lineage::assemble as line_to_lineage;
 pub use self::permit::{Hierarchy, Permit};
 pub use self::reach::Reached;
 

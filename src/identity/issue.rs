@@ -1,8 +1,8 @@
 //! Tokens given out, listed and taken back.
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 
-use super::credential::{Form, Fresh};
+use super::credential::{CredentialHash, Form, Fresh};
 use super::token::{Issue, IssuedToken, LIVE_TOKENS_MAX, TokenRow, fresh};
 use super::{Identity, Proof, now_ms};
 use crate::coherence::Invalidation;
@@ -127,7 +127,18 @@ impl Identity {
         Ok(fresh.text)
     }
 
-    /// Uses up the enrolment token behind `proof`. Of several at the same moment one gets `true`.
+    /// Takes an enrolment token back that nobody was told of.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; it then waits for its end, known to nobody.
+    pub async fn withdraw_enrolment(&self, token: &SecretString) -> Result<(), Unavailable> {
+        let hash = CredentialHash::of(token.expose_secret());
+        self.tokens.withdraw(hash).await
+    }
+
+    /// Uses up the enrolment token behind `proof`. Of several at the same moment one gets `true`. Where
+    /// no token of the workspace follows within two minutes, the registration broke off, and it is good
+    /// again.
     /// A proof by another credential has nothing to use up and is `true`.
     ///
     /// # Errors

@@ -238,6 +238,32 @@ async fn an_enrolment_token_registers_once_and_does_nothing_else() {
 
     house.identity.restore_enrolment(&proof).await.unwrap();
     enrol().await.unwrap();
+
+    // Whoever held it went away in the middle, more than two minutes ago.
+    let tokens = &house.identity.tokens;
+    assert!(
+        tokens
+            .redeem(proof.hash.unwrap(), now_ms() - 121_000)
+            .await
+            .unwrap()
+    );
+    enrol().await.unwrap();
+    assert!(house.identity.redeem_enrolment(&proof).await.unwrap());
+    assert!(!house.identity.redeem_enrolment(&proof).await.unwrap());
+    house.identity.restore_enrolment(&proof).await.unwrap();
+    // Likewise, but a token of the workspace was left behind: it came to the end.
+    assert!(
+        tokens
+            .redeem(proof.hash.unwrap(), now_ms() - 121_000)
+            .await
+            .unwrap()
+    );
+    let issued = house.identity.issue_workspace_token(&id).await.unwrap();
+    assert_eq!(enrol().await.unwrap_err().reason, Reason::Unauthenticated);
+    let revoked = house.identity.revoke_workspace_token(&id, &issued.token_id);
+    assert!(revoked.await.unwrap());
+    assert_eq!(enrol().await.unwrap_err().reason, Reason::Unauthenticated);
+    assert!(!house.identity.redeem_enrolment(&proof).await.unwrap());
 }
 
 #[tokio::test]

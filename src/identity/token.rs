@@ -15,6 +15,20 @@ use crate::store::Unavailable;
 /// Live tokens of one workspace, or of one org, at most (contract §8.2).
 pub const LIVE_TOKENS_MAX: i64 = 50;
 
+/// How long a registration may hold an enrolment token before it counts as broken off: longer than
+/// all of its clocks together.
+const REDEEMING_MS: i64 = 120_000;
+
+/// Of the enrolment token `t`: nobody registered with it. A registration leaves a token of the
+/// workspace behind, or found one; where there never was any, whoever held this one did not come to the
+/// end: a store went away, or the process died.
+macro_rules! is_unused {
+    () => {
+        "(t.redeemed_at IS NULL OR (t.redeemed_at <= $3 AND NOT EXISTS \
+          (SELECT 1 FROM workspace_auth_tokens g WHERE g.workspace_id = t.workspace_id)))"
+    };
+}
+
 /// The row that the first starts of several replicas meet at. Not the form of a hash, so it is no
 /// token's.
 const FIRST_START: &str = "first-start";
@@ -23,9 +37,11 @@ const FIRST_START: &str = "first-start";
 const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at \
     FROM workspace_auth_tokens t JOIN workspaces w ON w.id = t.workspace_id \
     WHERE t.token_hash = $1 AND t.revoked_at IS NULL AND w.status <> 'removed'";
-const FIND_ENROLMENT: &str = "SELECT t.workspace_id \
-    FROM enrolment_tokens t JOIN workspaces w ON w.id = t.workspace_id \
-    WHERE t.token_hash = $1 AND t.redeemed_at IS NULL AND t.expires_at > $2 AND w.status <> 'removed'";
+const FIND_ENROLMENT: &str = concat!(
+    "SELECT t.workspace_id FROM enrolment_tokens t JOIN workspaces w ON w.id = t.workspace_id \
+     WHERE t.token_hash = $1 AND w.status <> 'removed' AND t.expires_at > $2 AND ",
+    is_unused!()
+);
 const FIND_ORG: &str = "SELECT org FROM org_tokens WHERE token_hash = $1 AND revoked_at IS NULL";
 const FIND_ADMIN: &str = "SELECT token_hash FROM admin_tokens WHERE token_hash = $1";
 
@@ -54,8 +70,12 @@ const NOTE_USE: &str = "UPDATE workspace_auth_tokens SET last_used_at = $2 WHERE
 
 const INSERT_ENROLMENT: &str = "INSERT INTO enrolment_tokens \
     (token_hash, workspace_id, created_at, expires_at) VALUES ($1, $2, $3, $4)";
-const REDEEM_ENROLMENT: &str = "UPDATE enrolment_tokens SET redeemed_at = $2 \
-    WHERE token_hash = $1 AND redeemed_at IS NULL AND expires_at > $2";
+const REDEEM_ENROLMENT: &str = concat!(
+    "UPDATE enrolment_tokens AS t SET redeemed_at = $2 \
+     WHERE t.token_hash = $1 AND t.expires_at > $2 AND ",
+    is_unused!()
+);
+const WITHDRAW_ENROLMENT: &str = "DELETE FROM enrolment_tokens WHERE token_hash = $1";
 const RESTORE_ENROLMENT: &str =
     "UPDATE enrolment_tokens SET redeemed_at = NULL WHERE token_hash = $1";
 
@@ -150,7 +170,10 @@ impl Tokens {
         now: i64,
     ) -> Result<Option<WorkspaceId>, Unavailable> {
         let work = async {
-            let query = sqlx::query(FIND_ENROLMENT).bind(hash.to_hex()).bind(now);
+            let query = sqlx::query(FIND_ENROLMENT)
+                .bind(hash.to_hex())
+                .bind(now)
+                .bind(now - REDEEMING_MS);
             let row = query.fetch_optional(self.db.pool()).await?;
             row.map(|row| workspace_id(&row, 0)).transpose()
         };
@@ -356,10 +379,19 @@ impl Tokens {
 
     /// Whether this call used it up.
     pub(super) async fn redeem(&self, hash: CredentialHash, now: i64) -> Result<bool, Unavailable> {
-        let query = sqlx::query(REDEEM_ENROLMENT).bind(hash.to_hex()).bind(now);
+        let query = sqlx::query(REDEEM_ENROLMENT)
+            .bind(hash.to_hex())
+            .bind(now)
+            .bind(now - REDEEMING_MS);
         let work = async { query.execute(self.db.pool()).await };
         let done = self.db.run("redeem_enrolment", work).await?;
         Ok(done.rows_affected() == 1)
+    }
+
+    pub(super) async fn withdraw(&self, hash: CredentialHash) -> Result<(), Unavailable> {
+        let query = sqlx::query(WITHDRAW_ENROLMENT).bind(hash.to_hex());
+        let work = async { query.execute(self.db.pool()).await };
+        self.db.run("withdraw_enrolment", work).await.map(|_| ())
     }
 
     pub(super) async fn restore(&self, hash: CredentialHash) -> Result<(), Unavailable> {

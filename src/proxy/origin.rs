@@ -20,7 +20,7 @@ const ALLOW_HEADERS: &str = "authorization, content-type, accept, a2a-version, a
 /// Response fields that a page may read.
 const EXPOSE_HEADERS: &str = "x-request-id, retry-after, etag, www-authenticate, a2a-version, \
     a2a-extensions, x-a2a-extensions, x-a2a-completed, idempotent-replay, ratelimit-limit, \
-    ratelimit-remaining, ratelimit-reset, ratelimit-policy, ratelimit";
+    ratelimit-remaining, ratelimit-reset, ratelimit-policy, ratelimit, link";
 
 /// What the gateway answers to, and for whom.
 pub(super) struct Origins {

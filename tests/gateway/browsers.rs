@@ -98,6 +98,7 @@ fn assert_exposed(answer: &Answer, origin: &str, what: &str) {
         "ratelimit-limit",
         "ratelimit-remaining",
         "ratelimit-reset",
+        "link",
     ] {
         assert!(exposed.contains(name), "{what}: {name} not in {exposed:?}");
     }

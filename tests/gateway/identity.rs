@@ -41,7 +41,7 @@ fn both(folder: &tempfile::TempDir) -> [Arc<Gateway>; 2] {
 
 async fn workspace(gateway: &Gateway) -> WorkspaceId {
     let creation = Creation {
-        id: None,
+        id: WorkspaceId::random(),
         name: "n".to_owned(),
         parent_id: None,
         org: None,

@@ -12,6 +12,7 @@
 mod harness;
 
 mod answers;
+mod at_once;
 mod beats;
 mod beats_events;
 mod bodies;

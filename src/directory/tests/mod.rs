@@ -72,7 +72,7 @@ fn card(text: &str) -> Box<RawValue> {
 
 fn creation(name: &str) -> Creation {
     Creation {
-        id: Some(id(name)),
+        id: id(name),
         name: name.to_owned(),
         parent_id: None,
         org: None,

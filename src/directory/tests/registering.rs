@@ -332,20 +332,6 @@ async fn a_removed_parent_has_no_new_children_and_a_nameless_creation_gets_an_id
         reason(room.directory.create(&orphan)).await,
         Some(Reason::Conflict)
     );
-    let nameless = Creation {
-        id: None,
-        ..creation("any")
-    };
-    assert_eq!(
-        room.directory
-            .create(&nameless)
-            .await
-            .unwrap()
-            .id
-            .as_str()
-            .len(),
-        36
-    );
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ fn settings(sql: &str, shared: &str) -> Stores {
     }
 }
 
-fn open_db(url: &str) -> Db {
+pub(crate) fn open_db(url: &str) -> Db {
     Db::open(&settings(url, "memory"), Arc::new(Metrics::new())).unwrap()
 }
 

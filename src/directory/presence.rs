@@ -1,0 +1,74 @@
+//! What the shared state says of a workspace: its URL keys and its lease. They are written after the
+//! row, so of two that change it at the same moment the earlier may write last. Whoever wrote looks
+//! at the row again, and writes until the shared state says what the row says.
+
+use super::{Directory, URL_TTL};
+use crate::coherence::Invalidation;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::workspace::{Liveness, Status, Timestamp, Workspace};
+
+/// Looks at the row after a write. More than a few are needed only while it keeps changing.
+const LOOKS_MAX: usize = 5;
+
+impl Directory {
+    /// Lease and URL keys. A URL that is not registered any more goes at once: it would win over SQL.
+    pub(super) async fn publish_presence(&self, workspace: &Workspace) -> Result<(), Unavailable> {
+        let id = &workspace.id;
+        if workspace.status == Status::Removed {
+            return self.drop_presence(id).await;
+        }
+        let keys = [self.url_key.key(id), self.internal_url_key.key(id)];
+        for (key, url) in keys.iter().zip([&workspace.url, &workspace.internal_url]) {
+            match url {
+                Some(url) => self.shared.set(key, url, Some(URL_TTL)).await?,
+                None => self.shared.delete(&[key]).await?,
+            }
+        }
+        if workspace.status.is_up() && workspace.liveness == Liveness::Heartbeat {
+            self.refreshed.insert(id.clone(), ()).await;
+            self.leases.renew(id, Timestamp::now()).await?;
+        }
+        Ok(())
+    }
+
+    /// Drops the URL keys and the lease: whoever reads them finds nothing.
+    pub(super) async fn drop_presence(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
+        self.refreshed.invalidate(id).await;
+        let (url, internal_url) = (self.url_key.key(id), self.internal_url_key.key(id));
+        self.shared.delete(&[&url, &internal_url]).await?;
+        self.leases.end(id).await
+    }
+
+    /// After what `written` says was written: looks whether another changed the row meanwhile, and
+    /// writes what it says now.
+    ///
+    /// # Errors
+    /// `store_unavailable`; `conflict` when it does not stop changing.
+    pub(super) async fn catch_up(&self, written: &Workspace) -> Result<(), Rejection> {
+        let mut written = written.clone();
+        for _ in 0..LOOKS_MAX {
+            let row = self.workspaces.find(&written.id).await?;
+            let Some(row) = row.filter(|row| says_more(row, &written)) else {
+                return Ok(());
+            };
+            self.publish_presence(&row).await?;
+            let told = Invalidation::Workspace(row.id.clone());
+            self.coherence.invalidate(told).await;
+            written = row;
+        }
+        Err(Rejection::new(
+            Reason::Conflict,
+            "others change the workspace at the same time, again and again; look at it, and try again",
+        ))
+    }
+}
+
+/// Whether the shared state has to say something else of `row` than of `written`.
+fn says_more(row: &Workspace, written: &Workspace) -> bool {
+    row.url != written.url
+        || row.internal_url != written.internal_url
+        || row.status != written.status
+            && (row.status == Status::Removed || row.status.is_up() && !written.status.is_up())
+}
