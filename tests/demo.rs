@@ -224,6 +224,19 @@ fn every_printed_command_does_what_its_title_says() {
     assert_eq!(cut["metadata"]["delivered"], "true");
     assert!(four[2]["result"].is_object() && four[3]["result"].is_object());
 
+    let peers = json(&pasted(demo.command("whom acme-dev may")));
+    let pm = peers
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|peer| peer["id"] == "acme-pm");
+    assert_eq!(pm.unwrap()["rule"], "child");
+
+    let grant = json(&pasted(demo.command("across orgs")));
+    assert_eq!(grant["caller_id"], "rival-spy", "{grant}");
+    let answered = json(&pasted(demo.command("refused")));
+    assert!(answered["result"].is_object(), "{answered}");
+
     // It stays open: its beginning is enough.
     let watch = demo.command("watch");
     let begins = pasted(&format!("timeout 2 {watch} | head -n 1"));
@@ -239,7 +252,7 @@ fn every_printed_command_does_what_its_title_says() {
     assert!(lines.contains("[working] step 10 of 10"), "{lines}");
 
     // One after the other, that is all; the page has no command that this case does not know.
-    assert_eq!(commands.len(), 9);
+    assert_eq!(commands.len(), 11);
 }
 
 #[test]

@@ -126,6 +126,13 @@ impl Directory {
             Status::Offline | Status::Online | Status::Degraded if polls => {
                 return Ok(Destination::Inbox);
             }
+            // Deregistered: heartbeats, which it may well send, do not bring it back.
+            Status::Offline if urls.host.is_none() => {
+                return Err(self.offline(
+                    workspace,
+                    "the workspace is offline: it has no URL until its agent registers again",
+                ));
+            }
             Status::Offline => {
                 return Err(
                     self.offline(workspace, "the workspace is offline: it sends no heartbeat")

@@ -70,7 +70,7 @@ pub enum TokenError {
     #[error("the token has more than 8192 bytes")]
     TooLong,
     /// Not a compact JWT, or a header other than `alg`, `typ` and `kid` as we write them.
-    #[error("the token is not one that this gateway makes")]
+    #[error("the token is not one that this gateway makes, nor of an issuer in auth.issuers")]
     Malformed,
     /// Signed by no key of ours.
     #[error("the token is signed by a key that this gateway does not know")]
@@ -85,7 +85,9 @@ pub enum TokenError {
     #[error("the token is not valid yet")]
     Immature,
     /// Another issuer, another audience, or a claim missing or of the wrong type.
-    #[error("the token is not meant for this gateway, or lacks a claim")]
+    #[error(
+        "the token was made for another gateway, or lacks a claim: gateways that share tokens share keys.dir and tokens.issuer, which is server.public_url where it is not set"
+    )]
     Claims,
 }
 

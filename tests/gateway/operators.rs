@@ -331,6 +331,8 @@ on_both_pairs! {
         // The last heartbeat may come after the last word.
         beat(&gateway, "a").await;
         assert_eq!(send(&gateway, "a").await, "workspace_offline");
+        let found = gateway.as_operator(Request::get("/registry/discover/a")).await;
+        assert!(found.text().contains("registers again"), "it beats, so it is not that: {}", found.text());
         let body = json!({"id": "a", "url": a.agent.url(), "agent_card": card("a")});
         assert_eq!(call(&gateway, "POST", "/registry/register", &a.token, body).await.status, 200);
         assert_eq!(send(&gateway, "a").await, "sent");

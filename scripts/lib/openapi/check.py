@@ -22,6 +22,8 @@ HOOKS = Path(__file__).with_name("hooks.py")
 
 # Cases for each operation in the random phase, and seconds for a whole run: a gateway that hangs ends the run, too.
 EXAMPLES = int(os.environ.get("EXAMPLES", "15"))
+# Other cases than the usual ones, the same for the same number.
+SEED = os.environ.get("SEED") or None
 RUN_SECONDS_MAX = 300
 # Which statuses each check takes for good, beside its own.
 CHECKS = {
@@ -80,7 +82,7 @@ def run(described, gateway, listener, port, folder):
     config.write_text(settings(described, gateway))
     admin = "--include-tag" if listener == "admin" else "--exclude-tag"
     command = [
-        sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", str(DOCUMENT),
+        sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", str(DOCUMENT), *(["--seed", SEED] if SEED else []),
         "--url", f"http://127.0.0.1:{port}", admin, "admin",
     ]
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": str(HOOKS), "PYTHONPATH": str(HOOKS.parent), "PYTHONDONTWRITEBYTECODE": "1", **gateway.environment()}
@@ -103,7 +105,8 @@ def settings(described, gateway):
         "[output.truncation]", "enabled = true",
         "[cache]", "enabled = false",
         # Always the same cases: what fails, fails again.
-        "[generation]", f"max-examples = {EXAMPLES}", "deterministic = true", 'database = "none"', "no-shrink = true",
+        "[generation]", f"max-examples = {EXAMPLES}", 'database = "none"', "no-shrink = true",
+        *(["deterministic = true"] if SEED is None else []),
         # Unknown fields, parameters and cookies are passed over: that is no mistake.
         "allow-extra-parameters = false",
         *(f"[auth.openapi.{name}]\nbearer = {json.dumps(gateway.admin_token)}" for name in document.bearers(described)),

@@ -15,6 +15,9 @@ SEEDED = json.loads(os.environ["A2A_WORKSPACES"])
 # Nothing is broken, nothing is drained and little is asked here.
 UNHEALTHY = ("internal", "overloaded", "shutting_down", "request_timeout", "agent_protocol_error")
 
+# Members of a change that need a URL, or are one.
+ADDRESSED = {"url", "delivery_mode", "liveness"}
+
 # Names that resolve nowhere would only wait for a resolver.
 schemathesis.openapi.format("uri", strategies.sampled_from([AGENT, f"{AGENT}a2a", "http://127.0.0.1:9/"]))
 
@@ -32,6 +35,14 @@ def make_good(case):
     # Agents that are called need an address: then every choice of the other members is good.
     if isinstance(case.body, dict) and case.operation.path in ("/workspaces", "/registry/register"):
         case.body.setdefault("url", AGENT)
+    if isinstance(case.body, dict) and case.operation.path == "/workspaces/{id}" and ADDRESSED & case.body.keys():
+        case.body["url"] = case.body.get("url") or AGENT
+    if isinstance(case.body, dict) and case.operation.path == "/grants":
+        # A grant ends in the future, and a workspace needs none for itself.
+        if case.body.get("expires_at"):
+            case.body["expires_at"] = "2099-01-01T00:00:00Z"
+        if case.body.get("caller_id") == case.body.get("target_id"):
+            case.body["target_id"] = f"{str(case.body['target_id'])[:120]}-other"
 
 
 def whole(value):

@@ -45,7 +45,7 @@ pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
         ),
         heading("Try it: paste these into another terminal"),
     );
-    for (number, (title, command)) in (1..).zip(commands(public, admin, cast)) {
+    for (number, (title, command)) in (1..).zip(commands(public, admin, demo, cast)) {
         let title = heading(&format!("# {number}. {title}"));
         let _ = write!(out, "\n{title}\n{command}\n");
     }
@@ -68,7 +68,7 @@ pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
 
 /// Titles and commands. Spelled out: this is what somebody will take as an example.
 #[expect(clippy::too_many_lines, reason = "a list: each command with its title")]
-fn commands(public: &str, admin: &str, cast: &Cast) -> Vec<(&'static str, String)> {
+fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'static str, String)> {
     let a2a = |options: &str, to: &str, token: &str, body: &str| {
         format!(
             "curl {options} {public}/workspaces/{to}/a2a -H 'Authorization: Bearer {token}' \
@@ -81,6 +81,7 @@ fn commands(public: &str, admin: &str, cast: &Cast) -> Vec<(&'static str, String
         )
     };
     let (pm, dev) = (cast.token("acme-pm"), cast.token("acme-dev"));
+    let operator = &demo.operator;
     // curl writes no line end of its own after JSON.
     let once = "-sS -w '\\n'";
     let mut commands = vec![
@@ -134,8 +135,20 @@ fn commands(public: &str, admin: &str, cast: &Cast) -> Vec<(&'static str, String
         ));
     }
     commands.push((
-        "watch acme-pm and its kin: leave it open, and send from another terminal",
+        "whom acme-dev may message, and by which rule",
+        format!("curl {once} {public}/registry/acme-dev/peers -H 'Authorization: Bearer {dev}'"),
+    ));
+    commands.push((
+        "watch acme-pm and its kin: leave it open, and paste no. 1 into another terminal",
         format!("curl -sSN {public}/events -H 'Authorization: Bearer {pm}'"),
+    ));
+    commands.push((
+        "an operator lets rival-spy message acme-dev, across orgs: now no. 3 gets an answer",
+        format!(
+            "curl {once} {public}/grants -H 'Authorization: Bearer {operator}' \
+             -H 'Content-Type: application/json' \
+             -d '{{\"caller_id\":\"rival-spy\",\"target_id\":\"acme-dev\"}}'"
+        ),
     ));
     commands.push((
         "what the gateway has counted so far, by method and outcome",
@@ -185,7 +198,7 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(body).unwrap();
         assert_eq!(body["params"]["message"]["parts"][0]["text"], "hello");
         let commands = page.lines().filter(|line| line.starts_with("curl "));
-        assert_eq!(commands.count(), 8);
+        assert_eq!(commands.count(), 10);
     }
 
     #[test]
