@@ -204,8 +204,8 @@ impl Identity {
             NotForeign::Refused(error) => refused(Refusal::Foreign(error)),
             NotForeign::Unavailable(rejection) => NoProof::NoKeys(rejection),
         })?;
-        let (principal, expires_at, key) = if let Some(foreign) = foreign {
-            (foreign.principal, foreign.expires_at, Some(foreign.key))
+        let (principal, expires_at, signer) = if let Some(foreign) = foreign {
+            (foreign.principal, foreign.expires_at, Some(foreign.signer))
         } else {
             let (principal, expires_at) = self
                 .verify_canvas(credential.text())
@@ -214,7 +214,7 @@ impl Identity {
         };
         let mut proof = prove(principal, CredentialKind::Canvas, credential, hash);
         proof.expires_at = Some(expires_at);
-        proof.key = key;
+        proof.signer = signer;
         Ok(Arc::new(proof))
     }
 
@@ -240,7 +240,7 @@ fn prove(
         expires_at: None,
         hash: None,
         credential: Some(hash),
-        key: None,
+        signer: None,
     }
 }
 

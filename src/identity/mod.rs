@@ -28,7 +28,7 @@ pub use self::ticket::TICKET_TTL;
 pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow};
 
 use self::authenticate::Refusal;
-use self::issuers::Issuers;
+use self::issuers::{Issuers, Signer};
 use self::token::Tokens;
 use crate::coherence::{Coherence, Coherent, Invalidation};
 use crate::config::{self, AuthMode, Config, Derived, Live};
@@ -36,7 +36,7 @@ use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::store::Unavailable;
-use crate::trust::{Keys, PublicKey};
+use crate::trust::Keys;
 
 /// Credentials remembered as wrong: in a cache of their own, so that guesses evict no good one.
 const REFUSALS_MAX: u64 = 10_000;
@@ -151,7 +151,7 @@ pub struct Proof {
     /// What is looked up again while something stays open. `None` in open mode.
     credential: Option<CredentialHash>,
     /// What a foreign issuer signed it with.
-    key: Option<Arc<PublicKey>>,
+    signer: Option<Signer>,
 }
 
 impl Proof {
@@ -167,7 +167,7 @@ impl Proof {
 
     fn is_current(&self) -> bool {
         self.expires_at.is_none_or(|at| now_ms() < at)
-            && self.key.as_ref().is_none_or(|key| !key.is_withdrawn())
+            && self.signer.as_ref().is_none_or(|by| !by.key.is_withdrawn())
     }
 }
 
@@ -307,7 +307,7 @@ fn open_proof() -> Proof {
         expires_at: None,
         hash: None,
         credential: None,
-        key: None,
+        signer: None,
     }
 }
 

@@ -8,6 +8,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::credential::{CredentialHash, Form, Fresh};
+use super::issuers::{Named, NotForeign};
 use super::{CredentialKind, Identity, Principal, Proof, now_ms};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -44,6 +45,9 @@ struct Claims {
     org: Option<String>,
     workspaces: Option<Vec<String>>,
     until_ms: Option<i64>,
+    /// What a foreign token was signed with: when it is withdrawn, its tickets end too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    signer: Option<Named>,
 }
 
 /// The credential behind a proof is no good any more.
@@ -101,18 +105,26 @@ impl Identity {
         self.maker(stored).await?.ok_or_else(refused)
     }
 
-    async fn maker(&self, stored: Stored) -> Result<Option<Arc<Proof>>, Unavailable> {
+    async fn maker(&self, stored: Stored) -> Result<Option<Arc<Proof>>, Rejection> {
         if stored.kind == CredentialKind::Open.word() {
             return Ok(self.open());
         }
         let Some(hash) = stored.hash.as_deref().and_then(CredentialHash::from_hex) else {
             return Ok(None);
         };
+        let mut signer = None;
         let (kind, principal, expires_at) = if let Some(signed) = &stored.signed {
-            match self.verify_signed(signed) {
-                Some((principal, until)) => (CredentialKind::Canvas, principal, until),
-                None => return Ok(None),
+            let Some((principal, until, named)) = self.verify_signed(signed) else {
+                return Ok(None);
+            };
+            if let Some(named) = named {
+                match self.issuers.signer(named).await {
+                    Ok(Some(found)) => signer = Some(found),
+                    Ok(None) | Err(NotForeign::Refused(_)) => return Ok(None),
+                    Err(NotForeign::Unavailable(rejection)) => return Err(rejection),
+                }
             }
+            (CredentialKind::Canvas, principal, until)
         } else {
             let tables = [
                 CredentialKind::Workspace,
@@ -133,7 +145,7 @@ impl Identity {
             rate_key: hash.rate_key(),
             expires_at,
             hash: None,
-            key: None,
+            signer,
             credential: Some(hash),
         };
         Ok(proof.is_current().then(|| Arc::new(proof)))
@@ -146,7 +158,8 @@ impl Identity {
             return false;
         }
         let Some(hash) = proof.credential else {
-            return true;
+            // Nothing was shown: good for as long as nothing has to be.
+            return proof.kind != CredentialKind::Open || self.open().is_some();
         };
         if proof.kind == CredentialKind::Canvas {
             return true;
@@ -220,6 +233,7 @@ impl Identity {
             org: org.clone(),
             workspaces: workspaces.as_ref().map(ids),
             until_ms: proof.expires_at,
+            signer: proof.signer.as_ref().map(|signer| signer.named.clone()),
         };
         let signed = self.keys.sign(TYP, &claims).map_err(|error| {
             Rejection::new(Reason::Internal, "the ticket could not be signed").cause(error)
@@ -233,7 +247,8 @@ impl Identity {
         Ok(Some(signed))
     }
 
-    fn verify_signed(&self, signed: &str) -> Option<(Principal, Option<i64>)> {
+    /// Whom it names, until when, and by which foreign key.
+    fn verify_signed(&self, signed: &str) -> Option<(Principal, Option<i64>, Option<Named>)> {
         let issuer = self.config.get().issuer();
         let claims: Claims = self.keys.verify(signed, TYP, &issuer, &issuer).ok()?;
         let parse = |ids: Vec<String>| ids.iter().map(|id| WorkspaceId::parse(id)).collect();
@@ -242,7 +257,7 @@ impl Identity {
             org: claims.org,
             workspaces: claims.workspaces.map(parse).transpose().ok()?,
         };
-        Some((principal, claims.until_ms))
+        Some((principal, claims.until_ms, claims.signer))
     }
 }
 

@@ -192,21 +192,23 @@ pub(super) fn browser_made(headers: &HeaderMap) -> bool {
             .any(|name| name.as_str().starts_with("sec-fetch-"))
 }
 
-/// Who the client is: the peer, or what a trusted proxy in front says (`server.trusted_proxies`).
+/// Who the client is: the peer, or what a trusted proxy in front says (`server.trusted_proxies`). An
+/// address of IPv4 is one in whichever form it comes: a listener on `[::]` sees `::ffff:192.0.2.1`.
 pub(super) fn client_address(
     peer: IpAddr,
     headers: &HeaderMap,
     trusted: &[ipnet::IpNet],
 ) -> IpAddr {
+    let peer = peer.to_canonical();
     let is_trusted = |ip: &IpAddr| trusted.iter().any(|net| net.contains(ip));
     if !is_trusted(&peer) {
         return peer;
     }
-    let listed = headers
-        .get_all("x-forwarded-for")
-        .iter()
-        .filter_map(|v| v.to_str().ok());
-    let hops: Vec<&str> = listed.flat_map(|v| v.split(',')).map(str::trim).collect();
+    // Bytes: a line that is not text, as a whole, must not hide what a proxy added to it.
+    let lines = headers.get_all("x-forwarded-for").iter();
+    let hops: Vec<&[u8]> = lines
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .collect();
     // From the right: the first hop that is not one of our own proxies is the client. Left of a hop
     // that says nothing is only what the caller wrote.
     let mut client = peer;
@@ -221,7 +223,52 @@ pub(super) fn client_address(
 }
 
 /// `203.0.113.9`, `2001:db8::1`; some proxies add the port.
-fn hop_address(hop: &str) -> Option<IpAddr> {
+fn hop_address(hop: &[u8]) -> Option<IpAddr> {
+    let hop = std::str::from_utf8(hop).ok()?.trim();
     let with_port = || hop.parse().map(|address: SocketAddr| address.ip());
-    hop.parse().or_else(|_| with_port()).ok()
+    let address: IpAddr = hop.parse().or_else(|_| with_port()).ok()?;
+    Some(address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_is_the_first_from_the_right_that_is_no_proxy_of_ours() {
+        let trusted = ["10.0.0.0/8", "fd00::/8"].map(|net| net.parse::<ipnet::IpNet>().unwrap());
+        let client = |peer: &str, lines: &[&[u8]]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                let line = HeaderValue::from_bytes(line).unwrap();
+                headers.append("x-forwarded-for", line);
+            }
+            client_address(peer.parse().unwrap(), &headers, &trusted).to_string()
+        };
+        let lb = "10.0.0.1";
+        let cases: [(&str, &[&[u8]], &str); 13] = [
+            // A stranger can write what it likes.
+            ("192.0.2.7", &[b"203.0.113.9"], "192.0.2.7"),
+            (lb, &[b"203.0.113.9"], "203.0.113.9"),
+            (lb, &[b"6.6.6.6, 203.0.113.9, 10.2.3.4"], "203.0.113.9"),
+            (lb, &[b"6.6.6.6", b"203.0.113.9:1234"], "203.0.113.9"),
+            (lb, &[b"6.6.6.6", b"\xff\xfe, 203.0.113.9"], "203.0.113.9"),
+            (lb, &[b"6.6.6.6, unknown"], lb),
+            (lb, &[b"6.6.6.6", b"\xff"], lb),
+            (lb, &[b"6.6.6.6,"], lb),
+            (lb, &[b"10.9.9.9"], "10.9.9.9"),
+            (lb, &[], lb),
+            // As a listener on `[::]` sees them.
+            ("::ffff:10.0.0.1", &[b"203.0.113.9"], "203.0.113.9"),
+            (
+                lb,
+                &[b"6.6.6.6, 203.0.113.9, ::ffff:10.0.0.2"],
+                "203.0.113.9",
+            ),
+            ("fd00::1", &[b"[2001:db8::9]:80"], "2001:db8::9"),
+        ];
+        for (peer, lines, expected) in cases {
+            assert_eq!(client(peer, lines), expected, "{peer} {lines:?}");
+        }
+    }
 }

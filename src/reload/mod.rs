@@ -3,13 +3,14 @@
 
 mod watch;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::watch::Files;
 use crate::coherence::Invalidation;
-use crate::config::load::{ConfigError, Layers, load};
+use crate::config::load::{ConfigError, Layers, Problem, Source, load};
 use crate::config::reload::{Change, Outcome};
 use crate::gateway::Gateway;
 use crate::telemetry::{self, Chain};
@@ -34,9 +35,19 @@ pub async fn run(gateway: &Arc<Gateway>, layers: &Layers) {
             tracing::error!(%error, "SIGHUP cannot be heard; only changes of files reload");
         })
         .ok();
-    let mut files = Files::watch(layers.files());
+    let read = layers.files();
+    if let Some(path) = read.iter().find(|path| !can_be_read_again(path)) {
+        let path = path.display();
+        tracing::warn!(%path, "That is no regular file, so the configuration is read at the start only: no reload");
+        loop {
+            next(hangup.as_mut()).await;
+            tracing::warn!(%path, "SIGHUP changes nothing: a part of the configuration cannot be read again");
+        }
+    }
+    let filled: Vec<PathBuf> = read.iter().filter(|p| is_filled(p)).cloned().collect();
+    let mut files = Files::watch(read);
     // What was changed since the start and before the watch.
-    reload(gateway, layers).await;
+    reload(gateway, layers, &filled).await;
     loop {
         let asked = tokio::select! {
             () = next(hangup.as_mut()) => true,
@@ -46,7 +57,7 @@ pub async fn run(gateway: &Arc<Gateway>, layers: &Layers) {
             tracing::info!("SIGHUP: reading the configuration again");
             files.look();
         }
-        reload(gateway, layers).await;
+        reload(gateway, layers, &filled).await;
     }
 }
 
@@ -59,9 +70,45 @@ async fn next(signal: Option<&mut Signal>) {
     std::future::pending().await
 }
 
+/// What is not there is for loading to complain of. A pipe, such as `--config <(…)`, says it once.
+fn can_be_read_again(path: &Path) -> bool {
+    std::fs::metadata(path).is_err() || is_regular(path)
+}
+
+fn is_regular(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.is_file())
+}
+
+fn is_filled(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.len() > 0)
+}
+
+/// What speaks against reading files that held something at the start. An empty one is good TOML, and
+/// would put the defaults in force and end an operator's token: it is about to be written, or the disk
+/// is full. One that became a pipe could keep us waiting for ever.
+fn unready(filled: &[PathBuf]) -> Option<ConfigError> {
+    let problem = |path: &PathBuf| {
+        let reason = match std::fs::metadata(path) {
+            Ok(file) if !file.is_file() => "is no regular file any more",
+            Ok(file) if file.len() == 0 => {
+                "is empty, as if it was still being written; if nothing is to be set, write a comment"
+            }
+            _ => return None,
+        };
+        Some(Problem {
+            key: None,
+            source: Some(Source::File(path.clone())),
+            reason: reason.to_owned(),
+        })
+    };
+    let problems: Vec<Problem> = filled.iter().filter_map(problem).collect();
+    (!problems.is_empty()).then_some(ConfigError { problems })
+}
+
 /// Loads once, and has everything follow. A wrong configuration changes nothing.
-async fn reload(gateway: &Gateway, layers: &Layers) {
-    match gateway.config.reload(load(layers)) {
+async fn reload(gateway: &Gateway, layers: &Layers, filled: &[PathBuf]) {
+    let loaded = unready(filled).map_or_else(|| load(layers), Err);
+    match gateway.config.reload(loaded) {
         Outcome::Refused(error) => return refused(gateway, &error),
         Outcome::Unchanged { mended: false } => {}
         Outcome::Unchanged { mended: true } => {

@@ -1,6 +1,8 @@
 //! The layers put on top of each other, value by value, each with where it comes from.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use secrecy::SecretString;
@@ -11,6 +13,9 @@ use crate::config::{Config, check, layer};
 
 /// The operator's token in the environment.
 const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
+
+/// Longest file of settings, in bytes. The one that explains all has some 15 KiB.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Longest file that is read as the value of one key, in bytes. A certificate chain in PEM, the
 /// largest thing that anybody mounts as a secret, has a few KiB.
@@ -48,7 +53,7 @@ impl Merge {
 
     pub(super) fn file(&mut self, path: &Path) {
         let source = Source::File(path.to_owned());
-        let text = match std::fs::read_to_string(path) {
+        let text = match read(path, FILE_BYTES_MAX) {
             Ok(text) => text,
             Err(error) => {
                 return self.refuse(None, Some(source), format!("cannot read it: {error}"));
@@ -250,12 +255,19 @@ impl Merge {
 
 /// The content of a file that holds one value, without the line end that editors add.
 fn read_secret(path: &str) -> Result<String, String> {
-    use std::io::Read as _;
-    let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(SECRET_FILE_BYTES_MAX).read_to_string(&mut text))
+    let text = read(Path::new(path), SECRET_FILE_BYTES_MAX)
         .map_err(|error| format!("cannot read the file that it names, {path}: {error}"))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// A whole file of at most `most` bytes.
+fn read(path: &Path, most: u64) -> io::Result<String> {
+    let mut text = String::new();
+    let read = File::open(path)?.take(most + 1).read_to_string(&mut text)?;
+    if u64::try_from(read).is_ok_and(|read| read > most) {
+        return Err(io::Error::other(format!("more than {most} bytes")));
+    }
+    Ok(text)
 }
 
 /// `a2aa_` and 256 random bits in base64url.

@@ -94,13 +94,31 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = without_userinfo(&self.reason);
         match (&self.key, &self.source) {
-            (Some(key), Some(source)) => write!(f, "{key} (from {source}): {}", self.reason),
-            (Some(key), None) => write!(f, "{key}: {}", self.reason),
-            (None, Some(source)) => write!(f, "{source}: {}", self.reason),
-            (None, None) => f.write_str(&self.reason),
+            (Some(key), Some(source)) => write!(f, "{key} (from {source}): {reason}"),
+            (Some(key), None) => write!(f, "{key}: {reason}"),
+            (None, Some(source)) => write!(f, "{source}: {reason}"),
+            (None, None) => f.write_str(&reason),
         }
     }
+}
+
+/// Reasons quote values, and a URL with a password may stand where none belongs.
+fn without_userinfo(text: &str) -> String {
+    let (mut shown, mut rest) = (String::new(), text);
+    while let Some((before, url)) = rest.split_once("://") {
+        shown.push_str(before);
+        shown.push_str("://");
+        let ends = |c: char| matches!(c, '`' | '"') || c.is_whitespace();
+        let end = url.find(ends).unwrap_or(url.len());
+        let host = url[..end].rfind('@');
+        if host.is_some() {
+            shown.push_str("***");
+        }
+        rest = &url[host.unwrap_or(0)..];
+    }
+    shown + rest
 }
 
 /// The configuration cannot be used. The process ends with exit status 64.

@@ -403,6 +403,9 @@ fn secrets_are_never_shown() {
         "stores.sql=oracle://u:geheim@h/d",
         "stores.shared=[\"geheim\"]",
         "stores.sql=postgres://u:geheim@h:port/d",
+        "cors.origins=https://u:geheim@h",
+        "server.public_url=https://u:geheim@h:port",
+        "timeouts.idle=redis://:ge/geheim@h/0",
     ] {
         let shown = match set(&[value]) {
             Ok(loaded) => format!("{loaded:?}"),

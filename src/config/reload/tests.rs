@@ -138,6 +138,18 @@ fn whole(config: &Config) -> String {
     )
 }
 
+fn issuer() -> toml::Table {
+    let members = [
+        ("issuer", "https://else.example"),
+        ("jwks_url", "https://else.example/keys"),
+        ("audience", "gateway"),
+    ];
+    members
+        .map(|(member, text)| (member.to_owned(), text.into()))
+        .into_iter()
+        .collect()
+}
+
 #[test]
 fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
     let other = |key: &str, value: &toml::Value| -> toml::Value {
@@ -152,6 +164,7 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             ("address.profile", _) => "strict".into(),
             ("telemetry.log_format", _) => "json".into(),
             ("auth.admin_token_sha256", _) => vec!["ab".repeat(32)].into(),
+            ("auth.issuers", _) => vec![issuer()].into(),
             ("server.trusted_proxies" | "address.allow", _) => vec!["10.9.0.0/16"].into(),
             (_, toml::Value::Integer(n)) => (n + 1).into(),
             (_, toml::Value::Array(_)) => vec!["https://else.example"].into(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::future::join_all;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -43,8 +43,23 @@ pub(super) struct Foreign {
     pub(super) principal: Principal,
     /// Milliseconds since 1970.
     pub(super) expires_at: i64,
-    /// What it is signed with: withdrawn, it proves nothing any more.
+    pub(super) signer: Signer,
+}
+
+/// What a foreign token is signed with.
+#[derive(Clone, Debug)]
+pub(super) struct Signer {
+    pub(super) named: Named,
+    /// Withdrawn, it proves nothing any more.
     pub(super) key: Arc<PublicKey>,
+}
+
+/// A foreign key by its name, as another replica can find it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Named {
+    issuer: String,
+    #[serde(flatten)]
+    head: ForeignHead,
 }
 
 /// Why a foreign token proves nothing.
@@ -122,12 +137,26 @@ impl Issuers {
         let Some(claimed) = claimed_issuer(token) else {
             return Ok(None);
         };
-        let found = all.iter().find(|issuer| issuer.settings.issuer == claimed);
-        let Some(issuer) = found.map(Arc::clone) else {
+        drop(all);
+        match self.of(&claimed) {
+            Some(issuer) => issuer.verify(token).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The key of that name, if its issuer still stands by it. `None`: the issuer is gone.
+    pub(super) async fn signer(&self, named: Named) -> Result<Option<Signer>, NotForeign> {
+        let Some(issuer) = self.of(&named.issuer) else {
             return Ok(None);
         };
-        drop(all);
-        issuer.verify(token).await.map(Some)
+        let key = issuer.key(&named.head).await?;
+        Ok(Some(Signer { named, key }))
+    }
+
+    fn of(&self, name: &str) -> Option<Arc<Issuer>> {
+        let all = self.all.load();
+        let found = all.iter().find(|issuer| issuer.settings.issuer == name);
+        found.map(Arc::clone)
     }
 }
 
@@ -276,10 +305,12 @@ impl Issuer {
         let claims: Claims = key.verify(token, &head, issuer, audience)?;
         let expires_at = claims.exp.saturating_mul(1000);
         let principal = claims.principal()?;
+        let issuer = issuer.clone();
+        let named = Named { issuer, head };
         Ok(Foreign {
             principal,
             expires_at,
-            key,
+            signer: Signer { named, key },
         })
     }
 

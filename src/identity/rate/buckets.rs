@@ -30,13 +30,14 @@ impl Quota {
     /// `None` when `per_second` is 0.
     pub(super) fn new(per_second: u32, burst: u32) -> Option<Self> {
         let interval = 1_000_000_000_u64.checked_div(per_second.into())?.max(1);
-        let capacity = interval * u64::from(burst.max(1));
+        let capacity = interval.saturating_mul(burst.max(1).into());
         Some(Self { interval, capacity })
     }
 
-    /// From now on, the latest moment at which a bucket is full again.
-    fn reach(self) -> u64 {
-        self.capacity + (DEBT_BURSTS * self.capacity).max(DEBT_MIN)
+    /// The latest moment at which a bucket is full again. A burst may be worth centuries.
+    fn reach(self, now: u64) -> u64 {
+        let debt = self.capacity.saturating_mul(DEBT_BURSTS).max(DEBT_MIN);
+        now.saturating_add(self.capacity).saturating_add(debt)
     }
 
     /// How long an empty bucket needs to fill.
@@ -101,7 +102,8 @@ impl Buckets {
         let place = self.place(key);
         let mut set = self.set(place);
         let bucket = find(&mut set, key);
-        let full_at = bucket.full_at.clamp(now, now + quota.reach()) + quota.interval;
+        let full_at = bucket.full_at.clamp(now, quota.reach(now));
+        let full_at = full_at.saturating_add(quota.interval);
         let owed = full_at - now;
         if owed > quota.capacity {
             return Err(Duration::from_nanos(owed - quota.capacity));
@@ -125,7 +127,7 @@ impl Buckets {
         let bucket = find(&mut set, key);
         let worth = quota.interval.saturating_mul(count.into());
         let full_at = bucket.full_at.max(now).saturating_add(worth);
-        bucket.full_at = full_at.min(now + quota.reach());
+        bucket.full_at = full_at.min(quota.reach(now));
     }
 
     /// Hands out what others were not told yet: at most `most` sets' worth. Answers whether
@@ -315,5 +317,19 @@ mod tests {
     fn zero_is_no_quota() {
         assert_eq!(Quota::new(0, 5), None);
         assert!(Quota::new(u32::MAX, 0).is_some());
+    }
+
+    #[test]
+    fn the_largest_values_are_limits_like_others() {
+        for (per_second, burst) in [(1, u32::MAX), (u32::MAX, u32::MAX), (u32::MAX, 1)] {
+            let (buckets, quota) = (Buckets::new(1), quota(per_second, burst));
+            for now in [1, SECOND, u64::MAX / 2] {
+                // One bucket for each, since this one will owe a lot.
+                let key = now;
+                buckets.take(key, quota, now, true).unwrap();
+                buckets.owe(key, u32::MAX, quota, now);
+                let _ = buckets.take(key, quota, now, true);
+            }
+        }
     }
 }

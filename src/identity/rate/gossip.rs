@@ -2,7 +2,8 @@
 //! way of every request: a replica decides by what it knows, and owes what it hears of too late.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
@@ -18,6 +19,12 @@ const TELL_EVERY: Duration = Duration::from_millis(50);
 
 /// Between two tellings when a key was used a lot.
 const TELL_PAUSE: Duration = Duration::from_millis(5);
+
+/// A pause of ours that is none of the clock's: the process was stopped, or its machine.
+const STALL: Duration = Duration::from_secs(1);
+
+/// How long what is heard after that is old.
+const STALE_FOR: Duration = Duration::from_millis(500);
 
 /// Sets of buckets in one message: at most 512 keys, 14 KB.
 const SETS_MAX: usize = 64;
@@ -51,9 +58,13 @@ impl Rates {
 
     async fn tell(&self, shared: &Shared, metrics: &Metrics) {
         loop {
+            let began = Instant::now();
             tokio::select! {
                 () = sleep(TELL_EVERY) => {}
                 () = self.soon.notified() => sleep(TELL_PAUSE).await,
+            }
+            if began.elapsed() > STALL {
+                self.was_stalled();
             }
             for _ in 0..MESSAGES_MAX {
                 let Some(Untold {
@@ -110,6 +121,14 @@ impl Rates {
         })
     }
 
+    /// What others told in the meantime comes now, all at once, and is paid off long since: charged now,
+    /// it would lock out whoever kept to the limit. Forgiven, as what is missed without a link.
+    pub(super) fn was_stalled(&self) {
+        let span = u64::try_from(STALE_FOR.as_nanos()).unwrap_or(0);
+        let until = self.now().saturating_add(span);
+        self.deaf_until.store(until, Ordering::Relaxed);
+    }
+
     /// Takes what another replica told. Answers how many requests that was.
     pub(super) fn heard(&self, message: &str) -> u64 {
         let mut words = message.split(' ');
@@ -118,6 +137,9 @@ impl Rates {
             return 0;
         }
         let now = self.now();
+        if now < self.deaf_until.load(Ordering::Relaxed) {
+            return 0;
+        }
         let mut sum = 0;
         for word in words.take(KEYS_MAX) {
             let Some((kind, key, count)) = read(word) else {

@@ -6,7 +6,7 @@ mod buckets;
 mod gossip;
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -133,6 +133,8 @@ pub struct Rates {
     telling: AtomicBool,
     /// Somebody took a lot: others should hear of it soon.
     soon: Notify,
+    /// Until then what others tell is old.
+    deaf_until: AtomicU64,
 }
 
 impl Rates {
@@ -145,6 +147,7 @@ impl Rates {
             replica: rand::random(),
             telling: AtomicBool::new(false),
             soon: Notify::new(),
+            deaf_until: AtomicU64::new(0),
         };
         rates.set(settings);
         rates
@@ -391,6 +394,9 @@ mod tests {
         }
         let said = other.failed(client, refused()).reason;
         assert_eq!(said, Reason::RateLimited);
+        // One that stood still hears old news.
+        other.was_stalled();
+        assert_eq!(other.heard(&told.message), 0);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey};
-use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::keys::{TokenError, parts, verified_claims};
@@ -49,6 +49,18 @@ struct Jwk {
     y: Option<String>,
     n: Option<String>,
     e: Option<String>,
+    /// The private half: who publishes it lets everybody sign.
+    d: Option<PrivateHalf>,
+}
+
+/// That there is one; what it is goes no further.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PrivateHalf;
+
+impl<'de> Deserialize<'de> for PrivateHalf {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|_| Self)
+    }
 }
 
 impl Jwk {
@@ -58,6 +70,9 @@ impl Jwk {
         let for_signatures = self.usage.as_ref().is_none_or(|usage| usage == "sig");
         let ops = self.key_ops.as_ref();
         if !for_signatures || ops.is_some_and(|ops| ops.iter().all(|op| op != "verify")) {
+            return None;
+        }
+        if self.d.is_some() {
             return None;
         }
         let (x, y) = (self.x.as_deref(), self.y.as_deref());
@@ -156,8 +171,8 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// Reads a JWKS. Keys that are not for signatures, of an unknown kind, too short, or without a
-    /// `kid` are passed over. A set without keys is a set: its issuer has withdrawn them all.
+    /// Reads a JWKS. Keys that are not for signatures, of an unknown kind, too short, without a
+    /// `kid`, or published with their private half are passed over. A set without keys is a set: its issuer has withdrawn them all.
     ///
     /// # Errors
     /// When it is no JWKS, or too large.
@@ -221,8 +236,9 @@ impl KeySet {
 }
 
 /// What must be known of a foreign token to find its key. Nothing of it is proven.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ForeignHead {
+    #[serde(rename = "alg")]
     algorithm: Algorithm,
     kid: String,
 }

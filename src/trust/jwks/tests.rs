@@ -221,6 +221,7 @@ fn a_set_is_read_with_its_bounds_and_odd_keys_are_passed_over() {
         with(pair.jwk("f"), "x", "not base64url!".into()),
         with(pair.jwk("g"), "kid", json!(null)),
         with(pair.jwk("h"), "crv", "X25519".into()),
+        with(pair.jwk("p"), "d", "AAAA".into()),
         with(rsa.jwk("i"), "n", URL_SAFE_NO_PAD.encode([255; 128]).into()),
         json!({"kty": "oct", "kid": "j", "k": "c2VjcmV0"}),
         json!({"kty": 7}),
