@@ -2,6 +2,7 @@
 //! handshake with our 101, and passes raw bytes: the request's body is what comes in from then on, the
 //! response's is what goes out.
 
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use axum::extract::{FromRequestParts, State};
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use futures_util::{SinkExt, StreamExt, TryStreamExt};
+use bytes::Bytes;
+use futures_util::{SinkExt, Stream, StreamExt};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING, UPGRADE,
@@ -48,6 +50,10 @@ const INBOUND_BYTES_MAX: usize = 4 * 1024;
 
 /// Messages that are read within [`INBOUND_SPAN`].
 const INBOUND_MAX: u32 = 200;
+
+/// Bytes that are read within [`INBOUND_SPAN`]: pieces of a message that never ends are no messages,
+/// and cost time all the same.
+const INBOUND_SPAN_BYTES_MAX: usize = 1024 * 1024;
 
 /// See [`INBOUND_MAX`].
 const INBOUND_SPAN: Duration = Duration::from_secs(10);
@@ -127,7 +133,7 @@ pub(super) async fn socket(
     body: Body,
 ) -> Result<Response, Rejection> {
     let watch = Watch::open(gateway, watcher, EventReader::Socket, PING_EVERY).await?;
-    let input = StreamReader::new(body.into_data_stream().map_err(std::io::Error::other));
+    let input = StreamReader::new(metered(body));
     let (near, far) = duplex(PIPE_BYTES);
     // Ends with the connection, the credential, the reader's patience or the process.
     tokio::spawn(serve(join(input, near), watch));
@@ -140,6 +146,22 @@ pub(super) async fn socket(
         headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     }
     Ok(response)
+}
+
+/// What comes in, up to [`INBOUND_SPAN_BYTES_MAX`] in each span.
+fn metered(body: Body) -> impl Stream<Item = io::Result<Bytes>> + Unpin {
+    let mut span = (Instant::now(), 0_usize);
+    body.into_data_stream().map(move |piece| {
+        let piece = piece.map_err(io::Error::other)?;
+        if INBOUND_SPAN < span.0.elapsed() {
+            span = (Instant::now(), 0);
+        }
+        span.1 += piece.len();
+        if INBOUND_SPAN_BYTES_MAX < span.1 {
+            return Err(ErrorKind::QuotaExceeded.into());
+        }
+        Ok(piece)
+    })
 }
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, mut watch: Watch) {
@@ -170,13 +192,13 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin>(
     let mut heard = true;
     let mut inbound = (Instant::now(), 0_u32);
     loop {
+        // By turns: in a storm of events pongs and closes are heard, too.
         let message = tokio::select! {
-            biased;
             step = watch.next() => match step {
                 Step::Frame(frame) => Message::Text(Utf8Bytes::try_from(frame.json()).ok()?),
                 Step::Quiet if heard => {
                     heard = false;
-                    Message::Ping(bytes::Bytes::new())
+                    Message::Ping(Bytes::new())
                 }
                 Step::Quiet => {
                     watch.count_cut("silent");
@@ -199,6 +221,9 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin>(
                     Err(Error::Protocol(_) | Error::Utf8(_)) => {
                         return Some((CloseCode::Protocol, "that was no WebSocket frame"));
                     }
+                    Err(Error::Io(error)) if error.kind() == ErrorKind::QuotaExceeded => {
+                        return Some(flood(watch));
+                    }
                     Err(_) => return None,
                 }
                 if INBOUND_SPAN < inbound.0.elapsed() {
@@ -206,14 +231,19 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin>(
                 }
                 inbound.1 += 1;
                 if INBOUND_MAX < inbound.1 {
-                    watch.count_cut("flood");
-                    return Some((CloseCode::Policy, "too many messages; nothing is read here"));
+                    return Some(flood(watch));
                 }
                 continue;
             }
         };
         timeout(WRITE_MAX, socket.send(message)).await.ok()?.ok()?;
     }
+}
+
+fn flood(watch: &Watch) -> (CloseCode, &'static str) {
+    watch.count_cut("flood");
+    let reason = "too many messages; nothing is read here";
+    (CloseCode::Policy, reason)
 }
 
 fn code_of(end: End) -> CloseCode {

@@ -22,6 +22,10 @@ pub(super) const REPLAY_FOR: Duration = Duration::from_secs(600);
 /// together.
 const BEHIND_MAX: usize = 4096;
 
+/// The same of what only passes by. A reader further behind misses the oldest, and stays: a storm of
+/// messages must not cost it what is kept.
+pub(super) const PASSING_BEHIND_MAX: usize = 1024;
+
 /// How long a reader that was further than we are waits for us: it comes from another replica, or we
 /// have only just begun.
 const CATCH_UP_MAX: Duration = Duration::from_secs(2);
@@ -37,6 +41,7 @@ pub(super) struct Resumed {
 pub(super) struct Hub {
     ring: Mutex<Ring>,
     live: broadcast::Sender<Arc<Told>>,
+    passing: broadcast::Sender<Arc<Told>>,
     /// The newest id, or `None` before the log was read for the first time.
     reached: watch::Sender<Option<EntryId>>,
 }
@@ -53,6 +58,7 @@ impl Default for Hub {
         Self {
             ring: Mutex::default(),
             live: broadcast::Sender::new(BEHIND_MAX),
+            passing: broadcast::Sender::new(PASSING_BEHIND_MAX),
             reached: watch::Sender::new(None),
         }
     }
@@ -86,7 +92,7 @@ impl Hub {
 
     /// An event that is not kept.
     pub(super) fn pass(&self, told: Told) {
-        let _ = self.live.send(Arc::new(told));
+        let _ = self.passing.send(Arc::new(told));
     }
 
     /// The log is another one from here on: ids of before mean nothing any more.
@@ -127,6 +133,11 @@ impl Hub {
     /// A receiver that has heard nothing yet.
     pub(super) fn silent(&self) -> broadcast::Receiver<Arc<Told>> {
         self.live.subscribe()
+    }
+
+    /// A receiver of what passes by from here on.
+    pub(super) fn passing(&self) -> broadcast::Receiver<Arc<Told>> {
+        self.passing.subscribe()
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {

@@ -31,6 +31,7 @@ pub struct Reader {
     kind: EventReader,
     replay: VecDeque<Arc<Told>>,
     live: broadcast::Receiver<Arc<Told>>,
+    passing: broadcast::Receiver<Arc<Told>>,
     /// Taken, and not decided yet.
     current: Option<Arc<Told>>,
 }
@@ -56,6 +57,7 @@ impl Events {
             kind,
             replay: VecDeque::new(),
             live: self.hub.silent(),
+            passing: self.hub.passing(),
             current: None,
         };
         let resumed = self.hub.resume(after).await;
@@ -73,9 +75,9 @@ impl Reader {
         loop {
             let told = match self.current.take().or_else(|| self.replay.pop_front()) {
                 Some(told) => told,
-                None => match self.live.recv().await {
-                    Ok(told) => told,
-                    Err(RecvError::Lagged(_) | RecvError::Closed) => return Err(Cut),
+                None => match self.receive().await? {
+                    Some(told) => told,
+                    None => continue,
                 },
             };
             let told = self.current.insert(told);
@@ -90,6 +92,23 @@ impl Reader {
                 // It waits for the store, and is cut if that takes too long.
                 Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
             }
+        }
+    }
+
+    /// Waits for what comes next; `None`: some of what passes was missed.
+    async fn receive(&mut self) -> Result<Option<Arc<Told>>, Cut> {
+        tokio::select! {
+            biased;
+            told = self.live.recv() => told.map(Some).map_err(|_| Cut),
+            told = self.passing.recv() => match told {
+                Ok(told) => Ok(Some(told)),
+                Err(RecvError::Lagged(missed)) => {
+                    let missed = usize::try_from(missed).unwrap_or(usize::MAX);
+                    self.events.metrics.events_dropped(true, missed);
+                    Ok(None)
+                }
+                Err(RecvError::Closed) => Err(Cut),
+            },
         }
     }
 

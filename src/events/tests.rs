@@ -292,6 +292,22 @@ async fn what_is_told_is_read_in_order_and_what_passes_is_made_only_while_somebo
         assert_ne!(frame["id"], last);
         assert_eq!(metrics.event_readers(EventReader::Stream).get(), 1);
         assert_eq!(metrics.event_readers(EventReader::Socket).get(), 0);
+        // A storm of what passes costs a slow reader some of that, and nothing else.
+        let dev = place("dev", Some("acme"), &["pm"]);
+        for _ in 0..10_000 {
+            let beat = Record::new("n", &beat(), Some(&dev)).told(None).unwrap();
+            events.hub.pass(beat);
+        }
+        events.tell(status(200));
+        let mut passed = 0;
+        loop {
+            let frame = reader.next(&hierarchy).await.unwrap().json();
+            if frame.ends_with(b"{\"n\":200}}") {
+                break;
+            }
+            passed += 1;
+        }
+        assert!(passed <= hub::PASSING_BEHIND_MAX, "{passed}");
         // Who does not read is cut, and nothing is held for it.
         for n in 0..6000 {
             events.tell(status(n));

@@ -59,7 +59,7 @@ pub struct Metrics {
     event_readers_cut: IntCounterVec,
     /// Events published by this replica, kept and passing.
     events_published: [IntCounter; 2],
-    /// Events that were not published, kept and passing.
+    /// Events that were not told, kept and passing.
     events_dropped: [IntCounter; 2],
     /// 1 while the log of events is followed.
     pub events_linked: IntGauge,
@@ -128,7 +128,7 @@ impl Metrics {
         let dropped = counters(
             &r,
             "a2a_gateway_events_dropped_total",
-            "Events that were not published: the queue was full, too old by the time the stores were back, or unreadable.",
+            "Events that were not published (the queue was full, too old by the time the stores were back, or unreadable), and passing ones that a slow reader missed.",
             &["kind"],
         );
         let kinds =

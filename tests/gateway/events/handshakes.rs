@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
+use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::harness::watcher::{Feed, Socket, handshake};
@@ -138,6 +139,16 @@ async fn pings_are_answered_texts_are_ignored_and_more_than_that_closes() {
         }
     }
     assert_eq!(flood.next().await.unwrap_err().0, 1008);
+    // Empty pieces of a message that never ends are no messages, and are bounded all the same.
+    let mut endless = Socket::open(gateway.public, &open()).await;
+    let raw = endless.stream.get_mut();
+    raw.write_all(&[0x01, 0x80, 0, 0, 0, 0]).await.unwrap();
+    let pieces = [0x00, 0x80, 0, 0, 0, 0].repeat(10_000);
+    let endless = async { while raw.write_all(&pieces).await.is_ok() {} };
+    let cut = tokio::time::timeout(Duration::from_secs(20), endless).await;
+    cut.expect("it is cut");
+    let cuts = "a2a_gateway_event_readers_cut_total";
+    assert_eq!(gateway.metric(cuts, &["flood"]).await, 2.0);
     let feed = Feed::open(gateway.public, &page(Request::get("/events").bearer(ADMIN))).await;
     let allowed = feed.head.field("access-control-allow-origin");
     assert_eq!(allowed, Some("https://canvas.example"));

@@ -3,6 +3,7 @@
 //! Events are put where every replica's rooms put them, into the log in the shared state; how rooms
 //! come to tell of them is shown with the rooms.
 
+mod audience;
 mod crowd;
 mod ends;
 mod handshakes;
