@@ -3,8 +3,8 @@
 //! `beats ADDRESS WORKSPACES RATE SECONDS DISCOVER_RATE [CONNECTIONS]` sends `RATE` heartbeats a second
 //! for `SECONDS`, one workspace after the other, whether or not the last ones were answered (open
 //! loop: a slow answer is not hidden by waiting for it), and beside them `DISCOVER_RATE` discoveries a
-//! second between random siblings. `RATE` 0: each workspace once, as fast as answers come. Latencies
-//! count from the moment a request was due. Prints one line of JSON.
+//! second between random siblings. `RATE` 0: each workspace at least once, as fast as answers come.
+//! Latencies count from the moment a request was due. Prints one line of JSON.
 //!
 //! Workspaces are `ws-0` and on, tokens `a2aw_` and the number in 43 digits, as the script seeds them.
 
@@ -27,6 +27,8 @@ const WAITING_MAX: usize = 200_000;
 const SECONDS_MAX: u64 = 600;
 /// Workspaces that share a parent.
 const TEAM: u64 = 10;
+/// When a workspace that was heard beats again while the others are heard for the first time.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// How long the last answers may take.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
@@ -152,13 +154,7 @@ async fn main() {
 /// Puts requests into the queue when they are due. Answers how many.
 async fn pace(load: &Load, workspaces: u64, rate: u64, seconds: u64, discover_rate: u64) -> usize {
     if rate == 0 {
-        for n in 0..workspaces {
-            while load.waiting.borrow().len() > 1024 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            load.push(What::Beat(n), Instant::now());
-        }
-        return usize::try_from(workspaces).unwrap_or(usize::MAX);
+        return each_once(load, workspaces).await;
     }
     let started = Instant::now();
     let mut tick = interval(Duration::from_millis(1));
@@ -186,6 +182,31 @@ async fn pace(load: &Load, workspaces: u64, rate: u64, seconds: u64, discover_ra
         }
     }
     asked
+}
+
+/// Each workspace once, as fast as answers come; those who wait for the others beat again.
+async fn each_once(load: &Load, workspaces: u64) -> usize {
+    let mut asked = 0;
+    let mut beaten = VecDeque::new();
+    let mut fresh = 0..workspaces;
+    loop {
+        let is_due = |(at, _): &(Instant, u64)| AGAIN_AFTER <= at.elapsed();
+        let again = if beaten.front().is_some_and(is_due) {
+            beaten.pop_front().map(|(_, n)| n)
+        } else {
+            None
+        };
+        let Some(n) = again.or_else(|| fresh.next()) else {
+            return asked;
+        };
+        while load.waiting.borrow().len() > 64 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let now = Instant::now();
+        load.push(What::Beat(n), now);
+        beaten.push_back((now, n));
+        asked += 1;
+    }
 }
 
 /// When request `n` is due, in seconds after the start.

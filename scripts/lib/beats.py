@@ -4,10 +4,10 @@ PostgreSQL and Redis are real, the workspaces and their tokens are seeded in SQL
 before it counts, so that caches hold. Then a steady rate, whether or not answers come in time.
 """
 
-import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,6 +23,8 @@ WORKSPACES, RATE, SECONDS, DISCOVER_RATE = (
     int(sys.argv[n]) if len(sys.argv) > n else default
     for n, default in ((1, 300_000), (2, 10_000), (3, 30), (4, 100)))
 TEAM = 10
+# How long nobody is taken for dead: hearing all of them for the first time takes longer than a TTL.
+AHEAD_MS = 60_000
 ADDRESS = f"127.0.0.1:{harness.GATEWAY}"
 
 
@@ -36,6 +38,11 @@ def metrics(store):
     text = urllib.request.urlopen(f"http://127.0.0.1:{harness.CONTROL}/metrics", timeout=30).read().decode()
     counts = re.findall(rf'^a2a_gateway_store_seconds_count\{{operation="(\w+)",store="{store}"\}} (\d+)', text, re.M)
     return {name: int(count) for name, count in counts}
+
+
+def children_cpu_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def growth(before, after):
@@ -74,25 +81,30 @@ def start(servers, folder):
 
 
 def seed(servers):
+    """Teams of `TEAM` below a parent each, all online, with a token and a lease each, as after a restart."""
     now = int(time.time() * 1000)
     card = json.dumps({
         "name": "bench", "description": "an agent of the benchmark", "version": "1", "protocolVersion": "0.3.0",
         "url": "http://127.0.0.1:9/", "capabilities": {"streaming": True}, "defaultInputModes": ["text/plain"],
         "defaultOutputModes": ["text/plain"],
         "skills": [{"id": "s", "name": "s", "description": "d", "tags": ["t"]}]})
-    workspaces, tokens = [], []
-    for n in range(WORKSPACES):
-        token = f"a2aw_{n:043}"
-        workspaces.append(f"ws-{n}\tws-{n}\tteam-{n // TEAM}\tonline\tpush\theartbeat\t"
-                          f"http://127.0.0.1:9/\t{card}\t1\tbench\t{now}\t{now}\t{now}")
-        tokens.append(f"t-{n}\tws-{n}\t{hashlib.sha256(token.encode()).hexdigest()}\t{token[:8]}\t{now}\t{now}")
+    last = WORKSPACES - 1
+    servers.sql(
+        "INSERT INTO workspaces (id, name, status, delivery_mode, liveness, created_at, updated_at)"
+        f" SELECT 'team-' || n, 'team', 'provisioning', 'push', 'heartbeat', {now}, {now}"
+        f" FROM generate_series(0, {last // TEAM}) n")
+    servers.sql(
+        "INSERT INTO workspaces (id, name, parent_id, status, delivery_mode, liveness, url, agent_card, active_tasks,"
+        " current_task, last_seen, created_at, updated_at)"
+        f" SELECT 'ws-' || n, 'ws-' || n, 'team-' || n / {TEAM}, 'online', 'push', 'heartbeat', 'http://127.0.0.1:9/',"
+        f" '{card}', 1, 'bench', {now + AHEAD_MS} + n * 7919 % 45000, {now}, {now} FROM generate_series(0, {last}) n")
+    servers.sql(
+        "INSERT INTO workspace_auth_tokens (id, workspace_id, token_hash, prefix, created_at, last_used_at)"
+        " SELECT 't-' || n, 'ws-' || n, encode(sha256(('a2aw_' || lpad(n::text, 43, '0'))::bytea), 'hex'), 'a2aw_000',"
+        f" {now}, {now} FROM generate_series(0, {last}) n")
+    servers.redis_says("EVAL", f"for n = 0, {last} do"
+                  f" redis.call('SET', 'workspace:ws-' .. n .. ':heartbeat', '{now}', 'PX', 300000) end return 1", "0")
     # Before any of the gateway's statements are planned for empty tables.
-    servers.sql("COPY workspaces (id, name, parent_id, status, delivery_mode, liveness, url, agent_card, active_tasks,"
-                " current_task, last_seen, created_at, updated_at) FROM STDIN", "\n".join(workspaces) + "\n")
-    servers.sql("COPY workspace_auth_tokens (id, workspace_id, token_hash, prefix, created_at, last_used_at) FROM STDIN",
-                "\n".join(tokens) + "\n")
-    teams = "\n".join(f"team-{n}\tteam\tprovisioning\tpush\theartbeat\t{now}\t{now}" for n in range(WORKSPACES // TEAM + 1))
-    servers.sql("COPY workspaces (id, name, status, delivery_mode, liveness, created_at, updated_at) FROM STDIN", teams + "\n")
     servers.sql("VACUUM ANALYZE")
 
 
@@ -106,9 +118,9 @@ def measure(servers, gateway, name):
     before = (metrics("sql"), metrics("shared"), servers.rows_written(), servers.redis_commands(), servers.cpu_seconds())
     with open("/proc/loadavg") as average:
         busy = average.read().split()[0]
-    cpu = harness.cpu_seconds(gateway.pid)
+    cpu, own_cpu = harness.cpu_seconds(gateway.pid), children_cpu_seconds()
     done = load(RATE, SECONDS, DISCOVER_RATE)
-    cpu = harness.cpu_seconds(gateway.pid) - cpu
+    cpu, own_cpu = harness.cpu_seconds(gateway.pid) - cpu, children_cpu_seconds() - own_cpu
     after = (metrics("sql"), metrics("shared"), servers.rows_written(), servers.redis_commands(), servers.cpu_seconds())
     beats, discoveries = done["beats"], done["discoveries"]
     requests = beats["ok"] + discoveries["ok"]
@@ -122,7 +134,8 @@ def measure(servers, gateway, name):
     print(f"  discover     {discoveries['ok']} answered, {discoveries['refused']} refused;"
           f" p50 {discoveries['p50_ms']} ms  p99 {discoveries['p99_ms']} ms  max {discoveries['max_ms']} ms")
     print(f"  gateway CPU  {cpu:.1f} s in {done['seconds']:.1f} s ({cpu / done['seconds']:.2f} cores),"
-          f" {1e6 * cpu / max(1, requests):.1f} us/request; RSS {rss_mib(gateway.pid):.0f} MiB")
+          f" {1e6 * cpu / max(1, requests):.1f} us/request; RSS {rss_mib(gateway.pid):.0f} MiB;"
+          f" load generator {own_cpu:.1f} s")
     print(f"  SQL          {sum(sql.values())} statements ({most(sql)}); {sum(rows.values())} rows written"
           f" ({most(rows)}); PostgreSQL CPU {sql_cpu:.1f} s")
     print(f"  Redis        {sum(commands.values())} commands ({most(commands)}); Redis CPU {redis_cpu:.1f} s")
@@ -134,11 +147,14 @@ def main():
     try:
         with stores.Stores(folder) as servers:
             gateway = start(servers, folder)
-            seed(servers)
             began = time.time()
+            seed(servers)
+            seeded = time.time()
             load(0, 0, 0)
-            load(RATE, WORKSPACES // RATE, DISCOVER_RATE)
-            print(f"warmed up in {time.time() - began:.0f} s")
+            read = time.time()
+            load(0, 0, 0)
+            print(f"seeded in {seeded - began:.0f} s, first heartbeats in {read - seeded:.0f} s,"
+                  f" again at {WORKSPACES / (time.time() - read):.0f}/s, as fast as answers come", flush=True)
             measure(servers, gateway, "steady")
             if os.environ.get("PERF"):
                 profile(gateway)

@@ -75,10 +75,14 @@ class Stores:
         text = "SELECT relname, n_tup_ins + n_tup_upd + n_tup_del FROM pg_stat_user_tables"
         return {name: int(count) for name, count in (line.split("|") for line in self.sql(text).splitlines())}
 
+    def redis_says(self, *command):
+        """Runs a command of Redis; answers what redis-cli prints."""
+        return subprocess.run(["redis-cli", "-p", str(self.redis_port), *command],
+                              capture_output=True, text=True, check=True).stdout
+
     def redis_commands(self):
         """How often each command ran so far."""
-        text = subprocess.run(["redis-cli", "-p", str(self.redis_port), "info", "commandstats"],
-                              capture_output=True, text=True, check=True).stdout
+        text = self.redis_says("info", "commandstats")
         found = {}
         for line in text.splitlines():
             if line.startswith("cmdstat_"):
