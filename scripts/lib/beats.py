@@ -92,16 +92,16 @@ def seed(servers):
     servers.sql(
         "INSERT INTO workspaces (id, name, status, delivery_mode, liveness, created_at, updated_at)"
         f" SELECT 'team-' || n, 'team', 'provisioning', 'push', 'heartbeat', {now}, {now}"
-        f" FROM generate_series(0, {last // TEAM}) n")
+        f" FROM generate_series(0::bigint, {last // TEAM}) n")
     servers.sql(
         "INSERT INTO workspaces (id, name, parent_id, status, delivery_mode, liveness, url, agent_card, active_tasks,"
         " current_task, last_seen, created_at, updated_at)"
         f" SELECT 'ws-' || n, 'ws-' || n, 'team-' || n / {TEAM}, 'online', 'push', 'heartbeat', 'http://127.0.0.1:9/',"
-        f" '{card}', 1, 'bench', {now + AHEAD_MS} + n * 7919 % 45000, {now}, {now} FROM generate_series(0, {last}) n")
+        f" '{card}', 1, 'bench', {now + AHEAD_MS} + n * 7919 % 45000, {now}, {now} FROM generate_series(0::bigint, {last}) n")
     servers.sql(
         "INSERT INTO workspace_auth_tokens (id, workspace_id, token_hash, prefix, created_at, last_used_at)"
         " SELECT 't-' || n, 'ws-' || n, encode(sha256(('a2aw_' || lpad(n::text, 43, '0'))::bytea), 'hex'), 'a2aw_000',"
-        f" {now}, {now} FROM generate_series(0, {last}) n")
+        f" {now}, {now} FROM generate_series(0::bigint, {last}) n")
     servers.redis_says("EVAL", f"for n = 0, {last} do"
                   f" redis.call('SET', 'workspace:ws-' .. n .. ':heartbeat', '{now}', 'PX', 300000) end return 1", "0")
     # Before any of the gateway's statements are planned for empty tables.
