@@ -331,7 +331,10 @@ on_both_pairs! {
             for row in rows {
                 let id = row["id"].as_str().unwrap();
                 let one = tree.ask(token, Request::get(format!("/workspaces/{id}"))).await;
-                assert_eq!((one.status, &one.json()), (200, &row), "{id} reads the same alone");
+                // But for the last heartbeat: alone it is the lease's, in a list SQL's, which lags.
+                let (mut alone, mut listed) = (one.json(), row.clone());
+                (alone["last_seen"], listed["last_seen"]) = (Value::Null, Value::Null);
+                assert_eq!((one.status, alone), (200, listed), "{id} reads the same alone");
                 let shown = token == ADMIN || tree.tokens[id] == *token;
                 assert!(shown || row["url"].is_null() && row["internal_url"].is_null(), "{row}");
             }
