@@ -19,6 +19,23 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 /// How deep a body may nest, as on the A2A routes.
 const DEPTH_MAX: usize = 512;
 
+/// Longest note on what operators make, in characters.
+const NOTE_CHARS_MAX: usize = 256;
+
+/// What an operator may write beside a grant or a token, for people.
+///
+/// # Errors
+/// `invalid_params`.
+pub(super) fn check_note(note: Option<&str>) -> Result<(), Rejection> {
+    let fits =
+        |note: &str| note.chars().count() <= NOTE_CHARS_MAX && !note.chars().any(char::is_control);
+    if note.is_none_or(fits) {
+        return Ok(());
+    }
+    let message = "`note` has at most 256 characters, none of them a control character";
+    Err(Rejection::new(Reason::InvalidParams, message))
+}
+
 /// A body that must be there, as `T`.
 pub(super) struct Json<T>(pub(super) T);
 

@@ -8,16 +8,13 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::body::Json;
+use super::body::{Json, check_note};
 use super::extract::{Caller, Ends, Page, PathGrantId};
 use crate::gateway::Gateway;
 use crate::hierarchy::{Grant, NewGrant};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
-
-/// Longest note on a grant, in characters.
-const NOTE_CHARS_MAX: usize = 256;
 
 /// The body of `POST /grants`.
 #[derive(Deserialize)]
@@ -56,11 +53,15 @@ pub(super) async fn create(
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
     caller.require_operator()?;
+    let (one, other) = (&new.caller_id, &new.target_id);
+    let (caller, target) = (WorkspaceId::parse(one)?, WorkspaceId::parse(other)?);
+    let expires_at = expiry(new.expires_at.as_deref())?;
+    check_note(new.note.as_deref())?;
     let new = NewGrant {
-        caller: WorkspaceId::parse(&new.caller_id)?,
-        target: WorkspaceId::parse(&new.target_id)?,
-        expires_at: expiry(new.expires_at.as_deref())?,
-        note: note(new.note)?,
+        caller,
+        target,
+        expires_at,
+        note: new.note,
     };
     let grant = gateway.hierarchy.grant(&new).await?;
     Ok((StatusCode::CREATED, Answer(shown(grant))).into_response())
@@ -75,17 +76,6 @@ fn expiry(text: Option<&str>) -> Result<Option<Timestamp>, Rejection> {
         let message = "`expires_at` is a time by RFC 3339, such as 2026-11-21T10:00:00Z";
         Rejection::new(Reason::InvalidParams, message)
     })
-}
-
-fn note(note: Option<String>) -> Result<Option<String>, Rejection> {
-    let fits = |note: &String| {
-        note.chars().count() <= NOTE_CHARS_MAX && !note.chars().any(char::is_control)
-    };
-    if note.as_ref().is_none_or(fits) {
-        return Ok(note);
-    }
-    let message = "`note` has at most 256 characters, none of them a control character";
-    Err(Rejection::new(Reason::InvalidParams, message))
 }
 
 /// `GET /grants`.

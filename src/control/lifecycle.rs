@@ -138,13 +138,14 @@ pub(super) async fn remove(
     PathId(id): PathId,
     caller: Caller,
 ) -> Result<axum::Json<Removed>, Rejection> {
-    let removed = match editor(&gateway, &caller, &id).await {
-        Ok(_) => gateway.directory.remove(&id).await,
-        Err(refusal) if is_gone(&refusal) => gateway.directory.remove(&id).await,
-        Err(refusal) => return Err(refusal),
-    };
-    if removed.as_ref().map_or_else(is_gone, |()| true) {
-        // Also when it was gone before: the one who removed it may not have come to the end of it.
+    // Also when it was gone before: the one who removed it may not have come to the end of it.
+    if let Err(refusal) = editor(&gateway, &caller, &id).await
+        && !is_gone(&refusal)
+    {
+        return Err(refusal);
+    }
+    let removed = gateway.directory.remove(&id).await;
+    if removed.as_ref().err().is_none_or(is_gone) {
         gateway.identity.revoke_all(&id).await?;
     }
     removed?;

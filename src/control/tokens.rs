@@ -11,7 +11,7 @@ use http::StatusCode;
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
-use super::body::{Json, OptionalJson};
+use super::body::{Json, OptionalJson, check_note};
 use super::extract::{Caller, Page, PathId, PathOrg, PathTokenId, not_permitted};
 use super::workspaces::require_same_org;
 use crate::gateway::Gateway;
@@ -19,9 +19,6 @@ use crate::identity::{CANVAS_TTL_DEFAULT, IssuedToken, Principal, TokenRow};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{Status, Timestamp};
-
-/// Longest note on an org token, in characters.
-const NOTE_CHARS_MAX: usize = 256;
 
 /// Workspaces in one canvas token at most: each is looked up before the token is made.
 const CANVAS_WORKSPACES_MAX: usize = 200;
@@ -137,12 +134,7 @@ pub(super) async fn issue_org(
 ) -> Result<Response, Rejection> {
     caller.require_operator()?;
     let note = new.note.as_deref();
-    let fits =
-        |note: &str| note.chars().count() <= NOTE_CHARS_MAX && !note.chars().any(char::is_control);
-    if !note.is_none_or(fits) {
-        let message = "`note` has at most 256 characters, none of them a control character";
-        return Err(Rejection::new(Reason::InvalidParams, message));
-    }
+    check_note(note)?;
     Ok(issued(&gateway.identity.issue_org_token(&org, note).await?))
 }
 
