@@ -4,6 +4,7 @@
 //! Rooms own their key names and channels; the only Redis commands are in `redis.rs`.
 
 mod client;
+mod connections;
 mod log;
 mod memory;
 mod redis;
@@ -60,7 +61,7 @@ impl Shared {
         matches!(self.store, Store::Memory(_))
     }
 
-    /// How often the link to the store was lost and made again: each time it may have come back
+    /// Another number whenever a link to the store was lost or made again: it may have come back
     /// empty.
     pub fn losses(&self) -> u64 {
         match &self.store {

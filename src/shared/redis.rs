@@ -1,32 +1,28 @@
 //! Shared state on Redis 6 or later: the only Redis commands of the crate.
 //!
-//! One multiplexed connection serves all operations; it is made on first use and again after any
-//! doubt. Each subscription has a connection of its own, probed so that a dead one is known within
-//! 1 s: what relies on being told (caches of access) may not be older than that.
+//! Operations share multiplexed connections (`connections.rs`). Each subscription has one of its own,
+//! probed so that a dead one is known within 1 s: what relies on being told (caches of access) may not
+//! be older than that.
 //!
 //! Not `redis::aio::ConnectionManager`: it keeps a connection whose answers time out, so a network
 //! that swallows packets would cut us off until the kernel gives up, after a quarter of an hour.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::aio::{MultiplexedConnection, SendError};
+use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, FromRedisValue, Pipeline, PushInfo, PushKind, RedisError, Value,
-    from_redis_value, pipe,
+    Client, FromRedisValue, Pipeline, PushKind, RedisError, Value, from_redis_value, pipe,
 };
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::client::client;
+use super::connections::{CONNECT_MAX, Connections, connect};
 use super::log::{BATCH_MAX, Entry, EntryId, Look};
 use super::subscription::{Feed, Plan, Subscription};
 use crate::store::{Cause, InvalidUrl, TooSlow};
-
-/// TCP, TLS and the first commands of a connection.
-const CONNECT_MAX: Duration = Duration::from_secs(1);
 
 /// Time between two probes of a subscription's link; with [`PROBE_MAX`] below 1 s.
 const PROBE_EVERY: Duration = Duration::from_millis(400);
@@ -48,39 +44,22 @@ enum Repeat {
 
 pub(super) struct Redis {
     client: Client,
+    connections: Connections,
     timeout: Duration,
-    slot: Mutex<Slot>,
-    /// Connections made so far.
-    made: AtomicU64,
-}
-
-/// The connection for operations. Locked while connecting, so that one attempt serves all.
-#[derive(Default)]
-struct Slot {
-    connected: Option<Connected>,
-    /// The last failed attempt, for those who waited while it ran.
-    failed: Option<(Instant, Cause)>,
-}
-
-#[derive(Clone)]
-struct Connected {
-    connection: MultiplexedConnection,
-    /// Set by whoever finds out first: the driver, or an operation without an answer.
-    gone: Arc<AtomicBool>,
 }
 
 impl Redis {
     pub(super) fn open(url: &str, timeout: Duration) -> Result<Self, InvalidUrl> {
+        let client = client(url)?;
         Ok(Self {
-            client: client(url)?,
+            connections: Connections::new(client.clone()),
+            client,
             timeout,
-            slot: Mutex::default(),
-            made: AtomicU64::new(0),
         })
     }
 
     pub(super) fn losses(&self) -> u64 {
-        self.made.load(Ordering::Acquire).saturating_sub(1)
+        self.connections.losses()
     }
 
     pub(super) async fn get(&self, key: &str) -> Result<Option<String>, Cause> {
@@ -236,61 +215,24 @@ impl Redis {
         let deadline = Instant::now() + self.timeout;
         let mut repeats = usize::from(repeat == Repeat::Once);
         loop {
-            let mut connected = timeout_at(deadline, self.connected())
+            let mut connected = timeout_at(deadline, self.connections.get())
                 .await
                 .map_err(|_| self.too_slow())??;
             let answer = query.query_async(&mut connected.connection);
             let Ok(answer) = timeout_at(deadline, answer).await else {
-                connected.gone.store(true, Ordering::Release);
+                connected.give_up();
                 return Err(self.too_slow());
             };
             match answer {
                 Ok(value) => return Ok(value),
                 Err(error) if is_lost(&error) => {
-                    connected.gone.store(true, Ordering::Release);
+                    connected.give_up();
                     if repeats == 0 {
                         return Err(Arc::new(error));
                     }
                     repeats -= 1;
                 }
                 Err(error) => return Err(Arc::new(error)),
-            }
-        }
-    }
-
-    async fn connected(&self) -> Result<Connected, Cause> {
-        let asked = Instant::now();
-        let mut slot = self.slot.lock().await;
-        if let Some(connected) = &slot.connected
-            && !connected.gone.load(Ordering::Acquire)
-        {
-            return Ok(connected.clone());
-        }
-        slot.connected = None;
-        if let Some((at, cause)) = &slot.failed
-            && asked < *at
-        {
-            return Err(cause.clone());
-        }
-        let gone = Arc::new(AtomicBool::new(false));
-        let told = gone.clone();
-        let attempt = connect(&self.client, move |push| {
-            if push.kind == PushKind::Disconnection {
-                told.store(true, Ordering::Release);
-            }
-        });
-        match attempt.await {
-            Ok(connection) => {
-                // Before any answer of it is read.
-                self.made.fetch_add(1, Ordering::AcqRel);
-                let connected = Connected { connection, gone };
-                slot.connected = Some(connected.clone());
-                slot.failed = None;
-                Ok(connected)
-            }
-            Err(cause) => {
-                slot.failed = Some((Instant::now(), cause.clone()));
-                Err(cause)
             }
         }
     }
@@ -350,25 +292,6 @@ fn entry((id, pairs): RawEntry) -> Option<Entry> {
     let id = id.parse().ok()?;
     let text = pairs.into_iter().nth(1)?;
     Some(Entry { id, text })
-}
-
-async fn connect(
-    client: &Client,
-    pushed: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> Result<MultiplexedConnection, Cause> {
-    // Every answer has the clock of who waits for it.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_push_sender(move |push| {
-            pushed(push);
-            Ok::<(), SendError>(())
-        });
-    let connection = client.get_multiplexed_async_connection_with_config(&config);
-    match timeout(CONNECT_MAX, connection).await {
-        Ok(connection) => connection.map_err(|error| Arc::new(error) as Cause),
-        Err(_) => Err(Arc::new(TooSlow(CONNECT_MAX))),
-    }
 }
 
 /// Keeps one subscription's link up. Ends when the subscription is dropped.

@@ -1,0 +1,151 @@
+//! The connections to Redis for operations: one for each runtime, made on first use there and again
+//! after any doubt.
+//!
+//! The task that drives a connection lives on the runtime that made it. Driven by another runtime's
+//! thread, each operation would be handed over twice, which costs more than the operation.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use redis::aio::{MultiplexedConnection, SendError};
+use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind};
+use tokio::runtime::{Handle, Id};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+use crate::store::{Cause, TooSlow};
+
+/// TCP, TLS and the first commands of a connection.
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(1);
+
+pub(super) struct Connections {
+    client: Client,
+    slots: DashMap<Id, Arc<Mutex<Slot>>>,
+    losses: Arc<AtomicU64>,
+}
+
+/// The connection of one runtime. Locked while connecting, so that one attempt serves all.
+#[derive(Default)]
+struct Slot {
+    connected: Option<Connected>,
+    /// Whether there ever was one.
+    had: bool,
+    /// The last failed attempt, for those who waited while it ran.
+    failed: Option<(Instant, Cause)>,
+}
+
+#[derive(Clone)]
+pub(super) struct Connected {
+    pub(super) connection: MultiplexedConnection,
+    gone: Arc<AtomicBool>,
+    losses: Arc<AtomicU64>,
+}
+
+impl Connected {
+    /// Nobody uses it any more. Said by whoever finds out first: the driver, or an operation without
+    /// an answer.
+    pub(super) fn give_up(&self) {
+        give_up(&self.gone, &self.losses);
+    }
+}
+
+fn give_up(gone: &AtomicBool, losses: &AtomicU64) {
+    if !gone.swap(true, Ordering::AcqRel) {
+        losses.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Connections {
+    pub(super) fn new(client: Client) -> Self {
+        Self {
+            client,
+            slots: DashMap::new(),
+            losses: Arc::default(),
+        }
+    }
+
+    /// Counts connections that were lost, and again when they were made anew: what is read
+    /// afterwards may come from a server that lost everything.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
+    }
+
+    /// The connection of this runtime.
+    pub(super) async fn get(&self) -> Result<Connected, Cause> {
+        let asked = Instant::now();
+        let slot = self.slot();
+        let mut slot = slot.lock().await;
+        if let Some(connected) = &slot.connected
+            && !connected.gone.load(Ordering::Acquire)
+        {
+            return Ok(connected.clone());
+        }
+        slot.connected = None;
+        if let Some((at, cause)) = &slot.failed
+            && asked < *at
+        {
+            return Err(cause.clone());
+        }
+        match self.make().await {
+            Ok(connected) => {
+                if slot.had {
+                    // Before any answer of it is read.
+                    self.losses.fetch_add(1, Ordering::AcqRel);
+                }
+                slot.had = true;
+                slot.connected = Some(connected.clone());
+                slot.failed = None;
+                Ok(connected)
+            }
+            Err(cause) => {
+                slot.failed = Some((Instant::now(), cause.clone()));
+                Err(cause)
+            }
+        }
+    }
+
+    fn slot(&self) -> Arc<Mutex<Slot>> {
+        let runtime = Handle::current().id();
+        if let Some(slot) = self.slots.get(&runtime) {
+            return Arc::clone(&slot);
+        }
+        Arc::clone(&self.slots.entry(runtime).or_default())
+    }
+
+    async fn make(&self) -> Result<Connected, Cause> {
+        let gone = Arc::<AtomicBool>::default();
+        let (told, losses) = (Arc::clone(&gone), Arc::clone(&self.losses));
+        let connection = connect(&self.client, move |push| {
+            if push.kind == PushKind::Disconnection {
+                give_up(&told, &losses);
+            }
+        });
+        Ok(Connected {
+            connection: connection.await?,
+            gone,
+            losses: Arc::clone(&self.losses),
+        })
+    }
+}
+
+/// A connection that is driven by the runtime of whoever asks.
+pub(super) async fn connect(
+    client: &Client,
+    pushed: impl Fn(PushInfo) + Send + Sync + 'static,
+) -> Result<MultiplexedConnection, Cause> {
+    // Every answer has the clock of who waits for it.
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_push_sender(move |push| {
+            pushed(push);
+            Ok::<(), SendError>(())
+        });
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    match timeout(CONNECT_MAX, connection).await {
+        Ok(connection) => connection.map_err(|error| Arc::new(error) as Cause),
+        Err(_) => Err(Arc::new(TooSlow(CONNECT_MAX))),
+    }
+}
