@@ -35,6 +35,7 @@ mod moves;
 mod open_mode;
 mod operators;
 mod outages;
+mod policy;
 mod rates;
 mod reach;
 mod registry;
