@@ -36,6 +36,7 @@ mod moves;
 mod open_mode;
 mod operators;
 mod outages;
+mod policy;
 mod rates;
 mod reach;
 mod registry;

@@ -20,12 +20,12 @@ const OFF: &str = "[rate]\ncaller_per_second = 0\nfailures_per_second = 0\n";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A configuration file in a folder of its own.
-struct Written {
+pub(crate) struct Written {
     folder: tempfile::TempDir,
 }
 
 impl Written {
-    fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let written = Self { folder };
         fs::write(written.path(), text).unwrap();
@@ -36,12 +36,12 @@ impl Written {
         self.folder.path().join(name)
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.at("gateway.toml")
     }
 
     /// As an editor saves: another file takes the name.
-    fn save(&self, text: &str) {
+    pub(crate) fn save(&self, text: &str) {
         fs::write(self.at("new"), text).unwrap();
         fs::rename(self.at("new"), self.path()).unwrap();
     }
@@ -58,7 +58,7 @@ fn value(config: &Value, key: &str) -> Value {
 }
 
 /// Waits until what `/config` says is as wished.
-async fn shows(gateway: &Gateway, what: &str, wished: impl Fn(&Value) -> bool) -> Value {
+pub(crate) async fn shows(gateway: &Gateway, what: &str, wished: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let config = config(gateway).await;
@@ -71,7 +71,7 @@ async fn shows(gateway: &Gateway, what: &str, wished: impl Fn(&Value) -> bool) -
     }
 }
 
-async fn in_force(gateway: &Gateway, key: &str, wished: Value) {
+pub(crate) async fn in_force(gateway: &Gateway, key: &str, wished: Value) {
     shows(gateway, key, |config| value(config, key) == wished).await;
 }
 
