@@ -8,14 +8,14 @@
 //! that swallows packets would cut us off until the kernel gives up, after a quarter of an hour.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    Client, FromRedisValue, Pipeline, PushKind, RedisError, Value, from_redis_value, pipe,
+    Client, Cmd, FromRedisValue, Pipeline, PushKind, RedisError, Value, cmd, from_redis_value, pipe,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::client::client;
@@ -23,6 +23,9 @@ use super::connections::{CONNECT_MAX, Connections, connect};
 use super::log::{BATCH_MAX, Entry, EntryId, Look};
 use super::subscription::{Feed, Plan, Subscription};
 use crate::store::{Cause, InvalidUrl, TooSlow};
+
+/// Who may ask in one go.
+const TOGETHER_MAX: usize = 256;
 
 /// Time between two probes of a subscription's link; with [`PROBE_MAX`] below 1 s.
 const PROBE_EVERY: Duration = Duration::from_millis(400);
@@ -46,6 +49,14 @@ pub(super) struct Redis {
     client: Client,
     connections: Connections,
     timeout: Duration,
+    /// Bounded by the requests in progress.
+    unasked: Mutex<Vec<Unasked>>,
+}
+
+/// What is to be asked, and who waits for the answers.
+struct Unasked {
+    commands: Vec<Cmd>,
+    done: oneshot::Sender<Result<Vec<Value>, Cause>>,
 }
 
 impl Redis {
@@ -55,6 +66,7 @@ impl Redis {
             connections: Connections::new(client.clone()),
             client,
             timeout,
+            unasked: Mutex::default(),
         })
     }
 
@@ -83,17 +95,71 @@ impl Redis {
     }
 
     pub(super) async fn set(
-        &self,
+        self: &Arc<Self>,
         key: &str,
         value: &str,
         ttl: Option<Duration>,
     ) -> Result<(), Cause> {
-        let mut set = pipe();
-        set.cmd("SET").arg(key).arg(value);
+        let mut set = cmd("SET");
+        set.arg(key).arg(value);
         if let Some(ttl) = ttl {
             set.arg("PX").arg(milliseconds(ttl));
         }
-        self.one(&set, Repeat::Never).await
+        self.together(vec![set]).await.map(|_| ())
+    }
+
+    /// Asks along with the others that are ready to: heartbeats come in thousands, and for each by itself
+    /// the system call and the server's waking up would cost more than anything else in it. What makes
+    /// the server refuse one write (it is full, or a replica) makes it refuse all.
+    async fn together(self: &Arc<Self>, commands: Vec<Cmd>) -> Result<Vec<Value>, Cause> {
+        let (done, answers) = oneshot::channel();
+        let first = {
+            let mut unasked = self.unasked();
+            unasked.push(Unasked { commands, done });
+            unasked.len() == 1
+        };
+        if first {
+            tokio::spawn(Arc::clone(self).ask_together());
+        }
+        // Dropped only by a runtime that ends.
+        answers.await.unwrap_or_else(|_| Err(self.too_slow()))
+    }
+
+    /// Has its own clock, so nobody who waits for it needs one.
+    async fn ask_together(self: Arc<Self>) {
+        // Whoever can run now comes first, and goes along.
+        tokio::task::yield_now().await;
+        let mut unasked = std::mem::take(&mut *self.unasked());
+        while !unasked.is_empty() {
+            let rest = unasked.split_off(unasked.len().min(TOGETHER_MAX));
+            let mut together = pipe();
+            let mut waiting = Vec::with_capacity(unasked.len());
+            for Unasked { commands, done } in unasked {
+                waiting.push((commands.len(), done));
+                for command in commands {
+                    together.add_command(command);
+                }
+            }
+            match self.ask::<Vec<Value>>(&together, Repeat::Never).await {
+                Ok(answers) => {
+                    let mut answers = answers.into_iter();
+                    for (count, done) in waiting {
+                        let _ = done.send(Ok(answers.by_ref().take(count).collect()));
+                    }
+                }
+                Err(cause) => {
+                    for (_, done) in waiting {
+                        let _ = done.send(Err(Arc::clone(&cause)));
+                    }
+                }
+            }
+            unasked = rest;
+        }
+    }
+
+    fn unasked(&self) -> MutexGuard<'_, Vec<Unasked>> {
+        // Each step leaves the list whole.
+        self.unasked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) async fn set_if_absent(
@@ -110,12 +176,18 @@ impl Redis {
     }
 
     /// Not `GETEX`, which needs Redis 6.2, and not `SET`, which could undo another's change.
-    pub(super) async fn refresh(&self, keys: &[&str], ttl: Duration) -> Result<Vec<bool>, Cause> {
-        let mut refresh = pipe();
-        for key in keys {
-            refresh.cmd("PEXPIRE").arg(key).arg(milliseconds(ttl));
-        }
-        self.ask(&refresh, Repeat::Once).await
+    pub(super) async fn refresh(
+        self: &Arc<Self>,
+        keys: &[&str],
+        ttl: Duration,
+    ) -> Result<Vec<bool>, Cause> {
+        let refresh = |key: &&str| {
+            let mut refresh = cmd("PEXPIRE");
+            refresh.arg(key).arg(milliseconds(ttl));
+            refresh
+        };
+        let there = self.together(keys.iter().map(refresh).collect()).await?;
+        from_redis_value(Value::Array(there)).map_err(|error| Arc::new(error) as Cause)
     }
 
     pub(super) async fn delete(&self, keys: &[&str]) -> Result<(), Cause> {
@@ -363,7 +435,7 @@ async fn listening(
 
 /// Waits until the link is lost, by the driver's word or by the silence after a probe.
 async fn watch_over(mut connection: MultiplexedConnection, gone: &Notify) -> Cause {
-    let probe = redis::cmd("PING");
+    let probe = cmd("PING");
     loop {
         tokio::select! {
             () = gone.notified() => return Arc::new(std::io::Error::from(std::io::ErrorKind::ConnectionReset)),
