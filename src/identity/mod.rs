@@ -48,6 +48,9 @@ const REFUSAL_TTL: Duration = Duration::from_secs(1);
 /// Uses waiting to be written down. Beyond it a use is forgotten; the next one is noted.
 const USES_MAX: usize = 1024;
 
+/// Between two writes of what was used: one statement for all of them.
+const USES_NOTED_EVERY: Duration = Duration::from_secs(1);
+
 /// Where a request came from, by its connection or by what a trusted proxy says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientAddr(pub std::net::IpAddr);
@@ -243,10 +246,13 @@ impl Identity {
 
     async fn note_uses(&self) {
         let mut uses = self.uses_to_note.lock().await;
-        while let Some(token_id) = uses.recv().await {
-            if let Err(error) = self.tokens.note_use(&token_id, now_ms()).await {
-                tracing::debug!(%error, "a token's last use was not noted");
+        let mut batch = Vec::new();
+        while uses.recv_many(&mut batch, USES_MAX).await > 0 {
+            if let Err(error) = self.tokens.note_uses(&batch, now_ms()).await {
+                tracing::debug!(%error, "the last use of tokens was not noted");
             }
+            batch.clear();
+            tokio::time::sleep(USES_NOTED_EVERY).await;
         }
     }
 

@@ -3,8 +3,8 @@
 //! is shown once, by whoever made it.
 
 use secrecy::SecretString;
-use sqlx::Row;
 use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row};
 
 use super::credential::{CredentialHash, Form, Fresh};
 use super::now_ms;
@@ -66,7 +66,7 @@ const REVOKE_ALL_WORKSPACE: &str = "UPDATE workspace_auth_tokens \
     WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $3) RETURNING token_hash";
 const REDEEM_ALL: &str = "UPDATE enrolment_tokens SET redeemed_at = COALESCE(redeemed_at, $2) \
     WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $3) RETURNING token_hash";
-const NOTE_USE: &str = "UPDATE workspace_auth_tokens SET last_used_at = $2 WHERE id = $1";
+const NOTE_USES: &str = "UPDATE workspace_auth_tokens SET last_used_at = $1 WHERE id IN";
 
 const INSERT_ENROLMENT: &str = "INSERT INTO enrolment_tokens \
     (token_hash, workspace_id, created_at, expires_at) VALUES ($1, $2, $3, $4)";
@@ -196,8 +196,18 @@ impl Tokens {
         Ok(row.is_some())
     }
 
-    pub(super) async fn note_use(&self, token_id: &str, now: i64) -> Result<(), Unavailable> {
-        let query = sqlx::query(NOTE_USE).bind(token_id).bind(now);
+    /// All of `token_ids` in one statement.
+    pub(super) async fn note_uses(
+        &self,
+        token_ids: &[String],
+        now: i64,
+    ) -> Result<(), Unavailable> {
+        let markers: Vec<String> = (2..token_ids.len() + 2).map(|n| format!("${n}")).collect();
+        let text = format!("{NOTE_USES} ({})", markers.join(", "));
+        let mut query = sqlx::query(AssertSqlSafe(text)).bind(now);
+        for id in token_ids {
+            query = query.bind(id);
+        }
         let work = async { query.execute(self.db.pool()).await };
         self.db.run("note_use", work).await.map(|_| ())
     }
