@@ -154,8 +154,11 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
         let message = format!("the body nests deeper than {DEPTH_MAX}");
         return Err(Rejection::new(Reason::InvalidRequest, message));
     }
-    let mut reader = serde_json::Deserializer::from_str(whole.get());
-    serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong_member(&error))
+    // Keeping track of the path costs as much again, so only what is wrong is read that way.
+    serde_json::from_str(whole.get()).or_else(|_| {
+        let mut reader = serde_json::Deserializer::from_str(whole.get());
+        serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong_member(&error))
+    })
 }
 
 /// Whether brackets outside of strings nest deeper than [`DEPTH_MAX`]. `json` is known to be JSON.

@@ -104,24 +104,23 @@ async fn run(
         // Only a handshake that was seen before its body was read may change the protocol.
         return Err(Broken::Refused(not_a_socket()));
     }
-    send(proxy, session, request_id, response, slot).await
+    send(proxy, session, response, slot).await
 }
 
 /// Sends an answer as it comes.
 async fn send(
     proxy: &Proxy,
     session: &mut ServerSession,
-    request_id: &RequestId,
     response: Response,
     slot: Slot<'_>,
 ) -> Result<(), Broken> {
     let (parts, mut body) = response.into_parts();
-    let mut head = head(proxy, session, request_id, &parts)?;
-    let framed = parts.headers.contains_key(header::CONTENT_LENGTH);
-    if !framed && parts.status != StatusCode::NO_CONTENT {
+    let mut head = head(proxy, session, parts);
+    let framed = head.headers.contains_key(header::CONTENT_LENGTH);
+    if !framed && head.status != StatusCode::NO_CONTENT {
         chunk(session, &mut head).map_err(broken)?;
     }
-    let streams = parts
+    let streams = head
         .headers
         .get(header::CONTENT_TYPE)
         .is_some_and(|value| value == "text/event-stream");
@@ -213,11 +212,11 @@ async fn socket(
     let asked = proxy.control.clone().oneshot(request);
     let response = asked.await.unwrap_or_else(|never| match never {});
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return send(proxy, session, request_id, response, slot).await;
+        return send(proxy, session, response, slot).await;
     }
     drop(slot);
     let (parts, output) = response.into_parts();
-    let head = head(proxy, session, request_id, &parts)?;
+    let head = head(proxy, session, parts);
     session
         .write_response_header(Box::new(head))
         .await
@@ -264,25 +263,14 @@ async fn pump(
     Err(Broken::CallerLeft)
 }
 
-/// The head of an answer, with what every answer has.
-fn head(
-    proxy: &Proxy,
-    session: &ServerSession,
-    request_id: &RequestId,
-    parts: &Parts,
-) -> Result<ResponseHeader, Broken> {
-    let mut head =
-        ResponseHeader::build(parts.status, Some(parts.headers.len() + 4)).map_err(broken)?;
-    for (name, value) in &parts.headers {
-        head.append_header(name, value).map_err(broken)?;
-    }
-    head.insert_header("x-request-id", request_id.as_str())
-        .map_err(broken)?;
+/// The head of an answer. The control plane put the request's id into it.
+fn head(proxy: &Proxy, session: &ServerSession, parts: Parts) -> ResponseHeader {
+    let mut head = ResponseHeader::from(parts);
     proxy
         .origins
         .get()
         .expose(&session.req_header().headers, &mut head);
-    Ok(head)
+    head
 }
 
 fn not_a_socket() -> Rejection {
