@@ -164,7 +164,8 @@ impl Gateway {
             self.rates.share(&self.shared, &self.metrics),
             self.directory.follow(),
             self.directory.follow_lapses(),
-            self.events.run(&self.hierarchy),
+            self.events
+                .run(&self.hierarchy, |told| self.directory.correct(told)),
             self.sweep(),
             self.flush_regularly(),
             self.forget_regularly(),

@@ -33,9 +33,10 @@ use crate::shared::{Notice, Shared};
 /// The channel on which replicas tell each other what to forget.
 const CHANNEL: &str = "gw:invalidate";
 
-/// How long a fact counts while invalidations arrive: long enough that steady state asks no store,
-/// short enough that a fact changed behind our back is seen some day.
-const AGE_MAX_LINKED: Duration = Duration::from_secs(300);
+/// How long a fact counts while invalidations arrive: long enough that steady state asks hardly ever
+/// (two reads for each workspace that beats), short enough that a fact changed behind our back is seen
+/// some day.
+const AGE_MAX_LINKED: Duration = Duration::from_secs(900);
 
 /// How long a fact counts while invalidations may be missed (contract §2: in force within 1 s).
 const AGE_MAX_UNLINKED: Duration = Duration::from_secs(1);

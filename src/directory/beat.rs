@@ -100,7 +100,9 @@ impl Directory {
             if self.moved(workspace, to, beat, now).await? {
                 entry.extend(began, self.leases.ttl());
                 self.tell_beat(workspace, beat, now);
-                self.refresh_urls(workspace).await;
+                if entry.keeps_urls() {
+                    self.refresh_urls(workspace).await;
+                }
                 let expires_in = self.leases.ttl();
                 return Ok(Beaten {
                     expires_in,
@@ -161,21 +163,16 @@ impl Directory {
         self.coherence
             .invalidate(Invalidation::Workspace(id.clone()))
             .await;
-        if workspace.status != to {
-            self.tell_if_overtaken(id, to).await;
-        }
         Ok(true)
     }
 
     /// Keeps the URL keys alive: with the value they have, which may be another program's; a key that
-    /// is gone, with what was registered. Only every few minutes; best effort, since SQL has the URLs
-    /// too.
+    /// is gone, with what was registered. Best effort, since SQL has the URLs too.
     async fn refresh_urls(&self, workspace: &Workspace) {
         let id = &workspace.id;
-        if workspace.delivery_mode == DeliveryMode::Poll || self.refreshed.contains_key(id) {
+        if workspace.delivery_mode == DeliveryMode::Poll {
             return;
         }
-        self.refreshed.insert(id.clone(), ()).await;
         let keys = [self.url_key.key(id), self.internal_url_key.key(id)];
         let there = self.shared.refresh(&[&keys[0], &keys[1]], URL_TTL).await;
         let Ok(there) = there else { return };
@@ -185,8 +182,18 @@ impl Directory {
                 continue;
             };
             // Another program may be writing it just now: its word goes before ours.
-            if let Err(error) = self.shared.set_if_absent(key, url, URL_TTL).await {
-                tracing::debug!(%error, workspace.id = %id, "a URL key was not refreshed");
+            match self.shared.set_if_absent(key, url, URL_TTL).await {
+                // Perhaps it was gone because the agent has left: then the row says so.
+                Ok(true) => {
+                    if let Err(refusal) = self.catch_up(workspace).await {
+                        let reason = refusal.reason.word();
+                        tracing::debug!(reason, workspace.id = %id, "a URL key may be one too many");
+                    }
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::debug!(%error, workspace.id = %id, "a URL key was not refreshed");
+                }
             }
         }
     }

@@ -9,13 +9,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::endpoint::Endpoint;
-use super::{Agent, Destination, Directory, RETRY_AFTER};
+use super::{Agent, Destination, Directory, RETRY_AFTER, URL_REFRESH};
 use crate::a2a::Generation;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
 
 /// How long an entry counts that was not read whole, or that nobody would tell us to drop.
 const UNSURE_TTL: Duration = Duration::from_secs(1);
+
+/// No moment yet.
+const NEVER: u64 = u64::MAX;
 
 /// Where the agent listens: from the shared state, which other programs write, else from SQL.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +73,8 @@ pub(super) struct Entry {
     pub(super) lapse_noted: AtomicBool,
     /// For [`Pulse::Beats`]: milliseconds after `loaded_at`; heartbeats move it on.
     alive_until: AtomicU64,
+    /// When the URL keys were last given their time to live: milliseconds after `loaded_at`.
+    urls_kept_at: AtomicU64,
     reach: Result<Destination, Rejection>,
     /// Whether changes of its URL keys are heard of.
     watched: Arc<AtomicBool>,
@@ -100,6 +105,7 @@ impl Directory {
             loaded_at: Instant::now(),
             age_max: self.coherence.max_age(),
             lapse_noted: AtomicBool::new(false),
+            urls_kept_at: AtomicU64::new(NEVER),
             reach,
             watched: Arc::clone(&self.watched),
         }
@@ -209,6 +215,18 @@ impl Entry {
             let until = millis(since_load.saturating_add(ttl));
             self.alive_until.fetch_max(until, Ordering::AcqRel);
         }
+    }
+
+    /// Whether the URL keys need their time to live anew. Of several who ask, one is told so.
+    pub(super) fn keeps_urls(&self) -> bool {
+        let now = millis(self.loaded_at.elapsed());
+        let kept_at = self.urls_kept_at.load(Ordering::Acquire);
+        let is_due = kept_at == NEVER || now.saturating_sub(kept_at) >= millis(URL_REFRESH);
+        is_due
+            && self
+                .urls_kept_at
+                .compare_exchange(kept_at, now, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
     }
 
     /// Where a message goes.

@@ -43,7 +43,6 @@ impl Directory {
                             self.leases.doubt();
                         }
                         // What was said during the gap was missed. Dropped first, trusted after.
-                        self.refreshed.invalidate_all();
                         self.coherence.apply(&Invalidation::Everything).await;
                         self.watched.store(true, Ordering::Release);
                         was_up = true;

@@ -68,8 +68,8 @@ pub use self::upstream_auth::UpstreamAuth;
 
 /// How long a URL key lives without being refreshed.
 const URL_TTL: Duration = Duration::from_secs(300);
-/// How often a heartbeat refreshes them: half of it, so that a missed turn does no harm.
-const URL_REFRESH: Duration = Duration::from_secs(150);
+/// How often a heartbeat refreshes them: two more come before they end, so a missed turn does no harm.
+const URL_REFRESH: Duration = Duration::from_secs(240);
 /// After how long to ask again for a workspace that cannot be reached (contract §1.1).
 const RETRY_AFTER: Duration = Duration::from_secs(15);
 
@@ -126,8 +126,6 @@ pub struct Directory {
     watched: Arc<AtomicBool>,
     url_key: KeyPattern,
     internal_url_key: KeyPattern,
-    /// Workspaces whose URL keys were refreshed lately.
-    refreshed: Cache<WorkspaceId, ()>,
     config: Live,
 }
 
@@ -172,10 +170,6 @@ impl Directory {
             watched: Arc::new(AtomicBool::new(shared.is_embedded())),
             url_key: KeyPattern::new(&at_start.directory.url_key),
             internal_url_key: KeyPattern::new(&at_start.directory.internal_url_key),
-            refreshed: Cache::builder()
-                .max_capacity(entries_max)
-                .time_to_live(URL_REFRESH)
-                .build(),
             config: config.clone(),
             workspaces,
             shared,

@@ -62,19 +62,15 @@ impl News {
 
     /// Takes in a word; answers whether its tasks are other than before. `row`: what SQL said last.
     pub(super) fn note(&self, seen: Seen, row: &Workspace) -> bool {
-        if !self.words.contains_key(&seen.id) {
-            let word = Word {
+        let mut word = match self.words.get_mut(&seen.id) {
+            Some(word) => word,
+            None => self.words.entry(seen.id.clone()).or_insert(Word {
                 last_seen: seen.last_seen,
                 active_tasks: row.active_tasks,
                 current_task: row.current_task.clone(),
                 written: row.last_seen,
                 due: false,
-            };
-            self.words.entry(seen.id.clone()).or_insert(word);
-        }
-        let Some(mut word) = self.words.get_mut(&seen.id) else {
-            // Forgotten as too old in the same moment: the next one is heard.
-            return false;
+            }),
         };
         let changed = !word.says(&seen);
         word.last_seen = word.last_seen.max(seen.last_seen);

@@ -27,7 +27,6 @@ impl Directory {
             }
         }
         if workspace.status.is_up() && workspace.liveness == Liveness::Heartbeat {
-            self.refreshed.insert(id.clone(), ()).await;
             self.leases.renew(id, Timestamp::now()).await?;
         }
         Ok(())
@@ -35,7 +34,6 @@ impl Directory {
 
     /// Drops the URL keys and the lease: whoever reads them finds nothing.
     pub(super) async fn drop_presence(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
-        self.refreshed.invalidate(id).await;
         let (url, internal_url) = (self.url_key.key(id), self.internal_url_key.key(id));
         self.shared.delete(&[&url, &internal_url]).await?;
         self.leases.end(id).await
