@@ -1,10 +1,10 @@
 //! Heartbeats at a steady pace, for `scripts/bench beats`. Loopback only, bounded, one thread.
 //!
-//! `beats ADDRESS WORKSPACES RATE SECONDS DISCOVER_RATE [CONNECTIONS]` sends `RATE` heartbeats a second
-//! for `SECONDS`, one workspace after the other, whether or not the last ones were answered (open
-//! loop: a slow answer is not hidden by waiting for it), and beside them `DISCOVER_RATE` discoveries a
-//! second between random siblings. `RATE` 0: each workspace at least once, as fast as answers come.
-//! Latencies count from the moment a request was due. Prints one line of JSON.
+//! `beats ADDRESS WORKSPACES RATE SECONDS DISCOVER_RATE` sends `RATE` heartbeats a second for `SECONDS`,
+//! one workspace after the other, whether or not the last ones were answered (open loop: a slow
+//! answer is not hidden by waiting for it), and beside them, over connections of their own,
+//! `DISCOVER_RATE` discoveries a second between random siblings. `RATE` 0: each workspace once, as fast
+//! as answers come. Latencies count from the moment a request was due. Prints one line of JSON.
 //!
 //! Workspaces are `ws-0` and on, tokens `a2aw_` and the number in 43 digits, as the script seeds them.
 
@@ -23,12 +23,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// Requests that wait for a connection at most; beyond it they are dropped, and counted.
 const WAITING_MAX: usize = 200_000;
+/// Connections for heartbeats, kept alive.
+const BEAT_CONNECTIONS: usize = 32;
+/// Connections for discoveries.
+const DISCOVER_CONNECTIONS: usize = 8;
 /// Longest run.
 const SECONDS_MAX: u64 = 600;
 /// Workspaces that share a parent.
 const TEAM: u64 = 10;
-/// When a workspace that was heard beats again while the others are heard for the first time.
-const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// How long the last answers may take.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
@@ -50,27 +52,14 @@ struct Tally {
     refused: u64,
 }
 
+/// Requests of one kind on their way to its connections.
 #[derive(Default)]
-struct Load {
+struct Lane {
     waiting: RefCell<VecDeque<Job>>,
     ready: Notify,
-    beats: RefCell<Tally>,
-    discoveries: RefCell<Tally>,
-    dropped: RefCell<u64>,
-    first_refusal: RefCell<String>,
 }
 
-impl Load {
-    fn push(&self, what: What, due: Instant) {
-        let mut waiting = self.waiting.borrow_mut();
-        if waiting.len() < WAITING_MAX {
-            waiting.push_back(Job { what, due });
-            self.ready.notify_one();
-        } else {
-            *self.dropped.borrow_mut() += 1;
-        }
-    }
-
+impl Lane {
     async fn next(&self) -> Job {
         loop {
             let ready = self.ready.notified();
@@ -79,6 +68,32 @@ impl Load {
                 return job;
             }
             ready.await;
+        }
+    }
+}
+
+#[derive(Default)]
+struct Load {
+    beat_lane: Rc<Lane>,
+    discover_lane: Rc<Lane>,
+    beats: RefCell<Tally>,
+    discoveries: RefCell<Tally>,
+    dropped: RefCell<u64>,
+    first_refusal: RefCell<String>,
+}
+
+impl Load {
+    fn push(&self, what: What, due: Instant) {
+        let lane = match what {
+            What::Beat(_) => &self.beat_lane,
+            What::Discover(_) => &self.discover_lane,
+        };
+        let mut waiting = lane.waiting.borrow_mut();
+        if waiting.len() < WAITING_MAX {
+            waiting.push_back(Job { what, due });
+            lane.ready.notify_one();
+        } else {
+            *self.dropped.borrow_mut() += 1;
         }
     }
 
@@ -109,7 +124,7 @@ impl Load {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let usage = "usage: beats ADDRESS WORKSPACES RATE SECONDS DISCOVER_RATE [CONNECTIONS]";
+    let usage = "usage: beats ADDRESS WORKSPACES RATE SECONDS DISCOVER_RATE";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let address: SocketAddr = arguments[0].parse().expect(usage);
     assert!(address.ip().is_loopback(), "only for loopback");
@@ -118,11 +133,15 @@ async fn main() {
     let (rate, seconds) = (number(2).expect(usage), number(3).expect(usage));
     let seconds = seconds.min(SECONDS_MAX);
     let discover_rate = number(4).expect(usage);
-    let connections = number(5).unwrap_or(64).min(1024);
     let load = Rc::new(Load::default());
     let local = tokio::task::LocalSet::new();
-    for _ in 0..connections {
-        local.spawn_local(connection(address, Rc::clone(&load)));
+    for (lane, connections) in [
+        (&load.beat_lane, BEAT_CONNECTIONS),
+        (&load.discover_lane, DISCOVER_CONNECTIONS),
+    ] {
+        for _ in 0..connections {
+            local.spawn_local(connection(address, Rc::clone(&load), Rc::clone(lane)));
+        }
     }
     let started = Instant::now();
     let asked = local
@@ -184,29 +203,15 @@ async fn pace(load: &Load, workspaces: u64, rate: u64, seconds: u64, discover_ra
     asked
 }
 
-/// Each workspace once, as fast as answers come; those who wait for the others beat again.
+/// Each workspace once, as fast as answers come.
 async fn each_once(load: &Load, workspaces: u64) -> usize {
-    let mut asked = 0;
-    let mut beaten = VecDeque::new();
-    let mut fresh = 0..workspaces;
-    loop {
-        let is_due = |(at, _): &(Instant, u64)| AGAIN_AFTER <= at.elapsed();
-        let again = if beaten.front().is_some_and(is_due) {
-            beaten.pop_front().map(|(_, n)| n)
-        } else {
-            None
-        };
-        let Some(n) = again.or_else(|| fresh.next()) else {
-            return asked;
-        };
-        while load.waiting.borrow().len() > 64 {
+    for n in 0..workspaces {
+        while load.beat_lane.waiting.borrow().len() > BEAT_CONNECTIONS {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let now = Instant::now();
-        load.push(What::Beat(n), now);
-        beaten.push_back((now, n));
-        asked += 1;
+        load.push(What::Beat(n), Instant::now());
     }
+    usize::try_from(workspaces).unwrap_or(usize::MAX)
 }
 
 /// When request `n` is due, in seconds after the start.
@@ -218,12 +223,12 @@ fn due(n: u64, rate: u64) -> f64 {
     n as f64 / rate as f64
 }
 
-async fn connection(address: SocketAddr, load: Rc<Load>) {
+async fn connection(address: SocketAddr, load: Rc<Load>, lane: Rc<Lane>) {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     stream.set_nodelay(true).expect("a socket takes an option");
     let mut held = Vec::with_capacity(8192);
     loop {
-        let job = load.next().await;
+        let job = lane.next().await;
         let request = request(address, job.what);
         stream
             .write_all(request.as_bytes())
