@@ -3,8 +3,10 @@
 //! `beats ADDRESS WORKSPACES RATE SECONDS DISCOVER_RATE` sends `RATE` heartbeats a second for `SECONDS`,
 //! one workspace after the other, whether or not the last ones were answered (open loop: a slow
 //! answer is not hidden by waiting for it), and beside them, over connections of their own,
-//! `DISCOVER_RATE` discoveries a second between random siblings. `RATE` 0: each workspace once, as fast
-//! as answers come. Latencies count from the moment a request was due. Prints one line of JSON.
+//! `DISCOVER_RATE` discoveries a second between siblings, one half by a thousand workspaces that do it
+//! again and again, the other by random ones, most of which do it for the first time. `RATE` 0: each
+//! workspace once, as fast as answers come. Latencies count from the moment a request was due. Prints
+//! one line of JSON.
 //!
 //! Workspaces are `ws-0` and on, tokens `a2aw_` and the number in 43 digits, as the script seeds them.
 
@@ -14,7 +16,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,6 +29,8 @@ const WAITING_MAX: usize = 200_000;
 const BEAT_CONNECTIONS: usize = 32;
 /// Connections for discoveries.
 const DISCOVER_CONNECTIONS: usize = 8;
+/// Workspaces that discover again and again.
+const REGULARS: u64 = 1000;
 /// Longest run.
 const SECONDS_MAX: u64 = 600;
 /// Workspaces that share a parent.
@@ -37,7 +41,9 @@ const LAST_ANSWERS: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy)]
 enum What {
     Beat(u64),
+    /// By a workspace that did it before, or by any.
     Discover(u64),
+    DiscoverFirst(u64),
 }
 
 #[derive(Clone, Copy)]
@@ -78,6 +84,7 @@ struct Load {
     discover_lane: Rc<Lane>,
     beats: RefCell<Tally>,
     discoveries: RefCell<Tally>,
+    first_discoveries: RefCell<Tally>,
     dropped: RefCell<u64>,
     first_refusal: RefCell<String>,
 }
@@ -86,7 +93,7 @@ impl Load {
     fn push(&self, what: What, due: Instant) {
         let lane = match what {
             What::Beat(_) => &self.beat_lane,
-            What::Discover(_) => &self.discover_lane,
+            What::Discover(_) | What::DiscoverFirst(_) => &self.discover_lane,
         };
         let mut waiting = lane.waiting.borrow_mut();
         if waiting.len() < WAITING_MAX {
@@ -101,6 +108,7 @@ impl Load {
         let tally = match job.what {
             What::Beat(_) => &self.beats,
             What::Discover(_) => &self.discoveries,
+            What::DiscoverFirst(_) => &self.first_discoveries,
         };
         let mut tally = tally.borrow_mut();
         if answer.starts_with(b"HTTP/1.1 200") {
@@ -116,9 +124,12 @@ impl Load {
     }
 
     fn answered(&self) -> usize {
-        let (beats, discoveries) = (self.beats.borrow(), self.discoveries.borrow());
-        let refused = usize::try_from(beats.refused + discoveries.refused).unwrap_or(usize::MAX);
-        beats.micros.len() + discoveries.micros.len() + refused
+        let tallies = [&self.beats, &self.discoveries, &self.first_discoveries];
+        let count = |tally: &RefCell<Tally>| {
+            let tally = tally.borrow();
+            tally.micros.len() + usize::try_from(tally.refused).unwrap_or(usize::MAX)
+        };
+        tallies.into_iter().map(count).sum()
     }
 }
 
@@ -158,10 +169,11 @@ async fn main() {
         .await;
     let unanswered = asked.saturating_sub(load.answered());
     println!(
-        r#"{{"seconds":{:.3},"beats":{},"discoveries":{},"unanswered":{unanswered},"dropped":{}}}"#,
+        r#"{{"seconds":{:.3},"beats":{},"discoveries":{},"first_discoveries":{},"unanswered":{unanswered},"dropped":{}}}"#,
         sent_for.as_secs_f64(),
         told(&mut load.beats.borrow_mut()),
         told(&mut load.discoveries.borrow_mut()),
+        told(&mut load.first_discoveries.borrow_mut()),
         load.dropped.borrow(),
     );
     let first = load.first_refusal.borrow();
@@ -179,7 +191,11 @@ async fn pace(load: &Load, workspaces: u64, rate: u64, seconds: u64, discover_ra
     let mut tick = interval(Duration::from_millis(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let (mut beats, mut discoveries, mut asked) = (0, 0, 0);
-    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    // Another one each time, so that who is asked for the first time is not always the same.
+    let nanoseconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(1, |d| d.subsec_nanos());
+    let mut random = 0x2545_f491_4f6c_dd1d_u64 ^ u64::from(nanoseconds);
     while beats < rate * seconds {
         tick.tick().await;
         let elapsed = started.elapsed().as_secs_f64();
@@ -195,7 +211,12 @@ async fn pace(load: &Load, workspaces: u64, rate: u64, seconds: u64, discover_ra
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            load.push(What::Discover(random % workspaces), at);
+            let what = if discoveries % 2 == 0 {
+                What::Discover(discoveries / 2 % REGULARS.min(workspaces))
+            } else {
+                What::DiscoverFirst(random % workspaces)
+            };
+            load.push(what, at);
             discoveries += 1;
             asked += 1;
         }
@@ -255,7 +276,7 @@ fn request(address: SocketAddr, what: What) -> String {
                 body.len()
             )
         }
-        What::Discover(n) => {
+        What::Discover(n) | What::DiscoverFirst(n) => {
             // The next of the same parent.
             let target = n / TEAM * TEAM + (n + 1) % TEAM;
             format!(
