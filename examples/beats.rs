@@ -5,8 +5,8 @@
 //! answer is not hidden by waiting for it), and beside them, over connections of their own,
 //! `DISCOVER_RATE` discoveries a second between siblings, one half by a thousand workspaces that do it
 //! again and again, the other by random ones, most of which do it for the first time. `RATE` 0: each
-//! workspace once, as fast as answers come. Latencies count from the moment a request was due. Prints
-//! one line of JSON.
+//! workspace once, as fast as answers come. Latencies count from the tick of the clock (1 ms) at which
+//! a request was due, waiting for a connection included. Prints one line of JSON.
 //!
 //! Workspaces are `ws-0` and on, tokens `a2aw_` and the number in 43 digits, as the script seeds them.
 
@@ -49,7 +49,7 @@ enum What {
 #[derive(Clone, Copy)]
 struct Job {
     what: What,
-    due: Instant,
+    queued: Instant,
 }
 
 #[derive(Default)]
@@ -90,14 +90,15 @@ struct Load {
 }
 
 impl Load {
-    fn push(&self, what: What, due: Instant) {
+    fn push(&self, what: What) {
         let lane = match what {
             What::Beat(_) => &self.beat_lane,
             What::Discover(_) | What::DiscoverFirst(_) => &self.discover_lane,
         };
         let mut waiting = lane.waiting.borrow_mut();
         if waiting.len() < WAITING_MAX {
-            waiting.push_back(Job { what, due });
+            let queued = Instant::now();
+            waiting.push_back(Job { what, queued });
             lane.ready.notify_one();
         } else {
             *self.dropped.borrow_mut() += 1;
@@ -112,7 +113,7 @@ impl Load {
         };
         let mut tally = tally.borrow_mut();
         if answer.starts_with(b"HTTP/1.1 200") {
-            let micros = u32::try_from(job.due.elapsed().as_micros());
+            let micros = u32::try_from(job.queued.elapsed().as_micros());
             tally.micros.push(micros.unwrap_or(u32::MAX));
         } else {
             tally.refused += 1;
@@ -200,13 +201,11 @@ async fn pace(load: &Load, workspaces: u64, rate: u64, seconds: u64, discover_ra
         tick.tick().await;
         let elapsed = started.elapsed().as_secs_f64();
         while beats < rate * seconds && due(beats, rate) <= elapsed {
-            let at = started + Duration::from_secs_f64(due(beats, rate));
-            load.push(What::Beat(beats % workspaces), at);
+            load.push(What::Beat(beats % workspaces));
             beats += 1;
             asked += 1;
         }
         while discover_rate > 0 && due(discoveries, discover_rate) <= elapsed {
-            let at = started + Duration::from_secs_f64(due(discoveries, discover_rate));
             // xorshift: any spread will do.
             random ^= random << 13;
             random ^= random >> 7;
@@ -216,7 +215,7 @@ async fn pace(load: &Load, workspaces: u64, rate: u64, seconds: u64, discover_ra
             } else {
                 What::DiscoverFirst(random % workspaces)
             };
-            load.push(what, at);
+            load.push(what);
             discoveries += 1;
             asked += 1;
         }
@@ -230,7 +229,7 @@ async fn each_once(load: &Load, workspaces: u64) -> usize {
         while load.beat_lane.waiting.borrow().len() > BEAT_CONNECTIONS {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        load.push(What::Beat(n), Instant::now());
+        load.push(What::Beat(n));
     }
     usize::try_from(workspaces).unwrap_or(usize::MAX)
 }

@@ -126,6 +126,11 @@ def load(rate, seconds, discover_rate, workspaces=WORKSPACES):
     return json.loads(run.stdout)
 
 
+def tell_discoveries(what, them):
+    print(f"  {what:12} {them['ok']} answered, {them['refused']} refused;"
+          f" p50 {them['p50_ms']} ms  p99 {them['p99_ms']} ms  max {them['max_ms']} ms", flush=True)
+
+
 def measure(servers, gateway, name):
     before = (metrics("sql"), metrics("shared"), servers.rows_written(), servers.redis_commands(), servers.cpu_seconds())
     with open("/proc/loadavg") as average:
@@ -143,9 +148,8 @@ def measure(servers, gateway, name):
     print(f"  heartbeats   {beats['ok'] / done['seconds']:.0f}/s answered, {beats['refused']} refused,"
           f" {done['unanswered']} unanswered, {done['dropped']} dropped;"
           f" p50 {beats['p50_ms']} ms  p99 {beats['p99_ms']} ms  max {beats['max_ms']} ms")
-    for what, them in (("discover", again), ("  at first", first)):
-        print(f"  {what:12} {them['ok']} answered, {them['refused']} refused;"
-              f" p50 {them['p50_ms']} ms  p99 {them['p99_ms']} ms  max {them['max_ms']} ms")
+    tell_discoveries("discover", again)
+    tell_discoveries("  at first", first)
     print(f"  gateway CPU  {cpu:.1f} s in {done['seconds']:.1f} s ({cpu / done['seconds']:.2f} cores),"
           f" {1e6 * cpu / max(1, requests):.1f} us/request; RSS {rss_mib(gateway.pid):.0f} MiB;"
           f" load generator {own_cpu:.1f} s")
@@ -176,6 +180,8 @@ def main():
             settle = WORKSPACES // RATE
             load(RATE // 2, settle, DISCOVER_RATE, WORKSPACES // 2)
             load(RATE, settle, DISCOVER_RATE)
+            # What the machine is good for without any heartbeats.
+            tell_discoveries("alone", load(1, 10, DISCOVER_RATE)["discoveries"])
             measure(servers, gateway, "steady")
             if os.environ.get("PERF"):
                 profile(gateway)
