@@ -86,7 +86,7 @@ impl Directory {
         // The lease first: whoever notes a lapse looks at it again afterwards.
         live(entry.workspace.as_ref())?;
         let began = Instant::now();
-        self.renew(id, now).await;
+        let renewed = self.renew(id, now).await;
         if entry.has_lapsed() {
             // Somebody may have noted the lapse before the lease was there again. The row knows.
             entry = self.look_again(id).await?;
@@ -100,8 +100,9 @@ impl Directory {
             if self.moved(workspace, to, beat, now).await? {
                 entry.extend(began, self.leases.ttl());
                 self.tell_beat(workspace, beat, now);
-                if entry.keeps_urls() {
-                    self.refresh_urls(workspace).await;
+                // While no lease can be renewed, no key can.
+                if renewed && entry.claim_url_renewal() && !self.renew_urls(workspace, to).await {
+                    entry.url_renewal_failed();
                 }
                 let expires_in = self.leases.ttl();
                 return Ok(Beaten {
@@ -126,10 +127,13 @@ impl Directory {
         self.entry(id).await
     }
 
-    async fn renew(&self, id: &WorkspaceId, now: Timestamp) {
-        if let Err(error) = self.leases.renew(id, now).await {
+    /// Whether the shared state knows it.
+    async fn renew(&self, id: &WorkspaceId, now: Timestamp) -> bool {
+        let renewed = self.leases.renew(id, now).await;
+        if let Err(error) = &renewed {
             tracing::debug!(%error, workspace.id = %id, "a heartbeat reached no lease; it goes to SQL");
         }
+        renewed.is_ok()
     }
 
     /// Writes down what changed, if anything; false when it is not as we knew it.
@@ -167,35 +171,37 @@ impl Directory {
     }
 
     /// Keeps the URL keys alive: with the value they have, which may be another program's; a key that
-    /// is gone, with what was registered. Best effort, since SQL has the URLs too.
-    async fn refresh_urls(&self, workspace: &Workspace) {
+    /// is gone, with what was registered. `status`: what the row says since this heartbeat. Best
+    /// effort, since SQL has the URLs too; answers whether they were renewed.
+    async fn renew_urls(&self, workspace: &Workspace, status: Status) -> bool {
         let id = &workspace.id;
         if workspace.delivery_mode == DeliveryMode::Poll {
-            return;
+            return true;
         }
         let keys = [self.url_key.key(id), self.internal_url_key.key(id)];
         let there = self.shared.refresh(&[&keys[0], &keys[1]], URL_TTL).await;
-        let Ok(there) = there else { return };
+        let Ok(there) = there else { return false };
         let own = [&workspace.url, &workspace.internal_url];
+        let mut brought_back = false;
         for ((key, there), own) in keys.iter().zip(there).zip(own) {
             let Some(url) = own.as_deref().filter(|_| !there) else {
                 continue;
             };
             // Another program may be writing it just now: its word goes before ours.
             match self.shared.set_if_absent(key, url, URL_TTL).await {
-                // Perhaps it was gone because the agent has left: then the row says so.
-                Ok(true) => {
-                    if let Err(refusal) = self.catch_up(workspace).await {
-                        let reason = refusal.reason.word();
-                        tracing::debug!(reason, workspace.id = %id, "a URL key may be one too many");
-                    }
-                }
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::debug!(%error, workspace.id = %id, "a URL key was not refreshed");
-                }
+                Ok(written) => brought_back |= written,
+                Err(_) => return false,
             }
         }
+        if brought_back {
+            // Perhaps it was gone because the agent has left: then the row says so.
+            let written = Workspace {
+                status,
+                ..workspace.clone()
+            };
+            return self.catch_up(&written).await.is_ok();
+        }
+        true
     }
 }
 

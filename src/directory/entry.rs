@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::endpoint::Endpoint;
-use super::{Agent, Destination, Directory, RETRY_AFTER, URL_REFRESH};
+use super::{Agent, Destination, Directory, RETRY_AFTER, URL_RENEWAL};
 use crate::a2a::Generation;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
@@ -73,8 +73,8 @@ pub(super) struct Entry {
     pub(super) lapse_noted: AtomicBool,
     /// For [`Pulse::Beats`]: milliseconds after `loaded_at`; heartbeats move it on.
     alive_until: AtomicU64,
-    /// When the URL keys were last given their time to live: milliseconds after `loaded_at`.
-    urls_kept_at: AtomicU64,
+    /// When the URL keys were last renewed: milliseconds after `loaded_at`.
+    urls_renewed_at: AtomicU64,
     reach: Result<Destination, Rejection>,
     /// Whether changes of its URL keys are heard of.
     watched: Arc<AtomicBool>,
@@ -105,7 +105,7 @@ impl Directory {
             loaded_at: Instant::now(),
             age_max: self.coherence.max_age(),
             lapse_noted: AtomicBool::new(false),
-            urls_kept_at: AtomicU64::new(NEVER),
+            urls_renewed_at: AtomicU64::new(NEVER),
             reach,
             watched: Arc::clone(&self.watched),
         }
@@ -218,15 +218,20 @@ impl Entry {
     }
 
     /// Whether the URL keys need their time to live anew. Of several who ask, one is told so.
-    pub(super) fn keeps_urls(&self) -> bool {
+    pub(super) fn claim_url_renewal(&self) -> bool {
         let now = millis(self.loaded_at.elapsed());
-        let kept_at = self.urls_kept_at.load(Ordering::Acquire);
-        let is_due = kept_at == NEVER || now.saturating_sub(kept_at) >= millis(URL_REFRESH);
+        let at = self.urls_renewed_at.load(Ordering::Acquire);
+        let is_due = at == NEVER || now.saturating_sub(at) >= millis(URL_RENEWAL);
         is_due
             && self
-                .urls_kept_at
-                .compare_exchange(kept_at, now, Ordering::AcqRel, Ordering::Acquire)
+                .urls_renewed_at
+                .compare_exchange(at, now, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
+    }
+
+    /// The next heartbeat tries again.
+    pub(super) fn url_renewal_failed(&self) {
+        self.urls_renewed_at.store(NEVER, Ordering::Release);
     }
 
     /// Where a message goes.

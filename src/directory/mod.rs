@@ -68,8 +68,8 @@ pub use self::upstream_auth::UpstreamAuth;
 
 /// How long a URL key lives without being refreshed.
 const URL_TTL: Duration = Duration::from_secs(300);
-/// How often a heartbeat refreshes them: two more come before they end, so a missed turn does no harm.
-const URL_REFRESH: Duration = Duration::from_secs(240);
+/// How often a heartbeat renews them: half of it, so that a missed turn does no harm.
+const URL_RENEWAL: Duration = Duration::from_secs(150);
 /// After how long to ask again for a workspace that cannot be reached (contract §1.1).
 const RETRY_AFTER: Duration = Duration::from_secs(15);
 

@@ -42,7 +42,8 @@ impl Directory {
         for row in rows {
             let last = told.iter().rfind(|event| event.workspace == row.id);
             let says_so = last.is_some_and(|event| event.payload["status"] == json!(row.status));
-            if !says_so && row.status != Status::Removed {
+            // What waits to be published is newer, and says why.
+            if !says_so && row.status != Status::Removed && !self.events.status_waits(&row.id) {
                 self.tell_status(&row.id, row.status);
             }
         }

@@ -170,6 +170,12 @@ impl Events {
         }
     }
 
+    /// Whether another status of the workspace waits to be published here.
+    pub fn status_waits(&self, id: &WorkspaceId) -> bool {
+        let is_of_it = |event: &Event| event.kind.is_status() && event.workspace == *id;
+        self.kept.any(is_of_it)
+    }
+
     /// Publishes, follows what all replicas publish, and says when somebody listens. `published` is
     /// called with what was said of a workspace's status, once it is in the log. A background task;
     /// runs until it is dropped.

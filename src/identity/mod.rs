@@ -248,6 +248,9 @@ impl Identity {
         let mut uses = self.uses_to_note.lock().await;
         let mut batch = Vec::new();
         while uses.recv_many(&mut batch, USES_MAX).await > 0 {
+            // In one order on all replicas, so that they do not wait for each other's rows in a circle.
+            batch.sort_unstable();
+            batch.dedup();
             if let Err(error) = self.tokens.note_uses(&batch, now_ms()).await {
                 tracing::debug!(%error, "the last use of tokens was not noted");
             }

@@ -204,7 +204,9 @@ impl Tokens {
     ) -> Result<(), Unavailable> {
         let markers: Vec<String> = (2..token_ids.len() + 2).map(|n| format!("${n}")).collect();
         let text = format!("{NOTE_USES} ({})", markers.join(", "));
-        let mut query = sqlx::query(AssertSqlSafe(text)).bind(now);
+        // A text of its own for each number of them: not to be kept prepared.
+        let query = sqlx::query(AssertSqlSafe(text)).persistent(false);
+        let mut query = query.bind(now);
         for id in token_ids {
             query = query.bind(id);
         }

@@ -106,6 +106,13 @@ impl Connections {
         }
     }
 
+    /// Nobody of this runtime uses its connection any more: what was asked over it says so.
+    pub(super) async fn give_up(&self) {
+        if let Some(connected) = &self.slot().lock().await.connected {
+            connected.give_up();
+        }
+    }
+
     fn slot(&self) -> Arc<Mutex<Slot>> {
         let runtime = Handle::current().id();
         if let Some(slot) = self.slots.get(&runtime) {

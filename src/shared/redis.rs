@@ -8,13 +8,16 @@
 //! that swallows packets would cut us off until the kernel gives up, after a quarter of an hour.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use dashmap::DashMap;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    Client, Cmd, FromRedisValue, Pipeline, PushKind, RedisError, Value, cmd, from_redis_value, pipe,
+    Client, Cmd, FromRedisValue, Pipeline, PushKind, RedisError, RedisResult, Value, cmd,
+    from_redis_value, pipe,
 };
+use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -23,9 +26,6 @@ use super::connections::{CONNECT_MAX, Connections, connect};
 use super::log::{BATCH_MAX, Entry, EntryId, Look};
 use super::subscription::{Feed, Plan, Subscription};
 use crate::store::{Cause, InvalidUrl, TooSlow};
-
-/// Who may ask in one go.
-const TOGETHER_MAX: usize = 256;
 
 /// Time between two probes of a subscription's link; with [`PROBE_MAX`] below 1 s.
 const PROBE_EVERY: Duration = Duration::from_millis(400);
@@ -49,8 +49,8 @@ pub(super) struct Redis {
     client: Client,
     connections: Connections,
     timeout: Duration,
-    /// Bounded by the requests in progress.
-    unasked: Mutex<Vec<Unasked>>,
+    /// By runtime; bounded by the requests in progress.
+    unasked: DashMap<Id, Vec<Unasked>>,
 }
 
 /// What is to be asked, and who waits for the answers.
@@ -66,7 +66,7 @@ impl Redis {
             connections: Connections::new(client.clone()),
             client,
             timeout,
-            unasked: Mutex::default(),
+            unasked: DashMap::new(),
         })
     }
 
@@ -108,58 +108,60 @@ impl Redis {
         self.together(vec![set]).await.map(|_| ())
     }
 
-    /// Asks along with the others that are ready to: heartbeats come in thousands, and for each by itself
-    /// the system call and the server's waking up would cost more than anything else in it. What makes
-    /// the server refuse one write (it is full, or a replica) makes it refuse all.
+    /// Asks along with the others of this runtime that are ready to: heartbeats come in thousands, and
+    /// for each by itself the system call and the server's waking up would cost more than anything else
+    /// in it. Each gets its own answers, or what its own commands were refused for.
     async fn together(self: &Arc<Self>, commands: Vec<Cmd>) -> Result<Vec<Value>, Cause> {
+        let runtime = Handle::current().id();
         let (done, answers) = oneshot::channel();
         let first = {
-            let mut unasked = self.unasked();
+            let mut unasked = self.unasked.entry(runtime).or_default();
             unasked.push(Unasked { commands, done });
             unasked.len() == 1
         };
         if first {
-            tokio::spawn(Arc::clone(self).ask_together());
+            tokio::spawn(Arc::clone(self).ask_together(runtime));
         }
-        // Dropped only by a runtime that ends.
+        // It has its clock. Dropped only with the runtime.
         answers.await.unwrap_or_else(|_| Err(self.too_slow()))
     }
 
-    /// Has its own clock, so nobody who waits for it needs one.
-    async fn ask_together(self: Arc<Self>) {
+    async fn ask_together(self: Arc<Self>, runtime: Id) {
         // Whoever can run now comes first, and goes along.
         tokio::task::yield_now().await;
-        let mut unasked = std::mem::take(&mut *self.unasked());
-        while !unasked.is_empty() {
-            let rest = unasked.split_off(unasked.len().min(TOGETHER_MAX));
-            let mut together = pipe();
-            let mut waiting = Vec::with_capacity(unasked.len());
-            for Unasked { commands, done } in unasked {
-                waiting.push((commands.len(), done));
-                for command in commands {
-                    together.add_command(command);
-                }
+        let unasked = self.unasked.get_mut(&runtime);
+        let unasked = unasked.map(|mut unasked| std::mem::take(&mut *unasked));
+        let mut together = pipe();
+        together.ignore_errors();
+        let mut waiting = Vec::new();
+        for Unasked { commands, done } in unasked.into_iter().flatten() {
+            waiting.push((commands.len(), done));
+            for command in commands {
+                together.add_command(command);
             }
-            match self.ask::<Vec<Value>>(&together, Repeat::Never).await {
-                Ok(answers) => {
-                    let mut answers = answers.into_iter();
-                    for (count, done) in waiting {
-                        let _ = done.send(Ok(answers.by_ref().take(count).collect()));
-                    }
-                }
-                Err(cause) => {
-                    for (_, done) in waiting {
-                        let _ = done.send(Err(Arc::clone(&cause)));
-                    }
-                }
-            }
-            unasked = rest;
         }
-    }
-
-    fn unasked(&self) -> MutexGuard<'_, Vec<Unasked>> {
-        // Each step leaves the list whole.
-        self.unasked.lock().unwrap_or_else(PoisonError::into_inner)
+        let answers: Result<Vec<RedisResult<Value>>, Cause> =
+            self.ask(&together, Repeat::Never).await;
+        let mut errors = answers
+            .iter()
+            .flatten()
+            .filter_map(|one| one.as_ref().err());
+        if errors.any(is_lost) {
+            self.connections.give_up().await;
+        }
+        let mut answers = answers.map(Vec::into_iter);
+        for (count, done) in waiting {
+            let own = match &mut answers {
+                // All of them are taken, also behind one that was refused.
+                Ok(answers) => Ok(answers.take(count).collect::<Vec<_>>()),
+                Err(cause) => Err(Arc::clone(cause)),
+            };
+            let own = own.and_then(|own| {
+                let own: RedisResult<Vec<Value>> = own.into_iter().collect();
+                own.map_err(|error| Arc::new(error) as Cause)
+            });
+            let _ = done.send(own);
+        }
     }
 
     pub(super) async fn set_if_absent(
