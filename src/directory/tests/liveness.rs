@@ -190,3 +190,39 @@ async fn what_heartbeats_say_is_seen_at_once_and_written_later() {
         "nothing new, nothing written"
     );
 }
+
+#[tokio::test]
+async fn a_lost_url_key_comes_back_and_another_programs_stays() {
+    let room = room().await;
+    room.online("a").await;
+    let (own, foreign) = ("http://127.0.0.1:9001/a2a", "http://10.0.0.99:8000/a2a");
+    let (url, internal) = ("ws:a:url", "ws:a:internal_url");
+    // The key of ours was lost while it was away; the other is another program's now.
+    room.set_status("a", Status::Offline).await;
+    room.shared.delete(&[url]).await.unwrap();
+    room.shared.set(internal, foreign, None).await.unwrap();
+    assert_eq!(
+        room.beat("a", &Beat::default()).await.to,
+        Status::Online,
+        "it has a URL in SQL"
+    );
+    assert_eq!(room.shared.get(url).await.unwrap().as_deref(), Some(own));
+    let kept = room.shared.get(internal).await.unwrap();
+    assert_eq!(kept.as_deref(), Some(foreign));
+}
+
+#[tokio::test]
+async fn a_url_key_does_not_come_back_after_its_agent_left_on_another_replica() {
+    let room = room().await;
+    room.online("a").await;
+    room.agent("a").await;
+    // As the other replica leaves it before we hear of it: the row without URLs, and no keys.
+    let leave =
+        "UPDATE workspaces SET status = 'offline', url = NULL, internal_url = NULL WHERE id = 'a'";
+    let work = async { sqlx::query(leave).execute(room.db.pool()).await };
+    room.db.run("test", work).await.unwrap();
+    let keys = ["ws:a:url", "ws:a:internal_url"];
+    room.shared.delete(&keys).await.unwrap();
+    room.beat("a", &Beat::default()).await;
+    assert_eq!(room.shared.get_many(&keys).await.unwrap(), [None, None]);
+}

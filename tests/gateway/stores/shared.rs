@@ -66,6 +66,71 @@ async fn keys_lapse() {
     }
 }
 
+/// On Redis they go to the server in one message.
+#[tokio::test]
+async fn of_many_who_write_at_once_each_gets_its_own_answer() {
+    for shared in both() {
+        shared.set("at-once:there", "1", None).await.unwrap();
+        let writes = (0..300).map(|n| {
+            let shared = shared.clone();
+            tokio::spawn(async move {
+                let (key, missing) = (format!("at-once:{n}"), format!("at-once:missing:{n}"));
+                let (keys, value) = (["at-once:there", missing.as_str()], n.to_string());
+                let (written, renewed) = tokio::join!(
+                    shared.set(&key, &value, Some(MINUTE)),
+                    shared.refresh(&keys, MINUTE),
+                );
+                written.unwrap();
+                assert_eq!(renewed.unwrap(), [true, false]);
+            })
+        });
+        let writes: Vec<_> = writes.collect();
+        // One that the server refuses: more time than it can count.
+        let refused = shared.set("at-once:refused", "1", Some(Duration::MAX));
+        assert_eq!(refused.await.is_err(), !shared.is_embedded());
+        for write in writes {
+            write.await.unwrap();
+        }
+        for n in [0, 150, 299] {
+            let value = shared.get(&format!("at-once:{n}")).await.unwrap();
+            assert_eq!(value, Some(n.to_string()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_runtime_writes_by_itself_and_none_waits_for_one_that_ended() {
+    for shared in both() {
+        let threads = (0..4).map(|thread| {
+            let shared = shared.clone();
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap();
+                runtime.block_on(async {
+                    for n in 0..50 {
+                        let key = format!("runtimes:{thread}:{n}");
+                        shared.set(&key, "1", Some(MINUTE)).await.unwrap();
+                    }
+                    // Left in the middle: the runtime ends before it is written.
+                    let last = shared.set("runtimes:last", "1", Some(MINUTE));
+                    let _ = tokio::time::timeout(Duration::ZERO, last).await;
+                });
+            })
+        });
+        for thread in threads.collect::<Vec<_>>() {
+            tokio::task::spawn_blocking(|| thread.join().unwrap())
+                .await
+                .unwrap();
+        }
+        shared
+            .set("runtimes:after", "1", Some(MINUTE))
+            .await
+            .unwrap();
+    }
+}
+
 #[tokio::test]
 async fn of_many_claims_one_wins() {
     for shared in both() {
