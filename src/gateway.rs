@@ -164,8 +164,7 @@ impl Gateway {
             self.rates.share(&self.shared, &self.metrics),
             self.directory.follow(),
             self.directory.follow_lapses(),
-            self.events
-                .run(&self.hierarchy, |told| self.directory.correct(told)),
+            self.events.run(&self.hierarchy),
             self.sweep(),
             self.flush_regularly(),
             self.forget_regularly(),

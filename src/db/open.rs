@@ -168,15 +168,10 @@ impl Backend {
         // The pool's own probes have no clock: on a network that swallows packets they would keep
         // every place in the pool until the kernel gives up, after a quarter of an hour. So an idle
         // connection is probed shortly, leaving time to make a new one, and one whose work ran out
-        // of time may take as long again to get its answer off the wire. One that came back just now
-        // was probed then.
+        // of time may take as long again to get its answer off the wire.
         options
             .test_before_acquire(false)
-            .before_acquire(move |connection, meta| {
-                Box::pin(async move {
-                    Ok(meta.idle_for < PROBED || is_alive(connection, timeout / 4).await?)
-                })
-            })
+            .before_acquire(move |connection, _| Box::pin(is_alive(connection, timeout / 4)))
             .after_release(move |connection, _| Box::pin(is_alive(connection, timeout)))
     }
 
@@ -199,9 +194,6 @@ impl Backend {
         }
     }
 }
-
-/// How long the probe of a connection that came back to the pool counts.
-const PROBED: Duration = Duration::from_millis(100);
 
 async fn is_alive(connection: &mut AnyConnection, limit: Duration) -> sqlx::Result<bool> {
     let answer = tokio::time::timeout(limit, connection.ping()).await;

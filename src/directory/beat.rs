@@ -167,6 +167,9 @@ impl Directory {
         self.coherence
             .invalidate(Invalidation::Workspace(id.clone()))
             .await;
+        if workspace.status != to {
+            self.tell_if_overtaken(id, to).await;
+        }
         Ok(true)
     }
 

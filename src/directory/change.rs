@@ -107,7 +107,11 @@ impl Directory {
             // Also when the store did not answer in time: it may have been changed.
             self.forget(id, !wanted.is_empty()).await;
         }
-        outcome??.ok_or_else(not_found)
+        let changed = outcome??.ok_or_else(not_found)?;
+        if changed.before.status != changed.after.status {
+            self.tell_if_overtaken(id, changed.after.status).await;
+        }
+        Ok(changed)
     }
 
     /// Has every replica forget what it knows of the workspace and, if it moved, of those below it.

@@ -194,6 +194,7 @@ impl Directory {
             .await;
         shared?;
         self.catch_up(&workspace).await?;
+        self.tell_if_overtaken(id, workspace.status).await;
         Ok(workspace)
     }
 

@@ -135,6 +135,7 @@ impl Directory {
             self.metrics.lapse(noticed);
             tracing::info!(workspace.id = %id, "Workspace offline: its heartbeat lapsed");
             self.tell_status(id, Status::Offline);
+            self.tell_if_overtaken(id, Status::Offline).await;
         }
         self.coherence
             .invalidate(Invalidation::Workspace(id.clone()))

@@ -31,21 +31,15 @@ impl Directory {
         self.events.tell(Event::new(kind, id, payload));
     }
 
-    /// After statuses were published: of two that change one at the same moment, on two replicas, the
-    /// earlier may tell last. So the row is looked at then, and what it says is told where it says
-    /// otherwise; the last that watchers hear is what it is. Best effort.
-    pub async fn correct(&self, told: Vec<Event>) {
-        let ids: Vec<WorkspaceId> = told.iter().map(|event| event.workspace.clone()).collect();
-        let Ok(rows) = self.workspaces.find_many(&ids).await else {
-            return;
-        };
-        for row in rows {
-            let last = told.iter().rfind(|event| event.workspace == row.id);
-            let says_so = last.is_some_and(|event| event.payload["status"] == json!(row.status));
-            // What waits to be published is newer, and says why.
-            if !says_so && row.status != Status::Removed && !self.events.status_waits(&row.id) {
-                self.tell_status(&row.id, row.status);
-            }
+    /// After a status was told: of two that change it at the same moment, on two replicas, the earlier
+    /// may tell last. Whoever told looks at the row, so the last that is told is what it says. Best
+    /// effort.
+    pub(super) async fn tell_if_overtaken(&self, id: &WorkspaceId, told: Status) {
+        if let Ok(Some(row)) = self.workspaces.find(id).await
+            && row.status != told
+            && row.status != Status::Removed
+        {
+            self.tell_status(id, row.status);
         }
     }
 

@@ -79,14 +79,6 @@ impl Kind {
         }
     }
 
-    /// Whether it says in what status a workspace is.
-    pub const fn is_status(self) -> bool {
-        matches!(
-            self,
-            Self::WorkspaceOnline | Self::WorkspaceOffline | Self::WorkspaceDegraded
-        )
-    }
-
     /// Whether it only passes by: told to those who listen at the time, and not kept for replay.
     /// There may be thousands a second of these; they would push out what a watcher must not miss.
     pub const fn passes(self) -> bool {
@@ -170,21 +162,11 @@ impl Events {
         }
     }
 
-    /// Whether another status of the workspace waits to be published here.
-    pub fn status_waits(&self, id: &WorkspaceId) -> bool {
-        let is_of_it = |event: &Event| event.kind.is_status() && event.workspace == *id;
-        self.kept.any(is_of_it)
-    }
-
-    /// Publishes, follows what all replicas publish, and says when somebody listens. `published` is
-    /// called with what was said of a workspace's status, once it is in the log. A background task;
-    /// runs until it is dropped.
-    pub async fn run<F>(&self, hierarchy: &Hierarchy, published: impl Fn(Vec<Event>) -> F)
-    where
-        F: Future<Output = ()>,
-    {
+    /// Publishes, follows what all replicas publish, and says when somebody listens. A background
+    /// task; runs until it is dropped.
+    pub async fn run(&self, hierarchy: &Hierarchy) {
         tokio::join!(
-            self.publish_kept(hierarchy, published),
+            self.publish_kept(hierarchy),
             self.publish_passing(hierarchy),
             self.follow(),
             self.listen(),

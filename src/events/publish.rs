@@ -45,14 +45,8 @@ const NONCES_MAX: usize = 4 * BATCH_MAX;
 type Pending = (String, Event);
 
 impl Events {
-    /// State changes, in the order in which they were told. `published` gets those of a status.
-    pub(super) async fn publish_kept<F>(
-        &self,
-        hierarchy: &Hierarchy,
-        published: impl Fn(Vec<Event>) -> F,
-    ) where
-        F: Future<Output = ()>,
-    {
+    /// State changes, in the order in which they were told.
+    pub(super) async fn publish_kept(&self, hierarchy: &Hierarchy) {
         loop {
             let mut batch = pending(self.kept.take(BATCH_MAX).await);
             let mut warned = false;
@@ -68,11 +62,6 @@ impl Events {
                 let before = batch.len();
                 batch.retain(|(_, event)| oldest <= event.at);
                 self.metrics.events_dropped(false, before - batch.len());
-            }
-            let events = batch.into_iter().map(|(_, event)| event);
-            let statuses: Vec<Event> = events.filter(|event| event.kind.is_status()).collect();
-            if !statuses.is_empty() {
-                published(statuses).await;
             }
         }
     }

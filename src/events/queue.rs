@@ -50,11 +50,6 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Whether one of those that wait is such.
-    pub(super) fn any(&self, such: impl Fn(&T) -> bool) -> bool {
-        self.waiting().iter().any(such)
-    }
-
     fn waiting(&self) -> MutexGuard<'_, VecDeque<T>> {
         // Each step leaves the queue whole, so a panic elsewhere cannot have broken it.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)

@@ -322,7 +322,7 @@ async fn what_is_told_is_read_in_order_and_what_passes_is_made_only_while_somebo
             .unwrap();
     };
     tokio::select! {
-        () = events.run(&hierarchy, |_| std::future::ready(())) => {}
+        () = events.run(&hierarchy) => {}
         () = work => {}
     }
 }
