@@ -1,6 +1,7 @@
 //! Heartbeats, lapses and the sweep.
 
 use super::*;
+use crate::workspace::{Move, Settings, Surroundings, Workspace};
 
 #[tokio::test]
 async fn a_lapsed_workspace_is_offline_at_once_and_a_heartbeat_revives_it() {
@@ -217,10 +218,16 @@ async fn a_url_key_does_not_come_back_after_its_agent_left_on_another_replica() 
     room.online("a").await;
     room.agent("a").await;
     // As the other replica leaves it before we hear of it: the row without URLs, and no keys.
-    let leave =
-        "UPDATE workspaces SET status = 'offline', url = NULL, internal_url = NULL WHERE id = 'a'";
-    let work = async { sqlx::query(leave).execute(room.db.pool()).await };
-    room.db.run("test", work).await.unwrap();
+    let leave = |workspace: &Workspace, _: &Surroundings| {
+        let mut settings = Settings::of(workspace);
+        (settings.url, settings.internal_url) = (None, None);
+        settings.status = Status::Offline;
+        Ok::<_, Rejection>(settings)
+    };
+    let now = Timestamp::now();
+    let (id, stay) = (id("a"), Move::default());
+    let left = room.workspaces.change(&id, &stay, now, leave).await;
+    left.unwrap().unwrap().unwrap();
     let keys = ["ws:a:url", "ws:a:internal_url"];
     room.shared.delete(&keys).await.unwrap();
     room.beat("a", &Beat::default()).await;
