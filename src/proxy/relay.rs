@@ -15,7 +15,7 @@ use super::exchange::Exchange;
 use super::fields::response_head;
 use super::hygiene::states_length;
 use super::unary::Unary;
-use super::upstream::Call;
+use super::upstream::{Call, Home};
 use super::{Proxy, stream};
 use crate::directory::Agent;
 use crate::drain::Cut;
@@ -90,7 +90,12 @@ async fn run(
     .map_err(internal)?;
     exchange.status = head.status.as_u16();
     let length = content_length(head);
-    let ended = if is_stream {
+    let home = Home {
+        upstream: &proxy.upstream,
+        peer: &peer,
+        idle: exchange.config.upstream.idle,
+    };
+    if is_stream {
         exchange.shape = Shape::Stream;
         let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
         let ends = stream::Ends {
@@ -98,7 +103,7 @@ async fn run(
             cut,
             framed,
         };
-        stream::pass(proxy, session, exchange, &mut upstream, answer, ends).await?
+        stream::pass(proxy, session, exchange, (upstream, home), answer, ends).await
     } else {
         let limit = exchange.config.limits.response_bytes.bytes();
         let mut unary = Unary {
@@ -106,18 +111,11 @@ async fn run(
             clocks: &clocks,
             cut,
         };
+        let answer = (&mut answer, length);
         unary
-            .pass(session, exchange, &mut upstream, &mut answer, length)
-            .await?
-    };
-    // A stream that was cut leaves its connection in the middle of a body.
-    if upstream.is_body_done() {
-        proxy
-            .upstream
-            .release(upstream, &peer, exchange.config.upstream.idle)
-            .await;
+            .pass(session, exchange, (upstream, home), answer)
+            .await
     }
-    Ok(ended)
 }
 
 /// Waits for the head, past informational ones, until a clock or the caller ends it.

@@ -16,6 +16,7 @@ use super::ended::{
     within,
 };
 use super::exchange::Exchange;
+use super::upstream::Home;
 use crate::a2a::event::{self, Splitter};
 use crate::drain::Cut;
 use crate::rejection::Rejection;
@@ -53,7 +54,7 @@ pub(super) async fn pass(
     proxy: &Proxy,
     session: &mut ServerSession,
     exchange: &mut Exchange,
-    upstream: &mut HttpSession,
+    (mut upstream, home): (HttpSession, Home<'_>),
     mut head: ResponseHeader,
     ends: Ends<'_>,
 ) -> Result<Ended, Ended> {
@@ -71,18 +72,17 @@ pub(super) async fn pass(
         session.write_response_header(Box::new(head)),
     )
     .await?;
-    let mut events = Events::new(session, exchange, upstream, ends);
-    let Some(cut) = events.pass_on().await? else {
-        return Ok(Ended::Answered);
-    };
-    events.finish(cut).await
+    let mut events = Events::new(session, exchange, ends);
+    let last = events.pass_on(&mut upstream).await?;
+    home.take_back(upstream).await;
+    events.write(last, true).await?;
+    Ok(Ended::Answered)
 }
 
 /// The loop's state.
 struct Events<'a> {
     session: &'a mut ServerSession,
     exchange: &'a mut Exchange,
-    upstream: &'a mut HttpSession,
     clocks: &'a Clocks,
     splitter: Splitter,
     /// When the agent was last heard.
@@ -110,7 +110,6 @@ impl<'a> Events<'a> {
     fn new(
         session: &'a mut ServerSession,
         exchange: &'a mut Exchange,
-        upstream: &'a mut HttpSession,
         Ends {
             clocks,
             cut,
@@ -121,7 +120,6 @@ impl<'a> Events<'a> {
         Self {
             session,
             exchange,
-            upstream,
             clocks,
             splitter: Splitter::new(),
             heard: now,
@@ -132,14 +130,15 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Passes events on until the agent ends the stream (`None`) or something cuts it.
-    async fn pass_on(&mut self) -> Result<Option<Rejection>, Ended> {
+    /// Passes events on until the agent ends the stream or something cuts it. What is left to write
+    /// is returned.
+    async fn pass_on(&mut self, upstream: &mut HttpSession) -> Result<Bytes, Ended> {
         loop {
-            match self.step().await? {
+            match self.step(upstream).await? {
                 Step::Piece(piece) => {
                     self.heard = Instant::now();
                     if let Some(cut) = self.piece(piece).await? {
-                        return Ok(Some(cut));
+                        return Ok(self.parting(&cut));
                     }
                 }
                 Step::Keepalive => {
@@ -150,24 +149,17 @@ impl<'a> Events<'a> {
                 // Without framing a connection that breaks looks like one that ends: half an event
                 // tells the two apart.
                 Step::AgentEnded if !self.framed && self.splitter.pending_len() > 0 => {
-                    return Ok(Some(broken_http(None)));
+                    return Ok(self.parting(&broken_http(None)));
                 }
-                Step::AgentEnded => {
-                    let rest = std::mem::take(&mut self.splitter).take_rest();
-                    self.write(rest, true).await?;
-                    return Ok(None);
-                }
-                Step::Finished => {
-                    self.write(Bytes::new(), true).await?;
-                    return Ok(None);
-                }
-                Step::Cut(rejection) => return Ok(Some(rejection)),
+                Step::AgentEnded => return Ok(std::mem::take(&mut self.splitter).take_rest()),
+                Step::Finished => return Ok(Bytes::new()),
+                Step::Cut(rejection) => return Ok(self.parting(&rejection)),
             }
         }
     }
 
     /// Waits for the next thing to happen: a piece, a clock, the caller's end, our own.
-    async fn step(&mut self) -> Result<Step, Ended> {
+    async fn step(&mut self, upstream: &mut HttpSession) -> Result<Step, Ended> {
         let config = &self.exchange.config;
         let idle = self.heard + self.clocks.idle;
         let keepalive = self.written + config.stream.keepalive;
@@ -176,7 +168,7 @@ impl<'a> Events<'a> {
         let wake = wake.into_iter().flatten().min().unwrap_or(idle);
         tokio::select! {
             biased;
-            read = self.upstream.read_body_bytes() => match read {
+            read = upstream.read_body_bytes() => match read {
                 Ok(Some(piece)) => Ok(Step::Piece(piece)),
                 Ok(None) => Ok(Step::AgentEnded),
                 Err(error) => Ok(Step::Cut(broken_http(Some(error)))),
@@ -221,12 +213,10 @@ impl<'a> Events<'a> {
         Ok(())
     }
 
-    /// Says in one last event why the stream was cut, and closes it cleanly.
-    async fn finish(&mut self, cut: Rejection) -> Result<Ended, Ended> {
+    /// The last event, which says why the stream was cut.
+    fn parting(&mut self, cut: &Rejection) -> Bytes {
         let body = cut.rpc_body(&self.exchange.request_id, self.exchange.rpc_id.as_deref());
-        self.exchange.rejected(&cut);
-        let last = event::final_event(&body, self.splitter.framing());
-        self.write(last, true).await?;
-        Ok(Ended::Answered)
+        self.exchange.rejected(cut);
+        event::final_event(&body, self.splitter.framing())
     }
 }

@@ -13,6 +13,7 @@ use super::ended::{
     within,
 };
 use super::exchange::Exchange;
+use super::upstream::Home;
 use crate::drain::Cut;
 
 /// A unary answer is held back up to this size, so that most failures can still be told as an error
@@ -35,15 +36,14 @@ impl Unary<'_> {
         &mut self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        upstream: &mut HttpSession,
-        head: &mut ResponseHeader,
-        length: Option<u64>,
+        (mut upstream, home): (HttpSession, Home<'_>),
+        (head, length): (&mut ResponseHeader, Option<u64>),
     ) -> Result<Ended, Ended> {
         let mut held = BytesMut::new();
         let mut read = 0_usize;
         let mut sent = false;
         loop {
-            let piece = match self.piece(session, upstream).await {
+            let piece = match self.piece(session, &mut upstream).await {
                 Ok(piece) => piece,
                 Err(Ended::Refused(rejection)) if sent => return Err(Ended::BrokenOff(rejection)),
                 Err(ended) => return Err(ended),
@@ -75,6 +75,7 @@ impl Unary<'_> {
             }
             self.write(session, exchange, piece, false).await?;
         }
+        home.take_back(upstream).await;
         if !sent {
             self.begin(session, head, Some(held.len() as u64)).await?;
         }

@@ -131,12 +131,33 @@ impl Upstream {
         }
     }
 
-    /// Gives the connection back, if the agent left it usable, to be kept for `idle`.
-    pub(super) async fn release(&self, mut session: HttpSession, peer: &HttpPeer, idle: Duration) {
+}
+
+/// Where a connection goes when its answer is whole.
+#[derive(Clone, Copy)]
+pub(super) struct Home<'a> {
+    pub(super) upstream: &'a Upstream,
+    pub(super) peer: &'a HttpPeer,
+    /// How long it is kept there.
+    pub(super) idle: Duration,
+}
+
+impl Home<'_> {
+    /// Takes the connection back if the agent left it usable. Called before the last byte goes to the
+    /// caller: its next call, on another thread, finds the connection in the pool.
+    pub(super) async fn take_back(self, mut session: HttpSession) {
+        // A stream that was cut leaves its connection in the middle of a body.
+        if !session.is_body_done() {
+            return;
+        }
         session.respect_keepalive();
+        // What is not kept is dropped: a parting word to an agent that does not read could last.
+        if !session.will_keepalive() {
+            return;
+        }
         if let Some(stream) = session.reuse().await {
-            self.connector
-                .release_stream(stream, peer.reuse_hash(), Some(idle));
+            let pool = &self.upstream.connector;
+            pool.release_stream(stream, self.peer.reuse_hash(), Some(self.idle));
         }
     }
 }
