@@ -23,6 +23,7 @@ fn place(name: &str, depth: usize) -> Lineage {
             .collect(),
         removed: false,
         cyclic: false,
+        generation: 0,
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arc_swap::Guard;
 use secrecy::SecretString;
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::coherence::Coherence;
@@ -27,6 +28,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// How often what changed by heartbeats is written to SQL, in batches.
 const FLUSH: Duration = Duration::from_secs(1);
+
+/// How often the keys are looked at: a rotation is in force everywhere within two of these.
+const LOOK_AT_KEYS: Duration = Duration::from_secs(1);
 
 /// How often what was heard of workspaces that fell silent is forgotten.
 const FORGET: Duration = Duration::from_secs(60);
@@ -168,6 +172,7 @@ impl Gateway {
             self.sweep(),
             self.flush_regularly(),
             self.forget_regularly(),
+            self.follow_keys(),
         );
     }
 
@@ -191,6 +196,36 @@ impl Gateway {
             tick.tick().await;
             if let Err(error) = self.directory.flush_last_seen().await {
                 tracing::debug!(error = %Chain(&error), "Heartbeats are not written down this time");
+            }
+        }
+    }
+
+    /// Takes over what `keys rotate`, or another replica, does to the keys.
+    async fn follow_keys(&self) {
+        let mut tick = interval(LOOK_AT_KEYS);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.metrics.keys_current.set(1);
+        loop {
+            tick.tick().await;
+            let keys = Arc::clone(&self.keys);
+            // The disk may be a network's.
+            let read = spawn_blocking(move || keys.refresh()).await;
+            let failed_before = self.metrics.keys_current.get() == 0;
+            match read {
+                Ok(Ok(changed)) => {
+                    self.metrics.keys_current.set(1);
+                    if changed || failed_before {
+                        tracing::info!(
+                            active = self.keys.kid(),
+                            "The trust keys in keys.dir are in force"
+                        );
+                    }
+                }
+                Ok(Err(error)) if !failed_before => {
+                    self.metrics.keys_current.set(0);
+                    tracing::error!(error = %Chain(&error), "The trust keys cannot be read again; those known before stay in force");
+                }
+                Ok(Err(_)) | Err(_) => {}
             }
         }
     }

@@ -86,7 +86,7 @@ fn is_rpc_id(id: Value) -> bool {
     matches!(id.kind, Kind::Number | Kind::String)
 }
 
-fn send_method(completion: &Completion<'_>) -> &'static str {
+pub(super) fn send_method(completion: &Completion<'_>) -> &'static str {
     completion
         .generation
         .send_method(completion.accept_prefers_stream)

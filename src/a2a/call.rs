@@ -1,5 +1,6 @@
 //! One pass over a body: where the members are that the gateway reads.
 
+use super::envelope::METHOD_NAME_BYTES_MAX;
 use super::json::{Kind, Member, Name, Object, Value};
 use super::method::Method;
 use super::walker::{Broken, Walker};
@@ -153,6 +154,13 @@ impl Call {
             Ok(name) => Method::parse(name),
             Err(_) => Method::Other,
         }
+    }
+
+    /// `method` as it reads; `None` when it is no string, or too long to be told of.
+    pub(super) fn method_name(&self, text: &str) -> Option<String> {
+        let method = self.method.filter(|m| m.value.kind == Kind::String)?;
+        let name = String::from_utf8(method.value.said(text.as_bytes()).into_owned()).ok()?;
+        (name.len() <= METHOD_NAME_BYTES_MAX).then_some(name)
     }
 
     /// Whether the message rules are for this call: a send or stream method of 0.2 or later.

@@ -59,6 +59,9 @@ pub struct Completed {
     pub rpc_id: Option<String>,
     /// What the call asks for.
     pub method: Method,
+    /// The same by its name in [`Completed::body`]; `None`: it has none, or one of more than
+    /// [`METHOD_NAME_BYTES_MAX`] bytes.
+    pub method_name: Option<String>,
     /// The gateway made the envelope: to a 1.0 target the call then needs `A2A-Version: 1.0`.
     pub wrapped: bool,
     /// What was done, for `X-A2A-Completed`.
@@ -66,6 +69,9 @@ pub struct Completed {
     /// `params.message.task_id`, the client's own task id, in every mode.
     pub idempotency_key: Option<String>,
 }
+
+/// Longest method name that is told of, in bytes. Real ones have up to 40.
+pub const METHOD_NAME_BYTES_MAX: usize = 128;
 
 /// A body from which no call can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -161,6 +167,7 @@ pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, F
             },
             rpc_id,
             method: draft.method,
+            method_name: draft.method_name,
             wrapped: draft.wrapped,
             done: draft.done,
             idempotency_key: draft.idempotency_key,
@@ -172,6 +179,7 @@ pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, F
 struct Draft {
     body: Option<Vec<u8>>,
     method: Method,
+    method_name: Option<String>,
     wrapped: bool,
     done: Done,
     idempotency_key: Option<String>,
@@ -220,6 +228,7 @@ fn draft(call: &Call, text: &str, completion: &Completion<'_>) -> Result<Draft, 
         return Ok(Draft {
             body: None,
             method: call.method(text.as_bytes()),
+            method_name: call.method_name(text),
             wrapped: false,
             done: Done::default(),
             idempotency_key: message::idempotency_key(call, text),
@@ -279,7 +288,12 @@ fn edited(
             bare::wrap(call, completion, &mut work);
         }
     }
-    respell_method(call, text, completion, bare, &mut work);
+    let respelled = respell_method(call, text, completion, bare, &mut work);
+    let method_name = match respelled {
+        Some(name) => Some(name.to_owned()),
+        None if call.method.is_none() => Some(bare::send_method(completion).to_owned()),
+        None => call.method_name(text),
+    };
     let mut idempotency_key = None;
     if method.sends() && (call.method.is_none() || call.sends_message(text.as_bytes())) {
         idempotency_key = message::idempotency_key(call, text);
@@ -288,6 +302,7 @@ fn edited(
     Ok(Draft {
         body: (!work.edits.is_empty()).then(|| work.edits.apply(text)),
         method,
+        method_name,
         wrapped: bare,
         done: work.done,
         idempotency_key,
@@ -303,15 +318,15 @@ const fn inferred_method(completion: &Completion<'_>) -> Method {
 }
 
 /// Puts a method name right that the target can't know: `message/sendSubscribe` always, in a bare
-/// call to a 1.0 target also the names of 0.x.
+/// call to a 1.0 target also the names of 0.x. Answers with the name, if it is another one.
 fn respell_method(
     call: &Call,
     text: &str,
     completion: &Completion<'_>,
     bare: bool,
     work: &mut Work,
-) {
-    let Some(method) = call.method else { return };
+) -> Option<&'static str> {
+    let method = call.method?;
     let generation = if bare {
         completion.generation
     } else {
@@ -321,14 +336,15 @@ fn respell_method(
     let (name, step) = if says("message/sendSubscribe") {
         (generation.send_method(true), Step::Alias)
     } else if generation == Generation::V0 {
-        return;
+        return None;
     } else if says("message/stream") {
         (generation.send_method(true), Step::Method)
     } else if says("message/send") {
         (generation.send_method(false), Step::Method)
     } else {
-        return;
+        return None;
     };
     work.edits.revalue(&method, format!("\"{name}\""));
     work.done.add(step);
+    Some(name)
 }

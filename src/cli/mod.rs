@@ -9,9 +9,11 @@ mod check_config;
 mod client;
 mod demo;
 mod health;
+mod keys;
 mod registration;
 mod send;
 mod serve;
+mod token;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -36,6 +38,8 @@ Examples:
   a2a-gateway check-config gateway.toml         what would be in force, and from where
   a2a-gateway health                            is the gateway on this machine ready?
   a2a-gateway send acme-pm 'hello' --token …    one message, from the command line
+  a2a-gateway keys rotate                       the next key signs from now on
+  a2a-gateway token verify -                    is this signed token good, and what does it say?
 
 Settings come from the built-in defaults, then --config, then the environment
 (A2A_GATEWAY__SERVER__LISTEN for server.listen), then --set; the later one wins.
@@ -68,6 +72,10 @@ enum Command {
     CheckConfig(check_config::Arguments),
     /// Send one message to a workspace and print the answer
     Send(send::Arguments),
+    /// Show or rotate the keys that sign tokens
+    Keys(keys::Arguments),
+    /// Get, look into or verify a signed token
+    Token(token::Arguments),
     /// Ask a running gateway whether it is ready; exit status 0 or 1, for health checks
     Health(health::Arguments),
     /// Run one example agent (echo, slow or flaky) as a process of its own
@@ -90,7 +98,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let command = arguments.command.unwrap_or(Command::Serve(arguments.serve));
-    let connects = !matches!(command, Command::CheckConfig(_));
+    let connects = !matches!(command, Command::CheckConfig(_) | Command::Keys(_));
     if connects && let Err(error) = trust_store() {
         complain(&error);
         return ExitCode::from(USAGE);
@@ -100,6 +108,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::CheckConfig(arguments) => check_config::run(arguments),
         Command::Send(arguments) => send::run(&arguments),
+        Command::Keys(arguments) => keys::run(arguments),
+        Command::Token(arguments) => token::run(&arguments),
         Command::Health(arguments) => health::run(&arguments),
         Command::Agent(arguments) => agent::run(arguments),
     }

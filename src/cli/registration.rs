@@ -73,45 +73,57 @@ impl Registry {
         token: &str,
         body: &Value,
     ) -> Result<Value, RegistryError> {
+        let body = body.to_string().into_bytes();
+        self.exchange(Method::POST, path, Some(token), body).await
+    }
+
+    /// Reads the JSON at a path of the gateway.
+    pub(super) async fn get(
+        &self,
+        path: &str,
+        token: Option<&str>,
+    ) -> Result<Value, RegistryError> {
+        self.exchange(Method::GET, path, token, Vec::new()).await
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        token: Option<&str>,
+        body: Vec<u8>,
+    ) -> Result<Value, RegistryError> {
+        let route = format!("{method} {path}");
         let mut url = self.base.clone();
         url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
-        let (status, answer) =
-            self.exchange(&url, token, body)
-                .await
-                .map_err(|source| RegistryError::Unanswered {
-                    route: format!("POST {path}"),
-                    source,
-                })?;
+        let request = Ask {
+            method,
+            url: &url,
+            token,
+            accept: "application/json",
+            body,
+            within: WITHIN,
+        };
+        let whole = async {
+            let answer = ask(&self.connector, request).await?;
+            let status = answer.status.as_u16();
+            Ok((status, answer.whole().await?))
+        };
+        let (status, answer) = match whole.await {
+            Ok(answered) => answered,
+            Err(source) => return Err(RegistryError::Unanswered { route, source }),
+        };
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         if (200..300).contains(&status) {
             return Ok(answer);
         }
         let word = |name: &str| answer[name].as_str().unwrap_or("?").to_owned();
         Err(RegistryError::Refused {
-            route: format!("POST {path}"),
+            route,
             status,
             reason: word("reason"),
             message: word("error"),
         })
-    }
-
-    async fn exchange(
-        &self,
-        url: &Url,
-        token: &str,
-        body: &Value,
-    ) -> Result<(u16, Vec<u8>), ClientError> {
-        let request = Ask {
-            method: Method::POST,
-            url,
-            token: Some(token),
-            accept: "application/json",
-            body: body.to_string().into_bytes(),
-            within: WITHIN,
-        };
-        let answer = ask(&self.connector, request).await?;
-        let status = answer.status.as_u16();
-        Ok((status, answer.whole().await?))
     }
 
     /// Registers a workspace. Answers its new token, when the gateway gave it one.

@@ -11,6 +11,10 @@ use super::{AddressProfile, AuthMode, Config, issuers, store_url, tls_pair};
 /// Longer spans are slips of the pen, and adding them to an instant could overflow it.
 const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
+/// How long a pair token may last: a retired key verifies for a day.
+const PAIR_TTL: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(10)..=Duration::from_secs(24 * 3600);
+
 /// Worker threads at most: far more than the cores of any machine.
 const THREADS_MAX: usize = 1024;
 
@@ -227,6 +231,7 @@ impl Checks<'_> {
             ("stream.keepalive", c.stream.keepalive),
             ("upstream.idle", c.upstream.idle),
             ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
+            ("tokens.pair_ttl", c.tokens.pair_ttl),
         ];
         let zero_is_fine = [
             ("server.drain", c.server.drain),
@@ -252,6 +257,13 @@ impl Checks<'_> {
             self.refuse(
                 "registry.heartbeat_ttl",
                 "must be at least 1s: leases count in seconds",
+            );
+        }
+        let pair_ttl = c.tokens.pair_ttl;
+        if !pair_ttl.is_zero() && !PAIR_TTL.contains(&pair_ttl) {
+            self.refuse(
+                "tokens.pair_ttl",
+                "is 10s to 24h: shorter ones end on the way, and keys retire after a day",
             );
         }
         if c.stream.keepalive >= c.timeouts.idle {
@@ -318,6 +330,12 @@ impl Checks<'_> {
             if let Some((other, _)) = keys[..i].iter().find(|(_, earlier)| earlier == key) {
                 self.refuse(name, format!("is the same as {other}"));
             }
+        }
+        if c.forward.max_hops == 0 {
+            self.refuse(
+                "forward.max_hops",
+                "must be at least 1: this gateway counts",
+            );
         }
         for field in &c.forward.headers {
             let lower = field.to_ascii_lowercase();

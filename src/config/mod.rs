@@ -267,6 +267,8 @@ pub struct Upstream {
 pub struct Forward {
     /// Request fields that pass to the agent besides those of the contract.
     pub headers: Vec<String>,
+    /// Gateways that a call may go through, this one included.
+    pub max_hops: u32,
 }
 
 /// `[registry]`.
@@ -331,6 +333,9 @@ pub struct Keys {
 pub struct Tokens {
     /// `iss` of what this gateway signs; `None`: the public URL. Resolved by [`Config::issuer`].
     pub issuer: Option<String>,
+    /// How long a pair token from discovery lasts.
+    #[serde(with = "duration")]
+    pub pair_ttl: Duration,
 }
 
 /// `[cors]`.

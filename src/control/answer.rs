@@ -83,8 +83,9 @@ pub(super) async fn frame(
     let status = response.status();
     gateway.metrics.control(pattern, status.as_u16());
     let headers = response.headers_mut();
-    // Some answers hold tokens, and none is worth keeping.
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Some answers hold tokens, and few are worth keeping: those say so.
+    let no_store = HeaderValue::from_static("no-store");
+    headers.entry(CACHE_CONTROL).or_insert(no_store);
     if let Ok(id) = HeaderValue::from_str(id.as_str()) {
         headers.insert("x-request-id", id);
     }

@@ -4,19 +4,41 @@ use std::sync::Arc;
 
 use axum::Json as Answer;
 use axum::extract::State;
+use secrecy::ExposeSecret as _;
 use serde::Serialize;
 
 use super::extract::{Caller, PathId};
 use crate::directory::Discovered;
 use crate::gateway::Gateway;
+use crate::identity::IssuedPair;
 use crate::rejection::Rejection;
+use crate::workspace::Timestamp;
 
-/// No token yet: the pair token and its times come with the trust room.
 #[derive(Serialize)]
 pub(super) struct Discovery {
     #[serde(flatten)]
     discovered: Discovered,
+    #[serde(flatten)]
+    token: Option<PairToken>,
     proxy_url: String,
+}
+
+/// What a workspace may call the target with.
+#[derive(Serialize)]
+struct PairToken {
+    token: String,
+    token_expires_at: Timestamp,
+    token_expires_in: u64,
+}
+
+impl PairToken {
+    fn of(issued: &IssuedPair) -> Self {
+        Self {
+            token: issued.token.expose_secret().to_owned(),
+            token_expires_at: Timestamp(issued.expires_at),
+            token_expires_in: issued.ttl.as_secs(),
+        }
+    }
 }
 
 /// `GET /registry/discover/{id}`.
@@ -26,8 +48,18 @@ pub(super) async fn discover(
     caller: Caller,
 ) -> Result<Answer<Discovery>, Rejection> {
     let permit = gateway.hierarchy.permit(&caller.0, &id).await?;
+    let discovered = gateway.directory.discover(&permit).await?;
+    // Whoever is no workspace has a credential of its own for every target.
+    let token = permit
+        .caller()
+        .map(|caller| {
+            let pair = permit.pair(caller.as_str());
+            gateway.identity.issue_pair_token(pair)
+        })
+        .transpose()?;
     Ok(Answer(Discovery {
-        discovered: gateway.directory.discover(&permit).await?,
+        discovered,
+        token: token.as_ref().map(PairToken::of),
         proxy_url: format!("{}/workspaces/{id}/a2a", gateway.config().public_url()),
     }))
 }

@@ -15,6 +15,7 @@ mod reach;
 mod registry;
 mod tokens;
 mod watch;
+mod well_known;
 mod workspaces;
 mod ws;
 
@@ -69,6 +70,9 @@ routes! {
     GET    "/ws"                                => ws::socket,
     GET    "/events"                            => events::stream,
     POST   "/ws/tickets"                        => events::ticket,
+
+    GET    "/.well-known/jwks.json"             => well_known::jwks,
+    GET    "/.well-known/a2a-gateway"           => well_known::discovery,
 }
 
 /// The control plane of `gateway`.

@@ -60,6 +60,7 @@ impl Place {
             ancestors: above.collect::<Option<_>>()?,
             removed: self.removed,
             cyclic: self.cyclic,
+            generation: 0,
         })
     }
 }

@@ -27,6 +27,7 @@ fn place(name: &str, org: Option<&str>, above: &[&str]) -> Lineage {
         ancestors: above.iter().map(|name| id(name)).collect(),
         removed: false,
         cyclic: false,
+        generation: 0,
     }
 }
 

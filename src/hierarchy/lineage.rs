@@ -176,6 +176,7 @@ impl Lineage {
     pub fn of_line(line: Vec<Step>) -> Option<Self> {
         // The query looks one step further than any line may be.
         let mut cyclic = line.len() > LINE_MAX;
+        let generation = line.iter().map(|step| step.generation).sum();
         let mut steps = line.into_iter();
         let first = steps.next()?;
         let mut ancestors: Vec<WorkspaceId> = Vec::new();
@@ -198,6 +199,7 @@ impl Lineage {
             ancestors,
             removed: first.removed,
             cyclic,
+            generation,
         })
     }
 }
@@ -217,6 +219,7 @@ mod tests {
             parent_id: (!parent.is_empty()).then(|| id(parent)),
             org: None,
             removed: name.ends_with('!'),
+            generation: 1,
         }
     }
 
@@ -264,6 +267,7 @@ mod tests {
                 ancestors: ancestors.iter().map(|name| id(name)).collect(),
                 removed: false,
                 cyclic: false,
+                generation: 0,
             })),
             loaded_at: Instant::now(),
             moves: Arc::clone(&moves),

@@ -30,6 +30,9 @@ pub struct Lineage {
     pub removed: bool,
     /// Whether the line leads back into itself, or is longer than any that we made.
     pub cyclic: bool,
+    /// The access generation: the moves of the whole line, summed. Another one after each of them. 0
+    /// where the place was told of or concluded, and not read: a relation does not depend on it.
+    pub generation: i64,
 }
 
 impl Lineage {

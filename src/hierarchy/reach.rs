@@ -179,6 +179,7 @@ fn place_near(own: &Lineage, step: &Step) -> Option<Lineage> {
         org: step.org.clone(),
         ancestors,
         removed: step.removed,
+        generation: 0,
     })
 }
 
@@ -238,6 +239,7 @@ mod tests {
             ancestors: above.iter().map(|name| id(name)).collect(),
             removed: false,
             cyclic: false,
+            generation: 0,
         }
     }
 
@@ -256,6 +258,7 @@ mod tests {
                 parent_id: parent.map(id),
                 org: None,
                 removed: false,
+                generation: 0,
             };
             let expected = above.map(|above| place(name, above));
             assert_eq!(place_near(&own, &step), expected, "{name}");

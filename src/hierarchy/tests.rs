@@ -14,6 +14,7 @@ fn place(id: &str, org: Option<&str>, ancestors: &[&str]) -> Lineage {
             .collect(),
         removed: false,
         cyclic: false,
+        generation: 0,
     }
 }
 

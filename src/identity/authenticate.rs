@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use super::credential::{Credential, CredentialHash, Form};
-use super::issuers::NotForeign;
-use super::{CredentialKind, Identity, Principal, Proof, now_ms};
+use super::issuers::{NotForeign, Signer};
+use super::{CredentialKind, Identity, Principal, Proof, now_ms, pair};
+use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
-use crate::trust::TokenError;
+use crate::trust::{PAIR_TYP, TokenError, own_type};
 
 /// Between two notes of the same token's use.
 const USE_NOTED_EVERY_MS: i64 = 60_000;
@@ -22,6 +23,18 @@ pub(super) enum Refusal {
     Signed(TokenError),
     /// Likewise, from an issuer of `auth.issuers` by its own word.
     Foreign(TokenError),
+    /// A pair token that was made for one forwarded request.
+    Bound,
+}
+
+/// What a signed token proves.
+pub(super) struct Signed {
+    pub(super) principal: Principal,
+    pub(super) kind: CredentialKind,
+    /// Milliseconds since 1970.
+    pub(super) expires_at: i64,
+    pub(super) signer: Signer,
+    pub(super) only_to: Option<WorkspaceId>,
 }
 
 impl Refusal {
@@ -41,6 +54,9 @@ impl Refusal {
             ),
             Self::Foreign(TokenError::Claims) => unauthenticated(
                 "the token is not meant for this gateway, or a claim is missing or of the wrong type: it needs `iss`, `aud`, `sub`, `exp`",
+            ),
+            Self::Bound => unauthenticated(
+                "the token was made for one forwarded request (`bh`), and proves its caller to that target only; GET /registry/discover/{id} gives one to call with",
             ),
             Self::Signed(error) | Self::Foreign(error) => unauthenticated(error.to_string()),
         }
@@ -66,11 +82,43 @@ impl Identity {
     ///
     /// # Errors
     /// `unauthenticated`, also for an enrolment token, which is good only where
-    /// [`Identity::authenticate_enrolment`] asks; `store_unavailable` when the fact cannot be read.
+    /// [`Identity::authenticate_enrolment`] asks; `not_permitted` for a pair token, which is good only
+    /// where [`Identity::authenticate_to`] asks; `store_unavailable` when the fact cannot be read.
     pub async fn authenticate(
         &self,
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
+        let proof = self.prove(authorization).await?;
+        if proof.only_to.is_some() {
+            return Err(Rejection::new(
+                Reason::NotPermitted,
+                "a pair token is good for calls to its own target, POST /workspaces/{id}/a2a, and for nothing else; send the workspace's own token",
+            ));
+        }
+        Ok(proof)
+    }
+
+    /// As [`Identity::authenticate`], for a message to `target`: there a pair token counts, if it is for
+    /// that one.
+    ///
+    /// # Errors
+    /// As [`Identity::authenticate`]; `not_permitted` for a pair token of another target.
+    pub async fn authenticate_to(
+        &self,
+        target: &WorkspaceId,
+        authorization: Option<&[u8]>,
+    ) -> Result<Arc<Proof>, Rejection> {
+        let proof = self.prove(authorization).await?;
+        if proof.only_to.as_ref().is_some_and(|only| only != target) {
+            return Err(Rejection::new(
+                Reason::NotPermitted,
+                "the pair token is for another target; GET /registry/discover/{id} gives one for this",
+            ));
+        }
+        Ok(proof)
+    }
+
+    async fn prove(&self, authorization: Option<&[u8]>) -> Result<Arc<Proof>, Rejection> {
         let Some(field) = authorization else {
             return self.open().ok_or_else(|| {
                 unauthenticated(
@@ -192,29 +240,31 @@ impl Identity {
         Ok(Arc::new(prove(principal, kind, credential, hash)))
     }
 
-    /// A canvas token: of a foreign issuer if it says so, else our own.
+    /// A canvas token of a foreign issuer, if it says so; else a canvas or pair token of our own.
     async fn load_signed(
         &self,
         credential: Credential<'_>,
         hash: CredentialHash,
     ) -> Result<Arc<Proof>, NoProof> {
-        let refused = |refusal| NoProof::Refused(refusal);
-        let foreign = self.issuers.verify(credential.text()).await;
+        let text = credential.text();
+        let foreign = self.issuers.verify(text).await;
         let foreign = foreign.map_err(|not| match not {
-            NotForeign::Refused(error) => refused(Refusal::Foreign(error)),
+            NotForeign::Refused(error) => NoProof::Refused(Refusal::Foreign(error)),
             NotForeign::Unavailable(rejection) => NoProof::NoKeys(rejection),
         })?;
-        let (principal, expires_at, signer) = if let Some(foreign) = foreign {
-            (foreign.principal, foreign.expires_at, Some(foreign.signer))
-        } else {
-            let (principal, expires_at) = self
-                .verify_canvas(credential.text())
-                .map_err(|error| refused(Refusal::Signed(error)))?;
-            (principal, expires_at, None)
+        let signed = match foreign {
+            Some(signed) => Ok(signed),
+            None if own_type(text).as_deref() == Some(PAIR_TYP) => self.verify_pair(text),
+            None => self.verify_canvas(text).map_err(Refusal::Signed),
         };
-        let mut proof = prove(principal, CredentialKind::Canvas, credential, hash);
-        proof.expires_at = Some(expires_at);
-        proof.signer = signer;
+        let signed = signed.map_err(NoProof::Refused)?;
+        let rate_key = signed.only_to.as_ref().and(signed.principal.workspace());
+        let rate_key = rate_key.map(pair::rate_key);
+        let mut proof = prove(signed.principal, signed.kind, credential, hash);
+        proof.rate_key = rate_key.unwrap_or(proof.rate_key);
+        proof.expires_at = Some(signed.expires_at);
+        proof.signer = Some(signed.signer);
+        proof.only_to = signed.only_to;
         Ok(Arc::new(proof))
     }
 
@@ -241,6 +291,7 @@ fn prove(
         hash: None,
         credential: Some(hash),
         signer: None,
+        only_to: None,
     }
 }
 

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Principal, now_ms};
+use super::authenticate::Signed;
+use super::issuers::Signer;
+use super::{CredentialKind, Identity, Principal, now_ms};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::trust::{TOKEN_BYTES_MAX, TokenError};
 
 /// The `typ` of the header, so that no other token of ours passes for one.
-const TYP: &str = "a2a-canvas+jwt";
+pub const TYP: &str = "a2a-canvas+jwt";
 
 /// The one scope.
 const SCOPE: &str = "a2a:canvas";
@@ -91,10 +93,11 @@ impl Identity {
         Ok((token, exp * 1000))
     }
 
-    /// Who a canvas token proves, and until when in milliseconds since 1970.
-    pub(super) fn verify_canvas(&self, token: &str) -> Result<(Principal, i64), TokenError> {
+    /// Who a canvas token of this gateway proves, and until when.
+    pub(super) fn verify_canvas(&self, token: &str) -> Result<Signed, TokenError> {
         let issuer = self.config.get().issuer();
-        let claims: Claims = self.keys.verify(token, TYP, &issuer, &issuer)?;
+        let verified = self.keys.verify(token, TYP, &issuer, &issuer)?;
+        let claims: Claims = verified.claims;
         if claims.scope != SCOPE {
             return Err(TokenError::Claims);
         }
@@ -109,7 +112,13 @@ impl Identity {
             org: claims.org,
             workspaces,
         };
-        Ok((principal, claims.exp.saturating_mul(1000)))
+        Ok(Signed {
+            principal,
+            kind: CredentialKind::Canvas,
+            expires_at: claims.exp.saturating_mul(1000),
+            signer: Signer::own(verified.head, verified.key),
+            only_to: None,
+        })
     }
 }
 

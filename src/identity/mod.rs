@@ -9,6 +9,7 @@ mod canvas;
 mod credential;
 mod issue;
 mod issuers;
+mod pair;
 mod rate;
 mod ticket;
 mod token;
@@ -21,8 +22,9 @@ use moka::future::Cache;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{Mutex, mpsc};
 
-pub use self::canvas::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX};
+pub use self::canvas::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, TYP as CANVAS_TYP};
 pub use self::credential::{CredentialHash, is_admin_token};
+pub use self::pair::IssuedPair;
 pub use self::rate::{Allowance, Rates};
 pub use self::ticket::TICKET_TTL;
 pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow};
@@ -117,6 +119,8 @@ pub enum CredentialKind {
     Open,
     /// `a2ao_…`.
     Org,
+    /// A pair JWT: a workspace, to one target.
+    Pair,
     /// `a2aw_…`, or a platform's token.
     Workspace,
 }
@@ -130,6 +134,7 @@ impl CredentialKind {
             Self::Enrolment => "enrolment",
             Self::Open => "open",
             Self::Org => "org",
+            Self::Pair => "pair",
             Self::Workspace => "workspace",
         }
     }
@@ -153,8 +158,10 @@ pub struct Proof {
     hash: Option<CredentialHash>,
     /// What is looked up again while something stays open. `None` in open mode.
     credential: Option<CredentialHash>,
-    /// What a foreign issuer signed it with.
+    /// What it is signed with.
     signer: Option<Signer>,
+    /// The one target that it proves anything to.
+    only_to: Option<WorkspaceId>,
 }
 
 impl Proof {
@@ -317,6 +324,7 @@ fn open_proof() -> Proof {
         hash: None,
         credential: None,
         signer: None,
+        only_to: None,
     }
 }
 

@@ -8,7 +8,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::credential::{CredentialHash, Form, Fresh};
-use super::issuers::{Named, NotForeign};
+use super::issuers::{Named, NotForeign, Signer};
 use super::{CredentialKind, Identity, Principal, Proof, now_ms};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -45,7 +45,7 @@ struct Claims {
     org: Option<String>,
     workspaces: Option<Vec<String>>,
     until_ms: Option<i64>,
-    /// What a foreign token was signed with: when it is withdrawn, its tickets end too.
+    /// What the credential was signed with: when that is withdrawn, its tickets end too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     signer: Option<Named>,
 }
@@ -117,7 +117,12 @@ impl Identity {
             let Some((principal, until, named)) = self.verify_signed(signed) else {
                 return Ok(None);
             };
-            if let Some(named) = named {
+            if let Some(named) = named.as_ref().filter(|named| named.issuer.is_none()) {
+                let Some(key) = self.keys.find(&named.head) else {
+                    return Ok(None);
+                };
+                signer = Some(Signer::own(named.head.clone(), key));
+            } else if let Some(named) = named {
                 match self.issuers.signer(named).await {
                     Ok(Some(found)) => signer = Some(found),
                     Ok(None) | Err(NotForeign::Refused(_)) => return Ok(None),
@@ -146,6 +151,7 @@ impl Identity {
             expires_at,
             hash: None,
             signer,
+            only_to: None,
             credential: Some(hash),
         };
         Ok(proof.is_current().then(|| Arc::new(proof)))
@@ -205,7 +211,10 @@ impl Identity {
                     hash.is_one_of(&self.admins.get()) || self.tokens.is_admin(hash).await?;
                 known.then_some(Principal::Operator)
             }
-            CredentialKind::Canvas | CredentialKind::Enrolment | CredentialKind::Open => None,
+            CredentialKind::Canvas
+            | CredentialKind::Enrolment
+            | CredentialKind::Open
+            | CredentialKind::Pair => None,
         })
     }
 
@@ -247,10 +256,10 @@ impl Identity {
         Ok(Some(signed))
     }
 
-    /// Whom it names, until when, and by which foreign key.
+    /// Whom it names, until when, and what its credential is signed with.
     fn verify_signed(&self, signed: &str) -> Option<(Principal, Option<i64>, Option<Named>)> {
         let issuer = self.config.get().issuer();
-        let claims: Claims = self.keys.verify(signed, TYP, &issuer, &issuer).ok()?;
+        let claims: Claims = self.keys.verify(signed, TYP, &issuer, &issuer).ok()?.claims;
         let parse = |ids: Vec<String>| ids.iter().map(|id| WorkspaceId::parse(id)).collect();
         let principal = Principal::Canvas {
             user: claims.user,

@@ -48,6 +48,8 @@ pub struct Metrics {
     pub log_lines_dropped: IntGauge,
     /// 1 while the link that carries invalidations is up.
     pub coherent: IntGauge,
+    /// 1 while the trust keys in force are those of `keys.dir`.
+    pub keys_current: IntGauge,
     rate_shares: [IntCounter; 3],
     jwks_fetches: [IntCounter; 7],
     config_reloaded: IntGauge,
@@ -210,6 +212,11 @@ impl Metrics {
                 &r,
                 "a2a_gateway_coherent",
                 "1 while the link that carries invalidations is up.",
+            ),
+            keys_current: gauge(
+                &r,
+                "a2a_gateway_keys_current",
+                "1 while the trust keys in force are those in keys.dir; 0 while they cannot be read again.",
             ),
             jwks_fetches: JwksFetch::ALL.map(|o| jwks_fetches.with_label_values(&[o.word()])),
             rate_shares: RateShare::LABELS.map(|outcome| rate_shares.with_label_values(&[outcome])),

@@ -14,20 +14,25 @@ use crate::config::Limits;
 use crate::directory::Destination;
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
-use crate::identity::Identity;
+use crate::identity::{Identity, Proof};
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 
+const X_A2A_HOPS: HeaderName = HeaderName::from_static("x-a2a-hops");
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
 /// Proof that everything but the body was checked.
 pub(super) struct Admitted {
+    /// Who asks.
+    pub(super) proof: Arc<Proof>,
     /// That they may.
     pub(super) permit: Permit,
     /// Where to.
     pub(super) destination: Destination,
     /// What `X-Timeout` asks for.
     pub(super) timeout: Option<Duration>,
+    /// Gateways that the call has gone through, this one included.
+    pub(super) hops: u32,
 }
 
 /// Runs the checks that need no body, in the contract's order.
@@ -43,7 +48,10 @@ pub(super) async fn admit(
     let target = target?;
     exchange.callee = Some(target.clone());
     refuse_declared_oversize(&exchange.config.limits, head)?;
-    let proof = gateway.identity.authenticate(authorization(head)?).await?;
+    let proof = gateway
+        .identity
+        .authenticate_to(&target, authorization(head)?)
+        .await?;
     exchange.proof = Some(Arc::clone(&proof));
     for claimed in head.headers.get_all("x-workspace-id") {
         Identity::check_caller(&proof, Some(claimed.as_bytes()))?;
@@ -53,10 +61,13 @@ pub(super) async fn admit(
     exchange.rule = Some(permit.rule().word());
     let destination = gateway.directory.resolve(&permit).await?;
     let timeout = requested_timeout(head, exchange.config.timeouts.max)?;
+    let hops = hops(head, exchange.config.forward.max_hops)?;
     Ok(Admitted {
+        proof,
         permit,
         destination,
         timeout,
+        hops,
     })
 }
 
@@ -123,6 +134,36 @@ fn requested_timeout(head: &RequestHeader, max: Duration) -> Result<Option<Durat
     }
 }
 
+/// `X-A2A-Hops`: how many gateways the call went through before, and one more.
+fn hops(head: &RequestHeader, max: u32) -> Result<u32, Rejection> {
+    let before = match single(head, &X_A2A_HOPS)? {
+        None => 0,
+        Some(field) => {
+            let text = std::str::from_utf8(field).unwrap_or_default();
+            let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            if !digits {
+                return Err(Rejection::new(
+                    Reason::InvalidRequest,
+                    "X-A2A-Hops is a whole number; pass it on as it came, or leave it out",
+                ));
+            }
+            // More digits than a u32 holds are too many hops in any case.
+            text.parse().unwrap_or(u32::MAX)
+        }
+    };
+    let hops = before.saturating_add(1);
+    if hops > max {
+        return Err(Rejection::new(
+            Reason::LoopDetected,
+            format!(
+                "the call went through {before} gateways before this one (forward.max_hops is {max}): agents seem to call each other in a circle"
+            ),
+        )
+        .fact("limit", max));
+    }
+    Ok(hops)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +180,24 @@ mod tests {
         assert_eq!(ask("99999"), Ok(Some(max)));
         assert_eq!(ask("99999999999999999999999"), Ok(Some(max)));
         for bad in ["0", "000", "-1", "+1", "1.5", "1s", "", " "] {
+            assert_eq!(ask(bad), Err(Reason::InvalidRequest), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn hops_are_counted_and_bounded() {
+        let ask = |value: &str| {
+            let mut head = RequestHeader::build("POST", b"/", None).unwrap();
+            head.insert_header("x-a2a-hops", value).unwrap();
+            hops(&head, 8).map_err(|r| r.reason)
+        };
+        let first = RequestHeader::build("POST", b"/", None).unwrap();
+        assert_eq!(hops(&first, 8).map_err(|r| r.reason), Ok(1));
+        assert_eq!((ask("0"), ask("7")), (Ok(1), Ok(8)));
+        for many in ["8", "4294967295", "99999999999999999999"] {
+            assert_eq!(ask(many), Err(Reason::LoopDetected), "{many}");
+        }
+        for bad in ["", " ", "-1", "+1", "1.0", "one", "1,1"] {
             assert_eq!(ask(bad), Err(Reason::InvalidRequest), "{bad:?}");
         }
     }

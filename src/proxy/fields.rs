@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use pingora::http::{RequestHeader, ResponseHeader};
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 
 use super::exchange::Exchange;
 use super::hygiene::authority;
@@ -29,6 +29,9 @@ const PASSED: [&str; 11] = [
     "content-type",
 ];
 
+/// Where the caller token is when `Authorization` is the agent's own (contract §7.2).
+const CALLER_TOKEN: &str = "x-a2a-caller-token";
+
 /// What the head of a forwarded request is made of.
 pub(super) struct Forwarded<'a> {
     /// As the caller sent it.
@@ -39,6 +42,10 @@ pub(super) struct Forwarded<'a> {
     pub(super) request_id: &'a RequestId,
     /// The proven caller, if it is a workspace.
     pub(super) caller: Option<&'a WorkspaceId>,
+    /// What proves the caller to the target.
+    pub(super) caller_token: &'a SecretString,
+    /// Gateways that the call has gone through, this one included.
+    pub(super) hops: u32,
     /// The client's address, with what a trusted proxy said before it.
     pub(super) client: IpAddr,
     /// `http` or `https`, as the caller connected.
@@ -63,8 +70,12 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
     };
     put("host", forwarded.agent.endpoint.host.as_bytes());
     let auth = forwarded.agent.upstream_auth.as_ref();
+    let caller_token = forwarded.caller_token.expose_secret();
     if let Some(auth) = auth {
         put(auth.name(), auth.value().expose_secret().as_bytes());
+        put(CALLER_TOKEN, caller_token.as_bytes());
+    } else {
+        put("authorization", format!("Bearer {caller_token}").as_bytes());
     }
     let headers = &forwarded.head.headers;
     let mut typed = false;
@@ -92,6 +103,7 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
     if let Some(host) = authority(forwarded.head) {
         put("x-forwarded-host", host.as_bytes());
     }
+    put("x-a2a-hops", forwarded.hops.to_string().as_bytes());
     put("via", b"1.1 a2a-gateway");
     wire.extend_from_slice(b"\r\n");
     wire
@@ -116,6 +128,8 @@ pub fn extra_fields(names: &[String]) -> Result<HashSet<HeaderName>, String> {
                     | "via"
                     | "authorization"
                     | "cookie"
+                    | CALLER_TOKEN
+                    | "x-a2a-hops"
                     | "x-request-id"
                     | "x-workspace-id"
             );
@@ -213,6 +227,8 @@ mod tests {
             "content-length",
             "x-request-id",
             "x-workspace-id",
+            CALLER_TOKEN,
+            "x-a2a-hops",
             "via",
         ];
         let client = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];

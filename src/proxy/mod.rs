@@ -226,11 +226,18 @@ impl Proxy {
             prefers_stream: prefers_stream(&head.headers),
         };
         let completed = body::complete(exchange, admitted, received, &call)?;
+        let caller_token = self.gateway.identity.issue_caller_token(
+            admitted.permit.pair(&admitted.proof.principal.to_string()),
+            completed.method_name.as_deref(),
+            &completed.body,
+        )?;
         let forwarded = Forwarded {
             head,
             agent,
             request_id: &exchange.request_id,
             caller: admitted.permit.caller(),
+            caller_token: &caller_token,
+            hops: admitted.hops,
             client,
             scheme: if exchange.config.server.tls.cert.is_some() {
                 "https"

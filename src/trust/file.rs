@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use secrecy::{ExposeSecret, SecretString};
+
 use super::KeyError;
 
 /// Bytes of a key file at most; ours have about 120.
@@ -27,7 +29,7 @@ pub(super) fn create_folder(dir: &Path) -> Result<(), KeyError> {
 /// Makes the file, unless it is there: `create_new` lets exactly one process win.
 pub(super) fn create(
     path: &Path,
-    make: impl FnOnce() -> Result<String, KeyError>,
+    make: impl FnOnce() -> Result<SecretString, KeyError>,
 ) -> Result<(), KeyError> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true);
@@ -43,22 +45,22 @@ pub(super) fn create(
         Err(_) if path.exists() => return Ok(()),
         Err(error) => return Err(failed("create", path, error)),
     };
-    file.write_all(text.as_bytes())
+    file.write_all(text.expose_secret().as_bytes())
         .and_then(|()| file.sync_all())
         .map_err(|error| failed("write", path, error))
 }
 
-pub(super) fn read(path: &Path) -> Result<String, KeyError> {
+pub(super) fn read(path: &Path) -> Result<SecretString, KeyError> {
     let file = fs::File::open(path).map_err(|error| failed("read", path, error))?;
     warn_if_others_can_read(&file, path);
     let mut text = String::new();
     file.take(FILE_BYTES_MAX)
         .read_to_string(&mut text)
         .map_err(|error| failed("read", path, error))?;
-    Ok(text)
+    Ok(text.into())
 }
 
-fn failed(verb: &'static str, path: &Path, source: io::Error) -> KeyError {
+pub(super) fn failed(verb: &'static str, path: &Path, source: io::Error) -> KeyError {
     KeyError::File {
         verb,
         path: path.to_owned(),

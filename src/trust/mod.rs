@@ -4,8 +4,17 @@
 mod file;
 mod jwks;
 mod keys;
+mod pair;
 mod seal;
+mod token;
 
-pub use jwks::{ForeignHead, KEYS_MAX, KeySet, KeySetError, PublicKey, claimed_issuer};
-pub use keys::{KeyError, Keys, LEEWAY_SECONDS, TOKEN_BYTES_MAX, TokenError};
+pub use jwks::{KEYS_MAX, KeySet, KeySetError, PublicKey};
+pub use keys::{
+    KeyError, KeyInfo, Keys, SignError, SigningAlgorithm, State, Verified, list, rotate,
+};
+pub use pair::{CALLER_TTL, PAIR_SCOPE, PAIR_TYP, Pair, PairClaims, body_hash};
 pub use seal::{Seal, SealError, Sealed};
+pub use token::{
+    LEEWAY_SECONDS, TOKEN_BYTES_MAX, TokenError, TokenHead, claimed_audience, claimed_issuer,
+    own_type, unproven,
+};

@@ -102,7 +102,7 @@ impl Seal {
             }
         };
         let not_a_key = || KeyError::NotASealKey { path: path.clone() };
-        let key = key_of(&read_whole(&path)?).ok_or_else(not_a_key)?;
+        let key = key_of(read_whole(&path)?.expose_secret()).ok_or_else(not_a_key)?;
         Self::of(&key).ok_or_else(not_a_key)
     }
 
@@ -180,18 +180,18 @@ impl fmt::Debug for Seal {
     }
 }
 
-fn new_key() -> Result<String, KeyError> {
+fn new_key() -> Result<SecretString, KeyError> {
     let mut key = [0; KEY_LEN];
     aws_lc_rs::rand::fill(&mut key).map_err(|_| KeyError::Generation)?;
-    Ok(format!("{}\n", BASE64.encode(key)))
+    Ok(format!("{}\n", BASE64.encode(key)).into())
 }
 
 /// Reads the file, again for as long as another process has only begun to write it.
-fn read_whole(path: &Path) -> Result<String, KeyError> {
+fn read_whole(path: &Path) -> Result<SecretString, KeyError> {
     let mut rereads = 0;
     loop {
         let text = file::read(path)?;
-        if text.trim().len() >= KEY_CHARS_MIN || rereads == file::REREADS_MAX {
+        if text.expose_secret().trim().len() >= KEY_CHARS_MIN || rereads == file::REREADS_MAX {
             return Ok(text);
         }
         rereads += 1;

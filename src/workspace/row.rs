@@ -55,6 +55,7 @@ pub(super) fn step(row: &AnyRow) -> Result<Step, sqlx::Error> {
         parent_id: optional_id(row, "parent_id")?,
         org: text(row, "org")?,
         removed: word(row, "status", Status::parse)? == Status::Removed,
+        generation: row.try_get("access_generation")?,
     })
 }
 

@@ -24,13 +24,13 @@ pub(super) const CREATE: &str = concat!(
 
 /// Goes up from `$1`. Beyond a removed workspace nothing is related, so the line ends there.
 pub(super) const LINE: &str = "\
-    WITH RECURSIVE line (id, parent_id, org, status, depth) AS ( \
-      SELECT id, parent_id, org, status, 0 FROM workspaces WHERE id = $1 \
+    WITH RECURSIVE line (id, parent_id, org, status, access_generation, depth) AS ( \
+      SELECT id, parent_id, org, status, access_generation, 0 FROM workspaces WHERE id = $1 \
       UNION ALL \
-      SELECT w.id, w.parent_id, w.org, w.status, line.depth + 1 \
+      SELECT w.id, w.parent_id, w.org, w.status, w.access_generation, line.depth + 1 \
         FROM workspaces w JOIN line ON w.id = line.parent_id \
         WHERE line.depth < 64 AND (line.depth = 0 OR line.status <> 'removed')) \
-    SELECT id, parent_id, org, status FROM line ORDER BY depth";
+    SELECT id, parent_id, org, status, access_generation FROM line ORDER BY depth";
 
 pub(super) const REGISTER: &str = concat!(
     "UPDATE workspaces SET status = 'online', delivery_mode = $2, url = $3, internal_url = $4, \

@@ -43,6 +43,8 @@ pub struct Step {
     pub org: Option<String>,
     /// Whether it was removed.
     pub removed: bool,
+    /// How often it moved, or was removed.
+    pub generation: i64,
 }
 
 /// What a registration changes.

@@ -49,10 +49,12 @@ pub(crate) fn names(of: &[&str]) -> BTreeSet<String> {
 }
 
 /// What the gateway says of itself in every request to an agent.
-const SET: [&str; 8] = [
+const SET: [&str; 10] = [
+    "authorization",
     "content-length",
     "host",
     "via",
+    "x-a2a-hops",
     "x-forwarded-for",
     "x-forwarded-host",
     "x-forwarded-proto",
@@ -99,6 +101,7 @@ async fn a_bare_request_gets_what_the_gateway_sets_and_no_more() {
         ("x-forwarded-proto", "http".into()),
         ("x-forwarded-host", case.gateway.public.to_string()),
         ("via", "1.1 a2a-gateway".into()),
+        ("x-a2a-hops", "1".into()),
     ] {
         assert_eq!(arrived.field(name), Some(&*value), "{name}");
     }

@@ -127,7 +127,8 @@ fn request(method: &str, path: &str) -> http::request::Builder {
 #[tokio::test]
 async fn no_route_answers_without_a_credential() {
     let house = House::new(|config| config.rate.failures_per_second = 0).await;
-    for (method, pattern) in ROUTES {
+    let known = |path: &str| path.starts_with("/.well-known/");
+    for (method, pattern) in ROUTES.iter().filter(|(_, path)| !known(path)) {
         let path = pattern
             .replace("{id}", "ws-1")
             .replace("{org}", "acme")

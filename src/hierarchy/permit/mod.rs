@@ -20,6 +20,7 @@ use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
+use crate::trust::Pair;
 use crate::workspace::Workspaces;
 
 /// Proof that the caller may reach the target. Only [`Hierarchy`] makes one.
@@ -28,6 +29,10 @@ pub struct Permit {
     target: WorkspaceId,
     caller: Option<WorkspaceId>,
     rule: Rule,
+    /// The caller's.
+    org: Option<String>,
+    /// Of the target, and of the caller where it is another workspace.
+    generation: i64,
 }
 
 impl Permit {
@@ -46,14 +51,26 @@ impl Permit {
         self.rule
     }
 
+    /// What a token tells of the two. `caller` is whom the record names.
+    pub fn pair<'a>(&'a self, caller: &'a str) -> Pair<'a> {
+        Pair {
+            caller,
+            target: self.target.as_str(),
+            rule: self.rule.word(),
+            org: self.org.as_deref(),
+            generation: self.generation,
+        }
+    }
+
     /// For tests of the rooms that demand one.
     #[cfg(test)]
     pub(crate) fn of(caller: Option<WorkspaceId>, target: WorkspaceId) -> Self {
-        let rule = Rule::Operator;
         Self {
             target,
             caller,
-            rule,
+            rule: Rule::Operator,
+            org: None,
+            generation: 0,
         }
     }
 }
@@ -116,31 +133,35 @@ impl Hierarchy {
         principal: &Principal,
         target: &WorkspaceId,
     ) -> Result<Permit, Rejection> {
-        let rule = match principal {
+        let (rule, org, generation) = match principal {
             Principal::Workspace { id } => self.relate(id, target).await?,
             Principal::Canvas {
                 org, workspaces, ..
             } => {
-                let org = org.as_deref();
-                self.canvas(org, workspaces.as_deref(), target).await?
+                let found = self
+                    .canvas(org.as_deref(), workspaces.as_deref(), target)
+                    .await?;
+                (Rule::Canvas, org.clone(), found.generation)
             }
             Principal::Org { org } => {
                 let found = self.find(target).await?;
                 let own = found.filter(|t| t.org.as_ref() == Some(org));
                 let own = own.ok_or_else(not_permitted)?;
                 present(&own)?;
-                Rule::Org
+                (Rule::Org, Some(org.clone()), own.generation)
             }
             Principal::Operator => {
                 let found = self.find(target).await?.ok_or_else(not_found)?;
                 present(&found)?;
-                Rule::Operator
+                (Rule::Operator, None, found.generation)
             }
         };
         Ok(Permit {
             target: target.clone(),
             caller: principal.workspace().cloned(),
             rule,
+            org,
+            generation,
         })
     }
 
@@ -182,18 +203,26 @@ impl Hierarchy {
         Ok(said.map_err(|why| why_not(&one, &other, why)))
     }
 
-    async fn relate(&self, caller: &WorkspaceId, target: &WorkspaceId) -> Result<Rule, Rejection> {
+    /// With the rule, the caller's org and the generation of the pair.
+    async fn relate(
+        &self,
+        caller: &WorkspaceId,
+        target: &WorkspaceId,
+    ) -> Result<(Rule, Option<String>, i64), Rejection> {
         if caller == target {
             let own = self.find(caller).await?.ok_or_else(not_found)?;
             present(&own)?;
-            return decide(&own, &own, self.reach()).map_err(denied);
+            let rule = decide(&own, &own, self.reach()).map_err(denied)?;
+            return Ok((rule, own.org.clone(), own.generation));
         }
         // Both are always asked for, so that an unknown target takes the same path as a denied one.
         let (caller, target) = tokio::try_join!(self.find(caller), self.find(target))?;
         let (Some(caller), Some(target)) = (caller, target) else {
             return Err(not_permitted());
         };
-        self.rule(&caller, &target).await?.map_err(denied)
+        let rule = self.rule(&caller, &target).await?.map_err(denied)?;
+        let generation = caller.generation.saturating_add(target.generation);
+        Ok((rule, caller.org.clone(), generation))
     }
 
     /// A canvas token's own list decides; without one its org, where none counts as one org.
@@ -202,7 +231,7 @@ impl Hierarchy {
         org: Option<&str>,
         workspaces: Option<&[WorkspaceId]>,
         target: &WorkspaceId,
-    ) -> Result<Rule, Rejection> {
+    ) -> Result<Arc<Lineage>, Rejection> {
         if workspaces.is_some_and(|list| !list.contains(target)) {
             return Err(not_permitted());
         }
@@ -212,7 +241,7 @@ impl Hierarchy {
             return Err(not_permitted());
         }
         present(&found)?;
-        Ok(Rule::Canvas)
+        Ok(found)
     }
 
     /// `access.lineage`, as it is now.

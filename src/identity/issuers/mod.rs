@@ -16,12 +16,13 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use self::fetch::{FETCH_MAX, Failure, client, fetch};
-use super::{Principal, now_ms};
+use super::authenticate::Signed;
+use super::{CredentialKind, Principal, now_ms};
 use crate::config;
 use crate::ids::WorkspaceId;
 use crate::metrics::{JwksFetch, Metrics};
 use crate::rejection::{Reason, Rejection};
-use crate::trust::{ForeignHead, KeySet, LEEWAY_SECONDS, PublicKey, TokenError, claimed_issuer};
+use crate::trust::{KeySet, LEEWAY_SECONDS, PublicKey, TokenError, TokenHead, claimed_issuer};
 
 /// From one fetch of an issuer's keys to the next one at least, also for unknown keys and failures.
 const FETCH_PAUSE: Duration = Duration::from_secs(10);
@@ -38,15 +39,7 @@ const NAME_CHARS_MAX: usize = 256;
 /// Workspaces in one token at most.
 const WORKSPACES_MAX: usize = 200;
 
-/// What a foreign token proves.
-pub(super) struct Foreign {
-    pub(super) principal: Principal,
-    /// Milliseconds since 1970.
-    pub(super) expires_at: i64,
-    pub(super) signer: Signer,
-}
-
-/// What a foreign token is signed with.
+/// What a token is signed with.
 #[derive(Clone, Debug)]
 pub(super) struct Signer {
     pub(super) named: Named,
@@ -54,12 +47,21 @@ pub(super) struct Signer {
     pub(super) key: Arc<PublicKey>,
 }
 
-/// A foreign key by its name, as another replica can find it.
+impl Signer {
+    /// A key of this gateway.
+    pub(super) fn own(head: TokenHead, key: Arc<PublicKey>) -> Self {
+        let named = Named { issuer: None, head };
+        Self { named, key }
+    }
+}
+
+/// A key by its name, as another replica can find it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Named {
-    issuer: String,
+    /// `None`: the gateway's own.
+    pub(super) issuer: Option<String>,
     #[serde(flatten)]
-    head: ForeignHead,
+    pub(super) head: TokenHead,
 }
 
 /// Why a foreign token proves nothing.
@@ -129,7 +131,7 @@ impl Issuers {
     }
 
     /// Who `token` proves. `None`: it is from none of these issuers, by its own word.
-    pub(super) async fn verify(&self, token: &str) -> Result<Option<Foreign>, NotForeign> {
+    pub(super) async fn verify(&self, token: &str) -> Result<Option<Signed>, NotForeign> {
         let all = self.all.load();
         if all.is_empty() {
             return Ok(None);
@@ -144,9 +146,10 @@ impl Issuers {
         }
     }
 
-    /// The key of that name, if its issuer still stands by it. `None`: the issuer is gone.
+    /// The foreign key of that name, if its issuer still stands by it. `None`: the issuer is gone.
     pub(super) async fn signer(&self, named: Named) -> Result<Option<Signer>, NotForeign> {
-        let Some(issuer) = self.of(&named.issuer) else {
+        let issuer = named.issuer.as_deref().and_then(|name| self.of(name));
+        let Some(issuer) = issuer else {
             return Ok(None);
         };
         let key = issuer.key(&named.head).await?;
@@ -298,23 +301,25 @@ impl Issuer {
         }
     }
 
-    async fn verify(&self, token: &str) -> Result<Foreign, NotForeign> {
-        let head = ForeignHead::read(token)?;
+    async fn verify(&self, token: &str) -> Result<Signed, NotForeign> {
+        let head = TokenHead::foreign(token)?;
         let key = self.key(&head).await?;
         let (issuer, audience) = (&self.settings.issuer, &self.settings.audience);
         let claims: Claims = key.verify(token, &head, issuer, audience)?;
         let expires_at = claims.exp.saturating_mul(1000);
         let principal = claims.principal()?;
-        let issuer = issuer.clone();
+        let issuer = Some(issuer.clone());
         let named = Named { issuer, head };
-        Ok(Foreign {
+        Ok(Signed {
             principal,
+            kind: CredentialKind::Canvas,
             expires_at,
             signer: Signer { named, key },
+            only_to: None,
         })
     }
 
-    async fn key(&self, head: &ForeignHead) -> Result<Arc<PublicKey>, NotForeign> {
+    async fn key(&self, head: &TokenHead) -> Result<Arc<PublicKey>, NotForeign> {
         if let Some(Some(key)) = self.find(head) {
             return Ok(key);
         }
@@ -327,7 +332,7 @@ impl Issuer {
     }
 
     /// The outer `None`: no keys are known that still count.
-    fn find(&self, head: &ForeignHead) -> Option<Option<Arc<PublicKey>>> {
+    fn find(&self, head: &TokenHead) -> Option<Option<Arc<PublicKey>>> {
         let known = self.known.load();
         let good = known.as_ref().filter(|k| Instant::now() < k.good_until)?;
         Some(good.keys.find(head).map(Arc::clone))

@@ -1,4 +1,5 @@
-//! The keys that a foreign issuer publishes (RFC 7517), and strict verification of what it signs.
+//! The keys that an issuer publishes (RFC 7517), a foreign one or this gateway, and strict verification
+//! of what it signs.
 //! Asymmetric algorithms only; a key verifies what it says it is for, and nothing else.
 
 use std::fmt;
@@ -8,21 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::keys::{TokenError, parts, verified_claims};
+use super::token::{TokenError, TokenHead, verified_claims};
 
 /// Keys of one issuer at most. Real ones have two to ten.
 pub const KEYS_MAX: usize = 100;
 
 /// Bytes of an RSA modulus: 2048 to 8192 bits.
 const RSA_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
-
-/// The `typ` of a header that says "a JWT for use here": others (`logout+jwt`, `secevent+jwt`, our
-/// own) mean something else.
-const TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
 /// Why the body of a JWKS cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -145,14 +142,14 @@ impl PublicKey {
     pub fn verify<C: DeserializeOwned>(
         &self,
         token: &str,
-        head: &ForeignHead,
+        head: &TokenHead,
         issuer: &str,
         audience: &str,
     ) -> Result<C, TokenError> {
-        if self.kid != head.kid || !self.algorithms.contains(&head.algorithm) {
+        if self.kid != head.kid() || !self.algorithms.contains(&head.algorithm()) {
             return Err(TokenError::UnknownKey);
         }
-        verified_claims(token, &self.verifying, head.algorithm, issuer, audience)
+        verified_claims(token, &self.verifying, head.algorithm(), issuer, audience)
     }
 }
 
@@ -206,9 +203,10 @@ impl KeySet {
     }
 
     /// The key that the header names, if it may verify by the header's algorithm.
-    pub fn find(&self, head: &ForeignHead) -> Option<&Arc<PublicKey>> {
-        let fits =
-            |key: &&Arc<PublicKey>| key.kid == head.kid && key.algorithms.contains(&head.algorithm);
+    pub fn find(&self, head: &TokenHead) -> Option<&Arc<PublicKey>> {
+        let fits = |key: &&Arc<PublicKey>| {
+            key.kid == head.kid() && key.algorithms.contains(&head.algorithm())
+        };
         self.keys.iter().find(fits)
     }
 
@@ -232,78 +230,6 @@ impl KeySet {
         for key in &self.keys {
             key.withdrawn.store(true, Ordering::Release);
         }
-    }
-}
-
-/// What must be known of a foreign token to find its key. Nothing of it is proven.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ForeignHead {
-    #[serde(rename = "alg")]
-    algorithm: Algorithm,
-    kid: String,
-}
-
-impl ForeignHead {
-    /// Reads the header. Members by which a token would choose its own key or rules (`jwk`, `jku`,
-    /// `x5c`, `x5u`, `crit`, `b64`, `zip`), the algorithms `none` and `HS…`, and a `typ` of another use are
-    /// refused.
-    ///
-    /// # Errors
-    /// [`TokenError::TooLong`] or [`TokenError::Malformed`].
-    pub fn read(token: &str) -> Result<Self, TokenError> {
-        let [head, ..] = parts(token)?;
-        let head: Head = decoded(head).ok_or(TokenError::Malformed)?;
-        let symmetric = matches!(
-            head.alg,
-            Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512
-        );
-        let typ = head.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
-        let typ = typ.strip_prefix("application/").unwrap_or(&typ);
-        if symmetric || head.chooses() || !TYPES.contains(&typ) {
-            return Err(TokenError::Malformed);
-        }
-        Ok(Self {
-            algorithm: head.alg,
-            kid: head.kid,
-        })
-    }
-}
-
-/// `iss` of a token as it says itself, to see whose key to try. `None`: it says none, or is no JWT.
-pub fn claimed_issuer(token: &str) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Claimed {
-        iss: String,
-    }
-    let [_, claims, _] = parts(token).ok()?;
-    decoded::<Claimed>(claims).map(|claims| claims.iss)
-}
-
-fn decoded<T: DeserializeOwned>(part: &str) -> Option<T> {
-    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
-}
-
-#[derive(Deserialize)]
-struct Head {
-    alg: Algorithm,
-    kid: String,
-    typ: Option<String>,
-    jwk: Option<IgnoredAny>,
-    jku: Option<IgnoredAny>,
-    x5c: Option<IgnoredAny>,
-    x5u: Option<IgnoredAny>,
-    crit: Option<IgnoredAny>,
-    b64: Option<IgnoredAny>,
-    zip: Option<IgnoredAny>,
-}
-
-impl Head {
-    fn chooses(&self) -> bool {
-        [
-            &self.jwk, &self.jku, &self.x5c, &self.x5u, &self.crit, &self.b64, &self.zip,
-        ]
-        .iter()
-        .any(|member| member.is_some())
     }
 }
 

@@ -10,7 +10,7 @@ use aws_lc_rs::signature::{
 use serde_json::json;
 
 use super::*;
-use crate::trust::TOKEN_BYTES_MAX;
+use crate::trust::{TOKEN_BYTES_MAX, claimed_issuer};
 
 const ISSUER: &str = "https://login.test";
 const AUDIENCE: &str = "gateway";
@@ -92,7 +92,7 @@ fn claims() -> Value {
 }
 
 fn verify(set: &KeySet, token: &str) -> Result<Value, TokenError> {
-    let head = ForeignHead::read(token)?;
+    let head = TokenHead::foreign(token)?;
     let key = set.find(&head).ok_or(TokenError::UnknownKey)?;
     key.verify(token, &head, ISSUER, AUDIENCE)
 }

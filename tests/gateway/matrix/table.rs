@@ -16,11 +16,15 @@ pub(crate) enum Who {
     Org,
     OtherOrg,
     Operator,
+    /// A pair token of the sibling, for the target.
+    PairHere,
+    /// Likewise, for another target.
+    PairElsewhere,
     Enrolment,
     Nobody,
 }
 
-pub(crate) const EVERYBODY: [Who; 13] = [
+pub(crate) const EVERYBODY: [Who; 15] = [
     Own,
     Sibling,
     Stranger,
@@ -32,11 +36,17 @@ pub(crate) const EVERYBODY: [Who; 13] = [
     Org,
     OtherOrg,
     Operator,
+    PairHere,
+    PairElsewhere,
     Enrolment,
     Nobody,
 ];
 
 pub(crate) const WHO_REACHES: &[Who] = &[Own, Sibling, CanvasOrg, CanvasListed, Org, Operator];
+/// A pair token is good for this, and for nothing else.
+pub(crate) const WHO_CALLS: &[Who] = &[
+    Own, Sibling, CanvasOrg, CanvasListed, Org, Operator, PairHere,
+];
 /// Whoever proves anything: what they then see is another matter.
 pub(crate) const ANYBODY: &[Who] = &[
     Own,
@@ -60,7 +70,7 @@ pub(crate) const ALL_KINDS: &[Who] = EVERYBODY.first_chunk::<11>().unwrap();
 
 /// Route, status of success, who may.
 pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
-    (A2A.0, A2A.1, 200, WHO_REACHES),
+    (A2A.0, A2A.1, 200, WHO_CALLS),
     ("POST", "/workspaces", 201, &[Org, Operator]),
     ("GET", "/workspaces", 200, ALL_KINDS),
     ("GET", "/workspaces/{id}", 200, WHO_REACHES),

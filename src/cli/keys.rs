@@ -1,0 +1,134 @@
+//! `a2a-gateway keys`: the trust keys in `keys.dir`, shown and rotated, also while gateways run.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use clap::{Subcommand, ValueEnum};
+
+use super::{USAGE, complain, print};
+use crate::config::load::{Layers, load};
+use crate::trust::{self, KeyError, KeyInfo, SigningAlgorithm, State};
+
+/// `a2a-gateway keys list|rotate`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show every key: which one signs, which one will, which ones still verify
+    List(Place),
+    /// Have the next key sign, retire the one that did, and make a new next one
+    ///
+    /// Running gateways that share the folder follow within two seconds, and no token is refused: the
+    /// next key was published before, and a retired one verifies for 25 more hours. Verifiers keep the
+    /// published keys for up to 5 minutes, so leave at least that between two rotations. After a key
+    /// was stolen: rotate twice, then delete the files of the stolen key's id from the folder.
+    Rotate {
+        #[command(flatten)]
+        place: Place,
+        /// What the new next key signs by
+        #[arg(long, value_enum, default_value_t = Algorithm::EdDsa)]
+        algorithm: Algorithm,
+    },
+}
+
+/// Where the keys are.
+#[derive(clap::Args, Debug)]
+struct Place {
+    /// Read settings from this TOML file, as `serve --config` does: keys.dir says where the keys are
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set one setting, such as --set keys.dir=/var/lib/a2a-gateway/keys
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Algorithm {
+    /// Ed25519
+    #[value(name = "EdDSA")]
+    EdDsa,
+    /// ECDSA over P-256, for verifiers that know no Ed25519
+    #[value(name = "ES256")]
+    Es256,
+}
+
+impl From<Algorithm> for SigningAlgorithm {
+    fn from(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::EdDsa => Self::EdDsa,
+            Algorithm::Es256 => Self::Es256,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum KeysError {
+    #[error("there are no keys in {}: `serve` makes them at its first start, and `keys rotate` does; --config or --set keys.dir=… says where they are", .0.display())]
+    None(PathBuf),
+    #[error(transparent)]
+    Keys(#[from] KeyError),
+    #[error("cannot print")]
+    Output(#[from] io::Error),
+}
+
+pub(super) fn run(arguments: Arguments) -> ExitCode {
+    let (place, rotation) = match arguments.command {
+        Command::List(place) => (place, None),
+        Command::Rotate { place, algorithm } => (place, Some(algorithm)),
+    };
+    let loaded = match load(&Layers::of_this_process(place.config, place.set)) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    match show(&loaded.config.keys.dir, rotation) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn show(dir: &Path, rotation: Option<Algorithm>) -> Result<(), KeysError> {
+    let keys = match rotation {
+        Some(algorithm) => trust::rotate(dir, algorithm.into())?,
+        None if !dir.join("active.pem").exists() => return Err(KeysError::None(dir.to_owned())),
+        None => trust::list(dir)?,
+    };
+    Ok(print(&table(&keys))?)
+}
+
+fn table(keys: &[KeyInfo]) -> String {
+    let mut text = format!("{:<16}  {:<9}  {:<7}  USE\n", "KID", "ALGORITHM", "STATE");
+    for key in keys {
+        let purpose = match key.state {
+            State::Active => "signs".to_owned(),
+            State::Next => "signs after the next rotation".to_owned(),
+            State::Retired { at, until } => {
+                format!("signed until {}, verifies until {}", time(at), time(until))
+            }
+        };
+        let (algorithm, state) = (key.algorithm.word(), key.state.word());
+        // A String cannot fail to grow.
+        let _ = writeln!(
+            text,
+            "{:<16}  {algorithm:<9}  {state:<7}  {purpose}",
+            key.kid
+        );
+    }
+    text
+}
+
+fn time(at: SystemTime) -> humantime::Rfc3339Timestamp {
+    humantime::format_rfc3339_seconds(at)
+}

@@ -1,0 +1,267 @@
+//! `a2a-gateway token`: signed tokens, asked for from a running gateway, looked into and verified.
+
+use std::io::{self, Read as _};
+use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+use url::Url;
+
+use super::registration::{Registry, RegistryError};
+use super::{USAGE, complain, print};
+use crate::identity::CANVAS_TYP;
+use crate::ids::WorkspaceId;
+use crate::trust::{
+    KeySet, KeySetError, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError, TokenHead,
+    claimed_audience, own_type, unproven,
+};
+
+/// `a2a-gateway token canvas|pair|inspect|verify`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Get a token for a browser user; needs an admin or org token
+    Canvas {
+        /// Name of the user, as records will name them
+        #[arg(long)]
+        user: String,
+        /// The org whose workspaces the user may message
+        #[arg(long)]
+        org: Option<String>,
+        /// Only this workspace; may be given again
+        #[arg(long = "workspace", value_name = "ID")]
+        workspaces: Vec<String>,
+        /// How long it lasts, at most 24h
+        #[arg(long, default_value = "1h", value_parser = humantime::parse_duration)]
+        ttl: Duration,
+        #[command(flatten)]
+        gateway: Gateway,
+    },
+    /// Get a token to message one target with; needs the calling workspace's token
+    Pair {
+        /// The workspace that is to be messaged
+        target: String,
+        #[command(flatten)]
+        gateway: Gateway,
+    },
+    /// Show what a token says, believing nothing of it; asks nobody
+    Inspect {
+        /// The token; `-` reads it from standard input, where other users cannot see it
+        jwt: String,
+    },
+    /// Check a pair or canvas token against the gateway's published keys; exit status 0 or 1
+    Verify {
+        /// The token; `-` reads it from standard input, where other users cannot see it
+        jwt: String,
+        /// The workspace that it must be for; without it, any
+        #[arg(long, value_name = "ID")]
+        audience: Option<String>,
+        /// The issuer that it must be from; without it, the gateway's
+        #[arg(long)]
+        issuer: Option<String>,
+        #[command(flatten)]
+        gateway: Base,
+    },
+}
+
+#[derive(clap::Args, Debug)]
+struct Gateway {
+    /// Credential to ask with; better given in the environment, where other users cannot see it
+    #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    #[command(flatten)]
+    base: Base,
+}
+
+#[derive(clap::Args, Debug)]
+struct Base {
+    /// Base URL of the gateway
+    #[arg(long, env = "A2A_GATEWAY_URL", default_value = "http://127.0.0.1:8080")]
+    url: Url,
+}
+
+/// Why there is nothing to print.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Gateway(#[from] RegistryError),
+    #[error("give a credential with --token or in A2A_GATEWAY_TOKEN")]
+    NoCredential,
+    #[error(
+        "the gateway gave no token: a pair token is for a workspace, so ask with a workspace's token"
+    )]
+    NoToken,
+    #[error("that is no signed token: three parts in base64url with dots between them")]
+    NoJwt,
+    #[error("the token is neither a pair token nor a canvas token of a gateway")]
+    OtherType,
+    #[error("the token is not valid: {0}")]
+    Invalid(#[source] TokenError),
+    #[error("the token is not valid: it is signed by a key that this gateway does not publish")]
+    OtherKey,
+    #[error("the token is not valid: it has another issuer or audience, or lacks a claim")]
+    OtherClaims,
+    #[error("what the gateway publishes cannot be used")]
+    Keys(#[from] KeySetError),
+    #[error("cannot read or print")]
+    Io(#[from] io::Error),
+}
+
+impl From<TokenError> for Failure {
+    fn from(error: TokenError) -> Self {
+        match error {
+            TokenError::Malformed => Self::NoJwt,
+            TokenError::UnknownKey => Self::OtherKey,
+            TokenError::Claims => Self::OtherClaims,
+            error => Self::Invalid(error),
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    if let Command::Pair { target, .. } = &arguments.command
+        && let Err(error) = WorkspaceId::parse(target)
+    {
+        complain(&error);
+        return ExitCode::from(USAGE);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let text = match runtime {
+        Ok(runtime) => runtime.block_on(answer(&arguments.command)),
+        Err(error) => Err(error.into()),
+    };
+    match text.and_then(|text| Ok(print(&format!("{text}\n"))?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn answer(command: &Command) -> Result<String, Failure> {
+    match command {
+        Command::Canvas {
+            user,
+            org,
+            workspaces,
+            ttl,
+            gateway,
+        } => {
+            let mut wanted = json!({"user": user, "ttl_seconds": ttl.as_secs()});
+            if let Some(org) = org {
+                wanted["org"] = org.as_str().into();
+            }
+            if !workspaces.is_empty() {
+                wanted["workspaces"] = json!(workspaces);
+            }
+            let registry = Registry::new(gateway.base.url.clone());
+            let answer = registry
+                .post("/canvas/tokens", gateway.credential()?, &wanted)
+                .await?;
+            token(&answer)
+        }
+        Command::Pair { target, gateway } => {
+            let registry = Registry::new(gateway.base.url.clone());
+            let path = format!("/registry/discover/{target}");
+            let answer = registry.get(&path, Some(gateway.credential()?)).await?;
+            token(&answer)
+        }
+        Command::Inspect { jwt } => {
+            let [head, mut claims] = unproven(&read(jwt)?)?;
+            for name in ["iat", "nbf", "exp"] {
+                if let Some(time) = claims[name].as_u64().and_then(spelled) {
+                    claims[name] = time.into();
+                }
+            }
+            Ok(pretty(&json!({"header": head, "claims": claims})))
+        }
+        Command::Verify {
+            jwt,
+            audience,
+            issuer,
+            gateway,
+        } => {
+            let jwt = read(jwt)?;
+            let registry = Registry::new(gateway.url.clone());
+            let about = registry.get("/.well-known/a2a-gateway", None).await?;
+            let keys = registry.get("/.well-known/jwks.json", None).await?;
+            let keys = KeySet::parse(keys.to_string().as_bytes())?;
+            let issuer = issuer.as_deref().or(about["issuer"].as_str());
+            verify(&jwt, &keys, issuer.unwrap_or_default(), audience.as_deref())
+        }
+    }
+}
+
+/// The claims, if they are proven.
+fn verify(
+    jwt: &str,
+    keys: &KeySet,
+    issuer: &str,
+    audience: Option<&str>,
+) -> Result<String, Failure> {
+    let claims = match own_type(jwt).as_deref() {
+        Some(PAIR_TYP) => {
+            let head = TokenHead::own(jwt, PAIR_TYP)?;
+            let claimed = claimed_audience(jwt).unwrap_or_default();
+            let audience = audience.unwrap_or(&claimed);
+            let claims = PairClaims::verify(jwt, &head, keys, issuer, audience)?;
+            json!(claims)
+        }
+        Some(CANVAS_TYP) => {
+            let head = TokenHead::own(jwt, CANVAS_TYP)?;
+            let key = keys.find(&head).ok_or(TokenError::UnknownKey)?;
+            key.verify(jwt, &head, issuer, audience.unwrap_or(issuer))?
+        }
+        Some(_) => return Err(Failure::OtherType),
+        None => {
+            unproven(jwt)?;
+            return Err(Failure::OtherType);
+        }
+    };
+    Ok(pretty(&claims))
+}
+
+impl Gateway {
+    /// Compose files pass on variables that are not set as empty ones.
+    fn credential(&self) -> Result<&str, Failure> {
+        let token = self.token.as_deref().filter(|token| !token.is_empty());
+        token.ok_or(Failure::NoCredential)
+    }
+}
+
+/// The token of an answer of the gateway.
+fn token(answer: &Value) -> Result<String, Failure> {
+    let token = answer["token"].as_str().ok_or(Failure::NoToken)?;
+    Ok(token.to_owned())
+}
+
+fn read(jwt: &str) -> Result<String, Failure> {
+    if jwt != "-" {
+        return Ok(jwt.trim().to_owned());
+    }
+    let mut text = String::new();
+    let most = u64::try_from(TOKEN_BYTES_MAX).unwrap_or(u64::MAX) + 2;
+    io::stdin().take(most).read_to_string(&mut text)?;
+    Ok(text.trim().to_owned())
+}
+
+/// The number as it stands, and the time that it means.
+fn spelled(seconds: u64) -> Option<String> {
+    let at = UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?;
+    // The year 10000 has no form in RFC 3339.
+    (seconds < 253_402_300_800)
+        .then(|| format!("{seconds} ({})", humantime::format_rfc3339_seconds(at)))
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}

@@ -1,0 +1,84 @@
+//! What verifiers need, public (contract §7.1): the keys, and what the tokens are.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::gateway::Gateway;
+use crate::identity::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP};
+use crate::trust::{CALLER_TTL, PAIR_SCOPE, PAIR_TYP, SigningAlgorithm};
+
+/// A key is published for long before it signs, so verifiers may keep the document for a while.
+const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=300");
+
+const CLAIMS: [&str; 11] = [
+    "iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope", "rel", "org", "gen",
+];
+
+/// `GET /.well-known/jwks.json`.
+pub(super) async fn jwks(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+    public(&headers, gateway.keys.jwks().to_string())
+}
+
+/// `GET /.well-known/a2a-gateway`.
+pub(super) async fn discovery(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+    let config = gateway.config();
+    let bound: Vec<&str> = CLAIMS.iter().copied().chain(["method", "bh"]).collect();
+    let document = json!({
+        "issuer": config.issuer(),
+        "jwks_uri": format!("{}/.well-known/jwks.json", config.public_url()),
+        "algorithms": [SigningAlgorithm::EdDsa.word(), SigningAlgorithm::Es256.word()],
+        "tokens": {
+            "pair": {
+                "typ": PAIR_TYP,
+                "scope": PAIR_SCOPE,
+                "lifetime_seconds": config.tokens.pair_ttl.as_secs(),
+                "claims": CLAIMS,
+            },
+            "caller": {
+                "typ": PAIR_TYP,
+                "scope": PAIR_SCOPE,
+                "lifetime_seconds": CALLER_TTL.as_secs(),
+                "claims": bound,
+                "headers": ["authorization", "x-a2a-caller-token"],
+            },
+            "canvas": {
+                "typ": CANVAS_TYP,
+                "lifetime_seconds": CANVAS_TTL_DEFAULT.as_secs(),
+                "lifetime_seconds_max": CANVAS_TTL_MAX.as_secs(),
+            },
+        },
+    });
+    public(&headers, document.to_string())
+}
+
+/// A document that anyone may keep for a while, or ask whether it changed (RFC 9110, 13.1.2).
+fn public(asked: &HeaderMap, body: String) -> Response {
+    let tag = URL_SAFE_NO_PAD.encode(&Sha256::digest(&body)[..12]);
+    let tag = format!("\"{tag}\"");
+    let known = asked
+        .get_all(IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|value| value.trim().trim_start_matches("W/"))
+        .any(|value| value == tag || value == "*");
+    let mut response = if known {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        ([(CONTENT_TYPE, "application/json")], body).into_response()
+    };
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, KEPT);
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        headers.insert(ETAG, tag);
+    }
+    response
+}

@@ -1,0 +1,152 @@
+//! One private key: made, read from its PEM form, and signing. The key itself stays in the memory of
+//! the cryptographic library, which clears it.
+
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
+};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use secrecy::{ExposeSecret, SecretSlice, SecretString};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::KeyError;
+
+/// Characters of the key id: 96 bits of the thumbprint tell a handful of keys apart.
+pub(super) const KID_LEN: usize = 16;
+
+const PEM_BEGIN: &str = "-----BEGIN PRIVATE KEY-----";
+pub(super) const PEM_END: &str = "-----END PRIVATE KEY-----";
+
+/// What a key signs by (RFC 8037, RFC 7518).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SigningAlgorithm {
+    /// Ed25519.
+    #[default]
+    EdDsa,
+    /// ECDSA over P-256 with SHA-256.
+    Es256,
+}
+
+impl SigningAlgorithm {
+    /// As `alg` spells it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::EdDsa => "EdDSA",
+            Self::Es256 => "ES256",
+        }
+    }
+}
+
+enum Pair {
+    Ed25519(Ed25519KeyPair),
+    P256(EcdsaKeyPair),
+}
+
+/// A private key and its name.
+pub(super) struct SigningKey {
+    pair: Pair,
+    kid: String,
+}
+
+impl SigningKey {
+    /// Reads a PKCS#8 key. Which kind it is, it says itself.
+    pub(super) fn from_pkcs8(der: &SecretSlice<u8>) -> Option<Self> {
+        let der = der.expose_secret();
+        let pair = Ed25519KeyPair::from_pkcs8(der)
+            .map(Pair::Ed25519)
+            .or_else(|_| {
+                EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der).map(Pair::P256)
+            })
+            .ok()?;
+        let kid = thumbprint(&public_members(&pair));
+        Some(Self { pair, kid })
+    }
+
+    pub(super) fn kid(&self) -> &str {
+        &self.kid
+    }
+
+    pub(super) fn algorithm(&self) -> SigningAlgorithm {
+        match self.pair {
+            Pair::Ed25519(_) => SigningAlgorithm::EdDsa,
+            Pair::P256(_) => SigningAlgorithm::Es256,
+        }
+    }
+
+    /// The public half as it is published (RFC 7517, 4).
+    pub(super) fn jwk(&self) -> Value {
+        let mut jwk: Value = serde_json::from_str(&public_members(&self.pair)).unwrap_or_default();
+        jwk["kid"] = self.kid.as_str().into();
+        jwk["use"] = "sig".into();
+        jwk["alg"] = self.algorithm().word().into();
+        jwk
+    }
+
+    /// The signature of `message`, in base64url. `None`: the system gives no randomness.
+    pub(super) fn sign(&self, message: &[u8]) -> Option<String> {
+        let signature = match &self.pair {
+            Pair::Ed25519(pair) => pair.sign(message),
+            Pair::P256(pair) => pair.sign(&SystemRandom::new(), message).ok()?,
+        };
+        Some(URL_SAFE_NO_PAD.encode(signature.as_ref()))
+    }
+}
+
+/// The members that make the key, in the order of their names and without spaces (RFC 7638, 3).
+fn public_members(pair: &Pair) -> String {
+    let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+    match pair {
+        Pair::Ed25519(pair) => {
+            let x = text(pair.public_key().as_ref());
+            format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#)
+        }
+        Pair::P256(pair) => {
+            // SEC 1: 0x04, x, y, of 32 bytes each.
+            let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
+            let (x, y) = (text(x), text(y));
+            format!(r#"{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}"#)
+        }
+    }
+}
+
+fn thumbprint(members: &str) -> String {
+    let mut kid = URL_SAFE_NO_PAD.encode(Sha256::digest(members));
+    kid.truncate(KID_LEN);
+    kid
+}
+
+/// A new key as a PEM file.
+pub(super) fn new_pem(algorithm: SigningAlgorithm) -> Result<SecretString, KeyError> {
+    let bytes = |der: &[u8]| SecretSlice::<u8>::from(der.to_vec());
+    let der = match algorithm {
+        SigningAlgorithm::EdDsa => Ed25519KeyPair::generate().and_then(|pair| {
+            let der: Pkcs8V1Der<'_> = pair.as_der()?;
+            Ok(bytes(der.as_ref()))
+        }),
+        SigningAlgorithm::Es256 => EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING)
+            .and_then(|pair| Ok(bytes(pair.to_pkcs8v1()?.as_ref()))),
+    };
+    let der = der.map_err(|_| KeyError::Generation)?;
+    // 48 to 138 bytes of DER: PEM lines have 64 characters.
+    let text = SecretString::from(STANDARD.encode(der.expose_secret()));
+    let mut pem = format!("{PEM_BEGIN}\n");
+    for line in text.expose_secret().as_bytes().chunks(64) {
+        pem.push_str(&String::from_utf8_lossy(line));
+        pem.push('\n');
+    }
+    pem.push_str(PEM_END);
+    pem.push('\n');
+    Ok(pem.into())
+}
+
+/// The DER inside of a PEM file.
+pub(super) fn der_of(pem: &SecretString) -> Option<SecretSlice<u8>> {
+    let (_, rest) = pem.expose_secret().split_once(PEM_BEGIN)?;
+    let (text, _) = rest.split_once(PEM_END)?;
+    let text = SecretString::from(text.split_ascii_whitespace().collect::<String>());
+    let der = STANDARD.decode(text.expose_secret()).ok()?;
+    Some(der.into())
+}
