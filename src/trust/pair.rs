@@ -130,7 +130,7 @@ impl PairClaims {
 
     /// Whether it was made for one request, and proves its caller to the target only.
     pub fn is_bound(&self) -> bool {
-        self.bh.is_some()
+        self.bh.is_some() || self.method.is_some()
     }
 }
 

@@ -49,4 +49,5 @@ mod stores;
 mod tls;
 mod tokens;
 mod tree;
+mod trust;
 mod upstream_auth;

@@ -1,5 +1,6 @@
 //! An agent that records the exact bytes it was sent, and answers by script: whole, slow, broken.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -64,6 +65,8 @@ pub(crate) enum Step {
     Reset,
     /// Says nothing until the gateway closes.
     Hang,
+    /// Sends a request elsewhere, and passes on all that comes back.
+    Ask(SocketAddr, Vec<u8>),
 }
 
 impl Step {
@@ -276,6 +279,16 @@ impl Connection {
                             self.note_close();
                             return false;
                         }
+                    }
+                }
+                Step::Ask(other, request) => {
+                    let asked = async {
+                        let mut other = TcpStream::connect(other).await?;
+                        other.write_all(&request).await?;
+                        tokio::io::copy(&mut other, stream).await
+                    };
+                    if asked.await.is_err() {
+                        return false;
                     }
                 }
                 Step::Close => return false,

@@ -424,7 +424,7 @@ on_both_pairs! {
                 }
                 let own = match who {
                     Own => "target",
-                    Sibling => "sibling",
+                    Sibling | PairHere => "sibling",
                     Stranger => "stranger",
                     Enrolment => &case.enrolling,
                     _ => "",
@@ -455,11 +455,11 @@ on_both_pairs! {
                 }
             }
         }
-        // Own and its sibling, with the claim that is true.
-        assert_eq!(case.agent.count(), 2);
+        // Own and its sibling, with the claim that is true; the sibling by a pair token, too.
+        assert_eq!(case.agent.count(), 3);
         let seen = case.agent.requests();
         let callers: Vec<_> = seen.iter().map(|r| r.field("x-workspace-id")).collect();
-        assert_eq!(callers, [Some("target"), Some("sibling")]);
+        assert_eq!(callers, [Some("target"), Some("sibling"), Some("sibling")]);
         for arrived in seen {
             let shown = arrived.fields("authorization");
             let caller = "Bearer ".len() + case.token(Own).len();

@@ -45,7 +45,13 @@ pub(crate) const EVERYBODY: [Who; 15] = [
 pub(crate) const WHO_REACHES: &[Who] = &[Own, Sibling, CanvasOrg, CanvasListed, Org, Operator];
 /// A pair token is good for this, and for nothing else.
 pub(crate) const WHO_CALLS: &[Who] = &[
-    Own, Sibling, CanvasOrg, CanvasListed, Org, Operator, PairHere,
+    Own,
+    Sibling,
+    CanvasOrg,
+    CanvasListed,
+    Org,
+    Operator,
+    PairHere,
 ];
 /// Whoever proves anything: what they then see is another matter.
 pub(crate) const ANYBODY: &[Who] = &[

@@ -1,0 +1,377 @@
+//! Tokens that are not what they say (RFC 8725, and what else is known of JWTs), each refused with the
+//! contract's reason before anything reaches the agent.
+
+use std::fs;
+use std::path::Path;
+
+use aws_lc_rs::hmac;
+use aws_lc_rs::signature::Ed25519KeyPair;
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+
+use super::{Family, jwks};
+use crate::harness::{Pair, Request};
+
+const TYP: &str = "a2a-pair+jwt";
+
+/// A private key of the gateway itself: what it signs is genuine in all but its content.
+struct Stolen {
+    pair: Ed25519KeyPair,
+    kid: String,
+}
+
+impl Stolen {
+    fn from(path: &Path, kid: &Value) -> Self {
+        let pem = fs::read_to_string(path).unwrap();
+        let text: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+        Self {
+            pair: Ed25519KeyPair::from_pkcs8(&STANDARD.decode(text).unwrap()).unwrap(),
+            kid: kid.as_str().unwrap().to_owned(),
+        }
+    }
+
+    fn head(&self) -> Value {
+        json!({"alg": "EdDSA", "typ": TYP, "kid": self.kid})
+    }
+
+    fn sign(&self, head: &str, claims: &str) -> String {
+        let text = |part: &str| URL_SAFE_NO_PAD.encode(part);
+        let input = format!("{}.{}", text(head), text(claims));
+        let signature = self.pair.sign(input.as_bytes());
+        format!("{input}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+}
+
+fn now() -> i64 {
+    i64::try_from(jsonwebtoken::get_current_timestamp()).unwrap()
+}
+
+fn with(mut object: Value, name: &str, value: Value) -> Value {
+    object[name] = value;
+    object
+}
+
+fn without(mut object: Value, name: &str) -> Value {
+    object.as_object_mut().unwrap().remove(name);
+    object
+}
+
+/// The same object with `member` once more in front.
+fn twice(object: &Value, member: &str) -> String {
+    format!("{{{member},{}", &object.to_string()[1..])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_forged_token_proves_anything() {
+    let family = Family::new(Pair::Embedded).await;
+    let published = jwks(&family.gateway).await;
+    let folder = family.gateway.dir.join("keys");
+    let key = Stolen::from(&folder.join("active.pem"), &published["keys"][0]["kid"]);
+    let next = Stolen::from(&folder.join("next.pem"), &published["keys"][1]["kid"]);
+    let stranger = Stolen {
+        pair: Ed25519KeyPair::generate().unwrap(),
+        kid: key.kid.clone(),
+    };
+    let issuer = format!("http://{}", family.gateway.public);
+    let claims = || {
+        json!({
+            "iss": issuer, "sub": "one", "aud": "two", "iat": now(), "nbf": now(), "exp": now() + 60,
+            "jti": "j-1", "scope": "a2a:message", "rel": "sibling", "org": "acme", "gen": 0,
+        })
+    };
+    let say = |claims: Value| key.sign(&key.head().to_string(), &claims.to_string());
+    let head = |head: Value| key.sign(&head.to_string(), &claims().to_string());
+    let good = say(claims());
+    assert_eq!(family.call(&good).await.0, 200, "what is right is right");
+    assert_eq!(
+        family
+            .call(&next.sign(&next.head().to_string(), &claims().to_string()))
+            .await
+            .0,
+        200
+    );
+    family.two.agent.take();
+    family.two.agent.take();
+    let [h, c, s] = good.split('.').collect::<Vec<_>>()[..] else {
+        panic!()
+    };
+    let encoded = |text: &str| URL_SAFE_NO_PAD.encode(text);
+
+    // RFC 8725, 2.1 and 3.1: the algorithm is the key's, not the token's.
+    let hmac = |secret: &[u8], alg: &str, algorithm: hmac::Algorithm| {
+        let head = with(key.head(), "alg", alg.into()).to_string();
+        let input = format!("{}.{}", encoded(&head), encoded(&claims().to_string()));
+        let tag = hmac::sign(&hmac::Key::new(algorithm, secret), input.as_bytes());
+        format!("{input}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()))
+    };
+    let x = published["keys"][0]["x"].as_str().unwrap();
+    let jwks_bytes = family
+        .gateway
+        .call(&Request::get("/.well-known/jwks.json"))
+        .await
+        .body;
+    let mut forged = vec![
+        (
+            "alg none",
+            format!("{}.{c}.", encoded(r#"{"alg":"none","typ":"a2a-pair+jwt"}"#)),
+        ),
+        (
+            "alg none, with a kid",
+            format!(
+                "{}.{c}.",
+                encoded(&with(key.head(), "alg", "none".into()).to_string())
+            ),
+        ),
+        (
+            "alg nOnE, signed",
+            format!(
+                "{}.{c}.{s}",
+                encoded(&with(key.head(), "alg", "nOnE".into()).to_string())
+            ),
+        ),
+        (
+            "HMAC with the JWKS",
+            hmac(&jwks_bytes, "HS256", hmac::HMAC_SHA256),
+        ),
+        (
+            "HMAC with the key set, rewritten",
+            hmac(published.to_string().as_bytes(), "HS256", hmac::HMAC_SHA256),
+        ),
+        (
+            "HMAC with x",
+            hmac(x.as_bytes(), "HS256", hmac::HMAC_SHA256),
+        ),
+        (
+            "HMAC with x, decoded",
+            hmac(
+                &URL_SAFE_NO_PAD.decode(x).unwrap(),
+                "HS512",
+                hmac::HMAC_SHA512,
+            ),
+        ),
+        ("HMAC with nothing", hmac(b"", "HS384", hmac::HMAC_SHA384)),
+        (
+            "another alg of the key",
+            head(with(key.head(), "alg", "ES256".into())),
+        ),
+        (
+            "an alg of RSA",
+            head(with(key.head(), "alg", "RS256".into())),
+        ),
+        (
+            "an unknown alg",
+            head(with(key.head(), "alg", "Ed448".into())),
+        ),
+        ("no alg", head(without(key.head(), "alg"))),
+        (
+            "alg twice",
+            key.sign(
+                &twice(&key.head(), r#""alg":"none""#),
+                &claims().to_string(),
+            ),
+        ),
+    ];
+    // 3.10: no key of the token's choice.
+    let own = json!({"kty": "OKP", "crv": "Ed25519", "x": x, "kid": key.kid});
+    for (name, value) in [
+        ("jwk", own),
+        ("jku", "http://127.0.0.1:1/jwks.json".into()),
+        ("x5u", "http://127.0.0.1:1/cert.pem".into()),
+        ("x5c", json!(["MIIB"])),
+        ("x5t", "abc".into()),
+        ("crit", json!(["exp"])),
+        ("crit", json!([])),
+        ("b64", false.into()),
+        ("zip", "DEF".into()),
+        ("cty", "JWT".into()),
+    ] {
+        forged.push((name, head(with(key.head(), name, value))));
+    }
+    for kid in [
+        json!(""),
+        json!("unknown"),
+        json!("../../../../etc/passwd"),
+        json!("active.pem"),
+        json!("' OR '1'='1"),
+        json!("\u{0}"),
+        json!(next.kid),
+        json!(7),
+        json!(null),
+        json!([key.kid]),
+        json!(key.kid.to_uppercase()),
+    ] {
+        forged.push(("kid", head(with(key.head(), "kid", kid))));
+    }
+    forged.push(("no kid", head(without(key.head(), "kid"))));
+    forged.push((
+        "kid twice",
+        key.sign(&twice(&key.head(), r#""kid":"x""#), &claims().to_string()),
+    ));
+    // 3.11: one type for one use.
+    for typ in [
+        "JWT",
+        "a2a-canvas+jwt",
+        "a2a-ticket+jwt",
+        "A2A-Pair+JWT",
+        "application/a2a-pair+jwt",
+        "at+jwt",
+        "",
+    ] {
+        forged.push(("typ", head(with(key.head(), "typ", typ.into()))));
+    }
+    forged.push(("no typ", head(without(key.head(), "typ"))));
+    // Signatures.
+    let other = say(claims());
+    let swapped = other.rsplit('.').next().unwrap();
+    let last = s.as_bytes()[s.len() - 1];
+    // 64 bytes leave four bits unused in the last character: they must be zero.
+    let alike = char::from(if last == b'A' { b'B' } else { last + 1 });
+    forged.extend([
+        (
+            "a stranger's signature",
+            stranger.sign(&stranger.head().to_string(), &claims().to_string()),
+        ),
+        ("no signature", format!("{h}.{c}.")),
+        ("half a signature", format!("{h}.{c}.{}", &s[..s.len() / 2])),
+        (
+            "a signature of zeros",
+            format!("{h}.{c}.{}", "A".repeat(s.len())),
+        ),
+        (
+            "another token's signature",
+            format!(
+                "{h}.{}.{swapped}",
+                encoded(&with(claims(), "sub", "two".into()).to_string())
+            ),
+        ),
+        (
+            "a signature of another spelling",
+            format!("{h}.{c}.{}{alike}", &s[..s.len() - 1]),
+        ),
+        (
+            "claims of another",
+            format!(
+                "{h}.{}.{s}",
+                encoded(&with(claims(), "sub", "lead".into()).to_string())
+            ),
+        ),
+        (
+            "a header of another",
+            format!(
+                "{}.{c}.{s}",
+                encoded(
+                    &json!({"typ": TYP, "alg": "EdDSA", "kid": key.kid})
+                        .to_string()
+                        .replace(':', ": ")
+                )
+            ),
+        ),
+        ("a JWE", format!("{h}.{c}.{s}.{c}.{s}")),
+        (
+            "claims that are a token",
+            key.sign(&key.head().to_string(), &good),
+        ),
+        (
+            "claims that are a list",
+            key.sign(&key.head().to_string(), "[]"),
+        ),
+        (
+            "claims that are no JSON",
+            key.sign(&key.head().to_string(), "{"),
+        ),
+        (
+            "too long",
+            say(with(claims(), "more", "x".repeat(8 * 1024).into())),
+        ),
+    ]);
+    // 3.8, 3.9 and 3.12: from whom, for whom, for what; each claim there, once, of its type.
+    for name in [
+        "iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope", "rel", "gen",
+    ] {
+        forged.push((name, say(without(claims(), name))));
+        forged.push((name, say(with(claims(), name, Value::Null))));
+        forged.push((name, say(with(claims(), name, json!([claims()[name]])))));
+        let more = format!("{}:{}", json!(name), claims()[name]);
+        forged.push((
+            name,
+            key.sign(&key.head().to_string(), &twice(&claims(), &more)),
+        ));
+    }
+    for (name, value) in [
+        ("iss", "http://127.0.0.1:1".into()),
+        ("iss", format!("{issuer}/").into()),
+        ("aud", json!(["two", "one"])),
+        ("aud", "".into()),
+        ("aud", "no id!".into()),
+        ("sub", "".into()),
+        ("sub", "canvas:ada".into()),
+        ("sub", "operator:".into()),
+        ("scope", "a2a:canvas".into()),
+        ("scope", "a2a:message a2a:canvas".into()),
+        ("exp", (now() - 6).into()),
+        ("exp", format!("{}", now() + 60).into()),
+        ("exp", (-1).into()),
+        ("nbf", (now() + 30).into()),
+        ("jti", "".into()),
+        ("gen", "0".into()),
+        // For one request, to its target: the gateway is not that.
+        ("bh", "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU".into()),
+        ("method", "message/send".into()),
+    ] {
+        forged.push((name, say(with(claims(), name, value))));
+    }
+    for (what, token) in &forged {
+        let refused = family.call(token).await;
+        assert_eq!(
+            refused,
+            (401, "unauthenticated".to_owned()),
+            "{what}: {token}"
+        );
+    }
+    // Genuine, and not enough.
+    for (what, token) in [
+        (
+            "for another target",
+            say(with(claims(), "aud", "one".into())),
+        ),
+        (
+            "for a target that does not exist",
+            say(with(claims(), "aud", "nobody".into())),
+        ),
+        (
+            "of a caller that does not exist",
+            say(with(claims(), "sub", "nobody".into())),
+        ),
+    ] {
+        assert_eq!(
+            family.call(&token).await,
+            (403, "not_permitted".to_owned()),
+            "{what}"
+        );
+    }
+    assert_eq!(
+        family.two.agent.count(),
+        0,
+        "a forged token reached the agent"
+    );
+    assert!(forged.len() > 100, "{}", forged.len());
+    // Within the leeway, which is 5 s.
+    assert_eq!(
+        family
+            .call(&say(with(claims(), "exp", (now() - 2).into())))
+            .await
+            .0,
+        200
+    );
+    // Unknown claims are passed over (RFC 7519, 4), and an org is not needed.
+    let more = without(with(claims(), "more", "x".into()), "org");
+    assert_eq!(family.call(&say(more)).await.0, 200);
+    let log = family.gateway.log();
+    assert!(
+        forged
+            .iter()
+            .all(|(_, token)| !log.contains(token.as_str())),
+        "a token is in the log"
+    );
+}

@@ -1,0 +1,224 @@
+//! Keys that rotate under load, on replicas that share them: no call is refused.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Family, claims, jwks};
+use crate::harness::servers::{Redis, postgres};
+use crate::harness::{Builder, CALL, Gateway, Pair, Request};
+
+/// How long the traffic lasts; `A2A_GATEWAY_ROTATION_SECONDS` sets it.
+fn traffic() -> Duration {
+    let set = std::env::var("A2A_GATEWAY_ROTATION_SECONDS").ok();
+    Duration::from_secs(set.and_then(|text| text.parse().ok()).unwrap_or(9))
+}
+
+fn keys(gateway: &Gateway, arguments: &[&str]) -> String {
+    let folder = format!("keys.dir={}", gateway.dir.join("keys").display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+    let output = command
+        .arg("keys")
+        .args(arguments)
+        .args(["--set", &folder])
+        .env_remove("A2A_GATEWAY_ADMIN_TOKEN")
+        .output()
+        .unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn states(table: &str) -> Vec<(String, String, String)> {
+    let word = |line: &str, at: usize| line.split_whitespace().nth(at).unwrap().to_owned();
+    let lines = table.lines().skip(1);
+    lines
+        .map(|line| (word(line, 0), word(line, 1), word(line, 2)))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_is_refused_while_keys_rotate() {
+    let family = Arc::new(Family::new(Pair::Embedded).await);
+    let (ended, calls) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    // Each asks for tokens, and calls with new ones and with those that it got earlier.
+    let callers: Vec<_> = (0..4)
+        .map(|_| {
+            let (family, ended, calls) =
+                (Arc::clone(&family), Arc::clone(&ended), Arc::clone(&calls));
+            tokio::spawn(async move {
+                let mut tokens = Vec::new();
+                while !ended.load(Ordering::Relaxed) {
+                    tokens.push(family.pair_token().await);
+                    let (oldest, newest) = (&tokens[0], &tokens[tokens.len() - 1]);
+                    for token in [oldest, newest, &family.one.token] {
+                        assert_eq!(family.call(token).await, (200, String::new()));
+                        calls.fetch_add(1, Ordering::Relaxed);
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            })
+        })
+        .collect();
+    let pause = traffic() / 4;
+    let mut before = states(&keys(&family.gateway, &["list"]));
+    for algorithm in ["ES256", "EdDSA", "EdDSA"] {
+        tokio::time::sleep(pause).await;
+        let after = states(&keys(
+            &family.gateway,
+            &["rotate", "--algorithm", algorithm],
+        ));
+        assert_eq!(after[0].0, before[1].0, "the next one signs");
+        assert_eq!(
+            (
+                after[0].2.as_str(),
+                after[1].2.as_str(),
+                after[2].2.as_str()
+            ),
+            ("active", "next", "retired")
+        );
+        assert_eq!(after[2].0, before[0].0, "the one that did retires");
+        assert_eq!(after[1].1, algorithm);
+        before = after;
+    }
+    tokio::time::sleep(pause).await;
+    ended.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.expect("no call is refused");
+    }
+    let published = jwks(&family.gateway).await;
+    assert_eq!(published["keys"].as_array().unwrap().len(), 5);
+    let agent = &family.two.agent;
+    let made = calls.load(Ordering::Relaxed);
+    assert_eq!(agent.count(), made);
+    // What arrived was signed by each of the four keys, one of them on P-256.
+    let arrived = agent.requests();
+    let head = |r: &crate::harness::Recorded| {
+        let token = r
+            .field("authorization")
+            .unwrap()
+            .trim_start_matches("Bearer ")
+            .to_owned();
+        jsonwebtoken::decode_header(token).unwrap()
+    };
+    let mut kids: Vec<_> = arrived.iter().map(|r| head(r).kid.unwrap()).collect();
+    kids.dedup();
+    kids.sort();
+    kids.dedup();
+    assert_eq!(kids.len(), 4);
+    assert!(
+        arrived
+            .iter()
+            .any(|r| head(r).alg == jsonwebtoken::Algorithm::ES256)
+    );
+    println!(
+        "{made} calls in {:?}, three rotations, none refused",
+        traffic()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_that_share_keys_take_each_others_tokens_across_rotations() {
+    let (sql, redis) = (postgres().database(), Redis::start());
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().display().to_string();
+    let replica = || {
+        let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+        builder
+            .set("keys.dir", &dir)
+            .set("tokens.issuer", "https://gw.example.com")
+    };
+    let family = Family::on(replica()).await;
+    let other = replica().start().await;
+    for _ in 0..5 {
+        a2a_gateway::trust::rotate(folder.path(), a2a_gateway::trust::SigningAlgorithm::EdDsa)
+            .unwrap();
+        // At once, before either has looked at the folder.
+        let token = family.pair_token().await;
+        let request = Request::post(family.two.path(), CALL).bearer(&token);
+        let answer = other.call(&request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn a_retired_key_ends_in_its_time_and_a_stolen_one_when_it_is_deleted() {
+    let family = Family::new(Pair::Embedded).await;
+    let folder = family.gateway.dir.join("keys");
+    let refused_soon = |token: String| {
+        let family = &family;
+        async move {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            loop {
+                match family.call(&token).await {
+                    (200, _) => assert!(Instant::now() < deadline, "it still verifies"),
+                    refused => return refused,
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    };
+    for too_old in [true, false] {
+        let token = family.pair_token().await;
+        let kid = jsonwebtoken::decode_header(&token).unwrap().kid.unwrap();
+        keys(&family.gateway, &["rotate"]);
+        let signs_anew = async {
+            loop {
+                let newer = family.pair_token().await;
+                if jsonwebtoken::decode_header(&newer).unwrap().kid.unwrap() != kid {
+                    return newer;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let newer = tokio::time::timeout(Duration::from_secs(10), signs_anew).await;
+        assert_eq!(family.call(&token).await.0, 200, "retired, it verifies");
+        let names = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let retired = names
+            .into_iter()
+            .find(|path| path.to_string_lossy().contains(&*kid))
+            .unwrap();
+        if too_old {
+            std::fs::rename(&retired, folder.join(format!("retired-1-{kid}.pem"))).unwrap();
+        } else {
+            std::fs::remove_file(&retired).unwrap();
+        }
+        // Also where the token is known already.
+        assert_eq!(
+            refused_soon(token).await,
+            (401, "unauthenticated".to_owned())
+        );
+        assert_eq!(family.call(&newer.expect("in time")).await.0, 200);
+    }
+    assert!(!keys(&family.gateway, &["list"]).contains("1970"));
+}
+
+#[tokio::test]
+async fn keys_that_cannot_be_read_again_are_told_of_and_change_nothing() {
+    let family = Family::new(Pair::Embedded).await;
+    let gateway = &family.gateway;
+    let token = family.pair_token().await;
+    assert_eq!(gateway.metric("a2a_gateway_keys_current", &[]).await, 1.0);
+    let next = gateway.dir.join("keys/next.pem");
+    let good = std::fs::read(&next).unwrap();
+    std::fs::write(&next, "rubbish\n-----END PRIVATE KEY-----\n").unwrap();
+    let until = async |value: f64| {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        while gateway.metric("a2a_gateway_keys_current", &[]).await != value {
+            assert!(Instant::now() < deadline, "not {value}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    until(0.0).await;
+    assert!(gateway.log().contains("next.pem"), "{}", gateway.log());
+    assert_eq!(family.call(&token).await.0, 200);
+    claims(gateway, &family.pair_token().await, "two").await;
+    std::fs::write(&next, good).unwrap();
+    until(1.0).await;
+}
