@@ -1,6 +1,7 @@
 //! Signed tokens: who gets which, what they say, where they count, and what becomes of them when
 //! keys rotate or a workspace moves.
 
+mod command_line;
 mod forged;
 mod rotation;
 

@@ -10,6 +10,10 @@ use crate::harness::servers::{Redis, postgres};
 use crate::harness::{Builder, CALL, Gateway, Pair, Request};
 
 /// How long the traffic lasts; `A2A_GATEWAY_ROTATION_SECONDS` sets it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a longer run is asked for by hand"
+)]
 fn traffic() -> Duration {
     let set = std::env::var("A2A_GATEWAY_ROTATION_SECONDS").ok();
     Duration::from_secs(set.and_then(|text| text.parse().ok()).unwrap_or(9))

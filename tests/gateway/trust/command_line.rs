@@ -1,0 +1,226 @@
+//! `keys` and `token`: what they print, and with which status they end.
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{Family, claims};
+use crate::harness::{ADMIN, Gateway, Pair};
+
+/// Exit status, standard output, standard error.
+type Ended = (i32, String, String);
+
+/// Runs a command beside the test's own runtime, which serves the agents.
+async fn run(arguments: &[&str], gateway: Option<&Gateway>, token: &str, input: &str) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+    command.args(arguments).env_clear().stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    if let Some(gateway) = gateway {
+        command.env("A2A_GATEWAY_URL", format!("http://{}", gateway.public));
+    }
+    command.env("A2A_GATEWAY_TOKEN", token);
+    let input = input.to_owned();
+    let ended = tokio::task::spawn_blocking(move || {
+        let mut child = command.spawn().unwrap();
+        // One that reads nothing may have ended.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    });
+    let output = ended.await.unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[tokio::test]
+async fn keys_are_listed_and_rotated_without_a_gateway() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("keys.dir={}", folder.path().join("keys").display());
+    let keys = async |arguments: &[&str]| {
+        let arguments = [&["keys"], arguments, &["--set", &place]].concat();
+        run(&arguments, None, "", "").await
+    };
+    let (status, out, error) = keys(&["list"]).await;
+    assert_eq!((status, out.as_str()), (1, ""));
+    assert!(
+        error.contains("there are no keys in") && error.contains("keys rotate"),
+        "{error}"
+    );
+    let (status, out, error) = keys(&["rotate", "--algorithm", "ES256"]).await;
+    assert_eq!((status, error.as_str()), (0, ""));
+    let states: Vec<_> = out
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().nth(2).unwrap())
+        .collect();
+    assert_eq!(states, ["active", "next", "retired"], "{out}");
+    assert!(
+        out.lines().skip(1).all(|line| line.contains("ES256")),
+        "{out}"
+    );
+    assert_eq!(keys(&["list"]).await, (0, out, String::new()));
+    for entry in std::fs::read_dir(folder.path().join("keys")).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        let pem = entry
+            .path()
+            .extension()
+            .is_some_and(|extension| extension == "pem");
+        assert!(
+            !pem || mode == 0o600,
+            "{}: {mode:o}",
+            entry.path().display()
+        );
+    }
+    assert_eq!(keys(&["rotate", "--algorithm", "HS256"]).await.0, 64);
+    assert_eq!(keys(&["list", "--set", "keys.dri=x"]).await.0, 64);
+    let next = folder.path().join("keys/next.pem");
+    std::fs::write(
+        &next,
+        "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+    )
+    .unwrap();
+    for verb in ["list", "rotate"] {
+        let (status, out, error) = keys(&[verb]).await;
+        assert_eq!((status, out.as_str()), (1, ""), "{verb}");
+        assert!(error.contains("next.pem"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_asked_for_looked_into_and_verified() {
+    let family = Family::new(Pair::Embedded).await;
+    let gateway = Some(&family.gateway);
+    let (status, pair, error) =
+        run(&["token", "pair", "two"], gateway, &family.one.token, "").await;
+    assert_eq!(status, 0, "{error}");
+    let pair = pair.trim();
+    assert_eq!(claims(&family.gateway, pair, "two").await["sub"], "one");
+    assert_eq!(family.call(pair).await.0, 200);
+
+    let (status, said, _) = run(&["token", "inspect", "-"], None, "", &format!("{pair}\n")).await;
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (status, &said["header"]["typ"], &said["claims"]["sub"]),
+        (0, &"a2a-pair+jwt".into(), &"one".into())
+    );
+    assert!(
+        said["claims"]["exp"].as_str().unwrap().ends_with("Z)"),
+        "{said}"
+    );
+
+    let verify = ["token", "verify", "-"];
+    let (status, said, error) = run(&verify, gateway, "", pair).await;
+    assert_eq!(status, 0, "{error}");
+    assert_eq!(serde_json::from_str::<Value>(&said).unwrap()["aud"], "two");
+    assert_eq!(
+        run(
+            &["token", "verify", pair, "--audience", "two"],
+            gateway,
+            "",
+            ""
+        )
+        .await
+        .0,
+        0
+    );
+    let stranger = Family::new(Pair::Embedded).await;
+    let other_issuer = ["token", "verify", pair, "--issuer", "https://else.example"];
+    let [head, _, signature] = pair.split('.').collect::<Vec<_>>()[..] else {
+        panic!()
+    };
+    let bent = format!("{head}.e30.{signature}");
+    for (arguments, at, complaint) in [
+        (
+            &["token", "verify", pair, "--audience", "one"][..],
+            gateway,
+            "another issuer or audience",
+        ),
+        (&other_issuer, gateway, "another issuer or audience"),
+        (
+            &["token", "verify", pair],
+            Some(&stranger.gateway),
+            "does not publish",
+        ),
+        (&["token", "verify", &bent], gateway, "signature is wrong"),
+        (&["token", "verify", "rubbish"], gateway, "no signed token"),
+        (
+            &["token", "verify", "e30.e30.e30"],
+            gateway,
+            "neither a pair token nor a canvas token",
+        ),
+        (&["token", "inspect", "a.b"], None, "no signed token"),
+        (
+            &["token", "verify", pair, "--url", "http://127.0.0.1:1"],
+            None,
+            "nothing listens",
+        ),
+    ] {
+        let (status, out, error) = run(arguments, at, "", "").await;
+        assert_eq!((status, out.as_str()), (1, ""), "{arguments:?}");
+        assert!(error.contains(complaint), "{arguments:?}: {error}");
+    }
+
+    let canvas = [
+        "token",
+        "canvas",
+        "--user",
+        "ada",
+        "--workspace",
+        "two",
+        "--ttl",
+        "10min",
+    ];
+    let (status, token, error) = run(&canvas, gateway, ADMIN, "").await;
+    assert_eq!(status, 0, "{error}");
+    assert_eq!(family.call(token.trim()).await.0, 200);
+    let (status, said, _) = run(&verify, gateway, "", &token).await;
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (status, &said["sub"], &said["workspaces"][0]),
+        (0, &"ada".into(), &"two".into())
+    );
+
+    for (arguments, token, status, complaint) in [
+        (
+            &["token", "pair", "two"][..],
+            ADMIN,
+            1,
+            "ask with a workspace's token",
+        ),
+        (&["token", "pair", "two"], "", 1, "A2A_GATEWAY_TOKEN"),
+        (&["token", "pair", "no id!"], &family.one.token, 64, "id"),
+        (
+            &["token", "pair", "nobody"],
+            &family.one.token,
+            1,
+            "not_permitted",
+        ),
+        (
+            &["token", "canvas", "--user", "ada"],
+            &family.one.token,
+            1,
+            "not_permitted",
+        ),
+        (
+            &["token", "canvas", "--user", "ada", "--ttl", "2days"],
+            ADMIN,
+            1,
+            "86400",
+        ),
+        (&["token"], "", 64, "inspect"),
+    ] {
+        let (ended, out, error) = run(arguments, gateway, token, "").await;
+        assert_eq!(
+            (ended, out.as_str()),
+            (status, ""),
+            "{arguments:?}: {error}"
+        );
+        assert!(error.contains(complaint), "{arguments:?}: {error}");
+    }
+}
