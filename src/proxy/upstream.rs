@@ -130,7 +130,6 @@ impl Upstream {
             Ok(Err(Unsent::Perhaps(error))) => early_answer(session, error).await,
         }
     }
-
 }
 
 /// Where a connection goes when its answer is whole.
