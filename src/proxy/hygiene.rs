@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use pingora::http::RequestHeader;
 
 use super::head::{FIELDS_MAX, TARGET_BYTES_MAX};
+use crate::ids::InvalidWorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
 /// Options of `Connection` that may stand there: they are ours to know, or name nothing of weight.
@@ -36,11 +37,15 @@ pub(super) fn check(head: &RequestHeader) -> Result<(), Rejection> {
     {
         return refuse("the request target is too long or has characters that must be encoded");
     }
-    if !one_spelling(head.uri.path()) {
-        return refuse(
-            "the path has an empty or a dotted segment, or a character that is encoded and need \
-             not be, or that no path here has",
-        );
+    match misspelt(head.uri.path()) {
+        None => {}
+        Some(Part::Name) => return Err(InvalidWorkspaceId.into()),
+        Some(Part::Other) => {
+            return refuse(
+                "the path has an empty or a dotted segment, or a character that is encoded and \
+                 need not be, or that no path here has",
+            );
+        }
     }
     if head.headers.get_all(header::HOST).iter().count() > 1 {
         return refuse("the request has several Host fields");
@@ -58,30 +63,38 @@ pub(super) fn check(head: &RequestHeader) -> Result<(), Rejection> {
     }
 }
 
-/// Whether a path has the one spelling that it can have here: segments with something in them, none
-/// of them `.` or `..`, of characters that paths are made of (RFC 3986, 3.3) but for `;`, encoded
-/// only where they must be, and never a slash, a backslash, a percent sign or a control. One slash
-/// may end it.
-///
-/// A name in the path may break this: the routes say `invalid_workspace_id`, which tells more.
-fn one_spelling(path: &str) -> bool {
+/// Where a path is not spelt as it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// In the name of a workspace.
+    Name,
+    /// Elsewhere.
+    Other,
+}
+
+/// A path has one spelling here: segments with something in them, none of them `.` or `..`, of
+/// characters that paths are made of (RFC 3986, 3.3) but for `;`, encoded only where they must be,
+/// and never a slash, a backslash, a percent sign or a control. One slash may end it.
+fn misspelt(path: &str) -> Option<Part> {
     let Some(path) = path.strip_prefix('/') else {
-        return path == "*";
+        return (path != "*").then_some(Part::Other);
     };
+    if path.is_empty() {
+        return None;
+    }
     let mut segments = path.strip_suffix('/').unwrap_or(path).split('/');
     let first = segments.next().unwrap_or_default();
-    if first.is_empty() {
-        return path.is_empty();
+    if !is_segment(first) {
+        return Some(Part::Other);
     }
     let names = match first {
         "workspaces" => 1,
         "registry" => 2,
         _ => 0,
     };
-    is_segment(first)
-        && segments.enumerate().all(|(at, segment)| {
-            is_segment(segment) || at < names && !matches!(segment, "." | "..")
-        })
+    let (at, segment) = segments.enumerate().find(|(_, s)| !is_segment(s))?;
+    let named = at < names && !matches!(segment, "." | "..");
+    Some(if named { Part::Name } else { Part::Other })
 }
 
 fn is_segment(segment: &str) -> bool {
@@ -191,14 +204,17 @@ mod tests {
             "/tasks/%C3%A4%7B",
             "/tasks/a+b,c=d@e:f!$&'()*~",
             "/.well-known/jwks.json",
-            // The routes say more.
+        ] {
+            assert_eq!(misspelt(good), None, "{good}");
+        }
+        for name in [
             "/workspaces/a%2Fb/a2a",
             "/workspaces/%2e%2e/a2a",
             "/workspaces//a2a",
             "/workspaces/a;b/tokens",
             "/registry/discover/%41",
         ] {
-            assert!(one_spelling(good), "{good}");
+            assert_eq!(misspelt(name), Some(Part::Name), "{name}");
         }
         for bad in [
             "",
@@ -232,7 +248,7 @@ mod tests {
             "/tasks/{a}",
             "/tasks/a|b",
         ] {
-            assert!(!one_spelling(bad), "{bad}");
+            assert_eq!(misspelt(bad), Some(Part::Other), "{bad}");
         }
     }
 }
