@@ -391,3 +391,37 @@ async fn a_connection_on_which_nothing_happens_is_closed() {
     );
     assert_eq!(closed, (true, true, true, true));
 }
+
+/// A window that never opens holds an answer only until the clock of the exchange.
+#[tokio::test]
+async fn an_answer_that_may_not_be_sent_is_given_up() {
+    let builder = builder()
+        .set("timeouts.total", "3s")
+        .set("server.keepalive", "2s");
+    let secure = Secure::start(builder).await;
+    let (caller, target) = secure.gateway.pair(agent().await).await;
+    let case = Case {
+        secure,
+        caller,
+        target,
+    };
+    // SETTINGS_INITIAL_WINDOW_SIZE: nothing.
+    let settings = [0, 4, 0, 0, 0, 0];
+    let mut wire = Wire::open_with(&case.secure.certificate, case.secure.address, &settings).await;
+    let honest = case.honest(1);
+    wire.send(&honest).await;
+    assert_eq!(wire.fate(1, PROMPT).await, Fate::Answered200);
+    assert_eq!(case.target.agent.take().text(), CALL);
+    let reset = async {
+        while let Some((kind, _, stream, _)) = wire.next().await {
+            assert!(kind != DATA, "there was no room for it");
+            if (kind, stream) == (RST_STREAM, 1) {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(timeout(PROMPT, reset).await.expect("given up"), "no reset");
+    assert!(wire.closed_within(PROMPT).await, "idle");
+    case.secure.gateway.assert_idle().await;
+}
