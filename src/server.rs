@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::listeners::ListenerConfig;
-use pingora::listeners::tls::TlsSettings;
 use pingora::protocols::l4::stream::L4BufferSettings;
 use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
@@ -19,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use crate::config::load::Layers;
-use crate::config::{Config, Live, tls_pair};
+use crate::config::{Config, Live};
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
 use crate::proxy::{Connections, Proxy};
@@ -50,9 +49,6 @@ pub enum ServeError {
         /// What the system said; in the text already, and so not the source.
         error: std::io::Error,
     },
-    /// The certificate or the key cannot be used.
-    #[error("cannot use server.tls.cert and server.tls.key: {0}")]
-    Tls(String),
     /// `forward.headers` names a field that may not be forwarded.
     #[error("forward.headers: {0}")]
     ForwardHeaders(String),
@@ -74,7 +70,7 @@ pub enum ServeError {
 /// be used.
 pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let config = live.hold();
-    let listener = listener(&config)?;
+    let listener = listener(&config);
     let metrics = Arc::new(Metrics::new());
     let gateway = Gateway::open(live, metrics)?;
     gateway.db.claim().map_err(ServeError::Claimed)?;
@@ -144,23 +140,10 @@ fn advice(key: &str, error: &std::io::Error) -> String {
     format!("{guess}`--set {key}=ADDRESS:PORT` chooses another")
 }
 
-fn listener(config: &Config) -> Result<ListenerConfig, ServeError> {
-    let listener = ListenerConfig::tcp(config.server.listen.to_string())
-        .l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER));
-    let (Some(cert), Some(key)) = (&config.server.tls.cert, &config.server.tls.key) else {
-        return Ok(listener);
-    };
-    let path = |p: &std::path::Path| {
-        p.to_str()
-            .map(str::to_owned)
-            .ok_or_else(|| ServeError::Tls("the path is not text".into()))
-    };
-    tls_pair::usable(cert, key).map_err(ServeError::Tls)?;
-    let (cert, key) = (path(cert)?, path(key)?);
-    let mut settings =
-        TlsSettings::intermediate(&cert, &key).map_err(|e| ServeError::Tls(e.to_string()))?;
-    settings.enable_h2();
-    Ok(listener.tls(settings))
+/// Plain TCP: [`Connections`] ends TLS.
+fn listener(config: &Config) -> ListenerConfig {
+    ListenerConfig::tcp(config.server.listen.to_string())
+        .l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER))
 }
 
 /// What the rooms do besides answering: migrate, follow invalidations, sweep, flush.

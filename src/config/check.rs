@@ -175,24 +175,24 @@ impl Checks<'_> {
     fn tls(&mut self) {
         let tls = &self.config.server.tls;
         match (&tls.cert, &tls.key) {
+            (None, None) if tls.client_ca.is_some() => self.refuse(
+                "server.tls.client_ca",
+                "needs server.tls.cert and server.tls.key as well",
+            ),
             (None, None) => {}
             (Some(_), None) => self.refuse("server.tls.cert", "needs server.tls.key as well"),
             (None, Some(_)) => self.refuse("server.tls.key", "needs server.tls.cert as well"),
             (Some(cert), Some(key)) => {
-                let files = [
+                let pair = [
                     ("server.tls.cert", cert, "CERTIFICATE-----"),
                     ("server.tls.key", key, "PRIVATE KEY-----"),
                 ];
-                let before = self.problems.len();
-                for (name, path, marker) in files {
+                let callers = tls.client_ca.as_ref();
+                let callers = callers.map(|ca| ("server.tls.client_ca", ca, "CERTIFICATE-----"));
+                for (name, path, marker) in pair.into_iter().chain(callers) {
                     if let Err(reason) = tls_pair::pem(path, marker) {
                         self.refuse(name, reason);
                     }
-                }
-                if self.problems.len() == before
-                    && let Err(reason) = tls_pair::usable(cert, key)
-                {
-                    self.refuse("server.tls.cert", format!("and server.tls.key: {reason}"));
                 }
             }
         }
@@ -226,6 +226,7 @@ impl Checks<'_> {
             ("timeouts.idle", c.timeouts.idle),
             ("timeouts.total", c.timeouts.total),
             ("timeouts.stream", c.timeouts.stream),
+            ("timeouts.request_head", c.timeouts.request_head),
             ("timeouts.request_body", c.timeouts.request_body),
             ("timeouts.max", c.timeouts.max),
             ("stream.keepalive", c.stream.keepalive),

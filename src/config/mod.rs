@@ -25,6 +25,7 @@ use serde::Deserialize;
 pub use self::issuers::Issuer;
 pub use self::live::{Derived, Live};
 pub use self::restart::RESTART_KEYS;
+pub use self::tls_pair::Serving;
 use self::value::{ByteSize, duration, secret_url};
 
 /// The whole configuration, as one immutable value.
@@ -91,9 +92,11 @@ pub struct Server {
     pub threads: usize,
     /// Open caller connections at most.
     pub max_connections: usize,
+    /// The same of one address; 0: no limit.
+    pub connections_per_address: usize,
     /// Exchanges in progress at most.
     pub max_exchanges: usize,
-    /// How long a connection may take for its next request head, the wait for it included.
+    /// How long a connection may wait for its next request.
     #[serde(with = "duration")]
     pub keepalive: Duration,
     /// How long running exchanges may take to end after SIGTERM.
@@ -109,6 +112,20 @@ pub struct Tls {
     pub cert: Option<PathBuf>,
     /// PEM private key.
     pub key: Option<PathBuf>,
+    /// PEM certificates of those who sign callers' certificates; `None`: callers need none.
+    pub client_ca: Option<PathBuf>,
+    /// What the files held when they were last read and found good.
+    #[serde(skip)]
+    pub serving: Option<Serving>,
+}
+
+impl Tls {
+    /// The files that are set.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.cert, &self.key, &self.client_ca]
+            .into_iter()
+            .flatten()
+    }
 }
 
 /// `[admin]`: the operator's listener.
@@ -218,6 +235,9 @@ pub struct Timeouts {
     /// A stream as a whole.
     #[serde(with = "duration")]
     pub stream: Duration,
+    /// A request head, from its first byte to its last.
+    #[serde(with = "duration")]
+    pub request_head: Duration,
     /// The caller's body, first byte to last.
     #[serde(with = "duration")]
     pub request_body: Duration,

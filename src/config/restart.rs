@@ -4,7 +4,7 @@ use super::Config;
 
 /// Keys that count from the start of the process to its end: what it listens on, its threads, its
 /// stores and their keys, the room that caches were given, the form of the log.
-pub const RESTART_KEYS: [&str; 17] = [
+pub const RESTART_KEYS: [&str; 14] = [
     "admin.listen",
     "directory.cache_entries",
     "directory.heartbeat_key",
@@ -12,11 +12,8 @@ pub const RESTART_KEYS: [&str; 17] = [
     "directory.url_key",
     "keys.dir",
     "keys.seal_key",
-    "server.keepalive",
     "server.listen",
     "server.threads",
-    "server.tls.cert",
-    "server.tls.key",
     "stores.shared",
     "stores.sql",
     "stores.sql_connections",
@@ -38,10 +35,8 @@ pub(super) fn keep(new: &mut Config, in_force: &Config) {
     new.directory.internal_url_key = old.directory.internal_url_key;
     new.directory.url_key = old.directory.url_key;
     new.keys = old.keys;
-    new.server.keepalive = old.server.keepalive;
     new.server.listen = old.server.listen;
     new.server.threads = old.server.threads;
-    new.server.tls = old.server.tls;
     new.stores = old.stores;
     new.telemetry.log_format = old.telemetry.log_format;
 }

@@ -153,3 +153,31 @@ pub enum Shape {
     /// `text/event-stream`.
     Stream = 1,
 }
+
+/// Why a connection of a caller was refused or cut. The label `why`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// `server.max_connections` are open.
+    Full,
+    /// `server.connections_per_address` are.
+    Address,
+    /// No TLS handshake, or none in time.
+    Handshake,
+    /// The head of a request did not come in time, or none came at all.
+    SlowHead,
+    /// What came was no HTTP, or not the HTTP that is accepted.
+    BadHead,
+    /// Streams were begun only to be given up.
+    Resets,
+}
+
+impl Cut {
+    pub(super) const LABELS: [&'static str; 6] = [
+        "full",
+        "address",
+        "handshake",
+        "slow_head",
+        "bad_head",
+        "resets",
+    ];
+}

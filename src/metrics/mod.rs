@@ -11,7 +11,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-pub use self::label::{Cache, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
+pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
 use crate::a2a::method::Method;
 
 /// All families of this process.
@@ -59,6 +59,8 @@ pub struct Metrics {
     event_readers: [IntGauge; 2],
     /// Event readers that were cut, by why.
     event_readers_cut: IntCounterVec,
+    /// Connections of callers that were refused or cut, by why.
+    connections_cut: [IntCounter; 6],
     /// Events published by this replica, kept and passing.
     events_published: [IntCounter; 2],
     /// Events that were not told, kept and passing.
@@ -147,7 +149,14 @@ impl Metrics {
             "Requests that count against a rate on every replica, by whether others were told.",
             &["outcome"],
         );
+        let connections_cut = counters(
+            &r,
+            "a2a_gateway_connections_cut_total",
+            "Connections of callers that were refused, or cut outside of an exchange, by why.",
+            &["why"],
+        );
         Self {
+            connections_cut: Cut::LABELS.map(|why| connections_cut.with_label_values(&[why])),
             lapses: ["expiry", "request", "sweep"].map(|how| lapses.with_label_values(&[how])),
             head_seconds: pair(&heads),
             total_seconds: pair(&totals),
@@ -349,6 +358,11 @@ impl Metrics {
     /// Counts a reader that was cut. `why` is one of a closed set of words.
     pub fn event_reader_cut(&self, why: &'static str) {
         self.event_readers_cut.with_label_values(&[why]).inc();
+    }
+
+    /// Counts a connection that was refused or cut.
+    pub fn connection_cut(&self, why: Cut) {
+        self.connections_cut[why as usize].inc();
     }
 
     /// Counts events that were published.

@@ -1,11 +1,14 @@
 //! Reads the caller's body to its bound within its clock, and completes the call.
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header};
+use http::{HeaderMap, Version, header};
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, timeout_at};
 
 use super::admit::{Admitted, too_large};
+use super::chunks;
+use super::ended::patiently;
 use super::exchange::Exchange;
 use super::origin::browser_made;
 use crate::a2a::Generation;
@@ -41,9 +44,8 @@ pub(super) async fn read(
     check_media_type(&session.req_header().headers)?;
     let limit = config.limits.request_bytes.bytes();
     let deadline = Instant::now() + config.timeouts.request_body;
-    if expects_continue(&session.req_header().headers) {
-        session
-            .write_continue_response()
+    if expects_continue(session.req_header()) {
+        patiently(session.write_continue_response())
             .await
             .map_err(|_| NoBody::CallerLeft)?;
     }
@@ -150,10 +152,9 @@ pub(crate) fn is_json(content_type: &str) -> bool {
     json && utf8
 }
 
-fn expects_continue(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::EXPECT)
-        .is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+/// Whether the caller waits for a `100 Continue`. HTTP/1.0 knows none (RFC 9110, 10.1.1).
+pub(super) fn expects_continue(head: &RequestHeader) -> bool {
+    head.version > Version::HTTP_10 && head.headers.contains_key(header::EXPECT)
 }
 
 fn too_slow(gateway: &Gateway) -> Rejection {
@@ -172,14 +173,19 @@ fn broken(error: &pingora::Error, gateway: &Gateway) -> NoBody {
     use pingora::ErrorType;
     match error.etype() {
         ErrorType::ReadTimedout => too_slow(gateway).into(),
+        ErrorType::ReadError if chunks::broke(error) => broken_framing(),
         ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error => {
             NoBody::CallerLeft
         }
-        _ => NoBody::Refused(Rejection::new(
-            Reason::InvalidRequest,
-            "the framing of the request body is broken",
-        )),
+        _ => broken_framing(),
     }
+}
+
+fn broken_framing() -> NoBody {
+    NoBody::Refused(Rejection::new(
+        Reason::InvalidRequest,
+        "the framing of the request body is broken",
+    ))
 }
 
 /// Completes the call for its target (contract §3.1), and notes what was read from it.

@@ -16,8 +16,8 @@ use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, timeout};
 use tower::ServiceExt;
 
-use super::body::{NoBody, next_piece};
-use super::ended::{chunk, left};
+use super::body::{NoBody, expects_continue, next_piece};
+use super::ended::{chunk, left, patiently};
 use super::reject::{Dialect, answer};
 use super::{Proxy, Slot};
 use crate::identity::ClientAddr;
@@ -127,8 +127,7 @@ async fn send(
     // The others keep their place until they are answered.
     let slot = (!streams).then_some(slot);
     let patience = if streams { READER_MAX } else { PIECE_MAX };
-    session
-        .write_response_header(Box::new(head))
+    patiently(session.write_response_header(Box::new(head)))
         .await
         .map_err(|_| Broken::CallerLeft)?;
     loop {
@@ -147,8 +146,7 @@ async fn send(
         }
     }
     drop(slot);
-    session
-        .write_response_body(Bytes::new(), true)
+    patiently(session.write_response_body(Bytes::new(), true))
         .await
         .map_err(|_| Broken::CallerLeft)
 }
@@ -217,8 +215,7 @@ async fn socket(
     drop(slot);
     let (parts, output) = response.into_parts();
     let head = head(proxy, session, parts);
-    session
-        .write_response_header(Box::new(head))
+    patiently(session.write_response_header(Box::new(head)))
         .await
         .map_err(|_| Broken::CallerLeft)?;
     // The socket's pings say whether anybody is there.
@@ -258,7 +255,7 @@ async fn pump(
             },
         }
     }
-    let _ = session.write_response_body(Bytes::new(), true).await;
+    let _ = patiently(session.write_response_body(Bytes::new(), true)).await;
     // A socket's connection carries nothing after it.
     Err(Broken::CallerLeft)
 }
@@ -314,9 +311,8 @@ fn request(
 
 async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<Bytes, Broken> {
     let deadline = Instant::now() + proxy.gateway.config().timeouts.request_body;
-    if session.req_header().headers.contains_key(header::EXPECT) {
-        session
-            .write_continue_response()
+    if expects_continue(session.req_header()) {
+        patiently(session.write_continue_response())
             .await
             .map_err(|_| Broken::CallerLeft)?;
     }

@@ -1,4 +1,5 @@
-//! How many connections may be open: counted before a byte of a request is read.
+//! The listener's application: how many connections may be open, in all and from one address, and
+//! TLS, whose certificate may change while the listener is open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,28 +7,95 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pingora::apps::ServerApp;
-use pingora::protocols::Stream;
+use pingora::listeners::tls::Acceptor;
+use pingora::protocols::l4::stream::Stream as L4Stream;
+use pingora::protocols::{ALPN, Stream};
 use pingora::server::ShutdownWatch;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
-use super::Proxy;
+use super::addresses::Addresses;
+use super::reject::{Dialect, wire};
+use super::{Proxy, Slot, http1, http2};
+use crate::config::Derived;
 use crate::ids::RequestId;
+use crate::metrics::Cut;
 use crate::rejection::{Reason, Rejection};
+
+/// How long a connection that is refused may take to read why.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Connections beyond the limit that are told so at once; those beyond this are only closed.
+const FAREWELLS_MAX: usize = 256;
 
 /// The listener's application: the proxy, for as many connections as `server.max_connections`.
 pub struct Connections {
     proxy: Arc<Proxy>,
     open: AtomicUsize,
+    refused: AtomicUsize,
+    addresses: Addresses,
+    tls: Derived<Option<Arc<Acceptor>>>,
 }
 
 impl Connections {
     /// Bounds the connections of `proxy`.
     pub fn new(proxy: Proxy) -> Self {
         Self {
-            proxy: Arc::new(proxy),
             open: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+            addresses: Addresses::default(),
+            tls: Derived::new(&proxy.gateway.config, |config, _| {
+                let serving = config.server.tls.serving.as_ref()?;
+                Some(Arc::new(Acceptor::from_server_config(serving.config())))
+            }),
+            proxy: Arc::new(proxy),
         }
+    }
+
+    /// Connections open now.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    fn cut(&self, why: Cut) {
+        self.proxy.gateway.metrics.connection_cut(why);
+    }
+
+    /// Ends TLS, if it is spoken here. `None`: there was no handshake in time.
+    async fn secured(&self, stream: Stream, deadline: Instant) -> Option<Stream> {
+        let Some(acceptor) = (*self.tls.get()).clone() else {
+            return Some(stream);
+        };
+        // The listener is plain TCP, so that this is the one place where connections begin.
+        let stream = stream.into_any().downcast::<L4Stream>().ok()?;
+        match timeout_at(deadline, acceptor.tls_handshake(*stream)).await {
+            Ok(Ok(stream)) => Some(Box::new(stream)),
+            Ok(Err(error)) => {
+                // Anyone could fill the log with it.
+                tracing::debug!(%error, "A TLS handshake failed");
+                self.cut(Cut::Handshake);
+                None
+            }
+            Err(_) => {
+                self.cut(Cut::Handshake);
+                None
+            }
+        }
+    }
+
+    /// Says why, if that does not cost too much.
+    async fn refuse(&self, stream: Stream, why: Cut, message: &'static str) {
+        self.cut(why);
+        let Some(_farewell) = Slot::take(&self.refused, FAREWELLS_MAX) else {
+            return;
+        };
+        let Some(mut stream) = self.secured(stream, Instant::now() + FAREWELL).await else {
+            return;
+        };
+        // HTTP/2 callers cannot read this, and see a closed connection: the same advice.
+        let rejection =
+            Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1));
+        let answer = wire(&rejection, &RequestId::random(), Dialect::Plain, false);
+        http1::part(&mut stream, &answer, FAREWELL).await;
     }
 }
 
@@ -35,50 +103,36 @@ impl Connections {
 impl ServerApp for Connections {
     async fn process_new(
         self: &Arc<Self>,
-        mut stream: Stream,
+        stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let max = self.proxy.gateway.config().server.max_connections;
-        let Some(_place) = super::Slot::take(&self.open, max) else {
-            // HTTP/2 callers cannot read this, and see a closed connection: the same advice.
-            let _ = timeout(Duration::from_secs(1), refuse(&mut stream)).await;
+        let (deadline, max, each) = {
+            let config = self.proxy.gateway.config();
+            let each = Addresses::limit(&config.server, peer(&stream));
+            let deadline = Instant::now() + config.timeouts.request_head;
+            (deadline, config.server.max_connections, each)
+        };
+        let Some(_place) = Slot::take(&self.open, max) else {
+            let message = "the gateway is at its limit of connections (server.max_connections)";
+            self.refuse(stream, Cut::Full, message).await;
             return None;
         };
-        self.proxy.process_new(stream, shutdown).await
-    }
-
-    async fn cleanup(&self) {
-        self.proxy.cleanup().await;
+        let Ok(_of_address) = self.addresses.enter(each) else {
+            let message = "too many connections from one address (server.connections_per_address)";
+            self.refuse(stream, Cut::Address, message).await;
+            return None;
+        };
+        let stream = self.secured(stream, deadline).await?;
+        if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
+            http2::serve(&self.proxy, stream, deadline, shutdown).await;
+        } else {
+            http1::serve(&self.proxy, stream, deadline).await;
+        }
+        None
     }
 }
 
-async fn refuse(stream: &mut Stream) -> std::io::Result<()> {
-    let rejection = Rejection::new(
-        Reason::Overloaded,
-        "the gateway is at its limit of connections (server.max_connections)",
-    )
-    .retry_after(Duration::from_secs(1));
-    let request_id = RequestId::random();
-    let body = rejection.plain_body(&request_id);
-    let answer = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-         cache-control: no-store\r\nx-request-id: {}\r\nconnection: close\r\n\
-         content-length: {}\r\n\r\n{body}",
-        request_id.as_str(),
-        body.len()
-    );
-    stream.write_all(answer.as_bytes()).await?;
-    stream.flush().await?;
-    stream.shutdown().await?;
-    // A close with unread bytes would reset the connection, and the answer might never be seen.
-    let mut unread = [0; 1024];
-    while stream.read(&mut unread).await? > 0 {}
-    Ok(())
-}
-
-impl Connections {
-    /// Connections open now.
-    pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
+fn peer(stream: &Stream) -> Option<std::net::IpAddr> {
+    let digest = stream.get_socket_digest()?;
+    digest.peer_addr()?.as_inet().map(std::net::SocketAddr::ip)
 }

@@ -6,12 +6,15 @@ use std::time::Duration;
 use http::header;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::upstream::Failure;
 use crate::config::Timeouts;
 use crate::directory::Agent;
 use crate::rejection::{Reason, Rejection};
+
+/// How long one write towards a caller may take. Whoever does not read for so long is gone.
+pub(super) const WRITE_MAX: Duration = Duration::from_secs(30);
 
 /// How a relayed exchange ended.
 pub(super) enum Ended {
@@ -86,6 +89,19 @@ pub(super) async fn within<T>(
     match timeout_at(deadline, write).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(_)) | Err(_) => Err(Ended::CallerLeft),
+    }
+}
+
+/// A write towards the caller that has no clock of its own.
+///
+/// # Errors
+/// When the caller is gone, or does not read.
+pub(super) async fn patiently<T>(
+    write: impl Future<Output = pingora::Result<T>>,
+) -> pingora::Result<T> {
+    match timeout(WRITE_MAX, write).await {
+        Ok(written) => written,
+        Err(_) => pingora::Error::e_explain(pingora::ErrorType::WriteTimedout, "nobody reads"),
     }
 }
 

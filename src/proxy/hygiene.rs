@@ -1,48 +1,51 @@
 //! What HTTP we accept at all, checked before anything else looks at the request.
 //!
-//! Pingora's parser is lenient on purpose (`docs/security.md`): what it lets through and an agent's
-//! parser may read differently is refused here.
+//! The bytes of an HTTP/1 head were judged before ([`super::head`]); here is what holds for every
+//! version, of the head as it was understood.
 
-use http::{HeaderMap, HeaderValue, Method, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use pingora::http::RequestHeader;
-use pingora::protocols::http::ServerSession;
 
+use super::head::{FIELDS_MAX, TARGET_BYTES_MAX};
+use crate::ids::InvalidWorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
-/// Longest request target, in bytes. Ours are under 400; cards and cursors need some more.
-const TARGET_BYTES_MAX: usize = 8 * 1024;
-
-/// Longest request head, in bytes.
-const HEAD_BYTES_MAX: usize = 32 * 1024;
-
-/// Most fields in a request head.
-const FIELDS_MAX: usize = 100;
+/// Options of `Connection` that may stand there: they are ours to know, or name nothing of weight.
+const CONNECTION_OPTIONS: [&str; 9] = [
+    "close",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "trailers",
+    "upgrade",
+    "",
+];
 
 /// Refuses heads that two parsers could read differently, or that are larger than any real one.
 ///
 /// # Errors
 /// `invalid_request` with the rule that was broken.
-pub(super) fn check(session: &ServerSession) -> Result<(), Rejection> {
-    let head = session.req_header();
+pub(super) fn check(head: &RequestHeader) -> Result<(), Rejection> {
     let refuse = |why: &'static str| Err(Rejection::new(Reason::InvalidRequest, why));
     if head.headers.len() > FIELDS_MAX {
         return refuse("the request head has more than 100 fields");
-    }
-    let bytes: usize = head
-        .headers
-        .iter()
-        .map(|(n, v)| n.as_str().len() + v.len() + 4)
-        .sum();
-    if bytes > HEAD_BYTES_MAX {
-        return refuse("the request head is larger than 32 KiB");
     }
     let target = head.raw_path();
     if target.len() > TARGET_BYTES_MAX || !target.iter().all(|b| b.is_ascii_graphic() && *b != b'#')
     {
         return refuse("the request target is too long or has characters that must be encoded");
     }
-    if target.first() != Some(&b'/') && !absolute_or_asterisk(target, &head.method) {
-        return refuse("the request target does not begin with `/`");
+    match misspelt(head.uri.path()) {
+        None => {}
+        Some(Part::Name) => return Err(InvalidWorkspaceId.into()),
+        Some(Part::Other) => {
+            return refuse(
+                "the path has an empty or a dotted segment, or a character that is encoded and \
+                 need not be, or that no path here has",
+            );
+        }
     }
     if head.headers.get_all(header::HOST).iter().count() > 1 {
         return refuse("the request has several Host fields");
@@ -51,17 +54,104 @@ pub(super) fn check(session: &ServerSession) -> Result<(), Rejection> {
         return refuse("the request has no Host");
     }
     check_length(&head.headers)?;
-    if head.version <= Version::HTTP_11 {
-        check_framing(session, &head.headers)?;
+    check_connection(&head.headers)?;
+    let mut expectations = head.headers.get_all(header::EXPECT).iter();
+    match (expectations.next(), expectations.next()) {
+        (None, _) => Ok(()),
+        (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"100-continue") => Ok(()),
+        _ => refuse("the only expectation met here is 100-continue"),
     }
-    Ok(())
 }
 
-/// RFC 9112, 3.2.2 and 3.2.4: the two other forms of a request target that we may meet.
-fn absolute_or_asterisk(target: &[u8], method: &Method) -> bool {
-    target.starts_with(b"http://")
-        || target.starts_with(b"https://")
-        || (target == b"*" && *method == Method::OPTIONS)
+/// Where a path is not spelt as it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// In the name of a workspace.
+    Name,
+    /// Elsewhere.
+    Other,
+}
+
+/// A path has one spelling here: segments with something in them, none of them `.` or `..`, of
+/// characters that paths are made of (RFC 3986, 3.3) but for `;`, encoded only where they must be,
+/// and never a slash, a backslash, a percent sign or a control. One slash may end it.
+fn misspelt(path: &str) -> Option<Part> {
+    let Some(path) = path.strip_prefix('/') else {
+        return (path != "*").then_some(Part::Other);
+    };
+    if path.is_empty() {
+        return None;
+    }
+    let mut segments = path.strip_suffix('/').unwrap_or(path).split('/');
+    let first = segments.next().unwrap_or_default();
+    if !is_segment(first) {
+        return Some(Part::Other);
+    }
+    let names = match first {
+        "workspaces" => 1,
+        "registry" => 2,
+        _ => 0,
+    };
+    let (at, segment) = segments.enumerate().find(|(_, s)| !is_segment(s))?;
+    let named = at < names && !matches!(segment, "." | "..");
+    Some(if named { Part::Name } else { Part::Other })
+}
+
+fn is_segment(segment: &str) -> bool {
+    if matches!(segment, "" | "." | "..") {
+        return false;
+    }
+    let bytes = segment.as_bytes();
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        at += match byte {
+            b'%' => {
+                let Some(byte) = decoded(bytes.get(at + 1..at + 3)) else {
+                    return false;
+                };
+                let plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+                if plain || byte.is_ascii_control() || b"/\\%;".contains(&byte) {
+                    return false;
+                }
+                3
+            }
+            b if b.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(b) => 1,
+            _ => return false,
+        };
+    }
+    true
+}
+
+fn decoded(digits: Option<&[u8]>) -> Option<u8> {
+    let [high, low] = digits? else { return None };
+    let digit = |b: &u8| char::from(*b).to_digit(16);
+    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
+}
+
+/// `Connection` takes fields out of a message at each hop (RFC 9110, 7.6.1). Whoever names one there
+/// that is in this request wants one of us to read it and the next not to.
+fn check_connection(headers: &HeaderMap) -> Result<(), Rejection> {
+    for value in headers.get_all(header::CONNECTION) {
+        let Ok(options) = value.to_str() else {
+            return Err(Rejection::new(
+                Reason::InvalidRequest,
+                "the Connection field is not text",
+            ));
+        };
+        for option in options.split(',').map(str::trim) {
+            let known = CONNECTION_OPTIONS.iter();
+            if !known.clone().any(|k| option.eq_ignore_ascii_case(k))
+                && HeaderName::from_bytes(option.as_bytes())
+                    .map_or(true, |name| headers.contains_key(name))
+            {
+                return Err(Rejection::new(
+                    Reason::InvalidRequest,
+                    "the Connection field names a field of the request",
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// One length, in digits. Pingora takes `5, 5` and two equal fields as well; RFC 9112, 6.3 lets us
@@ -77,36 +167,6 @@ fn check_length(headers: &HeaderMap) -> Result<(), Rejection> {
             "the request has several Content-Length values, or one that is no number",
         )),
     }
-}
-
-/// Refuses what makes the end of an HTTP/1 message a matter of opinion (RFC 9112, 6.1 and 11.2).
-fn check_framing(session: &ServerSession, headers: &HeaderMap) -> Result<(), Rejection> {
-    let Some(http1) = session.as_http1() else {
-        return Ok(());
-    };
-    let raw = http1.get_headers_raw_bytes();
-    let refuse = |why: &'static str| Err(Rejection::new(Reason::InvalidRequest, why));
-    if raw
-        .iter()
-        .enumerate()
-        .any(|(i, b)| *b == b'\n' && (i == 0 || raw[i - 1] != b'\r'))
-    {
-        return refuse("a line of the request head ends without a carriage return");
-    }
-    if headers.contains_key(header::TRANSFER_ENCODING) {
-        if states_length(&raw) {
-            return refuse("the request has both Content-Length and Transfer-Encoding");
-        }
-        let codings = headers.get_all(header::TRANSFER_ENCODING);
-        if codings.iter().count() != 1
-            || !codings
-                .iter()
-                .all(|v| v.as_bytes().eq_ignore_ascii_case(b"chunked"))
-        {
-            return refuse("the only Transfer-Encoding served here is chunked");
-        }
-    }
-    Ok(())
 }
 
 /// Whether a raw head has a Content-Length. Of a parsed head with a Transfer-Encoding nobody can
@@ -125,4 +185,70 @@ pub(super) fn authority(head: &RequestHeader) -> Option<&str> {
     from_target
         .or_else(from_field)
         .filter(|host| !host.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_one_spelling() {
+        for good in [
+            "/",
+            "*",
+            "/ws",
+            "/workspaces/dev/a2a",
+            "/workspaces/dev/a2a/",
+            "/workspaces/dev/a2a/v1/message:send",
+            "/tasks/a%20b",
+            "/tasks/%C3%A4%7B",
+            "/tasks/a+b,c=d@e:f!$&'()*~",
+            "/.well-known/jwks.json",
+        ] {
+            assert_eq!(misspelt(good), None, "{good}");
+        }
+        for name in [
+            "/workspaces/a%2Fb/a2a",
+            "/workspaces/%2e%2e/a2a",
+            "/workspaces//a2a",
+            "/workspaces/a;b/tokens",
+            "/registry/discover/%41",
+        ] {
+            assert_eq!(misspelt(name), Some(Part::Name), "{name}");
+        }
+        for bad in [
+            "",
+            "x",
+            "//",
+            "//workspaces/dev/a2a",
+            "/tasks//",
+            "/tasks/a//b",
+            "/./ws",
+            "/../ws",
+            "/workspaces/../a2a",
+            "/workspaces/./a2a",
+            "/workspaces/dev/a2a//",
+            "/workspaces/dev/a2a/../a2a",
+            "/workspaces/dev/a2a/%2e%2e",
+            "/workspaces/dev/%612a",
+            "/workspaces/dev/a2a%2F",
+            "/workspaces/dev/a2a;v=1",
+            "/workspaces%2Fdev/a2a",
+            "/tasks/%2f",
+            "/tasks/%5C",
+            "/tasks/%00",
+            "/tasks/%7f",
+            "/tasks/%3b",
+            "/tasks/%252f",
+            "/tasks/%",
+            "/tasks/%4",
+            "/tasks/%g0",
+            "/tasks/a\\b",
+            "/tasks/a\"b",
+            "/tasks/{a}",
+            "/tasks/a|b",
+        ] {
+            assert_eq!(misspelt(bad), Some(Part::Other), "{bad}");
+        }
+    }
 }

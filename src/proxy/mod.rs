@@ -1,17 +1,22 @@
 //! The data plane, in the order a request meets it: [`hygiene`], [`origin`], [`mod@route`], [`mod@admit`],
 //! [`body`], [`mod@relay`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
 //!
-//! The gateway is a Pingora `HttpServerApp`: it holds the session itself from head to end, since
-//! the phases of `ProxyHttp` can neither bound a body before forwarding it nor run a clock while an
-//! agent is silent (`ARCHITECTURE.md`, decisions).
+//! The gateway is a Pingora `ServerApp` ([`Connections`]): it holds connection and session itself
+//! from the first byte to the last, since the phases of `ProxyHttp` can neither bound a body before
+//! forwarding it nor run a clock while an agent is silent (`ARCHITECTURE.md`, decisions).
 
+mod addresses;
 mod admit;
 mod body;
 mod bridge;
+mod chunks;
 mod connections;
 mod ended;
 mod exchange;
 mod fields;
+mod head;
+mod http1;
+mod http2;
 mod hygiene;
 mod origin;
 mod reject;
@@ -27,18 +32,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use http::{HeaderName, Method};
-use pingora::apps::{HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream};
-use pingora::protocols::http::ServerSession;
-use pingora::protocols::http::v2::server::H2Options;
-use pingora::server::ShutdownWatch;
+use pingora::protocols::http::{ReusableHttpStream, ServerSession};
 use tokio::time::timeout;
 
 use self::admit::admit;
 use self::body::{CallShape, NoBody, prefers_stream};
 pub use self::connections::Connections;
-use self::ended::{Clocks, Ended};
+use self::ended::{Clocks, Ended, WRITE_MAX, patiently};
 use self::exchange::Exchange;
 pub use self::fields::extra_fields;
 use self::fields::{Forwarded, request_head};
@@ -67,7 +68,6 @@ pub struct Proxy {
     origins: Derived<Origins>,
     extra_fields: Derived<HashSet<HeaderName>>,
     exchanges: AtomicUsize,
-    server_options: HttpServerOptions,
 }
 
 impl Proxy {
@@ -79,8 +79,6 @@ impl Proxy {
         let config = gateway.config();
         // Said at the start. A reload is checked before, and what it names wrongly would not pass.
         extra_fields(&config.forward.headers)?;
-        let mut server_options = HttpServerOptions::default();
-        server_options.h2_idle_timeout = Some(config.server.keepalive);
         Ok(Self {
             upstream: Upstream::new(POOL_SIZE),
             origins: Derived::new(&gateway.config, |config, _| Origins::new(config)),
@@ -88,7 +86,6 @@ impl Proxy {
                 extra_fields(&config.forward.headers).unwrap_or_default()
             }),
             exchanges: AtomicUsize::new(0),
-            server_options,
             control,
             gateway: Arc::clone(&gateway),
         })
@@ -108,7 +105,7 @@ impl Proxy {
 
     /// What holds for every request, whatever its route.
     fn preliminaries(&self, session: &mut ServerSession) -> Result<Slot<'_>, Rejection> {
-        if let Err(rejection) = hygiene::check(session) {
+        if let Err(rejection) = hygiene::check(session.req_header()) {
             // Where such a request ends is not sure, so nothing behind it is read.
             session.set_keepalive(None);
             return Err(rejection);
@@ -313,21 +310,18 @@ impl Proxy {
     /// Answers a CORS preflight, before any credential is asked for.
     async fn preflight(&self, session: &mut ServerSession, request_id: &RequestId) -> Option<bool> {
         let mut head = self.origins.get().preflight(session.req_header())?;
-        hygiene::check(session).ok()?;
+        hygiene::check(session.req_header()).ok()?;
         self.origins.get().check(session.req_header()).ok()?;
         self.origins
             .get()
             .expose(&session.req_header().headers, &mut head);
         // A request id is visible ASCII, so the field can be built.
         let _ = head.insert_header("x-request-id", request_id.as_str());
-        let written = session.write_response_header(Box::new(head)).await.is_ok();
-        Some(
-            written
-                && session
-                    .write_response_body(bytes::Bytes::new(), true)
-                    .await
-                    .is_ok(),
-        )
+        let write = patiently(async {
+            session.write_response_header(Box::new(head)).await?;
+            session.write_response_body(bytes::Bytes::new(), true).await
+        });
+        Some(write.await.is_ok())
     }
 
     fn client(&self, session: &ServerSession) -> IpAddr {
@@ -362,20 +356,23 @@ impl Drop for Slot<'_> {
     }
 }
 
-#[async_trait]
-impl HttpServerApp for Proxy {
-    async fn process_new_http(
+/// The connection had to be broken off.
+struct BrokenOff;
+
+impl Proxy {
+    /// Serves the one request of a session, which is an HTTP/2 stream, or whose head is here.
+    /// Answers the connection, if another request may follow.
+    async fn request(
         self: &Arc<Self>,
         mut session: ServerSession,
-        _shutdown: &ShutdownWatch,
-    ) -> Option<ReusedHttpStream> {
-        let keepalive = self.gateway.config().server.keepalive;
-        match timeout(keepalive, session.read_request()).await {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) | Err(_) => return None,
-            Ok(Err(error)) => {
+    ) -> Result<Option<ReusableHttpStream>, BrokenOff> {
+        session.set_write_timeout(Some(WRITE_MAX));
+        match session.read_request().await {
+            Ok(true) => {}
+            Ok(false) => return Err(BrokenOff),
+            Err(error) => {
                 refuse_unreadable(&mut session, &error).await;
-                return None;
+                return Err(BrokenOff);
             }
         }
         let expects = session
@@ -384,30 +381,15 @@ impl HttpServerApp for Proxy {
             .contains_key(http::header::EXPECT);
         session.set_close_on_response_before_downstream_finish(expects);
         session.set_total_drain_timeout(Some(DRAIN));
-        session.set_pipelining_enabled(true);
         if self.gateway.draining() {
             session.set_keepalive(None);
         }
         if !self.serve(&mut session).await {
-            session.shutdown().await;
-            return None;
+            let _ = timeout(DRAIN, session.shutdown()).await;
+            return Err(BrokenOff);
         }
         drain(&mut session).await;
-        let settings = HttpPersistentSettings::for_session(&session);
-        let reusable = session.finish().await.ok().flatten()?;
-        Some(ReusedHttpStream::from_reusable_stream(reusable, settings))
-    }
-
-    fn server_options(&self) -> Option<&HttpServerOptions> {
-        Some(&self.server_options)
-    }
-
-    fn h2_options(&self) -> Option<H2Options> {
-        let mut options = H2Options::new();
-        options
-            .max_header_list_size(32 * 1024)
-            .max_concurrent_streams(100);
-        Some(options)
+        patiently(session.finish()).await.map_err(|_| BrokenOff)
     }
 }
 

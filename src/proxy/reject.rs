@@ -1,10 +1,11 @@
 //! A refusal becomes an answer here and nowhere else in the data plane.
 
 use bytes::Bytes;
-use http::{HeaderValue, header};
+use http::{HeaderValue, StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 
+use super::ended::patiently;
 use super::exchange::Exchange;
 use super::origin::Origins;
 use crate::ids::RequestId;
@@ -36,14 +37,49 @@ pub(super) async fn answer(
     };
     let mut head = head(rejection, request_id, body.len())?;
     origins.expose(&session.req_header().headers, &mut head);
-    session.write_response_header(Box::new(head)).await?;
     let without_body = session.req_header().method == http::Method::HEAD;
     let body = if without_body {
         Bytes::new()
     } else {
         Bytes::from(body)
     };
-    session.write_response_body(body, true).await
+    patiently(async {
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(body, true).await
+    })
+    .await
+}
+
+/// A refusal as bytes, for a connection on which no request could be read. It ends with them.
+pub(super) fn wire(
+    rejection: &Rejection,
+    request_id: &RequestId,
+    dialect: Dialect<'_>,
+    without_body: bool,
+) -> String {
+    let body = match dialect {
+        Dialect::Rpc(rpc_id) => rejection.rpc_body(request_id, rpc_id),
+        Dialect::Plain => rejection.plain_body(request_id),
+    };
+    let status = rejection.reason.status();
+    let phrase = StatusCode::from_u16(status).ok();
+    let phrase = phrase
+        .and_then(|s| s.canonical_reason())
+        .unwrap_or_default();
+    let mut answer = format!(
+        "HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         cache-control: no-store\r\nx-request-id: {}\r\nconnection: close\r\n",
+        body.len(),
+        request_id.as_str(),
+    );
+    if let Some(seconds) = rejection.retry_after {
+        answer.push_str(&format!("retry-after: {seconds}\r\n"));
+    }
+    answer.push_str("\r\n");
+    if !without_body {
+        answer.push_str(&body);
+    }
+    answer
 }
 
 /// The head of a refusal in the plain dialect, for a request whose own head could not be read.

@@ -12,17 +12,14 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Proxy;
 use super::ended::{
-    Clocks, Ended, broken_http, chunk, internal, left, shutting_down, silent, timed_out, too_large,
-    within,
+    Clocks, Ended, WRITE_MAX, broken_http, chunk, internal, left, shutting_down, silent, timed_out,
+    too_large, within,
 };
 use super::exchange::Exchange;
 use super::upstream::Home;
 use crate::a2a::event::{self, Splitter};
 use crate::drain::Cut;
 use crate::rejection::Rejection;
-
-/// How long one write to a caller that does not read may take.
-const WRITE_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// One stream in progress. The gauge falls when it is dropped.
 struct OpenStream<'a>(&'a prometheus::IntGauge);

@@ -45,10 +45,11 @@ pub async fn run(gateway: &Arc<Gateway>, layers: &Layers) {
         }
     }
     let filled: Vec<PathBuf> = read.iter().filter(|p| is_filled(p)).cloned().collect();
-    let mut files = Files::watch(read);
+    let mut files = Files::watch(watched(gateway, layers));
     // What was changed since the start and before the watch.
     reload(gateway, layers, &filled).await;
     loop {
+        files.set(watched(gateway, layers));
         let asked = tokio::select! {
             () = next(hangup.as_mut()) => true,
             () = files.changed() => false,
@@ -59,6 +60,13 @@ pub async fn run(gateway: &Arc<Gateway>, layers: &Layers) {
         }
         reload(gateway, layers, &filled).await;
     }
+}
+
+/// Everything that is read: the layers, and what the configuration in force names.
+fn watched(gateway: &Gateway, layers: &Layers) -> Vec<PathBuf> {
+    let mut files = layers.files();
+    files.extend(gateway.config().server.tls.files().cloned());
+    files
 }
 
 async fn next(signal: Option<&mut Signal>) {

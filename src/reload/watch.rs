@@ -86,6 +86,15 @@ impl Files {
         }
     }
 
+    /// Watches these from now on.
+    pub(super) fn set(&mut self, paths: Vec<PathBuf>) {
+        if paths != self.paths {
+            self.paths = paths;
+            self.look();
+            self.watch_folders();
+        }
+    }
+
     /// Takes them as they are now.
     pub(super) fn look(&mut self) {
         self.seen = look(&self.paths);

@@ -9,7 +9,7 @@ use secrecy::SecretString;
 use toml::{Table, Value};
 
 use super::{ConfigError, Loaded, Problem, Setting, Source, Unmasked};
-use crate::config::{Config, check, layer};
+use crate::config::{Config, Serving, Tls, check, layer};
 
 /// The operator's token in the environment.
 const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
@@ -236,6 +236,17 @@ impl Merge {
         };
         let notes =
             check::check(&config, &source_of).map_err(|problems| ConfigError { problems })?;
+        config.server.tls.serving = serving(&config.server.tls).map_err(|(key, reason)| {
+            let source = Some(source_of(key));
+            let key = Some(key.to_owned());
+            ConfigError {
+                problems: vec![Problem {
+                    key,
+                    source,
+                    reason,
+                }],
+            }
+        })?;
         let settings = layer::leaves(&effective)
             .into_iter()
             .map(|(key, value)| Setting {
@@ -251,6 +262,14 @@ impl Merge {
             notes,
         })
     }
+}
+
+/// What TLS is to be served with, if it is.
+fn serving(tls: &Tls) -> Result<Option<Serving>, (&'static str, String)> {
+    let (Some(cert), Some(key)) = (&tls.cert, &tls.key) else {
+        return Ok(None);
+    };
+    Serving::read(cert, key, tls.client_ca.as_deref()).map(Some)
 }
 
 /// The content of a file that holds one value, without the line end that editors add.

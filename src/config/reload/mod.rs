@@ -101,6 +101,12 @@ impl Live {
         if token(&config) != token(&self.get()) {
             applied.push(ADMIN_TOKEN.to_owned());
         }
+        // The same paths, and something else in the files.
+        if config.server.tls.serving != self.get().server.tls.serving
+            && !applied.iter().any(|key| key.starts_with("server.tls."))
+        {
+            applied.push("server.tls.cert".to_owned());
+        }
         let change = Change {
             waiting: told.waiting.keys().cloned().collect(),
             notes: new_notes(&told.notes, &before.notes),

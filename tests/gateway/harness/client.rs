@@ -156,6 +156,16 @@ impl Connection {
         }
     }
 
+    /// A connection that was made elsewhere.
+    pub(crate) fn over(stream: TcpStream) -> Self {
+        let host = stream.peer_addr().expect("connected").to_string();
+        Self {
+            stream,
+            host,
+            held: Vec::new(),
+        }
+    }
+
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         self.stream
             .write_all(bytes)

@@ -112,6 +112,13 @@ impl Builder {
         .set("rate.failures_per_second", "0")
     }
 
+    /// One that listens beyond loopback. It is reached at 127.0.0.1 like the others.
+    pub(crate) fn on_every_interface(pair: Pair) -> Self {
+        let mut builder = Self::new(pair);
+        builder.host = "0.0.0.0".into();
+        builder
+    }
+
     /// Sets one configuration key.
     pub(crate) fn set(mut self, key: &str, value: &str) -> Self {
         self.sets.push((key.into(), value.into()));

@@ -1,0 +1,144 @@
+//! How many connections come from each address, so that one caller cannot have all of them.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::config::Server;
+
+/// Open connections by address. Never more entries than connections.
+#[derive(Default)]
+pub(super) struct Addresses(Mutex<HashMap<IpAddr, usize>>);
+
+/// One address, and how many connections it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    address: IpAddr,
+    max: usize,
+}
+
+/// The address has as many as it may have.
+#[derive(Debug)]
+pub(super) struct TooMany;
+
+/// A connection that is counted. Dropping it counts it off.
+pub(super) struct Counted<'a> {
+    addresses: &'a Addresses,
+    limit: Option<Limit>,
+}
+
+impl Addresses {
+    /// What holds for connections from `peer`. `None`: they are not counted, since the limit is off,
+    /// or `peer` is a proxy of ours and stands for many, or all callers are programs of this machine.
+    pub(super) fn limit(server: &Server, peer: Option<IpAddr>) -> Option<Limit> {
+        let address = peer?.to_canonical();
+        let ours = server.trusted_proxies.iter().any(|n| n.contains(&address));
+        let max = server.connections_per_address;
+        (max > 0 && !ours && !server.listen.ip().is_loopback()).then(|| Limit {
+            address: one_holder(address),
+            max,
+        })
+    }
+
+    /// Counts one more.
+    ///
+    /// # Errors
+    /// [`TooMany`], and it is not counted.
+    pub(super) fn enter(&self, limit: Option<Limit>) -> Result<Counted<'_>, TooMany> {
+        if let Some(Limit { address, max }) = limit {
+            let mut open = self.open();
+            let count = open.entry(address).or_default();
+            if *count >= max {
+                return Err(TooMany);
+            }
+            *count += 1;
+        }
+        Ok(Counted {
+            addresses: self,
+            limit,
+        })
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        let Some(Limit { address, .. }) = self.limit else {
+            return;
+        };
+        let mut open = self.addresses.open();
+        if let Some(count) = open.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&address);
+            }
+        }
+    }
+}
+
+/// Whoever has one IPv6 address has its network of 64 bits.
+fn one_holder(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::config::load::DEFAULT;
+
+    fn server(listen: &str, proxies: &[&str]) -> Server {
+        let mut config: Config = toml::from_str(DEFAULT).unwrap();
+        config.server.listen = listen.parse().unwrap();
+        config.server.connections_per_address = 2;
+        config.server.trusted_proxies = proxies.iter().map(|n| n.parse().unwrap()).collect();
+        config.server
+    }
+
+    fn limit(server: &Server, peer: &str) -> Option<Limit> {
+        Addresses::limit(server, Some(peer.parse().unwrap()))
+    }
+
+    #[test]
+    fn each_holder_of_an_address_has_its_own_places() {
+        let server = server("0.0.0.0:1", &["10.1.0.0/16"]);
+        let addresses = Addresses::default();
+        let enter = |peer| addresses.enter(limit(&server, peer));
+        let one = enter("192.0.2.1").unwrap();
+        let _two = enter("::ffff:192.0.2.1").unwrap();
+        assert!(enter("192.0.2.1").is_err());
+        let _other = enter("192.0.2.2").unwrap();
+        drop(one);
+        let _again = enter("192.0.2.1").unwrap();
+        let _six = [enter("2001:db8::1").unwrap(), enter("2001:db8::2").unwrap()];
+        assert!(enter("2001:db8:0:0:9::3").is_err(), "the same network");
+        assert!(enter("2001:db8:0:1::1").is_ok());
+        let _proxied: Vec<_> = (0..9).map(|_| enter("10.1.2.3").unwrap()).collect();
+    }
+
+    #[test]
+    fn what_is_left_leaves_nothing() {
+        let server = server("0.0.0.0:1", &[]);
+        let addresses = Addresses::default();
+        drop(addresses.enter(limit(&server, "192.0.2.1")).unwrap());
+        assert!(addresses.open().is_empty());
+    }
+
+    #[test]
+    fn callers_of_this_machine_are_not_counted_where_there_are_no_others() {
+        assert_eq!(limit(&server("127.0.0.1:1", &[]), "127.0.0.1"), None);
+        assert!(limit(&server("0.0.0.0:1", &[]), "127.0.0.1").is_some());
+        let mut off = server("0.0.0.0:1", &[]);
+        off.connections_per_address = 0;
+        assert_eq!(limit(&off, "192.0.2.1"), None);
+    }
+}

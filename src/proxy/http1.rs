@@ -1,0 +1,156 @@
+//! One HTTP/1 connection: each head is awaited and read under a clock of its own, looked at as it
+//! came, and only then given to Pingora. Between two requests a connection costs its buffers only.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use futures_util::future::BoxFuture;
+use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::chunks::{Chunks, Watched};
+use super::head::{Scan, Whole};
+use super::reject::{Dialect, wire};
+use super::route::{Route, route};
+use super::{DRAIN, Proxy};
+use crate::ids::RequestId;
+use crate::metrics::Cut;
+use crate::rejection::{Reason, Rejection};
+
+/// Room for a head to begin with. Most fit.
+const HEAD_BYTES: usize = 4 * 1024;
+
+/// Keep-alive, in Pingora's sense: it waits for no head of ours, so the number only says yes.
+const KEEP: Option<u64> = Some(60);
+
+/// Serves the requests of one connection, one after the other. The first head must be here at
+/// `deadline`; a later one may be waited for, and has its own time from its first byte on.
+pub(super) async fn serve(proxy: &Arc<Proxy>, mut stream: Stream, deadline: Instant) {
+    let mut held = BytesMut::new();
+    let mut first = Some(deadline);
+    loop {
+        let deadline = match first.take() {
+            Some(deadline) => deadline,
+            None => match begun(proxy, &mut stream, &mut held).await {
+                Some(deadline) => deadline,
+                None => return,
+            },
+        };
+        let mut scan = Scan::default();
+        let read = timeout_at(deadline, read(&mut stream, &mut held, &mut scan)).await;
+        let whole = match read {
+            Ok(Ok(Some(whole))) => whole,
+            Ok(Ok(None) | Err(Unread::Left)) => return,
+            Ok(Err(Unread::Refused(why))) => {
+                proxy.gateway.metrics.connection_cut(Cut::BadHead);
+                return refuse(&mut stream, &held, &scan, why).await;
+            }
+            Err(_) => {
+                proxy.gateway.metrics.connection_cut(Cut::SlowHead);
+                return;
+            }
+        };
+        // The empty line that may stand in front is nobody's.
+        let _ = held.split_to(whole.start);
+        if whole.chunked {
+            let mut chunks = Chunks::BEGIN;
+            if chunks.feed(&held[whole.end - whole.start..]).is_err() {
+                proxy.gateway.metrics.connection_cut(Cut::BadHead);
+                let why = "the framing of the request body is broken";
+                return refuse(&mut stream, &held, &scan, why).await;
+            }
+            if chunks != Chunks::Over {
+                stream = Watched::from(stream, chunks);
+            }
+        }
+        let mut session = ServerSession::new_http1(stream);
+        session.set_keepalive(KEEP);
+        session.set_pipelining_enabled(true);
+        session.set_pipelined_prefix(std::mem::take(&mut held));
+        // In a box of its own, so that it costs nothing between two requests.
+        let request: BoxFuture<'_, _> = Box::pin(proxy.request(session));
+        let Ok(Some(reusable)) = request.await else {
+            return;
+        };
+        let (rest, behind) = reusable.into_parts();
+        stream = Watched::plain(rest);
+        held = behind.unwrap_or_default();
+    }
+}
+
+/// Waits for the first byte of the next head. `None`: none came, or the caller left.
+async fn begun(proxy: &Proxy, stream: &mut Stream, held: &mut BytesMut) -> Option<Instant> {
+    let keepalive = proxy.gateway.config().server.keepalive;
+    if held.is_empty() {
+        // One byte, on the stack: the rest of what came stays in the connection's own buffer, and
+        // who waits holds no other.
+        let mut byte = [0];
+        let read = timeout(keepalive, stream.read(&mut byte)).await;
+        if !matches!(read, Ok(Ok(1))) {
+            return None;
+        }
+        held.reserve(HEAD_BYTES);
+        held.extend_from_slice(&byte);
+    }
+    Some(Instant::now() + proxy.gateway.config().timeouts.request_head)
+}
+
+/// Why there is no head.
+enum Unread {
+    Left,
+    Refused(&'static str),
+}
+
+impl From<io::Error> for Unread {
+    fn from(_: io::Error) -> Self {
+        Self::Left
+    }
+}
+
+/// Reads until the head is whole. `None`: the connection was closed before.
+async fn read(
+    stream: &mut Stream,
+    held: &mut BytesMut,
+    scan: &mut Scan,
+) -> Result<Option<Whole>, Unread> {
+    loop {
+        if let Some(whole) = scan.look(held).map_err(Unread::Refused)? {
+            return Ok(Some(whole));
+        }
+        held.reserve(HEAD_BYTES);
+        if stream.read_buf(held).await? == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+/// Refuses what is no head in words, in the dialect of its route, and closes: nobody knows where the
+/// next request would begin.
+async fn refuse(stream: &mut Stream, held: &[u8], scan: &Scan, why: &'static str) {
+    let rejection = Rejection::new(Reason::InvalidRequest, why);
+    let request_id = RequestId::from_caller(scan.value(held, "x-request-id"));
+    let dialect = match scan.path(held).map(route) {
+        Some(Route::A2a(_) | Route::BelowBase) => Dialect::Rpc(None),
+        Some(Route::Control) | None => Dialect::Plain,
+    };
+    let answer = wire(&rejection, &request_id, dialect, scan.is_head);
+    part(stream, &answer, DRAIN).await;
+}
+
+/// The last words on a connection: sends them, and reads what was still under way, since a close
+/// with unread bytes resets it and the words might never be seen.
+pub(super) async fn part(stream: &mut Stream, answer: &str, limit: Duration) {
+    let parting = async {
+        stream.write_all(answer.as_bytes()).await?;
+        stream.flush().await?;
+        AsyncWriteExt::shutdown(stream).await?;
+        let mut unread = [0; 1024];
+        while stream.read(&mut unread).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(limit, parting).await;
+}

@@ -1,0 +1,169 @@
+//! One HTTP/2 connection: its preface is awaited under a clock, its streams are served side by side,
+//! and it is cut when nothing happens on it, or when streams are begun only to be given up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::v2::server::{H2Accept, H2Options, HttpSession, handshake};
+use pingora::protocols::{Digest, Stream};
+use pingora::server::ShutdownWatch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::Proxy;
+use crate::metrics::Cut;
+
+/// Streams of one connection at once.
+const STREAMS_MAX: u32 = 100;
+
+/// Largest decoded header list, as for HTTP/1.
+const HEADER_LIST_BYTES_MAX: u32 = 32 * 1024;
+
+/// Streams that a caller may reset before they were even accepted (CVE-2023-44487, rapid reset).
+const UNSEEN_RESETS_MAX: usize = 20;
+
+/// Streams that a caller may make us reset by breaking HTTP/2 (CVE-2025-8671, MadeYouReset).
+const FORCED_RESETS_MAX: usize = 32;
+
+/// Bytes that one stream may have waiting for a caller that does not read.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
+
+/// Requests without a usable target or authority, over the life of a connection.
+const MALFORMED_MAX: u32 = 32;
+
+/// A stream that is given up sooner was hardly meant.
+const RAPID: Duration = Duration::from_secs(1);
+
+/// How many more streams may be given up so soon than were answered.
+const RAPID_MAX: i64 = 100;
+
+/// Serves one connection. Its preface must be here, and its first stream begun, at `deadline`.
+pub(super) async fn serve(
+    proxy: &Arc<Proxy>,
+    stream: Stream,
+    deadline: Instant,
+    shutdown: &ShutdownWatch,
+) {
+    let metrics = &proxy.gateway.metrics;
+    let digest = Arc::new(Digest {
+        ssl_digest: stream.get_ssl_digest(),
+        timing_digest: stream.get_timing_digest(),
+        proxy_digest: stream.get_proxy_digest(),
+        socket_digest: stream.get_socket_digest(),
+    });
+    let mut connection = match timeout_at(deadline, handshake(stream, Some(options()))).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(_)) => return metrics.connection_cut(Cut::BadHead),
+        Err(_) => return metrics.connection_cut(Cut::SlowHead),
+    };
+    let mut shutdown = shutdown.clone();
+    let mut ending = false;
+    // Dropping the set would end what runs: a stream whose caller is gone ends by itself, in order.
+    let mut streams = JoinSet::new();
+    let mut balance = Balance::default();
+    let mut idle_until = deadline;
+    loop {
+        tokio::select! {
+            biased;
+            _ = shutdown.changed(), if !ending => {
+                connection.graceful_shutdown();
+                ending = true;
+            }
+            Some(ended) = streams.join_next(), if !streams.is_empty() => {
+                if balance.tips(ended.ok()) {
+                    metrics.connection_cut(Cut::Resets);
+                    break;
+                }
+                idle_until = Instant::now() + proxy.gateway.config().server.keepalive;
+            }
+            accepted = HttpSession::from_h2_conn(&mut connection, Arc::clone(&digest)) => {
+                match accepted {
+                    Ok(Some(H2Accept::Session(session))) => {
+                        let proxy = Arc::clone(proxy);
+                        streams.spawn(async move {
+                            let begun = Instant::now();
+                            let served = proxy.request(ServerSession::new_http2(session)).await;
+                            Ended { served: served.is_ok(), took: begun.elapsed() }
+                        });
+                        // What its caller resets is no open stream any more, and still ours to end.
+                        if streams.len() > 2 * STREAMS_MAX as usize {
+                            metrics.connection_cut(Cut::Resets);
+                            break;
+                        }
+                    }
+                    Ok(Some(H2Accept::Rejected)) => {
+                        balance.malformed += 1;
+                        if balance.malformed >= MALFORMED_MAX {
+                            metrics.connection_cut(Cut::BadHead);
+                            break;
+                        }
+                    }
+                    Ok(None) | Err(_) => break,
+                }
+            }
+            () = sleep_until(idle_until), if streams.is_empty() => break,
+        }
+    }
+    streams.detach_all();
+}
+
+fn options() -> H2Options {
+    let mut options = H2Options::new();
+    options
+        .max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
+        .max_local_error_reset_streams(Some(FORCED_RESETS_MAX))
+        .max_send_buffer_size(SEND_BUFFER_BYTES);
+    options
+}
+
+/// How one stream ended.
+struct Ended {
+    /// Its answer went out whole.
+    served: bool,
+    took: Duration,
+}
+
+/// What a connection was good for so far.
+#[derive(Default)]
+struct Balance {
+    /// Streams given up at once, less those that were answered.
+    rapid: i64,
+    malformed: u32,
+}
+
+impl Balance {
+    /// Notes one stream. Whether the connection is only there to make us work. `None`: a bug of ours
+    /// ended it.
+    fn tips(&mut self, ended: Option<Ended>) -> bool {
+        match ended {
+            Some(Ended { served: true, .. }) => self.rapid = (self.rapid - 1).max(-RAPID_MAX),
+            Some(Ended { took, .. }) if took < RAPID => self.rapid += 1,
+            Some(_) | None => {}
+        }
+        self.rapid > RAPID_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_streams_given_up_at_once_and_in_numbers_count() {
+        let ended = |served, millis| {
+            let took = Duration::from_millis(millis);
+            Some(Ended { served, took })
+        };
+        let mut balance = Balance::default();
+        for _ in 0..1000 {
+            assert!(!balance.tips(ended(false, 5000)), "readers of events leave");
+            assert!(!balance.tips(ended(true, 1)));
+            assert!(!balance.tips(ended(false, 1)), "one for one");
+        }
+        let given_up = (1..=500).find(|_| balance.tips(ended(false, 1)));
+        assert!(given_up.is_some_and(|n| n <= 201), "{given_up:?}");
+    }
+}

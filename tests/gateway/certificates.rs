@@ -1,0 +1,272 @@
+//! The certificate while the gateway runs: a new one counts for new connections, a wrong one changes
+//! nothing, and callers may be asked for one of their own.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedKey, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion, version};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::harness::{Builder, Gateway, Pair, Request};
+
+/// How long a change may take to be noticed on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const RELOADED: &str = "a2a_gateway_config_last_reload_successful";
+
+/// Files of a certificate and its key.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.at("new"), text).unwrap();
+        std::fs::rename(self.at("new"), self.at(name)).unwrap();
+    }
+
+    /// Writes a new pair and answers the certificate.
+    fn pair(&self) -> CertificateDer<'static> {
+        let (made, cert) = made();
+        self.write("key.pem", &made.signing_key.serialize_pem());
+        self.write("cert.pem", &made.cert.pem());
+        cert
+    }
+
+    fn configure(&self, builder: Builder) -> Builder {
+        let path = |name: &str| self.at(name).display().to_string();
+        builder
+            .set("server.tls.cert", &path("cert.pem"))
+            .set("server.tls.key", &path("key.pem"))
+    }
+}
+
+fn made() -> (CertifiedKey<KeyPair>, CertificateDer<'static>) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let cert = made.cert.der().clone();
+    (made, cert)
+}
+
+/// A caller's own certificate and key.
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+async fn connect(
+    to: SocketAddr,
+    trusted: &CertificateDer<'static>,
+    identity: Option<Identity>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match identity {
+        None => config.with_no_client_auth(),
+        Some((certs, key)) => config.with_client_auth_cert(certs, key).unwrap(),
+    };
+    let stream = TcpStream::connect(to).await?;
+    TlsConnector::from(Arc::new(config))
+        .connect(ServerName::from(to.ip()), stream)
+        .await
+}
+
+const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+
+/// One request; its status. In TLS 1.3 a refused certificate shows only here.
+async fn ask(stream: &mut TlsStream<TcpStream>, to: SocketAddr) -> io::Result<String> {
+    let wire = Request::get("/nowhere").wire(&to.to_string());
+    stream.write_all(&wire).await?;
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"}") {
+        if stream.read_buf(&mut answer).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(String::from_utf8_lossy(&answer[9..12]).into_owned())
+}
+
+/// Waits until new connections are served with `expected`.
+async fn await_served(gateway: &Gateway, expected: &CertificateDer<'static>) {
+    let deadline = Instant::now() + PATIENCE;
+    while connect(gateway.public, expected, None, BOTH).await.is_err() {
+        assert!(Instant::now() < deadline, "another certificate is served");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn await_metric(gateway: &Gateway, expected: f64) {
+    let deadline = Instant::now() + PATIENCE;
+    while gateway.metric(RELOADED, &[]).await != expected {
+        assert!(Instant::now() < deadline, "{RELOADED} is not {expected}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_new_certificate_counts_for_new_connections_and_a_wrong_one_for_none() {
+    let files = Files::new();
+    let first = files.pair();
+    let gateway = files.configure(Builder::new(Pair::Embedded)).start().await;
+    let to = gateway.public;
+    let mut old = connect(to, &first, None, BOTH).await.unwrap();
+    assert_eq!(ask(&mut old, to).await.unwrap(), "404");
+
+    let mut second = files.pair();
+    await_served(&gateway, &second).await;
+    connect(to, &first, None, BOTH)
+        .await
+        .expect_err("the first one is not served any more");
+    assert_eq!(
+        ask(&mut old, to).await.unwrap(),
+        "404",
+        "what was open goes on"
+    );
+
+    // A key of another certificate, then no key at all: the second one stays.
+    for key in [made().0.signing_key.serialize_pem(), String::new()] {
+        files.write("key.pem", &key);
+        await_metric(&gateway, 0.0).await;
+        await_served(&gateway, &second).await;
+        let said = gateway.log().contains("the last good one stays in force");
+        assert!(said, "{}", gateway.log());
+        second = files.pair();
+        await_served(&gateway, &second).await;
+        await_metric(&gateway, 1.0).await;
+    }
+}
+
+#[tokio::test]
+async fn sighup_reads_the_files_too_and_other_files_take_their_place() {
+    let (files, others) = (Files::new(), Files::new());
+    let first = files.pair();
+    let other = others.pair();
+    let config = |of: &Files| {
+        format!(
+            "[server.tls]\ncert = \"{}\"\nkey = \"{}\"\n",
+            of.at("cert.pem").display(),
+            of.at("key.pem").display()
+        )
+    };
+    files.write("gateway.toml", &config(&files));
+    let builder = Builder::new(Pair::Embedded).file(files.at("gateway.toml"));
+    let gateway = builder.start().await;
+    await_served(&gateway, &first).await;
+    files.write("gateway.toml", &config(&others));
+    gateway.signal("HUP");
+    await_served(&gateway, &other).await;
+    // The other ones are watched from now on.
+    let renewed = others.pair();
+    await_served(&gateway, &renewed).await;
+}
+
+#[tokio::test]
+async fn only_tls_1_2_and_1_3_are_spoken() {
+    let files = Files::new();
+    let cert = files.pair();
+    let gateway = files.configure(Builder::new(Pair::Embedded)).start().await;
+    let to = gateway.public;
+    for versions in [&[&version::TLS12][..], &[&version::TLS13]] {
+        let mut stream = connect(to, &cert, None, versions).await.unwrap();
+        let spoken = stream.get_ref().1.protocol_version().unwrap();
+        assert_eq!(spoken, versions[0].version);
+        assert_eq!(ask(&mut stream, to).await.unwrap(), "404");
+    }
+    // A hello of TLS 1.1 (and of SSL 3.0), with a suite that both have: an alert, and the end.
+    for minor in [2_u8, 0] {
+        let mut hello = vec![3, minor];
+        hello.extend([7; 32]);
+        hello.extend([0, 0, 2, 0, 0x2f, 1, 0]);
+        let length = u8::try_from(hello.len()).unwrap();
+        let mut record = vec![0x16, 3, minor, 0, length + 4, 1, 0, 0, length];
+        record.extend(hello);
+        let mut stream = TcpStream::connect(to).await.unwrap();
+        stream.write_all(&record).await.unwrap();
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer));
+        let _ = read.await.expect("closed");
+        assert!(
+            answer.is_empty() || answer[0] == 0x15,
+            "no handshake: {answer:?}"
+        );
+    }
+    let why = [r#"why="handshake""#];
+    let cut = gateway.metric("a2a_gateway_connections_cut_total", &why);
+    assert!(cut.await >= 2.0);
+}
+
+#[tokio::test]
+async fn callers_without_a_certificate_get_no_connection_where_one_is_asked_for() {
+    let files = Files::new();
+    let cert = files.pair();
+    let authority = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, name);
+        let cert = params.self_signed(&key).unwrap();
+        (cert.pem(), Issuer::new(params, key))
+    };
+    let identity = |issuer: &Issuer<'_, KeyPair>| -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(["caller".to_owned()]).unwrap();
+        let cert = params.signed_by(&key, issuer).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
+        (vec![cert.der().clone()], key)
+    };
+    let (ours_pem, ours) = authority("ours");
+    let (theirs_pem, theirs) = authority("theirs");
+    files.write("ca.pem", &ours_pem);
+    let builder = files.configure(Builder::new(Pair::Embedded));
+    let ca = files.at("ca.pem").display().to_string();
+    let gateway = builder.set("server.tls.client_ca", &ca).start().await;
+    let to = gateway.public;
+    let tried = async |who: Option<Identity>| {
+        for versions in [&[&version::TLS12][..], &[&version::TLS13]] {
+            let who = who.as_ref().map(|(c, k)| (c.clone(), k.clone_key()));
+            let mut stream = connect(to, &cert, who, versions).await?;
+            ask(&mut stream, to).await?;
+        }
+        io::Result::Ok(())
+    };
+    tried(None).await.expect_err("no certificate");
+    tried(Some(identity(&theirs)))
+        .await
+        .expect_err("of somebody else");
+    let mine = identity(&ours);
+    tried(Some((mine.0.clone(), mine.1.clone_key())))
+        .await
+        .unwrap();
+    // Another authority takes its place, and the certificate is worth nothing.
+    files.write("ca.pem", &theirs_pem);
+    let deadline = Instant::now() + PATIENCE;
+    while tried(Some(identity(&theirs))).await.is_err() {
+        assert!(
+            Instant::now() < deadline,
+            "the new authority does not count"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tried(Some(mine))
+        .await
+        .expect_err("of the authority before");
+}
