@@ -37,7 +37,6 @@ use std::time::Duration;
 use moka::future::Cache;
 use tokio::time::Instant;
 
-use self::address::Policy;
 use self::entry::Entry;
 use self::keys::KeyPattern;
 use self::lease::Leases;
@@ -46,7 +45,7 @@ use self::resolver::Resolver;
 use self::slots::{Calls, Slots};
 use crate::a2a::Generation;
 use crate::coherence::{Coherence, Coherent};
-use crate::config::{Complete, Derived, Live};
+use crate::config::{Complete, Live};
 use crate::events::Events;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
@@ -155,9 +154,7 @@ impl Directory {
         resolve::forget_what_changes(&coherence, &entries, &known, &changes, &news);
         let heartbeat_key = &at_start.directory.heartbeat_key;
         Self {
-            resolver: Resolver::new(Derived::new(config, |config, _| {
-                Policy::new(&config.address)
-            })),
+            resolver: Resolver::new(config),
             leases: Leases::new(shared.clone(), heartbeat_key, config.clone()),
             news,
             slots: Slots::default(),

@@ -12,6 +12,7 @@ use base64::Engine;
 use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
@@ -102,7 +103,8 @@ impl Seal {
             }
         };
         let not_a_key = || KeyError::NotASealKey { path: path.clone() };
-        let key = key_of(&read_whole(&path)?).ok_or_else(not_a_key)?;
+        let key = key_of(&read_whole(&path)?).map(Zeroizing::new);
+        let key = key.ok_or_else(not_a_key)?;
         Self::of(&key).ok_or_else(not_a_key)
     }
 
@@ -158,9 +160,8 @@ impl Seal {
                 own: self.kid.clone(),
             });
         }
-        let mut bytes = URL_SAFE_NO_PAD
-            .decode(encoded)
-            .map_err(|_| SealError::Form)?;
+        let decoded = URL_SAFE_NO_PAD.decode(encoded);
+        let mut bytes = Zeroizing::new(decoded.map_err(|_| SealError::Form)?);
         let (nonce, text) = bytes
             .split_at_mut_checked(NONCE_LEN)
             .ok_or(SealError::Form)?;
@@ -181,16 +182,16 @@ impl fmt::Debug for Seal {
 }
 
 fn new_key() -> Result<String, KeyError> {
-    let mut key = [0; KEY_LEN];
-    aws_lc_rs::rand::fill(&mut key).map_err(|_| KeyError::Generation)?;
-    Ok(format!("{}\n", BASE64.encode(key)))
+    let mut key = Zeroizing::new([0; KEY_LEN]);
+    aws_lc_rs::rand::fill(key.as_mut()).map_err(|_| KeyError::Generation)?;
+    Ok(format!("{}\n", BASE64.encode(*key)))
 }
 
 /// Reads the file, again for as long as another process has only begun to write it.
-fn read_whole(path: &Path) -> Result<String, KeyError> {
+fn read_whole(path: &Path) -> Result<Zeroizing<String>, KeyError> {
     let mut rereads = 0;
     loop {
-        let text = file::read(path)?;
+        let text = Zeroizing::new(file::read(path)?);
         if text.trim().len() >= KEY_CHARS_MIN || rereads == file::REREADS_MAX {
             return Ok(text);
         }
@@ -213,7 +214,7 @@ fn key_of(text: &str) -> Option<[u8; KEY_LEN]> {
     let padding =
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     let bytes = GeneralPurpose::new(alphabet, padding).decode(text).ok()?;
-    bytes.try_into().ok()
+    Zeroizing::new(bytes).as_slice().try_into().ok()
 }
 
 fn of_hex(text: &str) -> Option<[u8; KEY_LEN]> {

@@ -17,7 +17,7 @@ fn set(overrides: &[&str]) -> Result<Loaded, ConfigError> {
 
 fn environment(name: &str, value: &str) -> Result<Loaded, ConfigError> {
     load(&Layers {
-        environment: vec![(name.to_owned(), value.to_owned())],
+        environment: vec![(name.to_owned(), value.into())],
         ..Layers::default()
     })
 }
