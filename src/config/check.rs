@@ -193,7 +193,9 @@ impl Checks<'_> {
                         self.refuse(name, reason);
                     }
                 }
-                if let Err(reason) = exposure::refuse_exposed_at(key) {
+                if self.problems.len() == before
+                    && let Err(reason) = exposure::refuse_exposed_at(key)
+                {
                     self.refuse("server.tls.key", reason);
                 }
                 if self.problems.len() == before

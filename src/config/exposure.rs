@@ -33,7 +33,9 @@ pub(super) fn refuse_exposed_keys(folder: &Path) -> Vec<String> {
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
     paths.retain(|path| path.is_file() && holds_a_key(path));
     paths.sort();
-    let refused = paths.iter().filter_map(|path| refuse_exposed_at(path).err());
+    let refused = paths
+        .iter()
+        .filter_map(|path| refuse_exposed_at(path).err());
     refused.collect()
 }
 
@@ -46,14 +48,15 @@ fn holds_a_key(path: &Path) -> bool {
     }
 }
 
-#[cfg(all(test, unix))]
-mod tests {
+#[cfg(test)]
+pub(crate) mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
-    fn write(path: &Path, text: &str, mode: u32) {
+    /// A file with these permissions.
+    pub(crate) fn write(path: &Path, text: &str, mode: u32) {
         fs::write(path, text).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
@@ -94,7 +97,10 @@ mod tests {
         write(&at("next.pem"), "-----BEGIN PRIVATE KEY-----\n", 0o644);
         write(&at("seal.key"), "AAAA", 0o604);
         let refused = refuse_exposed_keys(folder.path());
-        assert!(refused.len() == 2 && refused[0].contains("next.pem"), "{refused:?}");
+        assert!(
+            refused.len() == 2 && refused[0].contains("next.pem"),
+            "{refused:?}"
+        );
         assert_eq!(refuse_exposed_keys(&at("nowhere")), Vec::<String>::new());
     }
 }

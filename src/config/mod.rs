@@ -5,7 +5,7 @@
 //! one in force in [`live`], and its replacement in [`reload`].
 
 mod check;
-mod exposure;
+pub(crate) mod exposure;
 mod issuers;
 mod layer;
 pub mod live;

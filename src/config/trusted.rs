@@ -97,9 +97,18 @@ mod tests {
             ("http://10.0.0.5", "http://10.0.0.5:80/a2a?x=1"),
             ("http://10.0.0.5/", "http://0x0a.5/a2a"),
             ("HTTP://Agent.Example:80/", "http://agent.example/"),
-            ("https://agent.example:8443/a2a", "https://agent.example:8443/a2a"),
-            ("https://agent.example:8443/a2a", "https://agent.example:8443/a2a/v1"),
-            ("https://agent.example:8443/a2a/", "https://agent.example:8443/a2a?x=1"),
+            (
+                "https://agent.example:8443/a2a",
+                "https://agent.example:8443/a2a",
+            ),
+            (
+                "https://agent.example:8443/a2a",
+                "https://agent.example:8443/a2a/v1",
+            ),
+            (
+                "https://agent.example:8443/a2a/",
+                "https://agent.example:8443/a2a?x=1",
+            ),
             ("http://[::1]:8000", "http://[0::1]:8000/x"),
         ] {
             assert!(covers(prefix, covered), "{prefix} and {covered}");
@@ -117,10 +126,22 @@ mod tests {
             ("http://agent.example", "http://sub.agent.example/"),
             ("http://agent.example/a2a", "http://agent.example/a2ab"),
             ("http://agent.example/a2a", "http://agent.example/"),
-            ("http://agent.example/a2a", "http://agent.example/a2a/../admin"),
-            ("http://agent.example/a2a", "http://agent.example/a2a/%2e%2e/admin"),
-            ("http://agent.example/a2a", "http://agent.example/a2a/..%2Fadmin"),
-            ("http://agent.example/a2a", "http://agent.example/a2a/..%5cadmin"),
+            (
+                "http://agent.example/a2a",
+                "http://agent.example/a2a/../admin",
+            ),
+            (
+                "http://agent.example/a2a",
+                "http://agent.example/a2a/%2e%2e/admin",
+            ),
+            (
+                "http://agent.example/a2a",
+                "http://agent.example/a2a/..%2Fadmin",
+            ),
+            (
+                "http://agent.example/a2a",
+                "http://agent.example/a2a/..%5cadmin",
+            ),
             ("http://agent.example/a2a", "http://agent.example/x?/a2a/"),
         ] {
             assert!(!covers(prefix, other), "{prefix} and {other}");

@@ -61,11 +61,11 @@ const NEVER_V6: [Ipv6Net; 4] = [
 
 /// Holes in [`GLOBAL_V6`].
 const RESERVED_V6: [Ipv6Net; 5] = [
-    v6([0x2001, 2, 0, 0, 0, 0, 0, 0], 48), // benchmark
-    v6([0x2001, 0x10, 0, 0, 0, 0, 0, 0], 28), // ORCHID, withdrawn
-    v6([0x2001, 0x20, 0, 0, 0, 0, 0, 0], 28), // ORCHIDv2: hashes, not routed
+    v6([0x2001, 2, 0, 0, 0, 0, 0, 0], 48),     // benchmark
+    v6([0x2001, 0x10, 0, 0, 0, 0, 0, 0], 28),  // ORCHID, withdrawn
+    v6([0x2001, 0x20, 0, 0, 0, 0, 0, 0], 28),  // ORCHIDv2: hashes, not routed
     v6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32), // documentation
-    v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20), // documentation
+    v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20),     // documentation
 ];
 
 /// The only global unicast space there is; everything else is local, multicast or reserved.

@@ -28,6 +28,7 @@ mod slots;
 mod sweep;
 mod tell;
 mod upstream_auth;
+mod upstream_tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -64,6 +65,7 @@ pub use self::place::Editor;
 pub use self::register::{Creation, Placement, Registered, Registrar, Registration};
 pub use self::slots::Slot;
 pub use self::upstream_auth::UpstreamAuth;
+pub use self::upstream_tls::{ClientIdentity, UpstreamTls};
 
 /// How long a URL key lives without being refreshed.
 const URL_TTL: Duration = Duration::from_secs(300);
@@ -96,6 +98,8 @@ pub struct Agent {
     pub idle_timeout: Option<Duration>,
     /// The credential that it asks of whoever calls it.
     pub upstream_auth: Option<UpstreamAuth>,
+    /// By which certificates it is verified, and is shown ours. `None`: the system's, and none.
+    pub upstream_tls: Option<UpstreamTls>,
     /// Calls in progress at most.
     concurrency_max: usize,
     calls: Arc<Calls>,

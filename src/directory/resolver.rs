@@ -247,7 +247,10 @@ mod tests {
     fn the_name_of_a_trusted_agent_may_mean_anything_but_metadata() {
         let policy = trusting(&["http://agent.example:81"]);
         let private = addresses(&["10.0.0.1", "198.18.0.1"]);
-        assert_eq!(choose(&named(&policy), &policy, &private).unwrap(), private[0]);
+        assert_eq!(
+            choose(&named(&policy), &policy, &private).unwrap(),
+            private[0]
+        );
         let metadata = addresses(&["10.0.0.1", "fd00:ec2::254"]);
         assert!(choose(&named(&policy), &policy, &metadata).is_err());
     }

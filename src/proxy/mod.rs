@@ -8,6 +8,7 @@
 mod admit;
 mod body;
 mod bridge;
+mod certificates;
 mod connections;
 mod ended;
 mod exchange;

@@ -325,7 +325,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE_NAME);
         let spoiled = format!("{PEM_BEGIN}\nAAAA\n{PEM_END}\n");
-        fs::write(&path, &spoiled).unwrap();
+        crate::config::exposure::tests::write(&path, &spoiled, 0o600);
         let error = Keys::load_or_create(dir.path()).unwrap_err();
         assert!(error.to_string().contains("active.pem"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), spoiled);

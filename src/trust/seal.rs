@@ -34,7 +34,8 @@ const VERSION: &str = "v1";
 const KID_LEN: usize = 8;
 
 /// A sealed secret: what is stored. Safe to store, and shown nowhere.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
 pub struct Sealed(String);
 
 impl Sealed {
@@ -234,6 +235,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::config::exposure::tests::write;
 
     fn seal() -> Seal {
         Seal::load_or_create(tempfile::tempdir().unwrap().path(), None).unwrap()
@@ -333,11 +335,11 @@ mod tests {
             hex.to_uppercase(),
             hex,
         ] {
-            fs::write(&path, &text).unwrap();
+            write(&path, &text, 0o600);
             assert_eq!(load().unwrap().kid(), expected, "{text}");
         }
         for wrong in [BASE64.encode([0; 33]), "x".repeat(64), "é".repeat(32)] {
-            fs::write(&path, &wrong).unwrap();
+            write(&path, &wrong, 0o600);
             let error = load().unwrap_err().to_string();
             assert!(
                 error.contains("mounted") && error.contains("openssl rand"),
@@ -349,6 +351,11 @@ mod tests {
                 "it is not replaced"
             );
         }
+        write(&path, &BASE64.encode(key), 0o644);
+        let error = crate::telemetry::Chain(&load().unwrap_err()).to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+        write(&path, &BASE64.encode(key), 0o440);
+        assert!(load().is_ok());
         assert!(!dir.path().join("keys").exists());
     }
 }

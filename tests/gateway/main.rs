@@ -11,6 +11,7 @@
 
 mod harness;
 
+mod addresses;
 mod answers;
 mod at_once;
 mod beats;
@@ -22,6 +23,7 @@ mod clocks;
 mod directory;
 mod drain;
 mod events;
+mod exposed;
 mod fields;
 mod grants;
 mod hierarchy;
@@ -50,3 +52,4 @@ mod tls;
 mod tokens;
 mod tree;
 mod upstream_auth;
+mod upstream_tls;

@@ -1,11 +1,13 @@
 //! Layers, refusals and masks, value by value.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use secrecy::ExposeSecret;
 use toml::{Table, Value};
 
 use super::*;
+use crate::config::exposure::tests::write;
 
 /// Loads with these `--set` values alone.
 fn set(overrides: &[&str]) -> Result<Loaded, ConfigError> {
@@ -95,7 +97,7 @@ fn each_layer_wins_over_the_one_below() {
         "[limits]\nrequest_bytes = \"1MiB\"\nstream_bytes = \"1MiB\"\nresponse_bytes = \"1MiB\"\n",
     );
     layers.environment = [("REQUEST_BYTES", "2MiB"), ("STREAM_BYTES", "2097152")]
-        .map(|(k, v)| (format!("A2A_GATEWAY__LIMITS__{k}"), v.to_owned()))
+        .map(|(k, v)| (format!("A2A_GATEWAY__LIMITS__{k}"), v.into()))
         .to_vec();
     layers.overrides = vec!["limits.request_bytes=3MiB".to_owned()];
     let loaded = load(&layers).unwrap();
@@ -361,15 +363,15 @@ fn tls_needs_both_files_and_both_readable() {
         "holds no private key",
     );
     let pair = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let write = |name: &str, text: String| {
+    let put = |name: &str, text: String| {
         let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
+        write(&path, &text, 0o600);
         path.display().to_string()
     };
     let one = pair();
-    let cert = write("cert.pem", one.cert.pem());
-    let key = write("key.pem", one.signing_key.serialize_pem());
-    let other = write("other.pem", pair().signing_key.serialize_pem());
+    let cert = put("cert.pem", one.cert.pem());
+    let key = put("key.pem", one.signing_key.serialize_pem());
+    let other = put("other.pem", pair().signing_key.serialize_pem());
     let with = |key: &str| {
         set(&[
             &format!("server.tls.cert={cert}"),
@@ -377,6 +379,8 @@ fn tls_needs_both_files_and_both_readable() {
         ])
     };
     assert!(with(&key).is_ok());
+    write(Path::new(&key), &one.signing_key.serialize_pem(), 0o644);
+    refused(with(&key), "server.tls.key", &format!("chmod 600 {key}"));
     refused(with(&other), "server.tls.cert", "and server.tls.key: ");
 }
 
@@ -419,8 +423,17 @@ fn secrets_are_never_shown() {
 
 #[test]
 fn a_secret_can_be_kept_in_a_file() {
-    let (folder, _) = file("postgres://u:geheim@h/d\n");
-    let path = folder.path().join("gateway.toml");
+    let (folder, _) = file("");
+    let path = folder.path().join("sql-url");
+    write(&path, "postgres://u:geheim@h/d\n", 0o644);
+    let said = environment("A2A_GATEWAY__STORES__SQL_FILE", path.to_str().unwrap());
+    refused(said, "stores.sql", "chmod 600");
+    // What is no secret may stand where everybody can read it.
+    let burst = folder.path().join("burst");
+    write(&burst, "7\n", 0o644);
+    let name = "A2A_GATEWAY__RATE__CALLER_BURST_FILE";
+    assert!(environment(name, burst.to_str().unwrap()).is_ok());
+    write(&path, "postgres://u:geheim@h/d\n", 0o600);
     let loaded = environment("A2A_GATEWAY__STORES__SQL_FILE", path.to_str().unwrap()).unwrap();
     assert_eq!(
         loaded.config.stores.sql.expose_secret(),
@@ -486,4 +499,65 @@ fn what_is_probably_not_meant_is_noted() {
         let notes = set(overrides).unwrap().notes;
         assert!(notes.iter().any(|note| note.contains(part)), "{notes:?}");
     }
+}
+
+#[test]
+fn agents_are_trusted_by_whole_prefixes_and_name_servers_have_a_port() {
+    let loaded = set(&[
+        "trusted_agents=http://10.0.0.5:8000,https://agents.example/a",
+        "address.nameservers=10.0.0.53,[::1]:5353",
+    ]);
+    let config = loaded.unwrap().config;
+    assert!(config.trusted_agents[1].covers(true, "agents.example", "/a/b"));
+    let servers: Vec<_> = config
+        .address
+        .nameservers
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(servers, ["10.0.0.53:53", "[::1]:5353"]);
+    let (_folder, layers) =
+        file("trusted_agents = [\"http://[::1]:8000\"]\n[address]\nprofile = \"strict\"\n");
+    assert_eq!(load(&layers).unwrap().config.trusted_agents.len(), 1);
+    let (_folder, layers) = file("[address]\ntrusted_agents = []\n");
+    refused(
+        load(&layers),
+        "address.trusted_agents",
+        "did you mean `trusted_agents`",
+    );
+    let (_folder, layers) = file("trusted_agents = \"http://u:geheim@h/\"\n");
+    refused(
+        load(&layers),
+        "trusted_agents",
+        "is not a list of URL prefixes",
+    );
+    for (value, part) in [
+        ("trusted_agents=10.0.0.5", "not a list of URL prefixes"),
+        (
+            "trusted_agents=http://u:geheim@10.0.0.5",
+            "a user name or a password",
+        ),
+        (
+            "address.nameservers=dns.example",
+            "is not the address of a DNS server",
+        ),
+    ] {
+        let text = set(&[value]).unwrap_err().to_string();
+        assert!(text.contains(part) && !text.contains("geheim"), "{text}");
+    }
+}
+
+#[test]
+fn a_configuration_with_a_password_that_everybody_can_read_is_noted() {
+    let (folder, layers) = file("[stores]\nsql = \"postgres://u:geheim@h/d\"\n");
+    let path = folder.path().join("gateway.toml");
+    let noted = |mode: u32| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        write(&path, &text, mode);
+        let notes = load(&layers).unwrap().notes;
+        notes
+            .iter()
+            .any(|note| note.contains("stores.sql may hold a password"))
+    };
+    assert!(noted(0o644) && !noted(0o640));
 }

@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each file of cases uses another part")]
 
 pub(crate) mod agent;
+pub(crate) mod authority;
 pub(crate) mod client;
+pub(crate) mod dns;
 pub(crate) mod gateway;
 pub(crate) mod issuer;
 pub(crate) mod refusal;

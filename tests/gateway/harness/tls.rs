@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::authority::write_secret;
 use super::client::{Answer, Request};
 use super::gateway::{Builder, Gateway};
 
@@ -35,7 +36,7 @@ impl Certificate {
         let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
         std::fs::write(dir.path().join("cert.pem"), made.cert.pem()).expect("written");
         let key = made.signing_key.serialize_pem();
-        std::fs::write(dir.path().join("key.pem"), key).expect("written");
+        write_secret(&dir.path().join("key.pem"), key);
         let der = made.cert.der().clone();
         Self { dir, der }
     }
