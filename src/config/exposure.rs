@@ -54,6 +54,7 @@ pub(crate) mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::config::load::{Layers, load};
 
     /// A file with these permissions.
     pub(crate) fn write(path: &Path, text: &str, mode: u32) {
@@ -102,5 +103,23 @@ pub(crate) mod tests {
             "{refused:?}"
         );
         assert_eq!(refuse_exposed_keys(&at("nowhere")), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_configuration_with_a_password_that_everybody_can_read_is_noted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gateway.toml");
+        let noted = |mode: u32| {
+            write(&path, "[stores]\nsql = \"postgres://u:geheim@h/d\"\n", mode);
+            let loaded = load(&Layers {
+                file: Some(path.clone()),
+                ..Layers::default()
+            });
+            let loaded = loaded.unwrap();
+            assert!(!format!("{loaded:?}").contains("geheim"));
+            let mut notes = loaded.notes.iter();
+            notes.any(|note| note.contains("stores.sql may hold a password"))
+        };
+        assert!(noted(0o644) && !noted(0o640));
     }
 }

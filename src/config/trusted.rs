@@ -79,6 +79,7 @@ impl<'de> Deserialize<'de> for AgentPrefix {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::load::{ConfigError, Layers, Loaded, load};
 
     /// Whether `prefix` covers `url`, read as the directory reads it.
     fn covers(prefix: &str, url: &str) -> bool {
@@ -169,6 +170,63 @@ mod tests {
         ] {
             let said = AgentPrefix::parse(text).unwrap_err();
             assert!(!said.contains("geheim"), "{text}: {said}");
+        }
+    }
+
+    fn set(sets: &[&str]) -> Result<Loaded, ConfigError> {
+        load(&Layers {
+            overrides: sets.iter().map(|set| (*set).to_owned()).collect(),
+            ..Layers::default()
+        })
+    }
+
+    fn file(text: &str) -> Result<Loaded, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gateway.toml");
+        std::fs::write(&path, text).unwrap();
+        load(&Layers {
+            file: Some(path),
+            ..Layers::default()
+        })
+    }
+
+    #[test]
+    fn prefixes_and_name_servers_are_read_from_every_layer() {
+        let loaded = set(&[
+            "trusted_agents=http://10.0.0.5:8000,https://agents.example/a",
+            "address.nameservers=10.0.0.53,[::1]:5353",
+        ]);
+        let config = loaded.unwrap().config;
+        assert!(config.trusted_agents[1].covers(true, "agents.example", "/a/b"));
+        let servers = config.address.nameservers.iter();
+        let servers: Vec<_> = servers.map(ToString::to_string).collect();
+        assert_eq!(servers, ["10.0.0.53:53", "[::1]:5353"]);
+        let written = "trusted_agents = [\"http://[::1]:8000\"]\n[address]\nprofile = \"strict\"\n";
+        assert_eq!(file(written).unwrap().config.trusted_agents.len(), 1);
+        for (refused, part) in [
+            (
+                file("[address]\ntrusted_agents = []\n"),
+                "did you mean `trusted_agents`",
+            ),
+            (
+                file("trusted_agents = \"http://u:geheim@h/\"\n"),
+                "not a list of URL prefixes",
+            ),
+            (
+                set(&["trusted_agents=10.0.0.5"]),
+                "not a list of URL prefixes",
+            ),
+            (
+                set(&["trusted_agents=http://u:geheim@10.0.0.5"]),
+                "a user name or a password",
+            ),
+            (
+                set(&["address.nameservers=dns.example"]),
+                "is not the address of a DNS server",
+            ),
+        ] {
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains(part) && !text.contains("geheim"), "{text}");
         }
     }
 }

@@ -241,7 +241,7 @@ mod tests {
             ("geheim".to_owned(), PemError::NoCertificate),
             (key.serialize_pem(), PemError::NoCertificate),
             (cut, PemError::Unreadable),
-            (good.replace("-----END", "%%%%"), PemError::NoCertificate),
+            (good.replace("-----END", "%%%%"), PemError::Unreadable),
             (good.repeat(17), PemError::TooMany),
             ("x".repeat(PEM_BYTES_MAX + 1), PemError::TooLong),
         ] {

@@ -19,6 +19,7 @@ use tokio_rustls::client::TlsStream;
 use super::authority::write_secret;
 use super::client::{Answer, Request};
 use super::gateway::{Builder, Gateway};
+use super::planted;
 
 /// No answer of any test takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -158,6 +159,7 @@ impl Drop for Http2 {
 impl Http2 {
     /// Sends the head. `ended`: there is no body.
     pub(crate) async fn begin(&self, request: &Request, ended: bool) -> Begun {
+        planted::plant_request(&request.fields, &request.body);
         let uri = format!("https://{}{}", self.authority, request.path);
         let mut head = http::Request::builder()
             .method(request.method.as_str())
@@ -248,6 +250,7 @@ impl Begun {
             answer.pieces.push((Instant::now(), piece.to_vec()));
         }
         answer.whole = true;
+        answer.assert_no_secret();
         Ok(answer)
     }
 }
