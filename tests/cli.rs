@@ -174,6 +174,8 @@ fn the_production_example_can_be_used() {
     let file = |name: &str, content: &str| {
         let path = folder.path().join(name);
         std::fs::write(&path, content).unwrap();
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, private).unwrap();
         path.to_str().unwrap().to_owned()
     };
     let pair = rcgen::generate_simple_self_signed(["gateway.example.com".to_owned()]).unwrap();
@@ -346,6 +348,8 @@ fn a_store_url_that_cannot_be_read_and_an_unusable_certificate_end_with_64() {
     let file = |name: &str, content: &str| {
         let path = folder.path().join(name);
         std::fs::write(&path, content).unwrap();
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, private).unwrap();
         path.to_str().unwrap().to_owned()
     };
     let set = |key: &str, value: &str| ["--set".to_owned(), format!("{key}={value}")].to_vec();

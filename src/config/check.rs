@@ -6,7 +6,7 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 
 use super::load::{Problem, Source};
-use super::{AddressProfile, AuthMode, Config, issuers, store_url, tls_pair};
+use super::{AddressProfile, AuthMode, Config, exposure, issuers, layer, store_url, tls_pair};
 
 /// Longer spans are slips of the pen, and adding them to an instant could overflow it.
 const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -17,6 +17,12 @@ const PAIR_TTL: std::ops::RangeInclusive<Duration> =
 
 /// Worker threads at most: far more than the cores of any machine.
 const THREADS_MAX: usize = 1024;
+
+/// Prefixes of `trusted_agents` at most: each is compared at each connect.
+const TRUSTED_AGENTS_MAX: usize = 256;
+
+/// Servers of `address.nameservers` at most: a look-up has 2 s for all of them.
+const NAMESERVERS_MAX: usize = 8;
 
 /// Request fields that the gateway sets or keeps for itself (contract §3.2). Passing one on would
 /// hand a caller's credential to an agent, or let a caller claim to be somebody.
@@ -65,6 +71,8 @@ pub(super) fn check(
     checks.spans();
     checks.counts();
     checks.names();
+    checks.addresses();
+    checks.keys();
     checks.issuers();
     checks.telemetry();
     if checks.problems.is_empty() {
@@ -194,6 +202,9 @@ impl Checks<'_> {
                         self.refuse(name, reason);
                     }
                 }
+                if let Err(reason) = exposure::refuse_exposed_at(key) {
+                    self.refuse("server.tls.key", reason);
+                }
             }
         }
     }
@@ -207,6 +218,14 @@ impl Checks<'_> {
         ] {
             if let Err(reason) = checked {
                 self.refuse(key, reason);
+            }
+        }
+        for (key, url) in [("stores.sql", sql), ("stores.shared", shared)] {
+            if let Source::File(path) = (self.source)(key)
+                && layer::masked(url) != url
+                && let Err(reason) = exposure::refuse_exposed_at(&path)
+            {
+                self.note(format!("{key} may hold a password, and {reason}"));
             }
         }
         if shared == "memory" && !sql.starts_with("sqlite:") {
@@ -362,22 +381,49 @@ impl Checks<'_> {
                 self.refuse("cors.origins", format!("`{origin}` is not an origin: write \"https://canvas.example.com\", without a path or a slash at the end"));
             }
         }
-        if c.keys.dir.as_os_str().is_empty() {
-            self.refuse("keys.dir", "must name a folder");
-        }
-        if c.keys
-            .seal_key
-            .as_ref()
-            .is_some_and(|file| file.as_os_str().is_empty())
-        {
-            self.refuse("keys.seal_key", "must name a file");
-        }
         if c.tokens.issuer.as_ref().is_some_and(String::is_empty) {
             self.refuse("tokens.issuer", "must not be empty");
         }
+    }
+
+    fn addresses(&mut self) {
+        let c = self.config;
         let set = (self.source)("address.allow") != Source::Default;
         if c.address.profile == AddressProfile::Strict && set && !c.address.allow.is_empty() {
             self.note("address.profile is \"strict\": address.allow is ignored");
+        }
+        if c.trusted_agents.len() > TRUSTED_AGENTS_MAX {
+            self.refuse(
+                "trusted_agents",
+                format!("may have at most {TRUSTED_AGENTS_MAX} prefixes"),
+            );
+        }
+        if c.address.nameservers.len() > NAMESERVERS_MAX {
+            self.refuse(
+                "address.nameservers",
+                format!("may have at most {NAMESERVERS_MAX} servers"),
+            );
+        }
+    }
+
+    fn keys(&mut self) {
+        let keys = &self.config.keys;
+        if keys.dir.as_os_str().is_empty() {
+            self.refuse("keys.dir", "must name a folder");
+        }
+        for reason in exposure::refuse_exposed_keys(&keys.dir) {
+            self.refuse("keys.dir", reason);
+        }
+        match &keys.seal_key {
+            Some(file) if file.as_os_str().is_empty() => {
+                self.refuse("keys.seal_key", "must name a file");
+            }
+            Some(file) => {
+                if let Err(reason) = exposure::refuse_exposed_at(file) {
+                    self.refuse("keys.seal_key", reason);
+                }
+            }
+            None => {}
         }
     }
 

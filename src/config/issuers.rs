@@ -109,7 +109,7 @@ mod tests {
         };
         let name = "A2A_GATEWAY__AUTH__ISSUERS".to_owned();
         let in_environment = Layers {
-            environment: vec![(name, format!("[{GOOD}]"))],
+            environment: vec![(name, format!("[{GOOD}]").into())],
             ..Layers::default()
         };
         let inline = "[{issuer = \"https://a.test\", jwks_url = \"https://a.test/keys\", audience = \"gw\"}]";

@@ -174,6 +174,9 @@ pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Op
         ("server.trusted_proxies" | "address.allow", _) => format!(
             "{shown} is not a list of networks, one is invalid: write [\"10.0.0.0/8\", \"fd00::/8\"]"
         ),
+        ("trusted_agents", _) if !right_type => {
+            "is not a list of URL prefixes: write [\"http://10.0.3.7:8000\"]".to_owned()
+        }
         // Not repeated: a URL may hold a password.
         ("auth.issuers", _) => "is not a list of issuers: write [[auth.issuers]] and below it `issuer`, `jwks_url` (https) and \
              `audience`, all text, and nothing else; or, as one value, \

@@ -5,6 +5,7 @@
 //! one in force in [`live`], and its replacement in [`reload`].
 
 mod check;
+pub(crate) mod exposure;
 mod issuers;
 mod layer;
 pub mod live;
@@ -13,6 +14,7 @@ pub mod reload;
 mod restart;
 mod store_url;
 pub mod tls_pair;
+mod trusted;
 pub mod value;
 
 use std::net::SocketAddr;
@@ -22,16 +24,20 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+pub use self::exposure::refuse_exposed;
 pub use self::issuers::Issuer;
 pub use self::live::{Derived, Live};
 pub use self::restart::RESTART_KEYS;
 pub use self::tls_pair::Serving;
-use self::value::{ByteSize, duration, secret_url};
+pub use self::trusted::AgentPrefix;
+use self::value::{ByteSize, duration, name_servers, secret_url};
 
 /// The whole configuration, as one immutable value.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
+    /// Agents that may be anywhere but at metadata services, by prefixes of their URLs.
+    pub trusted_agents: Vec<AgentPrefix>,
     /// `[server]`
     pub server: Server,
     /// `[admin]`
@@ -325,6 +331,9 @@ pub struct Address {
     pub profile: AddressProfile,
     /// Loopback and private ranges that are allowed. Ignored by `strict`.
     pub allow: Vec<IpNet>,
+    /// DNS servers that are asked for agents' names. Empty: the system's resolver is.
+    #[serde(with = "name_servers")]
+    pub nameservers: Vec<SocketAddr>,
 }
 
 /// `address.profile`.

@@ -1,4 +1,4 @@
-//! Forms of configuration values: `"120s"`, `"10MiB"`, a SHA-256 in hexadecimal, secret URLs.
+//! Forms of configuration values: `"120s"`, `"10MiB"`, a SHA-256 in hexadecimal, secret URLs, DNS servers.
 
 use std::fmt;
 
@@ -109,5 +109,35 @@ pub mod secret_url {
         deserializer: D,
     ) -> Result<SecretString, D::Error> {
         String::deserialize(deserializer).map(SecretString::from)
+    }
+}
+
+/// DNS servers: `"10.0.0.53"`, `"10.0.0.53:5353"`, `"[fd00::53]:53"`.
+pub mod name_servers {
+    use std::net::{IpAddr, SocketAddr};
+
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer};
+
+    /// The port of DNS (RFC 1035, 4.2).
+    const PORT: u16 = 53;
+
+    /// Reads addresses, each with or without a port.
+    ///
+    /// # Errors
+    /// When one is neither.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<SocketAddr>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        let address = |text: &String| {
+            let bare = |text: &String| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, PORT));
+            text.parse().or_else(|_| bare(text)).map_err(|_| {
+                D::Error::custom(format!(
+                    "`{text}` is not the address of a DNS server: write \"10.0.0.53\" or \"10.0.0.53:5353\""
+                ))
+            })
+        };
+        texts.iter().map(address).collect()
     }
 }

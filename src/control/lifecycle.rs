@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::body::{Json, OptionalJson};
 use super::extract::{Caller, PathId, not_permitted};
-use super::workspaces::{parse_optional, parse_upstream_auth, urls};
+use super::workspaces::{parse_optional, parse_upstream_auth, parse_upstream_tls, urls};
 use crate::config::Complete;
 use crate::directory::{Change, Editor};
 use crate::gateway::Gateway;
@@ -48,6 +48,8 @@ pub(super) struct Patch {
     #[serde(default, deserialize_with = "said")]
     upstream_auth: Option<Option<Box<RawValue>>>,
     #[serde(default, deserialize_with = "said")]
+    upstream_tls: Option<Box<RawValue>>,
+    #[serde(default, deserialize_with = "said")]
     status: Option<Status>,
 }
 
@@ -57,13 +59,17 @@ fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(reader: D) -> Result<Opt
 }
 
 impl Patch {
-    fn change(self) -> Result<Change, Rejection> {
+    fn change(self, principal: &Principal) -> Result<Change, Rejection> {
         let parent_id = match &self.parent_id {
             Some(parent_id) => Some(parse_optional(parent_id.as_deref())?),
             None => None,
         };
         let upstream_auth = match &self.upstream_auth {
             Some(auth) => Some(parse_upstream_auth(auth.as_deref())?),
+            None => None,
+        };
+        let upstream_tls = match &self.upstream_tls {
+            Some(tls) => Some(parse_upstream_tls(principal, tls)?),
             None => None,
         };
         Ok(Change {
@@ -81,6 +87,7 @@ impl Patch {
             liveness: self.liveness,
             complete: self.complete,
             upstream_auth,
+            upstream_tls,
             status: self.status,
         })
     }
@@ -94,7 +101,7 @@ pub(super) async fn change(
     Json(patch): Json<Patch>,
 ) -> Result<Response, Rejection> {
     let editor = editor(&gateway, &caller, &id).await?;
-    let change = patch.change()?;
+    let change = patch.change(caller.principal())?;
     let workspace = gateway.directory.change(&id, &change, editor).await?;
     Ok(shown(&caller, &workspace))
 }

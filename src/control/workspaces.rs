@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::body::Json;
 use super::extract::{Caller, PathId, not_permitted};
 use crate::config::Complete;
-use crate::directory::{Creation, UpstreamAuth};
+use crate::directory::{Creation, UpstreamAuth, UpstreamTls};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
@@ -32,6 +32,7 @@ pub(super) struct New {
     url: Option<String>,
     card_url: Option<String>,
     upstream_auth: Option<Box<RawValue>>,
+    upstream_tls: Option<Box<RawValue>>,
     max_concurrent: Option<u32>,
     liveness: Option<Liveness>,
     complete: Option<Complete>,
@@ -100,6 +101,10 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
         liveness: new.liveness.unwrap_or(Liveness::Heartbeat),
         complete: new.complete,
         upstream_auth: parse_upstream_auth(new.upstream_auth.as_deref())?,
+        upstream_tls: match new.upstream_tls.as_deref() {
+            Some(tls) => parse_upstream_tls(caller.principal(), tls)?,
+            None => None,
+        },
     })
 }
 
@@ -118,7 +123,7 @@ pub(super) async fn read(
 /// Itself and operators see where the agent listens.
 pub(super) fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
     match principal {
-        Principal::Operator => Urls::Shown,
+        Principal::Operator => Urls::WithCertificates,
         Principal::Workspace { id: own } if own == id => Urls::Shown,
         Principal::Workspace { .. } | Principal::Canvas { .. } | Principal::Org { .. } => {
             Urls::Hidden
@@ -156,4 +161,20 @@ pub(super) fn parse_upstream_auth(
 ) -> Result<Option<UpstreamAuth>, Rejection> {
     let said = json.filter(|json| json.get() != "null");
     said.map(UpstreamAuth::parse).transpose()
+}
+
+/// TLS towards an agent in a body, `null` or not. An operator's matter: a certificate of ours is shown to
+/// whoever the URL names, and who is believed to be the agent depends on it.
+///
+/// # Errors
+/// `not_permitted`, `invalid_params`.
+pub(super) fn parse_upstream_tls(
+    principal: &Principal,
+    json: &RawValue,
+) -> Result<Option<UpstreamTls>, Rejection> {
+    if *principal != Principal::Operator {
+        return Err(not_permitted("upstream_tls needs an admin token"));
+    }
+    let said = Some(json).filter(|json| json.get() != "null");
+    said.map(UpstreamTls::parse).transpose()
 }

@@ -15,7 +15,7 @@ use crate::store::{Cause, Unavailable};
 const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, text. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, &str); 5] = [
+const MIGRATIONS: [(i64, &str, &str); 6] = [
     (
         1,
         "workspaces",
@@ -29,6 +29,11 @@ const MIGRATIONS: [(i64, &str, &str); 5] = [
     (3, "moves", include_str!("migrations/0003_moves.sql")),
     (4, "grants", include_str!("migrations/0004_grants.sql")),
     (5, "overdue", include_str!("migrations/0005_overdue.sql")),
+    (
+        6,
+        "upstream_tls",
+        include_str!("migrations/0006_upstream_tls.sql"),
+    ),
 ];
 
 impl Db {

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::config;
+use crate::config::{AddressProfile, AgentPrefix, Config};
 
 const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix)
@@ -20,40 +20,52 @@ const fn v6(s: [u16; 8], prefix: u8) -> Ipv6Net {
     )
 }
 
-/// No `address.allow` opens these: nothing there is an agent, and some of it hands out credentials.
-const NEVER_V4: [Ipv4Net; 13] = [
+/// Nothing opens these: no agent is there, and some of it hands out credentials.
+const NEVER_V4: [Ipv4Net; 7] = [
     v4(0, 0, 0, 0, 8),          // unspecified, "this network"
-    v4(100, 64, 0, 0, 10),      // carrier NAT; Alibaba's metadata service is in it
+    v4(100, 100, 100, 200, 32), // Alibaba's metadata service
     v4(168, 63, 129, 16, 32),   // Azure's host agent: metadata behind a public address
     v4(169, 254, 0, 0, 16),     // link-local, metadata
-    v4(192, 0, 0, 0, 24),       // protocol assignments; Oracle's metadata service is in it
-    v4(192, 0, 2, 0, 24),       // documentation
-    v4(192, 88, 99, 0, 24),     // 6to4 relays, withdrawn
-    v4(198, 18, 0, 0, 15),      // benchmark
-    v4(198, 51, 100, 0, 24),    // documentation
-    v4(203, 0, 113, 0, 24),     // documentation
+    v4(192, 0, 0, 192, 32),     // Oracle's metadata service
     v4(224, 0, 0, 0, 4),        // multicast
-    v4(240, 0, 0, 0, 4),        // reserved
     v4(255, 255, 255, 255, 32), // broadcast
 ];
 
-/// Loopback and private: only as `address.allow` lists them.
-const GUARDED_V4: [Ipv4Net; 4] = [
+/// No `address.allow` opens these; `trusted_agents` does.
+const RESERVED_V4: [Ipv4Net; 8] = [
+    v4(100, 64, 0, 0, 10),   // carrier NAT
+    v4(192, 0, 0, 0, 24),    // protocol assignments
+    v4(192, 0, 2, 0, 24),    // documentation
+    v4(192, 88, 99, 0, 24),  // 6to4 relays, withdrawn
+    v4(198, 18, 0, 0, 15),   // benchmark
+    v4(198, 51, 100, 0, 24), // documentation
+    v4(203, 0, 113, 0, 24),  // documentation
+    v4(240, 0, 0, 0, 4),     // reserved
+];
+
+/// Loopback and private: as `address.allow` lists them.
+const PRIVATE_V4: [Ipv4Net; 4] = [
     v4(127, 0, 0, 0, 8),
     v4(10, 0, 0, 0, 8),
     v4(172, 16, 0, 0, 12),
     v4(192, 168, 0, 0, 16),
 ];
 
-/// Holes in what [`GLOBAL_V6`] and [`PRIVATE_V6`] would let through.
-const NEVER_V6: [Ipv6Net; 7] = [
+/// Holes in what [`PRIVATE_V6`] would let through.
+const NEVER_V6: [Ipv6Net; 4] = [
+    v6([0xfd00, 0x0042, 0, 0, 0, 0, 0, 0x42], 128), // Scaleway's metadata service
     v6([0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0], 32), // Amazon's instance services: metadata, credentials
+    v6([0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1], 128), // Akamai's metadata service
     v6([0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x254], 128), // Google's metadata service
-    v6([0x2001, 2, 0, 0, 0, 0, 0, 0], 48),      // benchmark
-    v6([0x2001, 0x10, 0, 0, 0, 0, 0, 0], 28),   // ORCHID, withdrawn
-    v6([0x2001, 0x20, 0, 0, 0, 0, 0, 0], 28),   // ORCHIDv2: hashes, not routed
-    v6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32),  // documentation
-    v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20),      // documentation
+];
+
+/// Holes in [`GLOBAL_V6`].
+const RESERVED_V6: [Ipv6Net; 5] = [
+    v6([0x2001, 2, 0, 0, 0, 0, 0, 0], 48),     // benchmark
+    v6([0x2001, 0x10, 0, 0, 0, 0, 0, 0], 28),  // ORCHID, withdrawn
+    v6([0x2001, 0x20, 0, 0, 0, 0, 0, 0], 28),  // ORCHIDv2: hashes, not routed
+    v6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32), // documentation
+    v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20),     // documentation
 ];
 
 /// The only global unicast space there is; everything else is local, multicast or reserved.
@@ -64,67 +76,114 @@ const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
 const SIX_TO_FOUR: Ipv6Net = v6([0x2002, 0, 0, 0, 0, 0, 0, 0], 16);
 const TEREDO: Ipv6Net = v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 32);
 
+/// Who may be at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Range {
+    /// Every agent.
+    Public,
+    /// Those that `address.allow` lets in.
+    Private,
+    /// Those that an operator vouches for.
+    Reserved,
+    /// Nobody.
+    Never,
+}
+
 /// Which addresses an agent may have.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Loopback and private ranges that are open. Empty in the `strict` profile.
     allow: Vec<IpNet>,
+    /// Agents that may be wherever an agent can be.
+    trusted: Vec<AgentPrefix>,
 }
 
 impl Policy {
-    /// The policy that `[address]` describes.
-    pub fn new(settings: &config::Address) -> Self {
-        let allow = match settings.profile {
-            config::AddressProfile::Default => settings.allow.clone(),
-            config::AddressProfile::Strict => Vec::new(),
+    /// The policy that `[address]` and `trusted_agents` describe.
+    pub fn new(config: &Config) -> Self {
+        let allow = match config.address.profile {
+            AddressProfile::Default => config.address.allow.clone(),
+            AddressProfile::Strict => Vec::new(),
         };
-        Self { allow }
+        Self {
+            allow,
+            trusted: config.trusted_agents.clone(),
+        }
+    }
+
+    /// Whether an operator vouches for the agent at a URL of these parts.
+    pub fn trusts(&self, tls: bool, host: &str, path_and_query: &str) -> bool {
+        let mut prefixes = self.trusted.iter();
+        prefixes.any(|prefix| prefix.covers(tls, host, path_and_query))
     }
 
     /// Whether the gateway may connect to `address`. An IPv6 address that stands for one of IPv4
     /// (mapped, NAT64, 6to4, Teredo) is judged as what it stands for.
-    pub fn permits(&self, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(address) => self.permits_v4(address),
-            IpAddr::V6(address) => self.permits_v6(address),
-        }
+    pub fn permits(&self, address: IpAddr, trusted: bool) -> bool {
+        let (meant, also) = meanings(address);
+        [Some(meant), also]
+            .into_iter()
+            .flatten()
+            .all(|address| match range(address) {
+                Range::Public => true,
+                Range::Private => trusted || self.allow.iter().any(|net| net.contains(&address)),
+                Range::Reserved => trusted,
+                Range::Never => false,
+            })
     }
+}
 
-    fn permits_v4(&self, address: Ipv4Addr) -> bool {
-        if NEVER_V4.iter().any(|net| net.contains(&address)) {
-            return false;
-        }
-        let guarded = GUARDED_V4.iter().any(|net| net.contains(&address));
-        !guarded || self.lists(address.into())
+/// What an address stands for: itself, or the address of IPv4 inside. For Teredo (RFC 4380, 4) that is
+/// the relay's, and the client's with its bits inverted.
+fn meanings(address: IpAddr) -> (IpAddr, Option<IpAddr>) {
+    let IpAddr::V6(six) = address else {
+        return (address, None);
+    };
+    let s = six.segments();
+    if let Some(mapped) = six.to_ipv4_mapped() {
+        return (mapped.into(), None);
     }
-
-    fn permits_v6(&self, address: Ipv6Addr) -> bool {
-        let s = address.segments();
-        if let Some(mapped) = address.to_ipv4_mapped() {
-            return self.permits_v4(mapped);
-        }
-        if NAT64.contains(&address) {
-            return self.permits_v4(embedded(s[6], s[7]));
-        }
-        if SIX_TO_FOUR.contains(&address) {
-            return self.permits_v4(embedded(s[1], s[2]));
-        }
-        if TEREDO.contains(&address) {
-            // The relay's address, and the client's with its bits inverted (RFC 4380, 4).
-            return self.permits_v4(embedded(s[2], s[3]))
-                && self.permits_v4(embedded(!s[6], !s[7]));
-        }
-        if NEVER_V6.iter().any(|net| net.contains(&address)) {
-            return false;
-        }
-        if address.is_loopback() || PRIVATE_V6.contains(&address) {
-            return self.lists(address.into());
-        }
-        GLOBAL_V6.contains(&address)
+    if NAT64.contains(&six) {
+        return (embedded(s[6], s[7]).into(), None);
     }
+    if SIX_TO_FOUR.contains(&six) {
+        return (embedded(s[1], s[2]).into(), None);
+    }
+    if TEREDO.contains(&six) {
+        let client = embedded(!s[6], !s[7]).into();
+        return (embedded(s[2], s[3]).into(), Some(client));
+    }
+    (address, None)
+}
 
-    fn lists(&self, address: IpAddr) -> bool {
-        self.allow.iter().any(|net| net.contains(&address))
+fn range(address: IpAddr) -> Range {
+    match address {
+        IpAddr::V4(address) => {
+            let within = |nets: &[Ipv4Net]| nets.iter().any(|net| net.contains(&address));
+            if within(&NEVER_V4) {
+                Range::Never
+            } else if within(&RESERVED_V4) {
+                Range::Reserved
+            } else if within(&PRIVATE_V4) {
+                Range::Private
+            } else {
+                Range::Public
+            }
+        }
+        IpAddr::V6(address) => {
+            let within = |nets: &[Ipv6Net]| nets.iter().any(|net| net.contains(&address));
+            if within(&NEVER_V6) {
+                Range::Never
+            } else if within(&RESERVED_V6) {
+                Range::Reserved
+            } else if address.is_loopback() || PRIVATE_V6.contains(&address) {
+                Range::Private
+            } else if GLOBAL_V6.contains(&address) {
+                Range::Public
+            } else {
+                Range::Never
+            }
+        }
     }
 }
 
@@ -136,9 +195,19 @@ fn embedded(high: u16, low: u16) -> Ipv4Addr {
 pub(super) mod tests {
     use super::*;
 
-    fn policy(allow: &[&str]) -> Policy {
+    pub(in super::super) fn policy(allow: &[&str]) -> Policy {
         Policy {
             allow: allow.iter().map(|net| net.parse().unwrap()).collect(),
+            trusted: Vec::new(),
+        }
+    }
+
+    /// Nothing private, but these agents wherever they are.
+    pub(in super::super) fn trusting(prefixes: &[&str]) -> Policy {
+        let prefixes = prefixes.iter().map(|text| AgentPrefix::parse(text));
+        Policy {
+            allow: Vec::new(),
+            trusted: prefixes.collect::<Result<_, _>>().unwrap(),
         }
     }
 
@@ -176,25 +245,41 @@ pub(super) mod tests {
         "64:ff9b::a00:1",
         "2002:a00:1::1",
     ];
-    const NEVER: [&str; 44] = [
-        "0.0.0.0",
-        "0.1.2.3",
+    /// For agents that an operator vouches for, and for no others.
+    const RESERVED: [&str; 22] = [
         "100.64.0.1",
         "100.127.255.255",
-        "100.100.100.200",
-        "168.63.129.16",
-        "169.254.169.254",
-        "169.254.0.1",
-        "192.0.0.192",
+        "192.0.0.1",
         "192.0.2.1",
         "192.88.99.1",
         "198.18.0.1",
         "198.19.255.255",
         "198.51.100.7",
         "203.0.113.7",
+        "240.0.0.1",
+        "255.255.255.254",
+        "2001:2::1",
+        "2001:10::1",
+        "2001:2f::1",
+        "2001:db8::1",
+        "3fff::1",
+        "::ffff:100.64.0.1",
+        "64:ff9b::cb00:7107",
+        "2002:c612:1::1",
+        "2002:6440:1::1",
+        "2001:0:c000:201::f7f7:f7f7",
+        "2001:0:808:808::3fff:fdfe",
+    ];
+    const NEVER: [&str; 35] = [
+        "0.0.0.0",
+        "0.1.2.3",
+        "100.100.100.200",
+        "168.63.129.16",
+        "169.254.169.254",
+        "169.254.0.1",
+        "192.0.0.192",
         "224.0.0.1",
         "239.255.255.255",
-        "240.0.0.1",
         "255.255.255.255",
         "::",
         "::8.8.8.8",
@@ -206,34 +291,37 @@ pub(super) mod tests {
         "64:ff9b:1::808:808",
         "64:ff9b:1:a9fe:a9:fe00::",
         "2002:a9fe:a9fe::1",
+        "2002:6464:64c8::1",
         "2001:0:a9fe:a9fe::f7f7:f7f7",
         "2001:0:808:808::5601:5601",
-        "2001:2::1",
-        "2001:10::1",
-        "2001:2f::1",
-        "2001:db8::1",
-        "3fff::1",
         "fe80::1",
         "febf::1",
         "fec0::1",
         "fd00:ec2::254",
         "fd00:ec2::23",
+        "fd00:42::42",
+        "fd00:a9fe:a9fe::1",
         "fd20:ce::254",
         "ff02::1",
+        "ff0e::1",
         "100::1",
+        "5f00::1",
     ];
 
     #[test]
     fn every_range_is_judged_as_the_contract_lists_it() {
-        for (addresses, by_default, by_strict) in [
-            (&PUBLIC[..], true, true),
-            (&PRIVATE[..], true, false),
-            (&NEVER[..], false, false),
+        for (addresses, by_default, by_strict, trusted) in [
+            (&PUBLIC[..], true, true, true),
+            (&PRIVATE[..], true, false, true),
+            (&RESERVED[..], false, false, true),
+            (&NEVER[..], false, false, false),
         ] {
             for text in addresses {
                 let address = text.parse().unwrap();
-                assert_eq!(shipped().permits(address), by_default, "{text}");
-                assert_eq!(policy(&[]).permits(address), by_strict, "{text} strict");
+                assert_eq!(shipped().permits(address, false), by_default, "{text}");
+                let strict = policy(&[]);
+                assert_eq!(strict.permits(address, false), by_strict, "{text} strict");
+                assert_eq!(strict.permits(address, true), trusted, "{text} trusted");
             }
         }
     }
@@ -241,17 +329,17 @@ pub(super) mod tests {
     #[test]
     fn no_allow_list_opens_what_is_always_refused() {
         let open = policy(&["0.0.0.0/0", "::/0"]);
-        for text in NEVER {
-            assert!(!open.permits(text.parse().unwrap()), "{text}");
+        for text in RESERVED.iter().chain(&NEVER) {
+            assert!(!open.permits(text.parse().unwrap(), false), "{text}");
         }
     }
 
     #[test]
     fn the_strict_profile_ignores_the_allow_list() {
-        let settings = config::Address {
-            profile: config::AddressProfile::Strict,
-            allow: vec!["127.0.0.0/8".parse().unwrap()],
-        };
-        assert!(!Policy::new(&settings).permits("127.0.0.1".parse().unwrap()));
+        let mut config: Config = toml::from_str(crate::config::load::DEFAULT).unwrap();
+        let loopback = "127.0.0.1".parse().unwrap();
+        assert!(Policy::new(&config).permits(loopback, false));
+        config.address.profile = AddressProfile::Strict;
+        assert!(!Policy::new(&config).permits(loopback, false));
     }
 }

@@ -6,6 +6,7 @@ use super::entry::{not_found, removed};
 use super::intake::{Lookup, check_label, conflict, invalid};
 use super::place::{Editor, settle};
 use super::upstream_auth::UpstreamAuth;
+use super::upstream_tls::{UpstreamTls, require_https};
 use super::{Directory, URL_TTL};
 use crate::coherence::Invalidation;
 use crate::config::Complete;
@@ -14,7 +15,8 @@ use crate::rejection::Rejection;
 use crate::store::Unavailable;
 use crate::trust::Sealed;
 use crate::workspace::{
-    Changed, DeliveryMode, Liveness, Move, Settings, Status, Surroundings, Timestamp, Workspace,
+    Changed, DeliveryMode, Liveness, Move, SealedTls, Settings, Status, Surroundings, Timestamp,
+    Workspace,
 };
 
 /// What is to change. `None` leaves a setting as it is; `Some(None)` clears it.
@@ -42,6 +44,8 @@ pub struct Change {
     pub complete: Option<Option<Complete>>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<Option<UpstreamAuth>>,
+    /// TLS towards the agent. Operators only.
+    pub upstream_tls: Option<Option<UpstreamTls>>,
     /// What a provisioner says of it.
     pub status: Option<Status>,
 }
@@ -53,6 +57,7 @@ struct Vetted<'a> {
     internal_url: Option<Option<String>>,
     card_url: Option<Option<String>>,
     upstream_auth: Option<Option<Sealed>>,
+    upstream_tls: Option<Option<SealedTls>>,
 }
 
 impl Directory {
@@ -129,9 +134,12 @@ impl Directory {
         id: &WorkspaceId,
         change: &'a Change,
     ) -> Result<Vetted<'a>, Rejection> {
-        let sealed = |auth: &UpstreamAuth| self.seal(id.as_str(), auth);
+        let sealed = |auth: &UpstreamAuth| self.seal_auth(id, auth);
         let upstream_auth = change.upstream_auth.as_ref();
         let upstream_auth = upstream_auth.map(|auth| auth.as_ref().map(sealed).transpose());
+        let sealed = |tls: &UpstreamTls| self.seal_tls(id, tls);
+        let upstream_tls = change.upstream_tls.as_ref();
+        let upstream_tls = upstream_tls.map(|tls| tls.as_ref().map(sealed).transpose());
         Ok(Vetted {
             change,
             url: self.vet_setting(&change.url, Lookup::Required).await?,
@@ -140,6 +148,7 @@ impl Directory {
                 .await?,
             card_url: self.vet_setting(&change.card_url, Lookup::Required).await?,
             upstream_auth: upstream_auth.transpose()?,
+            upstream_tls: upstream_tls.transpose()?,
         })
     }
 
@@ -226,6 +235,10 @@ fn judge(
     put(&mut settings.liveness, &change.liveness);
     put(&mut settings.complete, &change.complete);
     put(&mut settings.upstream_auth, &vetted.upstream_auth);
+    put(&mut settings.upstream_tls, &vetted.upstream_tls);
+    if change.url.is_some() || change.upstream_tls.is_some() {
+        require_https(settings.upstream_tls.is_some(), settings.url.as_deref())?;
+    }
     settings.status = next_status(workspace, &settings, change)?;
     let said = change.url.is_some() || change.delivery_mode.is_some() || change.liveness.is_some();
     let needed = settings.liveness == Liveness::Assumed || settings.status.is_up();

@@ -83,17 +83,26 @@ impl Endpoint {
         if sni.is_empty() {
             return Err(forbidden("the agent's URL names no host"));
         }
-        if matches!(target, Target::Literal(address) if !policy.permits(address)) {
-            return Err(refused_by_policy());
-        }
-        Ok(Self {
+        let endpoint = Self {
             tls,
             host: url[url::Position::BeforeHost..url::Position::AfterPort].to_owned(),
             sni,
             path_and_query: url[url::Position::BeforePath..url::Position::AfterQuery].to_owned(),
             port,
             target,
-        })
+        };
+        match endpoint.target {
+            Target::Literal(address) if !endpoint.may_be_at(address, policy) => {
+                Err(refused_by_policy())
+            }
+            _ => Ok(endpoint),
+        }
+    }
+
+    /// Whether `policy` lets the gateway reach the agent of this URL at `address`.
+    pub(super) fn may_be_at(&self, address: IpAddr, policy: &Policy) -> bool {
+        let trusted = policy.trusts(self.tls, &self.host, &self.path_and_query);
+        policy.permits(address, trusted)
     }
 
     /// The URL as it was understood: the one spelling that is kept and handed out.
@@ -137,13 +146,13 @@ fn forbidden(message: &'static str) -> Rejection {
 pub(super) fn refused_by_policy() -> Rejection {
     forbidden(
         "the address policy refuses the agent's address: an operator can open loopback and private \
-         ranges with address.allow",
+         ranges with address.allow, or name the agent in trusted_agents",
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::address::tests::shipped;
+    use super::super::address::tests::{policy, shipped, trusting};
     use super::*;
 
     #[test]
@@ -164,6 +173,103 @@ mod tests {
         }
         let loopback = Endpoint::parse("http://0x7f.1:9001/a", &shipped()).unwrap();
         assert_eq!(loopback.host, "127.0.0.1:9001");
+    }
+
+    /// Every range that is refused always, in every notation that a URL parser reads.
+    #[test]
+    fn no_notation_hides_a_refused_address() {
+        let v4 = [
+            "0.0.0.0",
+            "100.64.0.1",
+            "100.100.100.200",
+            "168.63.129.16",
+            "169.254.169.254",
+            "192.0.0.192",
+            "192.0.2.1",
+            "192.88.99.1",
+            "198.18.0.1",
+            "198.51.100.7",
+            "203.0.113.7",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+        ];
+        for dotted in v4 {
+            let [a, b, c, d] = dotted.parse::<std::net::Ipv4Addr>().unwrap().octets();
+            let whole = u32::from_be_bytes([a, b, c, d]);
+            let (high, low) = (whole >> 16, whole & 0xffff);
+            let hosts = [
+                dotted.to_owned(),
+                format!("{dotted}."),
+                format!("{whole}"),
+                format!("{whole:#x}"),
+                format!("{whole:#X}").replace("0X", "0x"),
+                format!("0{whole:o}"),
+                format!("{a:#x}.{b:#x}.{c:#x}.{d:#x}"),
+                format!("0{a:o}.0{b:o}.0{c:o}.0{d:o}"),
+                format!("{a}.{}", whole & 0x00ff_ffff),
+                format!("{a}.{b}.{low}"),
+                format!("{a:#x}.0{b:o}.{c}.{d:#x}"),
+                dotted.replace('.', "。"),
+                dotted.replace('0', "０").replace('1', "１"),
+                dotted.replace('.', "%2e"),
+                format!("[::ffff:{dotted}]"),
+                format!("[::FFFF:{high:x}:{low:x}]"),
+                format!("[0:0:0:0:0:ffff:{high:04x}:{low:04x}]"),
+                format!("[::{dotted}]"),
+                format!("[64:ff9b::{dotted}]"),
+                format!("[64:ff9b::{high:x}:{low:x}]"),
+                format!("[64:ff9b:1::{dotted}]"),
+                format!("[2002:{high:x}:{low:x}::1]"),
+                format!("[2001:0:{high:x}:{low:x}::f7f7:f7f7]"),
+                format!("[2001:0:808:808::{:x}:{:x}]", high ^ 0xffff, low ^ 0xffff),
+            ];
+            for host in hosts {
+                for (before, after) in [
+                    ("http://", "/"),
+                    ("https://", ":8443/a2a?x=1"),
+                    ("HTTP://", ":80"),
+                    ("http://user:pw@", "/"),
+                    ("http://example.com@", ":8000/"),
+                ] {
+                    let text = format!("{before}{host}{after}");
+                    let wide = policy(&["0.0.0.0/0", "::/0"]);
+                    let refusal = Endpoint::parse(&text, &wide).map(|e| e.url()).unwrap_err();
+                    assert_eq!(refusal.reason, Reason::AddressForbidden, "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_trusted_agent_may_be_anywhere_but_at_metadata() {
+        let policy = trusting(&[
+            "http://10.0.0.5:8000",
+            "http://198.18.0.7",
+            "http://169.254.169.254",
+            "http://[::1]:9000/a2a",
+        ]);
+        for text in [
+            "http://10.0.0.5:8000/a2a",
+            "http://0xa.5:8000",
+            "http://198.18.0.7:80/",
+            "http://[0::1]:9000/a2a/x",
+        ] {
+            assert!(Endpoint::parse(text, &policy).is_ok(), "{text}");
+        }
+        for text in [
+            "http://10.0.0.5/",
+            "http://10.0.0.50:8000/",
+            "https://10.0.0.5:8000/",
+            "http://10.0.0.5:8000@127.0.0.1/",
+            "http://198.18.0.70/",
+            "http://169.254.169.254/",
+            "http://169.254.169.254/latest/meta-data",
+            "http://[::1]:9000/",
+            "http://[::1]:9000/a2ab",
+        ] {
+            assert!(Endpoint::parse(text, &policy).is_err(), "{text}");
+        }
     }
 
     #[test]

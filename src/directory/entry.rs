@@ -160,6 +160,13 @@ impl Directory {
         let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
         let mut agent = self.agent(workspace, endpoint);
         agent.upstream_auth = self.upstream_auth(workspace)?;
+        agent.upstream_tls = self.upstream_tls(workspace)?;
+        if agent.upstream_tls.is_some() && !agent.endpoint.tls {
+            return Err(Rejection::new(
+                Reason::AddressForbidden,
+                "the workspace has certificates for its agent (upstream_tls), and its URL does not begin with https://",
+            ));
+        }
         Ok(Destination::Agent(Arc::new(agent)))
     }
 
@@ -184,6 +191,7 @@ impl Directory {
             complete: workspace.complete.unwrap_or(config.a2a.complete),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
             upstream_auth: None,
+            upstream_tls: None,
             concurrency_max: own_max.map_or(config.limits.target_concurrency, |max| {
                 usize::try_from(max).unwrap_or(usize::MAX)
             }),

@@ -28,6 +28,7 @@ mod slots;
 mod sweep;
 mod tell;
 mod upstream_auth;
+mod upstream_tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +38,6 @@ use std::time::Duration;
 use moka::future::Cache;
 use tokio::time::Instant;
 
-use self::address::Policy;
 use self::entry::Entry;
 use self::keys::KeyPattern;
 use self::lease::Leases;
@@ -46,7 +46,7 @@ use self::resolver::Resolver;
 use self::slots::{Calls, Slots};
 use crate::a2a::Generation;
 use crate::coherence::{Coherence, Coherent};
-use crate::config::{Complete, Derived, Live};
+use crate::config::{Complete, Live};
 use crate::events::Events;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
@@ -65,6 +65,7 @@ pub use self::place::Editor;
 pub use self::register::{Creation, Placement, Registered, Registrar, Registration};
 pub use self::slots::Slot;
 pub use self::upstream_auth::UpstreamAuth;
+pub use self::upstream_tls::{ClientIdentity, UpstreamTls};
 
 /// How long a URL key lives without being refreshed.
 const URL_TTL: Duration = Duration::from_secs(300);
@@ -97,6 +98,8 @@ pub struct Agent {
     pub idle_timeout: Option<Duration>,
     /// The credential that it asks of whoever calls it.
     pub upstream_auth: Option<UpstreamAuth>,
+    /// By which certificates it is verified, and is shown ours. `None`: the system's, and none.
+    pub upstream_tls: Option<UpstreamTls>,
     /// Calls in progress at most.
     concurrency_max: usize,
     calls: Arc<Calls>,
@@ -155,9 +158,7 @@ impl Directory {
         resolve::forget_what_changes(&coherence, &entries, &known, &changes, &news);
         let heartbeat_key = &at_start.directory.heartbeat_key;
         Self {
-            resolver: Resolver::new(Derived::new(config, |config, _| {
-                Policy::new(&config.address)
-            })),
+            resolver: Resolver::new(config),
             leases: Leases::new(shared.clone(), heartbeat_key, config.clone()),
             news,
             slots: Slots::default(),

@@ -7,7 +7,8 @@ use super::change::Change;
 use super::entry::{not_found, removed};
 use super::intake::{Lookup, check_card, check_label, conflict, invalid, not_permitted};
 use super::place::{Editor, org_below};
-use super::{Directory, UpstreamAuth};
+use super::upstream_tls::require_https;
+use super::{Directory, UpstreamAuth, UpstreamTls};
 use crate::coherence::Invalidation;
 use crate::config::Complete;
 use crate::ids::WorkspaceId;
@@ -95,6 +96,8 @@ pub struct Creation {
     pub complete: Option<Complete>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<UpstreamAuth>,
+    /// TLS towards the agent. Operators only.
+    pub upstream_tls: Option<UpstreamTls>,
 }
 
 impl Directory {
@@ -135,6 +138,8 @@ impl Directory {
             ));
         }
         let (name, place) = settle(found.as_ref(), registrar)?;
+        let has_tls = found.as_ref().is_some_and(|w| w.upstream_tls.is_some());
+        require_https(has_tls, registration.url.as_deref())?;
         let url = registration.url.as_deref();
         let url = self.vet(url, Lookup::Required).await?;
         let internal_url = registration.internal_url.as_deref();
@@ -230,7 +235,10 @@ impl Directory {
         let card_url = creation.card_url.as_deref();
         let card_url = self.vet(card_url, Lookup::Required).await?;
         let auth = creation.upstream_auth.as_ref();
-        let auth = auth.map(|auth| self.seal(id.as_str(), auth));
+        let auth = auth.map(|auth| self.seal_auth(&id, auth));
+        let tls = creation.upstream_tls.as_ref();
+        require_https(tls.is_some(), url.as_deref())?;
+        let tls = tls.map(|tls| self.seal_tls(&id, tls));
         let new = NewWorkspace {
             id: id.clone(),
             name: creation.name.clone(),
@@ -249,6 +257,7 @@ impl Directory {
             card_url,
             agent_card: None,
             upstream_auth: auth.transpose()?,
+            upstream_tls: tls.transpose()?,
             complete: creation.complete,
             max_concurrent: creation.max_concurrent,
         };
@@ -326,6 +335,7 @@ fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Regis
         liveness: Liveness::Heartbeat,
         complete: None,
         upstream_auth: None,
+        upstream_tls: None,
     }
 }
 

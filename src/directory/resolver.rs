@@ -2,19 +2,25 @@
 //!
 //! Answers are kept for a few seconds so that a busy agent costs no look-up a message; look-ups of
 //! one name are shared, and their number is bounded, since the system's resolver cannot be cancelled.
+//! The system's is asked, or the servers of `address.nameservers`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use moka::future::Cache;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::address::Policy;
 use super::endpoint::{Endpoint, Target, refused_by_policy};
-use crate::config::Derived;
 use crate::config::live::Present;
+use crate::config::{Config, Derived, Live};
 use crate::rejection::{Reason, Rejection};
 
 /// Longest look-up.
@@ -45,17 +51,63 @@ impl Answer {
     }
 }
 
+/// Who is asked for the addresses of a name.
+struct Directions {
+    /// The servers of `address.nameservers`; `None`: the system's resolver.
+    asked: Option<TokioResolver>,
+    /// Which those are.
+    nameservers: Vec<SocketAddr>,
+}
+
+impl Directions {
+    /// What was there for the same servers is kept, with its sockets.
+    fn new(config: &Config, before: Option<&Self>) -> Self {
+        let nameservers = config.address.nameservers.clone();
+        let kept = before.filter(|before| before.nameservers == nameservers);
+        Self {
+            asked: match kept {
+                Some(kept) => kept.asked.clone(),
+                None if nameservers.is_empty() => None,
+                None => asking(&nameservers),
+            },
+            nameservers,
+        }
+    }
+}
+
+/// A resolver that asks these servers and remembers nothing: we do.
+fn asking(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
+    let servers = nameservers.iter().map(|server| {
+        let mut connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()];
+        connections.iter_mut().for_each(|c| c.port = server.port());
+        NameServerConfig::new(server.ip(), true, connections.into())
+    });
+    let config = ResolverConfig::from_name_servers(servers.collect());
+    let provider = TokioRuntimeProvider::default();
+    let mut builder = TokioResolver::builder_with_config(config, provider);
+    let options = builder.options_mut();
+    options.cache_size = 0;
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.use_hosts_file = ResolveHosts::Never;
+    options.timeout = LOOKUP_MAX / 2;
+    options.attempts = 1;
+    // It fails for a path of certificates only, and there is none.
+    builder.build().ok()
+}
+
 /// Looks names up and judges the answers.
 pub(super) struct Resolver {
     policy: Derived<Policy>,
+    directions: Derived<Directions>,
     answers: Cache<Arc<str>, Answer>,
     lookups: Arc<Semaphore>,
 }
 
 impl Resolver {
-    pub(super) fn new(policy: Derived<Policy>) -> Self {
+    pub(super) fn new(config: &Live) -> Self {
         Self {
-            policy,
+            policy: Derived::new(config, |config, _| Policy::new(config)),
+            directions: Derived::new(config, Directions::new),
             answers: Cache::new(NAMES_MAX),
             lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)),
         }
@@ -73,10 +125,10 @@ impl Resolver {
     /// `address_forbidden` when any answer is; `agent_unreachable` when there is none in time.
     pub(super) async fn address(&self, endpoint: &Endpoint) -> Result<SocketAddr, Rejection> {
         let address = match &endpoint.target {
-            Target::Literal(address) => choose(&self.policy(), &[*address])?,
+            Target::Literal(address) => choose(endpoint, &self.policy(), &[*address])?,
             Target::Name(name) => {
                 let answers = self.name(name).await?;
-                choose(&self.policy(), &answers)?
+                choose(endpoint, &self.policy(), &answers)?
             }
         };
         Ok(SocketAddr::new(address, endpoint.port))
@@ -101,6 +153,7 @@ impl Resolver {
     async fn ask(&self, name: &Arc<str>) -> Result<Arc<[IpAddr]>, Rejection> {
         let name = Arc::clone(name);
         let lookups = Arc::clone(&self.lookups);
+        let asked = self.directions.get().asked.clone();
         let lookup = async move {
             let slot = lookups
                 .acquire_owned()
@@ -108,9 +161,9 @@ impl Resolver {
                 .map_err(std::io::Error::other)?;
             // A task of its own keeps its slot until the system's resolver comes back, waited for or not.
             let task = tokio::spawn(async move {
-                let answers = tokio::net::lookup_host((&*name, 0)).await;
+                let answers = look_up(&name, asked).await;
                 drop(slot);
-                answers.map(|all| all.map(|a| a.ip()).collect::<Vec<_>>())
+                answers
             });
             task.await.map_err(std::io::Error::other)?
         };
@@ -123,10 +176,20 @@ impl Resolver {
     }
 }
 
+async fn look_up(name: &str, asked: Option<TokioResolver>) -> std::io::Result<Vec<IpAddr>> {
+    let Some(asked) = asked else {
+        let answers = tokio::net::lookup_host((name, 0)).await?;
+        return Ok(answers.map(|answer| answer.ip()).collect());
+    };
+    let answers = asked.lookup_ip(name).await;
+    Ok(answers.map_err(std::io::Error::other)?.iter().collect())
+}
+
 /// One refused answer refuses all: a name that means something forbidden half of the time is an attack.
 /// IPv4 goes first, since an agent that listens on "localhost" is usually there.
-fn choose(policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
-    if !answers.iter().all(|address| policy.permits(*address)) {
+fn choose(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
+    let permitted = |address: &IpAddr| endpoint.may_be_at(*address, policy);
+    if !answers.iter().all(permitted) {
         return Err(refused_by_policy());
     }
     let first = answers.iter().find(|address| address.is_ipv4());
@@ -143,26 +206,18 @@ fn unknown_name() -> Rejection {
 
 #[cfg(test)]
 mod tests {
+    use super::super::address::tests::{policy, trusting};
     use super::*;
     use crate::config;
 
-    fn policy(allow: &[&str]) -> Policy {
-        Policy::new(&address(allow))
-    }
-
-    fn address(allow: &[&str]) -> config::Address {
-        config::Address {
-            profile: config::AddressProfile::Default,
-            allow: allow.iter().map(|net| net.parse().unwrap()).collect(),
-        }
-    }
-
     fn resolver(allow: &[&str]) -> Resolver {
-        let mut config: config::Config = toml::from_str(config::load::DEFAULT).unwrap();
-        config.address = address(allow);
-        Resolver::new(Derived::new(&config.into(), |config, _| {
-            Policy::new(&config.address)
-        }))
+        let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
+        config.address.allow = allow.iter().map(|net| net.parse().unwrap()).collect();
+        Resolver::new(&config.into())
+    }
+
+    fn named(policy: &Policy) -> Endpoint {
+        Endpoint::parse("http://agent.example:81/", policy).unwrap()
     }
 
     fn addresses(texts: &[&str]) -> Vec<IpAddr> {
@@ -173,18 +228,43 @@ mod tests {
     fn one_refused_answer_refuses_the_name() {
         let policy = policy(&["127.0.0.0/8"]);
         let mixed = addresses(&["8.8.8.8", "169.254.169.254"]);
-        let refusal = choose(&policy, &mixed).unwrap_err();
+        let refusal = choose(&named(&policy), &policy, &mixed).unwrap_err();
         assert_eq!(refusal.reason, Reason::AddressForbidden);
-        let none = choose(&policy, &[]).unwrap_err();
+        let none = choose(&named(&policy), &policy, &[]).unwrap_err();
         assert_eq!(none.reason, Reason::AgentUnreachable);
     }
 
     #[test]
     fn the_first_address_of_ipv4_is_dialled() {
         let both = addresses(&["2606:4700::1111", "8.8.8.8", "8.8.4.4"]);
-        assert_eq!(choose(&policy(&[]), &both).unwrap(), both[1]);
+        let policy = policy(&[]);
+        assert_eq!(choose(&named(&policy), &policy, &both).unwrap(), both[1]);
         let six = addresses(&["2606:4700::1111"]);
-        assert_eq!(choose(&policy(&[]), &six).unwrap(), six[0]);
+        assert_eq!(choose(&named(&policy), &policy, &six).unwrap(), six[0]);
+    }
+
+    #[test]
+    fn the_name_of_a_trusted_agent_may_mean_anything_but_metadata() {
+        let policy = trusting(&["http://agent.example:81"]);
+        let private = addresses(&["10.0.0.1", "198.18.0.1"]);
+        assert_eq!(
+            choose(&named(&policy), &policy, &private).unwrap(),
+            private[0]
+        );
+        let metadata = addresses(&["10.0.0.1", "fd00:ec2::254"]);
+        assert!(choose(&named(&policy), &policy, &metadata).is_err());
+    }
+
+    #[test]
+    fn the_same_servers_are_asked_on_after_a_reload() {
+        let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
+        assert!(Directions::new(&config, None).asked.is_none());
+        config.address.nameservers = vec!["127.0.0.1:5353".parse().unwrap()];
+        let first = Directions::new(&config, None);
+        assert!(first.asked.is_some());
+        assert!(Directions::new(&config, Some(&first)).asked.is_some());
+        config.address.nameservers.clear();
+        assert!(Directions::new(&config, Some(&first)).asked.is_none());
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use super::intake::invalid;
 use super::{Directory, RETRY_AFTER};
+use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::trust::{SealError, Sealed};
 use crate::workspace::Workspace;
@@ -186,9 +187,18 @@ fn is_field_value(value: &str) -> bool {
 }
 
 impl Directory {
-    /// Seals the credential for the row of `owner`, and of no other.
-    pub(super) fn seal(&self, owner: &str, auth: &UpstreamAuth) -> Result<Sealed, Rejection> {
-        self.seal.seal(owner, &auth.secret()).map_err(|error| {
+    /// Seals the credential for the row of `id`, and of no other.
+    pub(super) fn seal_auth(
+        &self,
+        id: &WorkspaceId,
+        auth: &UpstreamAuth,
+    ) -> Result<Sealed, Rejection> {
+        self.seal(id.as_str(), &auth.secret())
+    }
+
+    /// Seals a secret for `owner`, and nobody else.
+    pub(super) fn seal(&self, owner: &str, secret: &SecretString) -> Result<Sealed, Rejection> {
+        self.seal.seal(owner, secret).map_err(|error| {
             Rejection::new(
                 Reason::Internal,
                 "the gateway cannot seal the credential; the log says more under the request's id",

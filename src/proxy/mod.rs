@@ -9,6 +9,7 @@ mod addresses;
 mod admit;
 mod body;
 mod bridge;
+mod certificates;
 mod chunks;
 mod connections;
 mod ended;

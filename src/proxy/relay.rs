@@ -63,7 +63,8 @@ async fn run(
     let address = gateway.directory.address(&agent.endpoint).await?;
     let peer = proxy
         .upstream
-        .peer(&agent, address, exchange.config.timeouts.connect);
+        .peer(&agent, address, exchange.config.timeouts.connect)
+        .await;
     let mut cut = gateway.cut();
     let sent = proxy
         .upstream

@@ -18,6 +18,7 @@ use pingora::{Error, ErrorType};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::certificates::Certificates;
 use crate::directory::Agent;
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
@@ -34,6 +35,7 @@ const EARLY_ANSWER: Duration = Duration::from_secs(1);
 /// Connections to agents.
 pub(super) struct Upstream {
     connector: TransportConnector,
+    certificates: Certificates,
 }
 
 /// A request, ready for the wire.
@@ -72,16 +74,28 @@ impl Upstream {
         let options = ConnectorOptions::new(pool_size);
         Self {
             connector: TransportConnector::new(Some(options)),
+            certificates: Certificates::new(),
         }
     }
 
     /// What Pingora needs to know of the agent. `address` was vetted, and is what is dialled.
-    pub(super) fn peer(&self, agent: &Agent, address: SocketAddr, connect: Duration) -> HttpPeer {
+    /// A certificate is verified for [`crate::directory::Endpoint::sni`], which is never empty: for an
+    /// empty name Pingora would verify nothing.
+    pub(super) async fn peer(
+        &self,
+        agent: &Agent,
+        address: SocketAddr,
+        connect: Duration,
+    ) -> HttpPeer {
         let endpoint = &agent.endpoint;
         let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.sni.clone());
         peer.options.connection_timeout = Some(connect);
         peer.options.total_connection_timeout = Some(connect);
         peer.options.alpn = ALPN::H1;
+        if let Some(tls) = agent.upstream_tls.as_ref().filter(|_| endpoint.tls) {
+            // Boxed: it is rare, and would otherwise widen every exchange's future.
+            Box::pin(self.certificates.put_on(&mut peer, agent, tls)).await;
+        }
         peer
     }
 
@@ -203,7 +217,14 @@ fn unreachable(error: Box<Error>, peer: &HttpPeer) -> Rejection {
         error.etype(),
         ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout
     );
-    let rejection = if timed_out {
+    let handshake = *error.etype() == ErrorType::TLSHandshakeFailure;
+    let rejection = if handshake {
+        Rejection::new(
+            Reason::AgentUnreachable,
+            "no TLS connection to the agent: its certificate must be valid for the host of its URL, from an \
+             authority that the system or its upstream_tls.ca trusts, and an agent may ask for upstream_tls.client_cert",
+        )
+    } else if timed_out {
         Rejection::new(
             Reason::AgentTimeout,
             format!(

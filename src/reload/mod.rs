@@ -17,7 +17,7 @@ use crate::telemetry::{self, Chain};
 
 /// Keys, or beginnings of keys, whose values remembered facts were judged by: which credential proves
 /// whom, what is open to which call, where an agent may be.
-const JUDGED_BY: [&str; 7] = [
+const JUDGED_BY: [&str; 8] = [
     "A2A_GATEWAY_ADMIN_TOKEN",
     "a2a.complete",
     "address.",
@@ -25,6 +25,7 @@ const JUDGED_BY: [&str; 7] = [
     "limits.target_concurrency",
     "server.public_url",
     "tokens.",
+    "trusted_agents",
 ];
 
 /// Loads `layers` again at SIGHUP and when one of their files changes. A background task; runs until

@@ -8,6 +8,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::KeyError;
+use crate::config::refuse_exposed;
 
 /// Bytes of a key file at most; ours have about 120.
 const FILE_BYTES_MAX: u64 = 16 * 1024;
@@ -52,7 +53,12 @@ pub(super) fn create(
 
 pub(super) fn read(path: &Path) -> Result<SecretString, KeyError> {
     let file = fs::File::open(path).map_err(|error| failed("read", path, error))?;
-    warn_if_others_can_read(&file, path);
+    let metadata = file
+        .metadata()
+        .map_err(|error| failed("read", path, error))?;
+    refuse_exposed(path, &metadata)
+        .map_err(|reason| failed("read", path, io::Error::other(reason)))?;
+    warn_if_its_group_can_read(&metadata, path);
     let mut text = String::new();
     file.take(FILE_BYTES_MAX)
         .read_to_string(&mut text)
@@ -69,11 +75,9 @@ pub(super) fn failed(verb: &'static str, path: &Path, source: io::Error) -> KeyE
 }
 
 /// Only warned of: mounted secrets are often readable by a group on purpose.
-fn warn_if_others_can_read(file: &fs::File, path: &Path) {
+fn warn_if_its_group_can_read(metadata: &fs::Metadata, path: &Path) {
     #[cfg(unix)]
-    if let Ok(metadata) = file.metadata()
-        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0
-    {
-        tracing::warn!(path = %path.display(), "A key can be read by others: chmod 600");
+    if std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o070 != 0 {
+        tracing::warn!(path = %path.display(), "A key can be read by its group: chmod 600");
     }
 }

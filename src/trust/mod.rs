@@ -1,6 +1,7 @@
 //! SIGNED TOKENS AND SEALED SECRETS: the gateway's own keys, what they signed or sealed, and the keys
 //! of foreign issuers.
 
+mod certificate;
 mod file;
 mod jwks;
 mod keys;
@@ -8,6 +9,7 @@ mod pair;
 mod seal;
 mod token;
 
+pub use certificate::{CertificateSummary, Certificates, PEM_BYTES_MAX, PemError, private_key};
 pub use jwks::{KEYS_MAX, KeySet, KeySetError, PublicKey};
 pub use keys::{
     KeyError, KeyInfo, Keys, SignError, SigningAlgorithm, State, Verified, list, rotate,

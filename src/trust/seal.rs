@@ -12,6 +12,7 @@ use base64::Engine;
 use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
@@ -33,7 +34,8 @@ const VERSION: &str = "v1";
 const KID_LEN: usize = 8;
 
 /// A sealed secret: what is stored. Safe to store, and shown nowhere.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
 pub struct Sealed(String);
 
 impl Sealed {
@@ -102,7 +104,8 @@ impl Seal {
             }
         };
         let not_a_key = || KeyError::NotASealKey { path: path.clone() };
-        let key = key_of(read_whole(&path)?.expose_secret()).ok_or_else(not_a_key)?;
+        let key = key_of(read_whole(&path)?.expose_secret()).map(Zeroizing::new);
+        let key = key.ok_or_else(not_a_key)?;
         Self::of(&key).ok_or_else(not_a_key)
     }
 
@@ -158,9 +161,8 @@ impl Seal {
                 own: self.kid.clone(),
             });
         }
-        let mut bytes = URL_SAFE_NO_PAD
-            .decode(encoded)
-            .map_err(|_| SealError::Form)?;
+        let decoded = URL_SAFE_NO_PAD.decode(encoded);
+        let mut bytes = Zeroizing::new(decoded.map_err(|_| SealError::Form)?);
         let (nonce, text) = bytes
             .split_at_mut_checked(NONCE_LEN)
             .ok_or(SealError::Form)?;
@@ -181,9 +183,9 @@ impl fmt::Debug for Seal {
 }
 
 fn new_key() -> Result<SecretString, KeyError> {
-    let mut key = [0; KEY_LEN];
-    aws_lc_rs::rand::fill(&mut key).map_err(|_| KeyError::Generation)?;
-    Ok(format!("{}\n", BASE64.encode(key)).into())
+    let mut key = Zeroizing::new([0; KEY_LEN]);
+    aws_lc_rs::rand::fill(key.as_mut()).map_err(|_| KeyError::Generation)?;
+    Ok(format!("{}\n", BASE64.encode(*key)).into())
 }
 
 /// Reads the file, again for as long as another process has only begun to write it.
@@ -213,7 +215,7 @@ fn key_of(text: &str) -> Option<[u8; KEY_LEN]> {
     let padding =
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     let bytes = GeneralPurpose::new(alphabet, padding).decode(text).ok()?;
-    bytes.try_into().ok()
+    Zeroizing::new(bytes).as_slice().try_into().ok()
 }
 
 fn of_hex(text: &str) -> Option<[u8; KEY_LEN]> {
@@ -233,6 +235,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::config::exposure::tests::write;
 
     fn seal() -> Seal {
         Seal::load_or_create(tempfile::tempdir().unwrap().path(), None).unwrap()
@@ -332,11 +335,11 @@ mod tests {
             hex.to_uppercase(),
             hex,
         ] {
-            fs::write(&path, &text).unwrap();
+            write(&path, &text, 0o600);
             assert_eq!(load().unwrap().kid(), expected, "{text}");
         }
         for wrong in [BASE64.encode([0; 33]), "x".repeat(64), "é".repeat(32)] {
-            fs::write(&path, &wrong).unwrap();
+            write(&path, &wrong, 0o600);
             let error = load().unwrap_err().to_string();
             assert!(
                 error.contains("mounted") && error.contains("openssl rand"),
@@ -348,6 +351,11 @@ mod tests {
                 "it is not replaced"
             );
         }
+        write(&path, &BASE64.encode(key), 0o644);
+        let error = crate::telemetry::Chain(&load().unwrap_err()).to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+        write(&path, &BASE64.encode(key), 0o440);
+        assert!(load().is_ok());
         assert!(!dir.path().join("keys").exists());
     }
 }

@@ -4,10 +4,10 @@
 
 use sqlx::AnyConnection;
 
-use super::row::{complete_word, optional, workspace};
+use super::row::{complete_word, optional, tls_text, workspace};
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
-use super::{DeliveryMode, Liveness, Status, Step, Timestamp, Workspace, Workspaces};
+use super::{DeliveryMode, Liveness, SealedTls, Status, Step, Timestamp, Workspace, Workspaces};
 use crate::config::Complete;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -38,6 +38,8 @@ pub struct Settings {
     pub card_url: Option<String>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<Sealed>,
+    /// TLS towards the agent.
+    pub upstream_tls: Option<SealedTls>,
     /// How much of an incomplete call is filled in.
     pub complete: Option<Complete>,
     /// Calls in progress at most.
@@ -59,6 +61,7 @@ impl Settings {
             internal_url: workspace.internal_url.clone(),
             card_url: workspace.card_url.clone(),
             upstream_auth: workspace.upstream_auth.clone(),
+            upstream_tls: workspace.upstream_tls.clone(),
             complete: workspace.complete,
             max_concurrent: workspace.max_concurrent,
         }
@@ -246,6 +249,7 @@ async fn write(
         .bind(settings.complete.map(complete_word))
         .bind(settings.max_concurrent.map(i64::from))
         .bind(now.0)
-        .bind(i64::from(moves));
+        .bind(i64::from(moves))
+        .bind(tls_text(settings.upstream_tls.as_ref())?);
     optional(row.fetch_optional(connection).await?, workspace)
 }

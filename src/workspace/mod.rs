@@ -53,6 +53,8 @@ pub struct Workspace {
     pub agent_card: Option<Box<RawValue>>,
     /// The credential with which the gateway calls the agent. Shown nowhere.
     pub upstream_auth: Option<Sealed>,
+    /// TLS towards the agent.
+    pub upstream_tls: Option<SealedTls>,
     /// How much of an incomplete call is filled in; `None`: as `a2a.complete` says.
     pub complete: Option<Complete>,
     /// Calls in progress at most; `None`: as `limits.target_concurrency` says.
@@ -70,6 +72,24 @@ pub struct Workspace {
     /// When something but its liveness last changed.
     pub updated_at: Timestamp,
 }
+
+/// TLS towards an agent, as it is kept: certificates and key are sealed; what may be shown of the
+/// certificates stands beside them, so that reading a workspace opens nothing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SealedTls {
+    /// All of it. Shown nowhere.
+    pub sealed: Sealed,
+    /// Names, fingerprints and ends of the certificates, for operators.
+    pub about: Box<RawValue>,
+}
+
+impl PartialEq for SealedTls {
+    fn eq(&self, other: &Self) -> bool {
+        self.sealed == other.sealed
+    }
+}
+
+impl Eq for SealedTls {}
 
 /// A closed set of words, stored and shown alike.
 macro_rules! words {
@@ -173,6 +193,8 @@ pub struct NewWorkspace {
     pub agent_card: Option<Box<RawValue>>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<Sealed>,
+    /// TLS towards the agent.
+    pub upstream_tls: Option<SealedTls>,
     /// How much of an incomplete call is filled in.
     pub complete: Option<Complete>,
     /// Calls in progress at most.

@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::table::Step;
-use super::{DeliveryMode, Liveness, Status, Timestamp, Workspace};
+use super::{DeliveryMode, Liveness, SealedTls, Status, Timestamp, Workspace};
 use crate::config::Complete;
 use crate::ids::WorkspaceId;
 use crate::trust::Sealed;
@@ -36,6 +36,10 @@ pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
             .transpose()
             .map_err(|error| unreadable("agent_card", error))?,
         upstream_auth: text(row, "upstream_auth")?.map(Sealed::from_stored),
+        upstream_tls: text(row, "upstream_tls")?
+            .map(|text| serde_json::from_str(&text))
+            .transpose()
+            .map_err(|error| unreadable("upstream_tls", error))?,
         complete: text(row, "complete")?
             .map(|word| complete(&word))
             .transpose()?,
@@ -105,6 +109,12 @@ pub(super) const fn complete_word(complete: Complete) -> &'static str {
         Complete::Bare => "bare",
         Complete::Off => "off",
     }
+}
+
+/// The text that is kept of TLS towards an agent.
+pub(super) fn tls_text(tls: Option<&SealedTls>) -> Result<Option<String>, sqlx::Error> {
+    let text = tls.map(serde_json::to_string).transpose();
+    text.map_err(|error| sqlx::Error::Encode(Box::new(error)))
 }
 
 /// A word that this release does not know: written by a newer one, or by hand.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 macro_rules! columns {
     () => {
         "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, \
-         agent_card, upstream_auth, complete, max_concurrent, idle_timeout_seconds, current_task, active_tasks, \
+         agent_card, upstream_auth, upstream_tls, complete, max_concurrent, idle_timeout_seconds, current_task, active_tasks, \
          last_seen, created_at, updated_at"
     };
 }
@@ -16,8 +16,8 @@ pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces W
 pub(super) const CREATE: &str = concat!(
     "INSERT INTO workspaces (id, name, role, parent_id, org, status, delivery_mode, liveness, url, \
      internal_url, card_url, agent_card, complete, max_concurrent, active_tasks, created_at, updated_at, \
-     upstream_auth) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16) \
+     upstream_auth, upstream_tls) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16, $17) \
      ON CONFLICT (id) DO NOTHING RETURNING ",
     columns!()
 );
@@ -78,16 +78,16 @@ pub(super) const CHANGE: &str = concat!(
     "UPDATE workspaces SET name = $2, role = $3, parent_id = $4, org = $5, status = $6, \
      delivery_mode = $7, liveness = $8, url = $9, internal_url = $10, card_url = $11, \
      upstream_auth = $12, complete = $13, max_concurrent = $14, updated_at = $15, \
-     access_generation = access_generation + $16 WHERE id = $1 RETURNING ",
+     access_generation = access_generation + $16, upstream_tls = $17 WHERE id = $1 RETURNING ",
     columns!()
 );
 
 pub(super) const SET_CARD: &str = "UPDATE workspaces SET agent_card = $2, updated_at = $3 \
      WHERE id = $1 AND status <> 'removed' RETURNING id";
 
-/// What the agent's owner does not need any more goes; so does the agent's credential.
+/// What the agent's owner does not need any more goes; so do the agent's credential and our key for it.
 pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url = NULL, \
-     internal_url = NULL, upstream_auth = NULL, active_tasks = 0, current_task = NULL, \
+     internal_url = NULL, upstream_auth = NULL, upstream_tls = NULL, active_tasks = 0, current_task = NULL, \
      updated_at = $2, access_generation = access_generation + 1 \
      WHERE id = $1 AND status <> 'removed' RETURNING id";
 

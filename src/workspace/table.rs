@@ -4,7 +4,7 @@
 use serde_json::value::RawValue;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
-use super::row::{complete_word, id, optional, step, workspace};
+use super::row::{complete_word, id, optional, step, tls_text, workspace};
 use super::sql::{
     CREATE, FIND, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS, news_text,
 };
@@ -340,7 +340,8 @@ async fn insert(
         .bind(new.complete.map(complete_word))
         .bind(new.max_concurrent.map(i64::from))
         .bind(now.0)
-        .bind(new.upstream_auth.as_ref().map(Sealed::as_str));
+        .bind(new.upstream_auth.as_ref().map(Sealed::as_str))
+        .bind(tls_text(new.upstream_tls.as_ref())?);
     let created = optional(row.fetch_optional(connection).await?, workspace)?;
     Ok(created.map_or(Created::Taken, |workspace| {
         Created::Done(Box::new(workspace))

@@ -8,7 +8,9 @@ use super::{DeliveryMode, Liveness, Status, Timestamp, Workspace};
 /// Whether a reader may see where the agent listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urls {
-    /// Itself and operators.
+    /// Operators, who also see which certificates count there.
+    WithCertificates,
+    /// Itself.
     Shown,
     /// Everyone else reads `null`.
     Hidden,
@@ -35,13 +37,15 @@ pub struct View<'a> {
     max_concurrent: Option<u32>,
     created_at: Timestamp,
     updated_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream_tls: Option<&'a RawValue>,
 }
 
 impl Workspace {
     /// The JSON for a reader who may, or may not, see the URLs. `card_url` is a URL of the agent's
     /// too, and goes with them.
     pub fn view(&self, urls: Urls) -> View<'_> {
-        let shown = urls == Urls::Shown;
+        let shown = urls != Urls::Hidden;
         View {
             id: self.id.as_str(),
             name: &self.name,
@@ -61,6 +65,11 @@ impl Workspace {
             max_concurrent: self.max_concurrent,
             created_at: self.created_at,
             updated_at: self.updated_at,
+            upstream_tls: self
+                .upstream_tls
+                .as_ref()
+                .filter(|_| urls == Urls::WithCertificates)
+                .map(|tls| &*tls.about),
         }
     }
 }

@@ -308,6 +308,7 @@ async fn lines_are_read_alike_on_postgresql() {
             liveness: Liveness::Heartbeat,
             complete: None,
             upstream_auth: None,
+            upstream_tls: None,
         };
         one.directory.create(&creation).await.unwrap();
         let taken = one.directory.create(&creation).await.unwrap_err();

@@ -53,6 +53,7 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
         liveness: Liveness::Heartbeat,
         complete: None,
         upstream_auth: None,
+        upstream_tls: None,
     };
     gateway.directory.create(&creation).await.unwrap().id
 }

@@ -11,6 +11,7 @@
 
 mod harness;
 
+mod addresses;
 mod answers;
 mod at_once;
 mod beats;
@@ -23,6 +24,7 @@ mod clocks;
 mod directory;
 mod drain;
 mod events;
+mod exposed;
 mod fields;
 mod grants;
 mod hierarchy;
@@ -54,3 +56,4 @@ mod tokens;
 mod tree;
 mod trust;
 mod upstream_auth;
+mod upstream_tls;

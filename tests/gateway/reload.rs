@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::harness::authority::write_secret;
 use crate::harness::{
     ADMIN, Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
     Step, chunk, ok_json,
@@ -340,7 +341,7 @@ async fn a_token_that_is_taken_out_is_refused_and_one_that_comes_counts() {
         .collect();
     let written = Written::new(&format!("{OFF}[auth]\nadmin_token_sha256 = [\"{hash}\"]\n"));
     let secret = written.at("secret");
-    fs::write(&secret, &mounted).unwrap();
+    write_secret(&secret, &mounted);
     let gateway = Builder::new(Pair::Embedded)
         .file(written.path())
         .env("A2A_GATEWAY_ADMIN_TOKEN", "")
@@ -365,7 +366,7 @@ async fn a_token_that_is_taken_out_is_refused_and_one_that_comes_counts() {
         "workspace_not_found"
     );
     // The file that the variable names has another token in it.
-    fs::write(&secret, &next).unwrap();
+    write_secret(&secret, &next);
     becomes(&gateway, &ask(&mounted), "unauthenticated").await;
     // It was refused a moment ago, which is remembered for a second.
     becomes(&gateway, &ask(&next), "workspace_not_found").await;

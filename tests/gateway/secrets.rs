@@ -4,6 +4,7 @@
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
+use crate::harness::planted::DATABASE_PASSWORD;
 use crate::harness::servers::{self, Redis};
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD,
@@ -213,7 +214,7 @@ async fn no_token_no_body_and_no_password_is_in_the_log_the_metrics_or_a_refusal
     let redis = Redis::start();
     let (redis_link, shared) = redis.relayed();
     let (sql_link, sql) = servers::postgres().relayed();
-    let sql = sql.replace("postgres@", &format!("postgres:{PASSWORD}@"));
+    let sql = sql.replace(DATABASE_PASSWORD, PASSWORD);
     let builder = Builder::new(Pair::Embedded)
         .stores(&sql, &shared)
         .set("stores.timeout", "1s")

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sqlx::Row as _;
 
+use crate::harness::authority::write_secret;
 use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card};
 use crate::on_both_pairs;
 
@@ -134,7 +135,7 @@ on_both_pairs! {
         // One of the ways out that the text names; then the other.
         assert_eq!(patch(&gateway, "a", json!({"upstream_auth": "new"})).await.status, 200);
         assert_eq!(send(&gateway, "a").await.status, 200);
-        std::fs::write(&key, kept).unwrap();
+        write_secret(&key, kept);
         gateway.restart().await;
         assert_eq!(send(&gateway, "a").await.reason(), "store_unavailable");
     }
@@ -146,7 +147,7 @@ async fn replicas_with_one_key_file_open_what_another_sealed() {
     let sql = crate::harness::servers::postgres().database();
     let keys = tempfile::tempdir().unwrap();
     let file = keys.path().join("mounted");
-    std::fs::write(&file, "ab".repeat(32)).unwrap();
+    write_secret(&file, "ab".repeat(32));
     let replica = || {
         let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
         builder

@@ -9,7 +9,7 @@ use secrecy::SecretString;
 use toml::{Table, Value};
 
 use super::{ConfigError, Loaded, Problem, Setting, Source, Unmasked};
-use crate::config::{Config, Serving, Tls, check, layer};
+use crate::config::{Config, Serving, Tls, check, exposure, layer};
 
 /// The operator's token in the environment.
 const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
@@ -104,7 +104,7 @@ impl Merge {
             return self.admin_token(raw, source);
         }
         if name.strip_suffix("_FILE") == Some(ADMIN_TOKEN) {
-            return match read_secret(raw) {
+            return match read_value(raw, Exposed::Refused) {
                 Ok(token) => self.admin_token(&token, source),
                 Err(reason) => self.refuse(None, Some(source), reason),
             };
@@ -127,9 +127,15 @@ impl Merge {
                 key.truncate(key.len() - "_file".len());
             }
             if layer::at(&self.known, &named).is_some_and(|v| !v.is_table()) {
-                return match read_secret(raw) {
+                let dotted = named.join(".");
+                let exposed = if layer::is_secret(&dotted) {
+                    Exposed::Refused
+                } else {
+                    Exposed::Fine
+                };
+                return match read_value(raw, exposed) {
                     Ok(value) => self.text(&named, &value, source),
-                    Err(reason) => self.refuse(Some(named.join(".")), Some(source), reason),
+                    Err(reason) => self.refuse(Some(dotted), Some(source), reason),
                 };
             }
         }
@@ -252,7 +258,7 @@ impl Merge {
             .map(|(key, value)| Setting {
                 value: layer::shown(&key, &value),
                 source: source_of(&key),
-                raw: Unmasked(value.to_string()),
+                raw: Unmasked(value.to_string().into()),
                 key,
             })
             .collect();
@@ -272,10 +278,24 @@ fn serving(tls: &Tls) -> Result<Option<Serving>, (&'static str, String)> {
     Serving::read(cert, key, tls.client_ca.as_deref()).map(Some)
 }
 
+/// Whether every user of the machine may have access to a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Exposed {
+    /// What it holds is no secret.
+    Fine,
+    Refused,
+}
+
 /// The content of a file that holds one value, without the line end that editors add.
-fn read_secret(path: &str) -> Result<String, String> {
-    let text = read(Path::new(path), SECRET_FILE_BYTES_MAX)
-        .map_err(|error| format!("cannot read the file that it names, {path}: {error}"))?;
+fn read_value(path: &str, exposed: Exposed) -> Result<String, String> {
+    let path = Path::new(path);
+    if exposed == Exposed::Refused {
+        exposure::refuse_exposed_at(path)?;
+    }
+    let text = read(path, SECRET_FILE_BYTES_MAX).map_err(|error| {
+        let path = path.display();
+        format!("cannot read the file that it names, {path}: {error}")
+    })?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 

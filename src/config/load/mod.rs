@@ -10,6 +10,8 @@ mod merge;
 use std::fmt;
 use std::path::PathBuf;
 
+use secrecy::{ExposeSecret, SecretString};
+
 use self::merge::Merge;
 use super::{Config, layer};
 
@@ -22,7 +24,7 @@ pub struct Layers {
     /// A TOML file.
     pub file: Option<PathBuf>,
     /// Variables of the environment, name and value. Those that are not ours are passed over.
-    pub environment: Vec<(String, String)>,
+    pub environment: Vec<(String, SecretString)>,
     /// `section.key=value`, each from one `--set`.
     pub overrides: Vec<String>,
 }
@@ -36,7 +38,7 @@ impl Layers {
             .map(|(name, value)| {
                 (
                     name.to_string_lossy().into_owned(),
-                    value.to_string_lossy().into_owned(),
+                    value.to_string_lossy().into_owned().into(),
                 )
             })
             .filter(|(name, _)| name.starts_with("A2A_GATEWAY_"))
@@ -52,7 +54,7 @@ impl Layers {
     pub fn files(&self) -> Vec<PathBuf> {
         let named = self.environment.iter();
         let named = named.filter(|(name, _)| name.ends_with("_FILE"));
-        let named = named.map(|(_, path)| PathBuf::from(path));
+        let named = named.map(|(_, path)| PathBuf::from(path.expose_secret()));
         self.file.iter().cloned().chain(named).collect()
     }
 }
@@ -168,8 +170,16 @@ impl Setting {
 }
 
 /// A value that may hold a secret, and is never shown.
-#[derive(Clone, PartialEq, Eq)]
-struct Unmasked(String);
+#[derive(Clone)]
+struct Unmasked(SecretString);
+
+impl PartialEq for Unmasked {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.expose_secret() == other.0.expose_secret()
+    }
+}
+
+impl Eq for Unmasked {}
 
 impl fmt::Debug for Unmasked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -199,7 +209,7 @@ pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
         merge.file(path);
     }
     for (name, value) in &layers.environment {
-        merge.variable(name, value);
+        merge.variable(name, value.expose_secret());
     }
     for argument in &layers.overrides {
         merge.argument(argument);

@@ -1,11 +1,13 @@
 //! Layers, refusals and masks, value by value.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use secrecy::ExposeSecret;
 use toml::{Table, Value};
 
 use super::*;
+use crate::config::exposure::tests::write;
 
 /// Loads with these `--set` values alone.
 fn set(overrides: &[&str]) -> Result<Loaded, ConfigError> {
@@ -17,7 +19,7 @@ fn set(overrides: &[&str]) -> Result<Loaded, ConfigError> {
 
 fn environment(name: &str, value: &str) -> Result<Loaded, ConfigError> {
     load(&Layers {
-        environment: vec![(name.to_owned(), value.to_owned())],
+        environment: vec![(name.to_owned(), value.into())],
         ..Layers::default()
     })
 }
@@ -95,7 +97,7 @@ fn each_layer_wins_over_the_one_below() {
         "[limits]\nrequest_bytes = \"1MiB\"\nstream_bytes = \"1MiB\"\nresponse_bytes = \"1MiB\"\n",
     );
     layers.environment = [("REQUEST_BYTES", "2MiB"), ("STREAM_BYTES", "2097152")]
-        .map(|(k, v)| (format!("A2A_GATEWAY__LIMITS__{k}"), v.to_owned()))
+        .map(|(k, v)| (format!("A2A_GATEWAY__LIMITS__{k}"), v.into()))
         .to_vec();
     layers.overrides = vec!["limits.request_bytes=3MiB".to_owned()];
     let loaded = load(&layers).unwrap();
@@ -361,15 +363,15 @@ fn tls_needs_both_files_and_both_readable() {
         "holds no private key",
     );
     let pair = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let write = |name: &str, text: String| {
+    let put = |name: &str, text: String| {
         let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
+        write(&path, &text, 0o600);
         path.display().to_string()
     };
     let one = pair();
-    let cert = write("cert.pem", one.cert.pem());
-    let key = write("key.pem", one.signing_key.serialize_pem());
-    let other = write("other.pem", pair().signing_key.serialize_pem());
+    let cert = put("cert.pem", one.cert.pem());
+    let key = put("key.pem", one.signing_key.serialize_pem());
+    let other = put("other.pem", pair().signing_key.serialize_pem());
     let with = |key: &str| {
         set(&[
             &format!("server.tls.cert={cert}"),
@@ -377,6 +379,8 @@ fn tls_needs_both_files_and_both_readable() {
         ])
     };
     assert!(with(&key).is_ok());
+    write(Path::new(&key), &one.signing_key.serialize_pem(), 0o644);
+    refused(with(&key), "server.tls.key", &format!("chmod 600 {key}"));
     refused(with(&other), "server.tls.cert", "and server.tls.key: ");
 }
 
@@ -419,8 +423,17 @@ fn secrets_are_never_shown() {
 
 #[test]
 fn a_secret_can_be_kept_in_a_file() {
-    let (folder, _) = file("postgres://u:geheim@h/d\n");
-    let path = folder.path().join("gateway.toml");
+    let (folder, _) = file("");
+    let path = folder.path().join("sql-url");
+    write(&path, "postgres://u:geheim@h/d\n", 0o644);
+    let said = environment("A2A_GATEWAY__STORES__SQL_FILE", path.to_str().unwrap());
+    refused(said, "stores.sql", "chmod 600");
+    // What is no secret may stand where everybody can read it.
+    let burst = folder.path().join("burst");
+    write(&burst, "7\n", 0o644);
+    let name = "A2A_GATEWAY__RATE__CALLER_BURST_FILE";
+    assert!(environment(name, burst.to_str().unwrap()).is_ok());
+    write(&path, "postgres://u:geheim@h/d\n", 0o600);
     let loaded = environment("A2A_GATEWAY__STORES__SQL_FILE", path.to_str().unwrap()).unwrap();
     assert_eq!(
         loaded.config.stores.sql.expose_secret(),

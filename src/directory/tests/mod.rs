@@ -84,6 +84,7 @@ fn creation(name: &str) -> Creation {
         liveness: Liveness::Heartbeat,
         complete: None,
         upstream_auth: None,
+        upstream_tls: None,
     }
 }
 

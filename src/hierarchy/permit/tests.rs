@@ -87,6 +87,7 @@ impl Room {
             agent_card: None,
             complete: None,
             upstream_auth: None,
+            upstream_tls: None,
             max_concurrent: None,
         };
         self.workspaces

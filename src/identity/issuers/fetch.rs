@@ -54,8 +54,8 @@ impl Failure {
     }
 }
 
-/// A client for one URL. Certificates are checked by the system's roots, or those of
-/// `SSL_CERT_FILE`; plain `http` is for loopback only, and needs neither roots nor a proxy.
+/// A client for one URL. It goes there directly, whatever proxy the environment names. Certificates are
+/// checked by the system's roots, or those of `SSL_CERT_FILE`; plain `http` is for loopback only.
 ///
 /// # Errors
 /// When the system has no roots.
@@ -64,6 +64,7 @@ pub(super) fn client(url: &url::Url) -> Result<reqwest::Client, reqwest::Error> 
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder()
         .redirect(Policy::none())
+        .no_proxy()
         .connect_timeout(FETCH_MAX)
         .timeout(FETCH_MAX)
         .pool_max_idle_per_host(0)
@@ -71,7 +72,7 @@ pub(super) fn client(url: &url::Url) -> Result<reqwest::Client, reqwest::Error> 
     if url.scheme() == "https" {
         return builder.https_only(true).build();
     }
-    builder.no_proxy().tls_certs_only([]).build()
+    builder.tls_certs_only([]).build()
 }
 
 /// The keys, and how long they count.

@@ -64,7 +64,7 @@ fn a_spoiled_file_is_named_and_not_replaced() {
         let (dir, _) = house();
         let path = dir.path().join(name);
         let spoiled = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-        fs::write(&path, spoiled).unwrap();
+        crate::config::exposure::tests::write(&path, spoiled, 0o600);
         let error = Keys::load_or_create(dir.path()).unwrap_err();
         assert!(error.to_string().contains(name), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), spoiled);
@@ -177,11 +177,8 @@ fn a_retired_key_ends_in_its_time_and_a_removed_one_at_once() {
 fn the_known_keys_stay_in_force_when_the_folder_cannot_be_read() {
     let (dir, keys) = house();
     let token = keys.sign(TYP, &claims(now() + 60)).unwrap();
-    fs::write(
-        dir.path().join("next.pem"),
-        "no key\n-----END PRIVATE KEY-----\n",
-    )
-    .unwrap();
+    let next = dir.path().join("next.pem");
+    crate::config::exposure::tests::write(&next, "no key\n-----END PRIVATE KEY-----\n", 0o600);
     assert!(keys.refresh().is_err());
     assert!(check(&keys, &token).is_ok());
     fs::remove_dir_all(dir.path()).unwrap();

@@ -104,7 +104,15 @@ impl Agent {
     pub(crate) async fn scripted(
         behaviour: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Self::scripted_at("127.0.0.1:0", behaviour).await
+    }
+
+    /// The same at an address and port.
+    pub(crate) async fn scripted_at(
+        address: &str,
+        behaviour: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).await.expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let connections = Arc::new(AtomicUsize::new(0));

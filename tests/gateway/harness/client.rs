@@ -8,6 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::planted;
+
 /// No answer of any test takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -36,6 +38,14 @@ impl Answer {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|e| panic!("not JSON ({e}): {}", self.text()))
+    }
+
+    /// A refusal of the gateway's own shows no secret.
+    pub(crate) fn assert_no_secret(&self) {
+        let text = self.text();
+        if self.status >= 400 && (text.contains("request_id") || text.contains("a2a-gateway")) {
+            planted::assert_none_in(&format!("{:?}\n{text}", self.fields), "a refusal");
+        }
     }
 
     /// The body as text.
@@ -115,6 +125,7 @@ impl Request {
 
     /// The bytes for the wire, with Host and an exact Content-Length unless given.
     pub(crate) fn wire(&self, host: &str) -> Vec<u8> {
+        planted::plant_request(&self.fields, &self.body);
         let has = |name: &str| {
             self.fields
                 .iter()
@@ -205,7 +216,9 @@ impl Connection {
         loop {
             let answer = self.read_head().await?;
             if answer.status >= 200 {
-                return Some(self.read_body(answer).await);
+                let answer = self.read_body(answer).await;
+                answer.assert_no_secret();
+                return Some(answer);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The real binary as a child process, and the ways to set it up.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::agent::Agent;
 use super::client::{Answer, Connection, Request};
+use super::planted;
 use super::servers::{self, Redis};
 
 /// The operator's token in all tests.
@@ -428,7 +429,38 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
+        let shown = self.shown();
         self.kill();
+        if !std::thread::panicking() {
+            planted::assert_none_in(&self.log(), "the log");
+            for (path, text) in shown {
+                planted::assert_none_in(&text, path);
+            }
+        }
+    }
+}
+
+impl Gateway {
+    /// What its admin listener shows at the end, as far as there is one.
+    fn shown(&mut self) -> Vec<(&'static str, String)> {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return Vec::new();
+        }
+        let read = |path: &'static str| {
+            let patience = Duration::from_secs(1);
+            let mut stream = std::net::TcpStream::connect_timeout(&self.admin, patience).ok()?;
+            stream.set_read_timeout(Some(patience)).ok()?;
+            let host = self.admin;
+            let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+            stream.write_all(head.as_bytes()).ok()?;
+            let mut text = Vec::new();
+            stream.read_to_end(&mut text).ok()?;
+            Some((path, String::from_utf8_lossy(&text).into_owned()))
+        };
+        ["/metrics", "/config"]
+            .into_iter()
+            .map_while(read)
+            .collect()
     }
 }
 

@@ -3,9 +3,12 @@
 #![allow(dead_code, reason = "each file of cases uses another part")]
 
 pub(crate) mod agent;
+pub(crate) mod authority;
 pub(crate) mod client;
+pub(crate) mod dns;
 pub(crate) mod gateway;
 pub(crate) mod issuer;
+pub(crate) mod planted;
 pub(crate) mod refusal;
 pub(crate) mod relay;
 pub(crate) mod servers;

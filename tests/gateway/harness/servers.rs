@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::planted::DATABASE_PASSWORD;
 use super::relay::Relay;
 
 /// How long a server may take to answer for the first time, on a busy machine.
@@ -182,7 +183,7 @@ impl Postgres {
             &port,
             &name,
         ]));
-        format!("postgres://postgres@{address}/{name}")
+        format!("postgres://postgres:{DATABASE_PASSWORD}@{address}/{name}")
     }
 
     /// SIGKILL to it and to every process it has: a power cut.

@@ -16,8 +16,10 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::authority::write_secret;
 use super::client::{Answer, Request};
 use super::gateway::{Builder, Gateway};
+use super::planted;
 
 /// No answer of any test takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,7 +37,7 @@ impl Certificate {
         let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
         std::fs::write(dir.path().join("cert.pem"), made.cert.pem()).expect("written");
         let key = made.signing_key.serialize_pem();
-        std::fs::write(dir.path().join("key.pem"), key).expect("written");
+        write_secret(&dir.path().join("key.pem"), key);
         let der = made.cert.der().clone();
         Self { dir, der }
     }
@@ -157,6 +159,7 @@ impl Drop for Http2 {
 impl Http2 {
     /// Sends the head. `ended`: there is no body.
     pub(crate) async fn begin(&self, request: &Request, ended: bool) -> Begun {
+        planted::plant_request(&request.fields, &request.body);
         let uri = format!("https://{}{}", self.authority, request.path);
         let mut head = http::Request::builder()
             .method(request.method.as_str())
@@ -247,6 +250,7 @@ impl Begun {
             answer.pieces.push((Instant::now(), piece.to_vec()));
         }
         answer.whole = true;
+        answer.assert_no_secret();
         Ok(answer)
     }
 }

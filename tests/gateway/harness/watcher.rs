@@ -13,6 +13,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::client::{Answer, Connection, Request};
+use super::planted;
 
 /// No event of any test takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -65,7 +66,10 @@ impl Socket {
                 .await
                 .expect("news in time");
             match message {
-                Some(Ok(Message::Text(text))) => return Ok(serde_json::from_str(&text).unwrap()),
+                Some(Ok(Message::Text(text))) => {
+                    planted::assert_none_in(&text, "an event");
+                    return Ok(serde_json::from_str(&text).unwrap());
+                }
                 Some(Ok(Message::Close(frame))) => {
                     let _ = self.stream.flush().await;
                     let frame = frame.map(|f| (u16::from(f.code), f.reason.to_string()));
@@ -126,6 +130,7 @@ impl Feed {
         loop {
             while let Some(at) = self.text.find("\n\n") {
                 let block: String = self.text.drain(..at + 2).collect();
+                planted::assert_none_in(&block, "an event");
                 if let Some(event) = parse(&block) {
                     return Some(event);
                 }

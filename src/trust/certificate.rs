@@ -1,0 +1,283 @@
+//! Certificates and keys in PEM form, as an operator hands them over: read, and refused while there is
+//! somebody to tell.
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use secrecy::zeroize::Zeroizing;
+use secrecy::{ExposeSecret, SecretSlice, SecretString};
+use sha2::{Digest, Sha256};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+/// Longest text of each kind, in bytes. A long chain of RSA certificates has some 10 KiB.
+pub const PEM_BYTES_MAX: usize = 32 * 1024;
+
+/// Certificates of one text at most.
+const CERTIFICATES_MAX: usize = 16;
+
+/// Longest name of a certificate that is repeated, in characters.
+const SUBJECT_CHARS_MAX: usize = 256;
+
+/// What is wrong with what was handed over. Repeats nothing of a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PemError {
+    /// Longer than [`PEM_BYTES_MAX`].
+    #[error("is longer than 32 KiB")]
+    TooLong,
+    /// More than [`CERTIFICATES_MAX`].
+    #[error("holds more than 16 certificates")]
+    TooMany,
+    /// Nothing in it is one.
+    #[error("holds no certificate in PEM form, which begins with -----BEGIN CERTIFICATE-----")]
+    NoCertificate,
+    /// One of them is not X.509.
+    #[error("holds a certificate that cannot be read")]
+    Unreadable,
+    /// Nobody would accept it.
+    #[error("holds a certificate that has expired ({subject}, on {since})")]
+    Expired {
+        /// Whose.
+        subject: String,
+        /// Since when.
+        since: String,
+    },
+    /// Nothing can be verified with it.
+    #[error("holds a certificate that nothing can be verified with ({0})")]
+    NoAnchor(String),
+    /// Nothing in it is a key.
+    #[error("holds no private key in PEM form, which begins with -----BEGIN PRIVATE KEY-----")]
+    NoKey,
+    /// It would need a passphrase.
+    #[error("holds an encrypted key: take the passphrase off (openssl pkey)")]
+    EncryptedKey,
+    /// A key of another kind, or a broken one.
+    #[error("holds a key that cannot be used: RSA, ECDSA (P-256, P-384) and Ed25519 can")]
+    UnusableKey,
+    /// It belongs to another certificate.
+    #[error("does not fit the first certificate of the chain: its public key is another")]
+    OtherKey,
+}
+
+/// One certificate, for people.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct CertificateSummary {
+    /// Whose.
+    pub subject: String,
+    /// SHA-256 of the whole, in hexadecimal, as `openssl x509 -fingerprint -sha256` has it.
+    pub sha256: String,
+    /// RFC 3339.
+    pub expires_at: String,
+}
+
+/// Certificates in DER form. Not empty; each can be read as X.509.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificates(Vec<Vec<u8>>);
+
+impl Certificates {
+    /// Reads every certificate of a text; what else stands in it is passed over.
+    ///
+    /// # Errors
+    /// [`PemError`].
+    pub fn parse(pem: &str) -> Result<Self, PemError> {
+        if pem.len() > PEM_BYTES_MAX {
+            return Err(PemError::TooLong);
+        }
+        let ders = CertificateDer::pem_slice_iter(pem.as_bytes());
+        let ders = ders.map(|der| der.map(|der| der.to_vec()));
+        let ders: Vec<_> = ders
+            .collect::<Result<_, _>>()
+            .map_err(|_| PemError::Unreadable)?;
+        if ders.is_empty() {
+            return Err(PemError::NoCertificate);
+        }
+        if ders.len() > CERTIFICATES_MAX {
+            return Err(PemError::TooMany);
+        }
+        for der in &ders {
+            let (rest, _) = X509Certificate::from_der(der).map_err(|_| PemError::Unreadable)?;
+            if !rest.is_empty() {
+                return Err(PemError::Unreadable);
+            }
+        }
+        Ok(Self(ders))
+    }
+
+    /// Refuses what has expired at `now`, in seconds since 1970.
+    ///
+    /// # Errors
+    /// [`PemError::Expired`].
+    pub fn refuse_expired(&self, now: i64) -> Result<(), PemError> {
+        let mut parsed = self.0.iter().filter_map(|der| read(der));
+        let expired = parsed.find(|certificate| certificate.validity.not_after.timestamp() < now);
+        expired.map_or(Ok(()), |certificate| {
+            Err(PemError::Expired {
+                subject: subject(&certificate),
+                since: time(&certificate),
+            })
+        })
+    }
+
+    /// Refuses what no other certificate can be verified with.
+    ///
+    /// # Errors
+    /// [`PemError::NoAnchor`].
+    pub fn refuse_no_anchors(&self) -> Result<(), PemError> {
+        let mut anchors = RootCertStore::empty();
+        self.0.iter().try_for_each(|der| {
+            let added = anchors.add(CertificateDer::from(der.as_slice()));
+            added.map_err(|_| {
+                PemError::NoAnchor(read(der).map(|read| subject(&read)).unwrap_or_default())
+            })
+        })
+    }
+
+    /// Each in DER form.
+    pub fn ders(&self) -> &[Vec<u8>] {
+        &self.0
+    }
+
+    /// What may be shown of them.
+    pub fn summaries(&self) -> Vec<CertificateSummary> {
+        let summary = |der: &Vec<u8>| {
+            read(der).map(|certificate| CertificateSummary {
+                subject: subject(&certificate),
+                sha256: hex(&Sha256::digest(der)),
+                expires_at: time(&certificate),
+            })
+        };
+        self.0.iter().filter_map(summary).collect()
+    }
+}
+
+/// Reads the private key that belongs to the first of `chain`, in DER form.
+///
+/// # Errors
+/// [`PemError`].
+pub fn private_key(pem: &SecretString, chain: &Certificates) -> Result<SecretSlice<u8>, PemError> {
+    let pem = pem.expose_secret();
+    if pem.len() > PEM_BYTES_MAX {
+        return Err(PemError::TooLong);
+    }
+    let encrypted =
+        pem.contains("BEGIN ENCRYPTED PRIVATE KEY") || pem.contains("Proc-Type: 4,ENCRYPTED");
+    if encrypted {
+        return Err(PemError::EncryptedKey);
+    }
+    let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| PemError::NoKey)?;
+    let der = Zeroizing::new(key.secret_der().to_vec());
+    // As the TLS connector will read it: by its form, whatever the PEM called it.
+    let key = PrivateKeyDer::try_from(der.as_slice()).map_err(|_| PemError::UnusableKey)?;
+    let certificates = chain.0.iter().map(|der| CertificateDer::from(der.clone()));
+    let provider = rustls::crypto::ring::default_provider();
+    CertifiedKey::from_der(certificates.collect(), key.clone_key(), &provider).map_err(
+        |error| match error {
+            rustls::Error::InconsistentKeys(_) => PemError::OtherKey,
+            _ => PemError::UnusableKey,
+        },
+    )?;
+    Ok(der.to_vec().into())
+}
+
+fn read(der: &[u8]) -> Option<X509Certificate<'_>> {
+    X509Certificate::from_der(der).ok().map(|(_, read)| read)
+}
+
+fn subject(certificate: &X509Certificate<'_>) -> String {
+    let text = certificate.subject().to_string();
+    let shown = text.chars().filter(|c| !c.is_control());
+    shown.take(SUBJECT_CHARS_MAX).collect()
+}
+
+fn time(certificate: &X509Certificate<'_>) -> String {
+    let seconds = certificate.validity.not_after.timestamp();
+    // What RFC 3339 cannot write is shown as the nearest that it can.
+    let seconds = u64::try_from(seconds).unwrap_or(0).min(253_402_300_799);
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+    humantime::format_rfc3339_seconds(time).to_string()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    fn pair(change: impl FnOnce(&mut CertificateParams)) -> (String, KeyPair) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["agent.example".to_owned()]).unwrap();
+        change(&mut params);
+        (params.self_signed(&key).unwrap().pem(), key)
+    }
+
+    fn key_of(pem: &str, chain: &str) -> Result<SecretSlice<u8>, PemError> {
+        private_key(&pem.into(), &Certificates::parse(chain).unwrap())
+    }
+
+    #[test]
+    fn certificates_are_read_and_told_apart() {
+        let ((one, _), (other, _)) = (pair(|_| {}), pair(|_| {}));
+        let both = Certificates::parse(&format!("a comment\n{one}\n{other}")).unwrap();
+        assert_eq!(both.ders().len(), 2);
+        let summaries = both.summaries();
+        assert_ne!(summaries[0].sha256, summaries[1].sha256);
+        assert!(summaries[0].subject.contains("rcgen"), "{summaries:?}");
+        assert!(summaries[0].expires_at.ends_with('Z'), "{summaries:?}");
+        assert_eq!(both.refuse_expired(0), Ok(()));
+        assert_eq!(both.refuse_no_anchors(), Ok(()));
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_told_apart() {
+        let (good, key) = pair(|_| {});
+        let cut = good.replacen("MII", "AII", 1);
+        for (text, error) in [
+            (String::new(), PemError::NoCertificate),
+            ("geheim".to_owned(), PemError::NoCertificate),
+            (key.serialize_pem(), PemError::NoCertificate),
+            (cut, PemError::Unreadable),
+            (good.replace("-----END", "%%%%"), PemError::Unreadable),
+            (good.repeat(17), PemError::TooMany),
+            ("x".repeat(PEM_BYTES_MAX + 1), PemError::TooLong),
+        ] {
+            assert_eq!(Certificates::parse(&text), Err(error), "{text}");
+        }
+        let (old, _) = pair(|params| params.not_after = rcgen::date_time_ymd(2020, 1, 1));
+        let old = Certificates::parse(&old).unwrap();
+        let error = old.refuse_expired(1_700_000_000).unwrap_err().to_string();
+        assert!(
+            error.contains("expired") && error.contains("2020-01-01"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_key_fits_its_certificate_or_is_refused() {
+        let ((chain, key), (_, other)) = (pair(|_| {}), pair(|_| {}));
+        assert_eq!(
+            key_of(&key.serialize_pem(), &chain)
+                .unwrap()
+                .expose_secret(),
+            key.serialized_der()
+        );
+        let encrypted = key
+            .serialize_pem()
+            .replace("BEGIN PRIVATE", "BEGIN ENCRYPTED PRIVATE");
+        let broken = key.serialize_pem().replacen("MI", "MA", 1);
+        for (pem, error) in [
+            (other.serialize_pem(), PemError::OtherKey),
+            (encrypted, PemError::EncryptedKey),
+            (chain.clone(), PemError::NoKey),
+            (String::new(), PemError::NoKey),
+            (broken, PemError::UnusableKey),
+            ("x".repeat(PEM_BYTES_MAX + 1), PemError::TooLong),
+        ] {
+            assert_eq!(key_of(&pem, &chain).err(), Some(error), "{pem}");
+        }
+    }
+}

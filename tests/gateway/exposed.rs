@@ -1,0 +1,119 @@
+//! Files of secrets that every user of the machine can read: the gateway does not start with them.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::authority::{self, write_secret};
+use crate::harness::{ADMIN, Builder, Pair};
+
+/// `serve` with these settings and variables, which ends before a port is bound: status and complaint.
+fn refused(folder: &Path, sets: &[String], env: &[(&str, String)]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+    command
+        .current_dir(folder)
+        .args(["serve", "--set", "server.listen=127.0.0.1:0"]);
+    command.args(["--set", "admin.listen=127.0.0.1:0"]);
+    for set in sets {
+        command.arg("--set").arg(set);
+    }
+    let variables = env.iter().map(|(name, value)| (*name, value));
+    let output = command.envs(variables).output().unwrap();
+    (
+        output.status.code(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+#[test]
+fn a_secret_that_everybody_can_read_ends_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir(at("keys")).unwrap();
+    let pair = authority::self_signed(&["localhost"]);
+    std::fs::write(at("cert.pem"), &pair.pem).unwrap();
+    let text = |name: &str| at(name).display().to_string();
+    let cases = [
+        (
+            "seal-key",
+            "ab".repeat(32),
+            vec![format!("keys.seal_key={}", text("seal-key"))],
+            None,
+        ),
+        (
+            "keys/active.pem",
+            pair.key.clone(),
+            vec![format!("keys.dir={}", text("keys"))],
+            None,
+        ),
+        (
+            "keys/seal.key",
+            "ab".repeat(32),
+            vec![format!("keys.dir={}", text("keys"))],
+            None,
+        ),
+        (
+            "key.pem",
+            pair.key.clone(),
+            vec![
+                format!("server.tls.cert={}", text("cert.pem")),
+                format!("server.tls.key={}", text("key.pem")),
+            ],
+            None,
+        ),
+        (
+            "token",
+            ADMIN.to_owned(),
+            vec![],
+            Some("A2A_GATEWAY_ADMIN_TOKEN_FILE"),
+        ),
+        (
+            "sql",
+            "postgres://u:s3cret@127.0.0.1:9/d".to_owned(),
+            vec![],
+            Some("A2A_GATEWAY__STORES__SQL_FILE"),
+        ),
+        (
+            "shared",
+            "redis://:s3cret@127.0.0.1:9".to_owned(),
+            vec![],
+            Some("A2A_GATEWAY__STORES__SHARED_FILE"),
+        ),
+    ];
+    for (name, content, sets, variable) in cases {
+        write_secret(&at(name), &content);
+        let env: Vec<_> = variable
+            .map(|name_of| (name_of, text(name)))
+            .into_iter()
+            .collect();
+        for mode in [0o644, 0o604, 0o666] {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(at(name), permissions).unwrap();
+            let (status, said) = refused(folder.path(), &sets, &env);
+            assert_eq!(status, Some(64), "{name} {mode:o}: {said}");
+            let advice = format!("chmod 600 {}", text(name));
+            assert!(said.contains(&advice), "{name}: {said}");
+            assert!(
+                !said.contains("s3cret") && !said.contains(&content),
+                "{said}"
+            );
+        }
+        std::fs::remove_file(at(name)).unwrap();
+    }
+    assert!(!at("data").exists(), "it has begun to serve");
+}
+
+#[tokio::test]
+async fn a_key_that_its_group_can_read_is_used_with_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("seal-key");
+    write_secret(&key, "ab".repeat(32));
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o440)).unwrap();
+    let builder = Builder::new(Pair::Embedded).set("keys.seal_key", &key.display().to_string());
+    let gateway = builder.start().await;
+    assert!(
+        gateway.log().contains("can be read by its group"),
+        "{}",
+        gateway.log()
+    );
+}

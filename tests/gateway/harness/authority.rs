@@ -1,0 +1,164 @@
+//! Certificate authorities, what they issue, and agents behind TLS.
+
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::agent::Agent;
+
+/// Writes a file of a secret, for its owner's eyes only.
+pub(crate) fn write_secret(path: &Path, text: impl AsRef<[u8]>) {
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = file.open(path).expect("a file");
+    std::io::Write::write_all(&mut file, text.as_ref()).expect("written");
+}
+
+/// An authority.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate with its key.
+pub(crate) struct Issued {
+    pub(crate) pem: String,
+    pub(crate) key: String,
+    der: CertificateDer<'static>,
+    key_der: Vec<u8>,
+}
+
+impl Authority {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::self_signed(params, key).expect("an authority"))
+    }
+
+    /// Its own certificate.
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A certificate for these names and addresses.
+    pub(crate) fn issue(&self, names: &[&str]) -> Issued {
+        self.issue_until(names, 2999)
+    }
+
+    /// One that expires with the first day of that year.
+    pub(crate) fn issue_until(&self, names: &[&str], year: i32) -> Issued {
+        let key = KeyPair::generate().expect("a key");
+        let cert = params(names, year).signed_by(&key, &self.0);
+        Issued::of(&cert.expect("a certificate"), &key)
+    }
+}
+
+/// A certificate that vouches for itself alone.
+pub(crate) fn self_signed(names: &[&str]) -> Issued {
+    let key = KeyPair::generate().expect("a key");
+    let cert = params(names, 2999).self_signed(&key);
+    Issued::of(&cert.expect("a certificate"), &key)
+}
+
+fn params(names: &[&str], year: i32) -> CertificateParams {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names).expect("names");
+    params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    params
+}
+
+impl Issued {
+    fn of(cert: &rcgen::Certificate, key: &KeyPair) -> Self {
+        Self {
+            pem: cert.pem(),
+            key: key.serialize_pem(),
+            der: cert.der().clone(),
+            key_der: key.serialize_der(),
+        }
+    }
+}
+
+/// An agent behind TLS. What reaches it came over a handshake that both sides accepted.
+pub(crate) struct TlsAgent {
+    pub(crate) agent: Agent,
+    pub(crate) port: u16,
+    /// Connections that were tried, good or not.
+    tried: Arc<AtomicUsize>,
+    door: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for TlsAgent {
+    fn drop(&mut self) {
+        self.door.abort();
+    }
+}
+
+impl TlsAgent {
+    /// Shows `certificate`, and asks for one of `clients` if that is said.
+    pub(crate) async fn start(certificate: &Issued, clients: Option<&Authority>) -> Self {
+        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+        let config = server_config(certificate, clients);
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let host: IpAddr = "127.0.0.1".parse().expect("an address");
+        let listener = TcpListener::bind((host, 0)).await.expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let tried = Arc::new(AtomicUsize::new(0));
+        let (count, behind) = (Arc::clone(&tried), agent.port);
+        let door = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let Ok(mut tls) = acceptor.accept(stream).await else {
+                        return;
+                    };
+                    let plain = TcpStream::connect(("127.0.0.1", behind)).await;
+                    let _ = copy_bidirectional(&mut tls, &mut plain.expect("the agent")).await;
+                });
+            }
+        });
+        Self {
+            agent,
+            port,
+            tried,
+            door,
+        }
+    }
+
+    pub(crate) fn url(&self, host: &str) -> String {
+        format!("https://{host}:{}/", self.port)
+    }
+
+    pub(crate) fn tried(&self) -> usize {
+        self.tried.load(Ordering::SeqCst)
+    }
+}
+
+fn server_config(certificate: &Issued, clients: Option<&Authority>) -> ServerConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("versions");
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(authority) => {
+            let mut roots = RootCertStore::empty();
+            roots.add(authority.0.der().clone()).expect("an authority");
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.build().expect("a verifier"))
+        }
+    };
+    let key = PrivateKeyDer::try_from(certificate.key_der.clone()).expect("a key");
+    let chain = vec![certificate.der.clone()];
+    builder.with_single_cert(chain, key).expect("a pair")
+}

@@ -1,0 +1,129 @@
+//! Secrets that the suite hands to gateways, and where none of them may ever be seen: logs, metrics, the
+//! configuration as it is shown, events, refusals. Looked for on the way, in every case of the suite.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use memchr::memmem;
+use serde_json::Value;
+
+/// The password in the URL of every database. The server asks for none, and so takes any.
+pub(crate) const DATABASE_PASSWORD: &str = "planted-database-password";
+
+/// Shorter ones stand in texts by accident.
+const LEN_MIN: usize = 12;
+
+/// Characters of a token, of any form, that may be shown (contract §10).
+const PREFIX_LEN: usize = 8;
+
+/// Secrets without a form of their own.
+static PLANTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Remembers a secret, if it is long enough to be told from a word.
+pub(crate) fn plant(secret: &str) {
+    if secret.len() >= LEN_MIN && !is_token(secret) {
+        let mut planted = PLANTED.lock().unwrap_or_else(PoisonError::into_inner);
+        planted.insert(secret.to_owned());
+    }
+}
+
+/// Remembers the private key in a PEM text, line by line.
+pub(crate) fn plant_key(pem: &str) {
+    let lines = pem.lines().filter(|line| !line.starts_with("-----"));
+    lines.filter(|line| line.len() >= 40).for_each(plant);
+}
+
+/// Remembers what is secret in a request that is sent to a gateway.
+pub(crate) fn plant_request(fields: &[(String, String)], body: &[u8]) {
+    let credentials = fields
+        .iter()
+        .filter(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+    for (_, value) in credentials {
+        plant(value.split_once(' ').map_or(value, |(_, token)| token));
+    }
+    if memmem::find(body, b"upstream_").is_none() {
+        return;
+    }
+    let Ok(body) = serde_json::from_slice::<Value>(body) else {
+        return;
+    };
+    if let Some(text) = body["upstream_auth"].as_str() {
+        plant(text);
+    }
+    for member in ["token", "password", "value"] {
+        body["upstream_auth"][member].as_str().map(plant);
+    }
+    body["upstream_tls"]["client_key"].as_str().map(plant_key);
+}
+
+/// Fails if `text`, which is shown to somebody, holds any secret; `place` says where it was.
+pub(crate) fn assert_none_in(text: &str, place: &str) {
+    let found = leak(text);
+    assert_eq!(found, None, "a secret is in {place}");
+}
+
+/// The line with a secret in it.
+fn leak(text: &str) -> Option<String> {
+    let line = |at: usize| {
+        let begin = text[..at].rfind('\n').map_or(0, |at| at + 1);
+        let end = text[at..].find('\n').map_or(text.len(), |more| at + more);
+        text[begin..end].to_owned()
+    };
+    let tokens = ["a2a", "eyJ"].into_iter().flat_map(|begin| {
+        let hits = memmem::find_iter(text.as_bytes(), begin.as_bytes());
+        hits.filter(|at| is_token(word(&text[*at..]))).map(line)
+    });
+    // The first token of an operator is shown once, on purpose.
+    let mut tokens = tokens.filter(|line| !line.contains("export A2A_GATEWAY_ADMIN_TOKEN="));
+    if let Some(line) = tokens.next() {
+        return Some(line);
+    }
+    let planted = PLANTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = planted
+        .iter()
+        .map(String::as_str)
+        .chain([DATABASE_PASSWORD]);
+    let mut hits = all.filter_map(|secret| memmem::find(text.as_bytes(), secret.as_bytes()));
+    hits.next().map(line)
+}
+
+/// The characters of a token that `text` begins with.
+fn word(text: &str) -> &str {
+    let ends = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    &text[..text.find(ends).unwrap_or(text.len())]
+}
+
+/// Whether it is more of a token than may be shown: `a2aw_…` and its like, or a signed one.
+fn is_token(word: &str) -> bool {
+    let ours = word.len() > PREFIX_LEN + 2
+        && word.as_bytes()[..3] == *b"a2a"
+        && word[3..].starts_with(['a', 'e', 'o', 't', 'w'])
+        && word[4..].starts_with('_');
+    let signed = word.starts_with("eyJ")
+        && word.split('.').count() == 3
+        && word.split('.').all(|part| part.len() > PREFIX_LEN);
+    ours || signed
+}
+
+#[test]
+fn a_secret_in_a_text_is_found() {
+    plant("planted-by-this-test");
+    let token = format!("a2aw_{}", "x".repeat(43));
+    let signed = "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJhZGEifQ.c2lnbmF0dXJlc2ln";
+    for text in [
+        format!("line\nBearer {token}\nline"),
+        format!("{{\"t\":\"{signed}\"}}"),
+        "x planted-by-this-test".to_owned(),
+        format!("postgres://u:{DATABASE_PASSWORD}@h"),
+    ] {
+        assert!(leak(&text).is_some(), "{text}");
+    }
+    for text in [
+        &token[..PREFIX_LEN],
+        "eyJhbGci",
+        "an operator's token is `a2aa_` and 43 base64url characters",
+        "a2a-gateway is starting, target a2a_gateway::server",
+    ] {
+        assert_eq!(leak(text), None, "{text}");
+    }
+}
