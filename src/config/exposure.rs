@@ -106,6 +106,19 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_is_no_secret_may_stand_where_everybody_can_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("burst");
+        write(&path, "7\n", 0o644);
+        let name = "A2A_GATEWAY__RATE__CALLER_BURST_FILE".to_owned();
+        let loaded = load(&Layers {
+            environment: vec![(name, path.to_str().unwrap().into())],
+            ..Layers::default()
+        });
+        assert_eq!(loaded.unwrap().config.rate.caller_burst, 7);
+    }
+
+    #[test]
     fn a_configuration_with_a_password_that_everybody_can_read_is_noted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gateway.toml");

@@ -115,13 +115,13 @@ async fn no_notation_of_a_refused_address_is_registered() {
     let strict = strict.start().await;
     for (gateway, with_guarded) in [(&default, false), (&strict, true)] {
         gateway
-            .create(json!({"id": "a", "name": "a", "url": "https://example.com./kept"}))
+            .create(json!({"id": "a", "name": "a", "url": "https://[2e00::1]/kept"}))
             .await;
         let mut hosts: Vec<String> = REFUSED.iter().flat_map(|ip| notations(ip)).collect();
         hosts.extend(REFUSED_V6.iter().map(|ip| format!("[{ip}]")));
         if with_guarded {
             hosts.extend(GUARDED.iter().flat_map(|ip| notations(ip)));
-            hosts.extend(["[::1]", "[fd12::1]", "localhost", "localhost."].map(String::from));
+            hosts.extend(["[::1]", "[fd12::1]", "localhost"].map(String::from));
         }
         let mut connection = Connection::open(gateway.public).await;
         for (number, host) in hosts.iter().enumerate() {
@@ -154,6 +154,15 @@ async fn no_notation_of_a_refused_address_is_registered() {
                 answer.text()
             );
         }
+        let read = gateway
+            .as_operator(Request::get("/workspaces/a"))
+            .await
+            .json();
+        assert_eq!(read["url"], "https://[2e00::1]/kept");
+        assert_eq!(
+            (&read["internal_url"], &read["card_url"]),
+            (&Value::Null, &Value::Null)
+        );
         let userinfo = json!({"name": "b", "url": "http://10.0.0.1@169.254.169.254/"});
         let request = Request::post("/workspaces", userinfo.to_string());
         assert_eq!(

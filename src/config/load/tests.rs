@@ -428,11 +428,6 @@ fn a_secret_can_be_kept_in_a_file() {
     write(&path, "postgres://u:geheim@h/d\n", 0o644);
     let said = environment("A2A_GATEWAY__STORES__SQL_FILE", path.to_str().unwrap());
     refused(said, "stores.sql", "chmod 600");
-    // What is no secret may stand where everybody can read it.
-    let burst = folder.path().join("burst");
-    write(&burst, "7\n", 0o644);
-    let name = "A2A_GATEWAY__RATE__CALLER_BURST_FILE";
-    assert!(environment(name, burst.to_str().unwrap()).is_ok());
     write(&path, "postgres://u:geheim@h/d\n", 0o600);
     let loaded = environment("A2A_GATEWAY__STORES__SQL_FILE", path.to_str().unwrap()).unwrap();
     assert_eq!(
