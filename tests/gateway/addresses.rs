@@ -148,11 +148,9 @@ async fn no_notation_of_a_refused_address_is_registered() {
             patch.method = "PATCH".into();
             let answer = connection.call(&patch.bearer(ADMIN)).await;
             assert_eq!(answer.reason(), "address_forbidden", "{member} {url}");
-            assert!(
-                !answer.text().contains(host.trim_matches(['[', ']'])),
-                "{}",
-                answer.text()
-            );
+            // It names no address. Short ones stand in the request's id by accident.
+            let said = answer.json()["error"].to_string();
+            assert!(!said.contains(host.trim_matches(['[', ']'])), "{said}");
         }
         let read = gateway
             .as_operator(Request::get("/workspaces/a"))

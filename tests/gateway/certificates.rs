@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::harness::authority::write_secret;
 use crate::harness::{Builder, Gateway, Pair, Request};
 
 /// How long a change may take to be noticed on a busy machine.
@@ -36,7 +37,7 @@ impl Files {
     }
 
     fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.at("new"), text).unwrap();
+        write_secret(&self.at("new"), text);
         std::fs::rename(self.at("new"), self.at(name)).unwrap();
     }
 
