@@ -247,6 +247,7 @@ impl Checks<'_> {
             ("timeouts.stream", c.timeouts.stream),
             ("timeouts.request_head", c.timeouts.request_head),
             ("timeouts.request_body", c.timeouts.request_body),
+            ("timeouts.write", c.timeouts.write),
             ("timeouts.max", c.timeouts.max),
             ("stream.keepalive", c.stream.keepalive),
             ("upstream.idle", c.upstream.idle),

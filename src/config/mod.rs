@@ -247,6 +247,9 @@ pub struct Timeouts {
     /// The caller's body, first byte to last.
     #[serde(with = "duration")]
     pub request_body: Duration,
+    /// One write to a caller that does not read.
+    #[serde(with = "duration")]
+    pub write: Duration,
     /// Upper bound of `X-Timeout`.
     #[serde(with = "duration")]
     pub max: Duration,

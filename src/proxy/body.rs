@@ -45,9 +45,12 @@ pub(super) async fn read(
     let limit = config.limits.request_bytes.bytes();
     let deadline = Instant::now() + config.timeouts.request_body;
     if expects_continue(session.req_header()) {
-        patiently(session.write_continue_response())
-            .await
-            .map_err(|_| NoBody::CallerLeft)?;
+        patiently(
+            session.get_write_timeout(),
+            session.write_continue_response(),
+        )
+        .await
+        .map_err(|_| NoBody::CallerLeft)?;
     }
     let mut held = Held::default();
     loop {

@@ -127,9 +127,12 @@ async fn send(
     // The others keep their place until they are answered.
     let slot = (!streams).then_some(slot);
     let patience = if streams { READER_MAX } else { PIECE_MAX };
-    patiently(session.write_response_header(Box::new(head)))
-        .await
-        .map_err(|_| Broken::CallerLeft)?;
+    patiently(
+        session.get_write_timeout(),
+        session.write_response_header(Box::new(head)),
+    )
+    .await
+    .map_err(|_| Broken::CallerLeft)?;
     loop {
         let frame = tokio::select! {
             biased;
@@ -146,9 +149,12 @@ async fn send(
         }
     }
     drop(slot);
-    patiently(session.write_response_body(Bytes::new(), true))
-        .await
-        .map_err(|_| Broken::CallerLeft)
+    patiently(
+        session.get_write_timeout(),
+        session.write_response_body(Bytes::new(), true),
+    )
+    .await
+    .map_err(|_| Broken::CallerLeft)
 }
 
 /// One piece towards the caller. Whoever does not take it in time is gone.
@@ -215,9 +221,12 @@ async fn socket(
     drop(slot);
     let (parts, output) = response.into_parts();
     let head = head(proxy, session, parts);
-    patiently(session.write_response_header(Box::new(head)))
-        .await
-        .map_err(|_| Broken::CallerLeft)?;
+    patiently(
+        session.get_write_timeout(),
+        session.write_response_header(Box::new(head)),
+    )
+    .await
+    .map_err(|_| Broken::CallerLeft)?;
     // The socket's pings say whether anybody is there.
     session.set_read_timeout(None);
     pump(proxy, session, input, output).await
@@ -255,7 +264,11 @@ async fn pump(
             },
         }
     }
-    let _ = patiently(session.write_response_body(Bytes::new(), true)).await;
+    let _ = patiently(
+        session.get_write_timeout(),
+        session.write_response_body(Bytes::new(), true),
+    )
+    .await;
     // A socket's connection carries nothing after it.
     Err(Broken::CallerLeft)
 }
@@ -312,9 +325,12 @@ fn request(
 async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<Bytes, Broken> {
     let deadline = Instant::now() + proxy.gateway.config().timeouts.request_body;
     if expects_continue(session.req_header()) {
-        patiently(session.write_continue_response())
-            .await
-            .map_err(|_| Broken::CallerLeft)?;
+        patiently(
+            session.get_write_timeout(),
+            session.write_continue_response(),
+        )
+        .await
+        .map_err(|_| Broken::CallerLeft)?;
     }
     let mut held = BytesMut::new();
     loop {

@@ -13,9 +13,6 @@ use crate::config::Timeouts;
 use crate::directory::Agent;
 use crate::rejection::{Reason, Rejection};
 
-/// How long one write towards a caller may take. Whoever does not read for so long is gone.
-pub(super) const WRITE_MAX: Duration = Duration::from_secs(30);
-
 /// How a relayed exchange ended.
 pub(super) enum Ended {
     /// The answer went out whole.
@@ -92,14 +89,19 @@ pub(super) async fn within<T>(
     }
 }
 
-/// A write towards the caller that has no clock of its own.
+/// A write towards the caller for which Pingora has no clock: those of heads, and what flushes.
+/// `limit` is what the session has for the others (`timeouts.write`).
 ///
 /// # Errors
 /// When the caller is gone, or does not read.
 pub(super) async fn patiently<T>(
+    limit: Option<Duration>,
     write: impl Future<Output = pingora::Result<T>>,
 ) -> pingora::Result<T> {
-    match timeout(WRITE_MAX, write).await {
+    let Some(limit) = limit else {
+        return write.await;
+    };
+    match timeout(limit, write).await {
         Ok(written) => written,
         Err(_) => pingora::Error::e_explain(pingora::ErrorType::WriteTimedout, "nobody reads"),
     }

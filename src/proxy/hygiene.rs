@@ -3,30 +3,17 @@
 //! The bytes of an HTTP/1 head were judged before ([`super::head`]); here is what holds for every
 //! version, of the head as it was understood.
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header};
 use pingora::http::RequestHeader;
 
 use super::head::{FIELDS_MAX, TARGET_BYTES_MAX};
 use crate::ids::InvalidWorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
-/// Options of `Connection` that may stand there: they are ours to know, or name nothing of weight.
-const CONNECTION_OPTIONS: [&str; 9] = [
-    "close",
-    "http2-settings",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "trailers",
-    "upgrade",
-    "",
-];
-
 /// Refuses heads that two parsers could read differently, or that are larger than any real one.
 ///
 /// # Errors
-/// `invalid_request` with the rule that was broken.
+/// `invalid_request` with the rule that was broken; for a path, `invalid_workspace_id` or `not_found`.
 pub(super) fn check(head: &RequestHeader) -> Result<(), Rejection> {
     let refuse = |why: &'static str| Err(Rejection::new(Reason::InvalidRequest, why));
     if head.headers.len() > FIELDS_MAX {
@@ -41,10 +28,11 @@ pub(super) fn check(head: &RequestHeader) -> Result<(), Rejection> {
         None => {}
         Some(Part::Name) => return Err(InvalidWorkspaceId.into()),
         Some(Part::Other) => {
-            return refuse(
-                "the path has an empty or a dotted segment, or a character that is encoded and \
-                 need not be, or that no path here has",
-            );
+            return Err(Rejection::new(
+                Reason::NotFound,
+                "no such path: it has an empty or a dotted segment, or a character that is encoded \
+                 and need not be, or that no path here has",
+            ));
         }
     }
     if head.headers.get_all(header::HOST).iter().count() > 1 {
@@ -54,7 +42,6 @@ pub(super) fn check(head: &RequestHeader) -> Result<(), Rejection> {
         return refuse("the request has no Host");
     }
     check_length(&head.headers)?;
-    check_connection(&head.headers)?;
     let mut expectations = head.headers.get_all(header::EXPECT).iter();
     match (expectations.next(), expectations.next()) {
         (None, _) => Ok(()),
@@ -126,32 +113,6 @@ fn decoded(digits: Option<&[u8]>) -> Option<u8> {
     let [high, low] = digits? else { return None };
     let digit = |b: &u8| char::from(*b).to_digit(16);
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
-}
-
-/// `Connection` takes fields out of a message at each hop (RFC 9110, 7.6.1). Whoever names one there
-/// that is in this request wants one of us to read it and the next not to.
-fn check_connection(headers: &HeaderMap) -> Result<(), Rejection> {
-    for value in headers.get_all(header::CONNECTION) {
-        let Ok(options) = value.to_str() else {
-            return Err(Rejection::new(
-                Reason::InvalidRequest,
-                "the Connection field is not text",
-            ));
-        };
-        for option in options.split(',').map(str::trim) {
-            let known = CONNECTION_OPTIONS.iter();
-            if !known.clone().any(|k| option.eq_ignore_ascii_case(k))
-                && HeaderName::from_bytes(option.as_bytes())
-                    .map_or(true, |name| headers.contains_key(name))
-            {
-                return Err(Rejection::new(
-                    Reason::InvalidRequest,
-                    "the Connection field names a field of the request",
-                ));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// One length, in digits. Pingora takes `5, 5` and two equal fields as well; RFC 9112, 6.3 lets us

@@ -40,7 +40,7 @@ use tokio::time::timeout;
 use self::admit::admit;
 use self::body::{CallShape, NoBody, prefers_stream};
 pub use self::connections::Connections;
-use self::ended::{Clocks, Ended, WRITE_MAX, patiently};
+use self::ended::{Clocks, Ended, patiently};
 use self::exchange::Exchange;
 pub use self::fields::extra_fields;
 use self::fields::{Forwarded, request_head};
@@ -318,7 +318,7 @@ impl Proxy {
             .expose(&session.req_header().headers, &mut head);
         // A request id is visible ASCII, so the field can be built.
         let _ = head.insert_header("x-request-id", request_id.as_str());
-        let write = patiently(async {
+        let write = patiently(session.get_write_timeout(), async {
             session.write_response_header(Box::new(head)).await?;
             session.write_response_body(bytes::Bytes::new(), true).await
         });
@@ -367,7 +367,8 @@ impl Proxy {
         self: &Arc<Self>,
         mut session: ServerSession,
     ) -> Result<Option<ReusableHttpStream>, BrokenOff> {
-        session.set_write_timeout(Some(WRITE_MAX));
+        let limit = Some(self.gateway.config().timeouts.write);
+        session.set_write_timeout(limit);
         match session.read_request().await {
             Ok(true) => {}
             Ok(false) => return Err(BrokenOff),
@@ -390,7 +391,9 @@ impl Proxy {
             return Err(BrokenOff);
         }
         drain(&mut session).await;
-        patiently(session.finish()).await.map_err(|_| BrokenOff)
+        patiently(limit, session.finish())
+            .await
+            .map_err(|_| BrokenOff)
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) async fn answer(
     } else {
         Bytes::from(body)
     };
-    patiently(async {
+    patiently(session.get_write_timeout(), async {
         session.write_response_header(Box::new(head)).await?;
         session.write_response_body(body, true).await
     })

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Proxy;
 use super::ended::{
-    Clocks, Ended, WRITE_MAX, broken_http, chunk, internal, left, shutting_down, silent, timed_out,
-    too_large, within,
+    Clocks, Ended, broken_http, chunk, internal, left, shutting_down, silent, timed_out, too_large,
+    within,
 };
 use super::exchange::Exchange;
 use super::upstream::Home;
@@ -65,7 +65,7 @@ pub(super) async fn pass(
         .map_err(internal)?;
     chunk(session, &mut head).map_err(internal)?;
     within(
-        Instant::now() + WRITE_MAX,
+        Instant::now() + exchange.config.timeouts.write,
         session.write_response_header(Box::new(head)),
     )
     .await?;
@@ -204,7 +204,8 @@ impl<'a> Events<'a> {
 
     async fn write(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
         self.exchange.response_bytes += bytes.len() as u64;
-        let deadline = (Instant::now() + WRITE_MAX).min(self.clocks.stream + WRITE_MAX);
+        let write = self.exchange.config.timeouts.write;
+        let deadline = (Instant::now() + write).min(self.clocks.stream + write);
         within(deadline, self.session.write_response_body(bytes, last)).await?;
         self.written = Instant::now();
         Ok(())

@@ -25,7 +25,7 @@ async fn a_method_that_a_route_lacks_is_405_and_allow_names_the_others() {
     taken.insert("/workspaces/{id}/a2a/", ["POST"].into());
     for (pattern, methods) in taken {
         let path = pattern.replace("{id}", "x").replace("{org}", "x");
-        let path = path.replace("{token_id}", "x");
+        let path = path.replace("{token_id}", "x").replace("{grant_id}", "x");
         for method in METHODS.iter().filter(|m| !methods.contains(*m)) {
             let request = Request::new(method, &path).field("X-Request-Id", "seen");
             let mut connection = Connection::open(gateway.public).await;
