@@ -221,11 +221,15 @@ impl Gateway {
                         );
                     }
                 }
-                Ok(Err(error)) if !failed_before => {
+                _ if failed_before => {}
+                Ok(Err(error)) => {
                     self.metrics.keys_current.set(0);
                     tracing::error!(error = %Chain(&error), "The trust keys cannot be read again; those known before stay in force");
                 }
-                Ok(Err(_)) | Err(_) => {}
+                Err(error) => {
+                    self.metrics.keys_current.set(0);
+                    tracing::error!(%error, "The trust keys could not be looked at; those known before stay in force");
+                }
             }
         }
     }

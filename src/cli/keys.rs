@@ -4,13 +4,16 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::{Subcommand, ValueEnum};
 
 use super::{USAGE, complain, print};
 use crate::config::load::{Layers, load};
 use crate::trust::{self, KeyError, KeyInfo, SigningAlgorithm, State};
+
+/// How long verifiers keep the published keys (`Cache-Control` of the JWKS).
+const PUBLISHED_FIRST: Duration = Duration::from_secs(300);
 
 /// `a2a-gateway keys list|rotate`.
 #[derive(clap::Args, Debug)]
@@ -101,11 +104,38 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
 
 fn show(dir: &Path, rotation: Option<Algorithm>) -> Result<(), KeysError> {
     let keys = match rotation {
-        Some(algorithm) => trust::rotate(dir, algorithm.into())?,
+        Some(algorithm) => {
+            let age = trust::next_age(dir);
+            let keys = trust::rotate(dir, algorithm.into())?;
+            warn_of_haste(dir, age);
+            keys
+        }
         None if !dir.join("active.pem").exists() => return Err(KeysError::None(dir.to_owned())),
         None => trust::list(dir)?,
     };
     Ok(print(&table(&keys))?)
+}
+
+/// A verifier that kept the published keys since before this one was among them does not know it.
+fn warn_of_haste(dir: &Path, age: Option<Duration>) {
+    if age.is_some_and(|age| age >= PUBLISHED_FIRST) {
+        return;
+    }
+    let since = age.map_or_else(
+        || "never published before".to_owned(),
+        |age| {
+            format!(
+                "published only {} ago",
+                humantime::format_duration(Duration::from_secs(age.as_secs()))
+            )
+        },
+    );
+    let warning = format!(
+        "a2a-gateway: {}: the key that signs now was {since}. Gateways that share the folder know it; verifiers elsewhere may keep the keys for 5 minutes, and refuse it until then unless they fetch them again for a key that they do not know\n",
+        dir.display()
+    );
+    // Nowhere is left to say that saying it failed.
+    let _ = io::Write::write_all(&mut io::stderr().lock(), warning.as_bytes());
 }
 
 fn table(keys: &[KeyInfo]) -> String {

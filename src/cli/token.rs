@@ -10,7 +10,7 @@ use url::Url;
 
 use super::registration::{Registry, RegistryError};
 use super::{USAGE, complain, print};
-use crate::identity::CANVAS_TYP;
+use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
 use crate::ids::WorkspaceId;
 use crate::trust::{
     KeySet, KeySetError, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError, TokenHead,
@@ -219,7 +219,11 @@ fn verify(
         Some(CANVAS_TYP) => {
             let head = TokenHead::own(jwt, CANVAS_TYP)?;
             let key = keys.find(&head).ok_or(TokenError::UnknownKey)?;
-            key.verify(jwt, &head, issuer, audience.unwrap_or(issuer))?
+            let claims: Value = key.verify(jwt, &head, issuer, audience.unwrap_or(issuer))?;
+            if claims["scope"] != CANVAS_SCOPE || !claims["sub"].is_string() {
+                return Err(Failure::OtherClaims);
+            }
+            claims
         }
         Some(_) => return Err(Failure::OtherType),
         None => {

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -77,6 +77,8 @@ fn public(asked: &HeaderMap, body: String) -> Response {
     };
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, KEPT);
+    // What allows a page to read it is added for that page's origin, on the way out.
+    headers.insert(VARY, HeaderValue::from_static("Origin"));
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         headers.insert(ETAG, tag);
     }

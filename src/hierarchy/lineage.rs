@@ -176,7 +176,7 @@ impl Lineage {
     pub fn of_line(line: Vec<Step>) -> Option<Self> {
         // The query looks one step further than any line may be.
         let mut cyclic = line.len() > LINE_MAX;
-        let generation = line.iter().map(|step| step.generation).sum();
+        let generation = line.iter().map(|step| step.generation).max().unwrap_or(0);
         let mut steps = line.into_iter();
         let first = steps.next()?;
         let mut ancestors: Vec<WorkspaceId> = Vec::new();

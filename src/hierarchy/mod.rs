@@ -30,8 +30,8 @@ pub struct Lineage {
     pub removed: bool,
     /// Whether the line leads back into itself, or is longer than any that we made.
     pub cyclic: bool,
-    /// The access generation: the moves of the whole line, summed. Another one after each of them. 0
-    /// where the place was told of or concluded, and not read: a relation does not depend on it.
+    /// The access generation: when anyone in the line last moved, in milliseconds since 1970, so that
+    /// it grows with each move. 0: nobody ever did; or the place was told of or concluded, and not read.
     pub generation: i64,
 }
 

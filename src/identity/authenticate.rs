@@ -2,6 +2,7 @@
 //! answered from memory until it is revoked, ages or expires.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::credential::{Credential, CredentialHash, Form};
 use super::issuers::{NotForeign, Signer};
@@ -67,7 +68,7 @@ impl Refusal {
 enum NoProof {
     Refused(Refusal),
     Unavailable(Unavailable),
-    /// The keys of a foreign issuer are not known.
+    /// The keys of its issuer are not known.
     NoKeys(Rejection),
 }
 
@@ -83,12 +84,12 @@ impl Identity {
     /// # Errors
     /// `unauthenticated`, also for an enrolment token, which is good only where
     /// [`Identity::authenticate_enrolment`] asks; `not_permitted` for a pair token, which is good only
-    /// where [`Identity::authenticate_to`] asks; `store_unavailable` when the fact cannot be read.
+    /// where [`Identity::authenticate_message`] asks; `store_unavailable` when the fact cannot be read.
     pub async fn authenticate(
         &self,
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
-        let proof = self.prove(authorization).await?;
+        let proof = self.authenticate_message(authorization).await?;
         if proof.only_to.is_some() {
             return Err(Rejection::new(
                 Reason::NotPermitted,
@@ -98,27 +99,15 @@ impl Identity {
         Ok(proof)
     }
 
-    /// As [`Identity::authenticate`], for a message to `target`: there a pair token counts, if it is for
-    /// that one.
+    /// As [`Identity::authenticate`], for a message: there a pair token counts, if it is for the target.
+    /// That is asked with the permit.
     ///
     /// # Errors
-    /// As [`Identity::authenticate`]; `not_permitted` for a pair token of another target.
-    pub async fn authenticate_to(
+    /// As [`Identity::authenticate`], but for pair tokens.
+    pub async fn authenticate_message(
         &self,
-        target: &WorkspaceId,
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
-        let proof = self.prove(authorization).await?;
-        if proof.only_to.as_ref().is_some_and(|only| only != target) {
-            return Err(Rejection::new(
-                Reason::NotPermitted,
-                "the pair token is for another target; GET /registry/discover/{id} gives one for this",
-            ));
-        }
-        Ok(proof)
-    }
-
-    async fn prove(&self, authorization: Option<&[u8]>) -> Result<Arc<Proof>, Rejection> {
         let Some(field) = authorization else {
             return self.open().ok_or_else(|| {
                 unauthenticated(
@@ -153,7 +142,10 @@ impl Identity {
             Ok(proof) => Ok(proof),
             Err(no_proof) => match &*no_proof {
                 NoProof::Refused(refusal) => {
-                    self.refusals.insert(hash, *refusal).await;
+                    // A key may come to be known at any moment.
+                    if *refusal != Refusal::Signed(TokenError::UnknownKey) {
+                        self.refusals.insert(hash, *refusal).await;
+                    }
                     Err(refusal.rejection())
                 }
                 NoProof::Unavailable(error) => Err(error.clone().into()),
@@ -253,11 +245,17 @@ impl Identity {
             NotForeign::Unavailable(rejection) => NoProof::NoKeys(rejection),
         })?;
         let signed = match foreign {
-            Some(signed) => Ok(signed),
-            None if own_type(text).as_deref() == Some(PAIR_TYP) => self.verify_pair(text),
-            None => self.verify_canvas(text).map_err(Refusal::Signed),
+            Some(signed) => signed,
+            None => match self.verify_own(text) {
+                // Another replica may have made it just now.
+                Err(Refusal::Signed(TokenError::UnknownKey)) => {
+                    self.look_for_key().await.map_err(NoProof::NoKeys)?;
+                    self.verify_own(text)
+                }
+                known => known,
+            }
+            .map_err(NoProof::Refused)?,
         };
-        let signed = signed.map_err(NoProof::Refused)?;
         let rate_key = signed.only_to.as_ref().and(signed.principal.workspace());
         let rate_key = rate_key.map(pair::rate_key);
         let mut proof = prove(signed.principal, signed.kind, credential, hash);
@@ -266,6 +264,25 @@ impl Identity {
         proof.signer = Some(signed.signer);
         proof.only_to = signed.only_to;
         Ok(Arc::new(proof))
+    }
+
+    fn verify_own(&self, token: &str) -> Result<Signed, Refusal> {
+        if own_type(token).as_deref() == Some(PAIR_TYP) {
+            return self.verify_pair(token);
+        }
+        self.verify_canvas(token).map_err(Refusal::Signed)
+    }
+
+    /// Reads the trust keys again, since one is not known.
+    pub(super) async fn look_for_key(&self) -> Result<(), Rejection> {
+        self.keys.look_again().await.map_err(|error| {
+            Rejection::new(
+                Reason::StoreUnavailable,
+                "the token names a key that is not known, and keys.dir cannot be read to look for it; the log says why",
+            )
+            .retry_after(Duration::from_secs(1))
+            .cause(error)
+        })
     }
 
     /// Has the use written down, at most once a minute a token. A full queue drops it.

@@ -15,7 +15,7 @@ use crate::trust::{TOKEN_BYTES_MAX, TokenError};
 pub const TYP: &str = "a2a-canvas+jwt";
 
 /// The one scope.
-const SCOPE: &str = "a2a:canvas";
+pub const SCOPE: &str = "a2a:canvas";
 
 /// How long one lasts when nothing is asked for: a working hour, since it cannot be revoked.
 pub const CANVAS_TTL_DEFAULT: Duration = Duration::from_secs(3600);

@@ -22,7 +22,9 @@ use moka::future::Cache;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{Mutex, mpsc};
 
-pub use self::canvas::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, TYP as CANVAS_TYP};
+pub use self::canvas::{
+    CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, SCOPE as CANVAS_SCOPE, TYP as CANVAS_TYP,
+};
 pub use self::credential::{CredentialHash, is_admin_token};
 pub use self::pair::IssuedPair;
 pub use self::rate::{Allowance, Rates};
@@ -161,7 +163,7 @@ pub struct Proof {
     /// What it is signed with.
     signer: Option<Signer>,
     /// The one target that it proves anything to.
-    only_to: Option<WorkspaceId>,
+    pub(crate) only_to: Option<WorkspaceId>,
 }
 
 impl Proof {

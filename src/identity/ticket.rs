@@ -14,7 +14,7 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
 use crate::store::Unavailable;
-use crate::trust::TOKEN_BYTES_MAX;
+use crate::trust::{TOKEN_BYTES_MAX, TokenError, Verified};
 
 /// How long a ticket waits to be used (contract §8.4).
 pub const TICKET_TTL: Duration = Duration::from_secs(30);
@@ -44,10 +44,9 @@ struct Claims {
     user: String,
     org: Option<String>,
     workspaces: Option<Vec<String>>,
-    until_ms: Option<i64>,
+    until_ms: i64,
     /// What the credential was signed with: when that is withdrawn, its tickets end too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    signer: Option<Named>,
+    signer: Named,
 }
 
 /// The credential behind a proof is no good any more.
@@ -114,22 +113,24 @@ impl Identity {
         };
         let mut signer = None;
         let (kind, principal, expires_at) = if let Some(signed) = &stored.signed {
-            let Some((principal, until, named)) = self.verify_signed(signed) else {
+            let Some((principal, until, named)) = self.verify_signed(signed).await? else {
                 return Ok(None);
             };
-            if let Some(named) = named.as_ref().filter(|named| named.issuer.is_none()) {
-                let Some(key) = self.keys.find(&named.head) else {
-                    return Ok(None);
-                };
-                signer = Some(Signer::own(named.head.clone(), key));
-            } else if let Some(named) = named {
+            let found = if named.issuer.is_none() {
+                let key = self.keys.find(&named.head);
+                key.map(|key| Signer::own(named.head, key))
+            } else {
                 match self.issuers.signer(named).await {
-                    Ok(Some(found)) => signer = Some(found),
-                    Ok(None) | Err(NotForeign::Refused(_)) => return Ok(None),
+                    Ok(found) => found,
+                    Err(NotForeign::Refused(_)) => None,
                     Err(NotForeign::Unavailable(rejection)) => return Err(rejection),
                 }
-            }
-            (CredentialKind::Canvas, principal, until)
+            };
+            let Some(found) = found else {
+                return Ok(None);
+            };
+            signer = Some(found);
+            (CredentialKind::Canvas, principal, Some(until))
         } else {
             let tables = [
                 CredentialKind::Workspace,
@@ -230,6 +231,13 @@ impl Identity {
         else {
             return Ok(None);
         };
+        // Every canvas token ends, and is signed by something.
+        let (Some(signer), Some(until_ms)) = (&proof.signer, proof.expires_at) else {
+            return Err(Rejection::new(
+                Reason::Internal,
+                "the canvas token has no signer or no end",
+            ));
+        };
         let (issuer, now) = (self.config.get().issuer(), now_ms() / 1000);
         let ids = |list: &Vec<WorkspaceId>| list.iter().map(ToString::to_string).collect();
         let claims = Claims {
@@ -241,8 +249,8 @@ impl Identity {
             user: user.clone(),
             org: org.clone(),
             workspaces: workspaces.as_ref().map(ids),
-            until_ms: proof.expires_at,
-            signer: proof.signer.as_ref().map(|signer| signer.named.clone()),
+            until_ms,
+            signer: signer.named.clone(),
         };
         let signed = self.keys.sign(TYP, &claims).map_err(|error| {
             Rejection::new(Reason::Internal, "the ticket could not be signed").cause(error)
@@ -256,17 +264,32 @@ impl Identity {
         Ok(Some(signed))
     }
 
-    /// Whom it names, until when, and what its credential is signed with.
-    fn verify_signed(&self, signed: &str) -> Option<(Principal, Option<i64>, Option<Named>)> {
+    /// Whom it names, until when, and what its credential is signed with. `None`: it is not good.
+    async fn verify_signed(
+        &self,
+        signed: &str,
+    ) -> Result<Option<(Principal, i64, Named)>, Rejection> {
         let issuer = self.config.get().issuer();
-        let claims: Claims = self.keys.verify(signed, TYP, &issuer, &issuer).ok()?.claims;
+        let verify = || self.keys.verify::<Claims>(signed, TYP, &issuer, &issuer);
+        let mut verified = verify();
+        if matches!(verified, Err(TokenError::UnknownKey)) {
+            // The replica that made it may have another key by now.
+            self.look_for_key().await?;
+            verified = verify();
+        }
+        let Ok(Verified { claims, .. }) = verified else {
+            return Ok(None);
+        };
         let parse = |ids: Vec<String>| ids.iter().map(|id| WorkspaceId::parse(id)).collect();
+        let Ok(workspaces) = claims.workspaces.map(parse).transpose() else {
+            return Ok(None);
+        };
         let principal = Principal::Canvas {
             user: claims.user,
             org: claims.org,
-            workspaces: claims.workspaces.map(parse).transpose().ok()?,
+            workspaces,
         };
-        Some((principal, claims.until_ms, claims.signer))
+        Ok(Some((principal, claims.until_ms, claims.signer)))
     }
 }
 

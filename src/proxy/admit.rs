@@ -50,7 +50,7 @@ pub(super) async fn admit(
     refuse_declared_oversize(&exchange.config.limits, head)?;
     let proof = gateway
         .identity
-        .authenticate_to(&target, authorization(head)?)
+        .authenticate_message(authorization(head)?)
         .await?;
     exchange.proof = Some(Arc::clone(&proof));
     for claimed in head.headers.get_all("x-workspace-id") {

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 
@@ -12,10 +11,6 @@ use crate::config::refuse_exposed;
 
 /// Bytes of a key file at most; ours have about 120.
 const FILE_BYTES_MAX: u64 = 16 * 1024;
-
-/// How often, and with which pause, a file that another process is writing is read again: 2 s.
-pub(super) const REREADS_MAX: u32 = 100;
-pub(super) const REREAD_PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) fn create_folder(dir: &Path) -> Result<(), KeyError> {
     let mut builder = fs::DirBuilder::new();
@@ -27,28 +22,39 @@ pub(super) fn create_folder(dir: &Path) -> Result<(), KeyError> {
         .map_err(|source| failed("create", dir, source))
 }
 
-/// Makes the file, unless it is there: `create_new` lets exactly one process win.
+/// Makes the file, whole or not at all, unless it is there. Of several processes exactly one wins.
 pub(super) fn create(
     path: &Path,
     make: impl FnOnce() -> Result<SecretString, KeyError>,
 ) -> Result<(), KeyError> {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    // Made before the file is, so that no failure leaves an empty file.
+    // A mounted secret can be read only, and then it is there.
+    if path.exists() {
+        return Ok(());
+    }
     let text = make()?;
-    let mut file = match options.open(path) {
-        Ok(file) => file,
-        // Made earlier, or by another process just now.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-        // A mounted secret can be read only, and then it is there.
-        Err(_) if path.exists() => return Ok(()),
-        Err(error) => return Err(failed("create", path, error)),
-    };
-    file.write_all(text.expose_secret().as_bytes())
-        .and_then(|()| file.sync_all())
-        .map_err(|error| failed("write", path, error))
+    let failed = |error| failed("create", path, error);
+    // Written beside, and given its name when it is whole: what has the name is never half a key.
+    let mut draft = tempfile::Builder::new();
+    let draft = draft.prefix(".").suffix(".draft");
+    let folder = path.parent().unwrap_or(Path::new("."));
+    // Its owner's only, like every file of this crate.
+    let mut draft = draft.tempfile_in(folder).map_err(failed)?;
+    draft
+        .write_all(text.expose_secret().as_bytes())
+        .and_then(|()| draft.as_file().sync_all())
+        .map_err(failed)?;
+    match draft.persist_noclobber(path) {
+        Ok(_) => {}
+        // Another process just now.
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) => return Err(failed(error.error)),
+    }
+    sync_folder(folder).map_err(failed)
+}
+
+/// Has the names in a folder survive a crash.
+pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+    fs::File::open(folder)?.sync_all()
 }
 
 pub(super) fn read(path: &Path) -> Result<SecretString, KeyError> {

@@ -12,7 +12,8 @@ mod token;
 pub use certificate::{CertificateSummary, Certificates, PEM_BYTES_MAX, PemError, private_key};
 pub use jwks::{KEYS_MAX, KeySet, KeySetError, PublicKey};
 pub use keys::{
-    KeyError, KeyInfo, Keys, SignError, SigningAlgorithm, State, Verified, list, rotate,
+    KeyError, KeyInfo, Keys, LookError, SignError, SigningAlgorithm, State, Verified, list,
+    next_age, rotate,
 };
 pub use pair::{CALLER_TTL, PAIR_SCOPE, PAIR_TYP, Pair, PairClaims, body_hash};
 pub use seal::{Seal, SealError, Sealed};

@@ -44,7 +44,7 @@ pub struct PairClaims {
     /// Of the caller, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub org: Option<String>,
-    /// The access generation: another one after each move of either, or of anyone above them.
+    /// The access generation: it grows with each move of either, or of anyone above them.
     #[serde(rename = "gen")]
     pub generation: i64,
     /// On a forwarded request, the JSON-RPC method.

@@ -24,9 +24,6 @@ const FILE_NAME: &str = "seal.key";
 /// Bytes of the key.
 const KEY_LEN: usize = 32;
 
-/// Characters of the key at least: base64 without padding. A file with fewer is being written.
-const KEY_CHARS_MIN: usize = 43;
-
 /// The form of what is sealed. A later form gets another word.
 const VERSION: &str = "v1";
 
@@ -104,7 +101,7 @@ impl Seal {
             }
         };
         let not_a_key = || KeyError::NotASealKey { path: path.clone() };
-        let key = key_of(read_whole(&path)?.expose_secret()).map(Zeroizing::new);
+        let key = key_of(file::read(&path)?.expose_secret()).map(Zeroizing::new);
         let key = key.ok_or_else(not_a_key)?;
         Self::of(&key).ok_or_else(not_a_key)
     }
@@ -186,19 +183,6 @@ fn new_key() -> Result<SecretString, KeyError> {
     let mut key = Zeroizing::new([0; KEY_LEN]);
     aws_lc_rs::rand::fill(key.as_mut()).map_err(|_| KeyError::Generation)?;
     Ok(format!("{}\n", BASE64.encode(*key)).into())
-}
-
-/// Reads the file, again for as long as another process has only begun to write it.
-fn read_whole(path: &Path) -> Result<SecretString, KeyError> {
-    let mut rereads = 0;
-    loop {
-        let text = file::read(path)?;
-        if text.expose_secret().trim().len() >= KEY_CHARS_MIN || rereads == file::REREADS_MAX {
-            return Ok(text);
-        }
-        rereads += 1;
-        std::thread::sleep(file::REREAD_PAUSE);
-    }
 }
 
 /// 32 bytes in base64, of either alphabet, or in hexadecimal.

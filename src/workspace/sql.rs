@@ -78,7 +78,8 @@ pub(super) const CHANGE: &str = concat!(
     "UPDATE workspaces SET name = $2, role = $3, parent_id = $4, org = $5, status = $6, \
      delivery_mode = $7, liveness = $8, url = $9, internal_url = $10, card_url = $11, \
      upstream_auth = $12, complete = $13, max_concurrent = $14, updated_at = $15, \
-     access_generation = access_generation + $16, upstream_tls = $17 WHERE id = $1 RETURNING ",
+     access_generation = CASE WHEN $16 = 0 THEN access_generation \
+       WHEN access_generation >= $15 THEN access_generation + 1 ELSE $15 END, upstream_tls = $17 WHERE id = $1 RETURNING ",
     columns!()
 );
 
@@ -88,7 +89,8 @@ pub(super) const SET_CARD: &str = "UPDATE workspaces SET agent_card = $2, update
 /// What the agent's owner does not need any more goes; so do the agent's credential and our key for it.
 pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url = NULL, \
      internal_url = NULL, upstream_auth = NULL, upstream_tls = NULL, active_tasks = 0, current_task = NULL, \
-     updated_at = $2, access_generation = access_generation + 1 \
+     updated_at = $2, access_generation = CASE WHEN access_generation >= $2 \
+       THEN access_generation + 1 ELSE $2 END \
      WHERE id = $1 AND status <> 'removed' RETURNING id";
 
 pub(super) const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \

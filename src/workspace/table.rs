@@ -43,7 +43,7 @@ pub struct Step {
     pub org: Option<String>,
     /// Whether it was removed.
     pub removed: bool,
-    /// How often it moved, or was removed.
+    /// When it last moved or was removed, in milliseconds since 1970; 0: never.
     pub generation: i64,
 }
 

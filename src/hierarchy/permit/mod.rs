@@ -115,6 +115,12 @@ impl Hierarchy {
                  workspace's own token",
             ));
         }
+        if proof.only_to.as_ref().is_some_and(|only| only != target) {
+            return Err(Rejection::new(
+                Reason::NotPermitted,
+                "the pair token is for another target; GET /registry/discover/{id} gives one for this",
+            ));
+        }
         if proof.kind == CredentialKind::Open {
             // Development on loopback: whoever connects is the canvas of every org.
             return self
@@ -221,7 +227,7 @@ impl Hierarchy {
             return Err(not_permitted());
         };
         let rule = self.rule(&caller, &target).await?.map_err(denied)?;
-        let generation = caller.generation.saturating_add(target.generation);
+        let generation = caller.generation.max(target.generation);
         Ok((rule, caller.org.clone(), generation))
     }
 

@@ -7,11 +7,11 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::signing::{KID_LEN, PEM_END, SigningAlgorithm, SigningKey, der_of, new_pem};
+use super::signing::{KID_LEN, SigningAlgorithm, SigningKey, der_of, new_pem};
 use super::{KeyError, State};
-use crate::trust::file;
+use crate::trust::{KEYS_MAX, file};
 
 const ACTIVE: &str = "active.pem";
 const NEXT: &str = "next.pem";
@@ -19,6 +19,10 @@ const RETIRED: &str = "retired-";
 
 /// Held while keys are made or rotated, so that two processes do not do it at once.
 const LOCK: &str = ".lock";
+
+/// How long another process may hold it: it makes a few small files.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a retired key still verifies: the longest token, a canvas token of 24 h, and an hour for
 /// clocks and for those who rotate by hand.
@@ -28,6 +32,13 @@ pub(super) const RETIRED_FOR: Duration = Duration::from_secs(25 * 3600);
 pub(super) struct Held {
     pub(super) key: SigningKey,
     pub(super) state: State,
+}
+
+/// The file of a retired key.
+struct Gone {
+    path: PathBuf,
+    at: SystemTime,
+    until: SystemTime,
 }
 
 /// What tells one state of the folder from another: name, inode, length and times of each key.
@@ -48,10 +59,13 @@ impl Folder {
         file::create_folder(&self.path)?;
         let _lock = self.lock();
         file::create(&self.at(ACTIVE), || new_pem(algorithm))?;
-        if let Err(error) = file::create(&self.at(NEXT), || new_pem(algorithm)) {
-            tracing::debug!(%error, "No next key is made: keys.dir is read only");
+        match file::create(&self.at(NEXT), || new_pem(algorithm)) {
+            Err(KeyError::File { source, .. }) if is_read_only(&source) => {
+                tracing::debug!(error = %source, "No next key is made: keys.dir is read only");
+                Ok(())
+            }
+            made => made,
         }
-        Ok(())
     }
 
     /// Every key that still counts: the active one first, then the next, then the retired ones, newest
@@ -61,28 +75,24 @@ impl Folder {
             key: read_key(&self.at(ACTIVE))?,
             state: State::Active,
         }];
-        if self.at(NEXT).exists() {
-            let key = read_key(&self.at(NEXT))?;
-            held.push(Held {
-                key,
-                state: State::Next,
-            });
-        }
-        for (path, at) in self.retired()? {
-            let until = at + RETIRED_FOR;
-            if now >= until {
-                continue;
-            }
-            let key = match read_key(&path) {
-                Ok(key) => key,
-                // Another process has just cleared it away.
-                Err(_) if !path.exists() => continue,
+        let others = [(self.at(NEXT), State::Next)];
+        let retired = self.retired()?.into_iter();
+        let retired = retired.filter(|gone| now < gone.until);
+        for (path, state) in others.into_iter().chain(retired.map(|gone| {
+            (
+                gone.path,
+                State::Retired {
+                    at: gone.at,
+                    until: gone.until,
+                },
+            )
+        })) {
+            match read_key(&path) {
+                Ok(key) => held.push(Held { key, state }),
+                // There is none, or another process has just given it another name.
+                Err(_) if !path.exists() => {}
                 Err(error) => return Err(error),
-            };
-            held.push(Held {
-                key,
-                state: State::Retired { at, until },
-            });
+            }
         }
         // A rotation that was cut short leaves one key under two names: the first one counts.
         let mut seen = Vec::new();
@@ -91,7 +101,17 @@ impl Folder {
             seen.push(one.key.kid().to_owned());
             new
         });
+        if held.len() > KEYS_MAX {
+            let path = self.path.clone();
+            return Err(KeyError::TooMany { path });
+        }
         Ok(held)
+    }
+
+    /// How long ago the next key was made, and with that published at most.
+    pub(super) fn next_age(&self, now: SystemTime) -> Option<Duration> {
+        let made = fs::metadata(self.at(NEXT)).and_then(|data| data.modified());
+        now.duration_since(made.ok()?).ok()
     }
 
     /// The next key signs from now on, the active one retires, and a new next one is made. Retired keys
@@ -105,8 +125,14 @@ impl Folder {
         let _lock = self.lock()?;
         let [active, next] = [self.at(ACTIVE), self.at(NEXT)];
         let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let kid = read_key(&active)?.kid().to_owned();
-        read_key(&next)?;
+        // Before anything changes: what cannot be read now could not be read then.
+        let held = self.read(now)?;
+        if held.len() == KEYS_MAX {
+            let path = self.path.clone();
+            return Err(KeyError::TooMany { path });
+        }
+        let kid = held.first().map(|one| one.key.kid().to_owned());
+        let kid = kid.unwrap_or_default();
         let retired = self.at(&format!("{RETIRED}{seconds}-{kid}.pem"));
         match fs::hard_link(&active, &retired) {
             Ok(()) => {}
@@ -114,12 +140,13 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(file::failed("create", &retired, error)),
         }
-        fs::rename(&next, &active).map_err(|error| file::failed("write", &active, error))?;
+        fs::rename(&next, &active)
+            .and_then(|()| file::sync_folder(&self.path))
+            .map_err(|error| file::failed("write", &active, error))?;
         file::create(&next, || new_pem(algorithm))?;
-        for (path, at) in self.retired()? {
-            if now >= at + RETIRED_FOR {
-                fs::remove_file(&path).map_err(|error| file::failed("remove", &path, error))?;
-            }
+        for gone in self.retired()?.into_iter().filter(|gone| now >= gone.until) {
+            let path = gone.path;
+            fs::remove_file(&path).map_err(|error| file::failed("remove", &path, error))?;
         }
         Ok(())
     }
@@ -146,17 +173,22 @@ impl Folder {
         Ok(look)
     }
 
-    /// Files of retired keys and when they retired, newest first. Other names are none of ours.
-    fn retired(&self) -> Result<Vec<(PathBuf, SystemTime)>, KeyError> {
+    /// Retired keys, newest first. Other names are none of ours.
+    fn retired(&self) -> Result<Vec<Gone>, KeyError> {
         let failed = |error| file::failed("read", &self.path, error);
         let mut retired = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            if let Some(at) = entry.file_name().to_str().and_then(retired_at) {
-                retired.push((entry.path(), at));
-            }
+            retired.extend(entry.file_name().to_str().and_then(|name| {
+                let at = retired_at(name)?;
+                Some(Gone {
+                    path: entry.path(),
+                    at,
+                    until: at.checked_add(RETIRED_FOR)?,
+                })
+            }));
         }
-        retired.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+        retired.sort_by(|one, other| (other.at, &one.path).cmp(&(one.at, &other.path)));
         Ok(retired)
     }
 
@@ -172,17 +204,15 @@ impl Folder {
         let file = options
             .open(&path)
             .map_err(|error| file::failed("lock", &path, error))?;
-        let mut tries = 0;
+        let until = Instant::now() + LOCK_WAIT_MAX;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
-                Err(error) if tries == file::REREADS_MAX => {
+                Err(error) if Instant::now() >= until => {
                     return Err(file::failed("lock", &path, error.into()));
                 }
-                Err(_) => {}
+                Err(_) => std::thread::sleep(LOCK_PAUSE),
             }
-            tries += 1;
-            std::thread::sleep(file::REREAD_PAUSE);
         }
     }
 }
@@ -196,22 +226,18 @@ fn retired_at(name: &str) -> Option<SystemTime> {
     (kid.len() == KID_LEN).then(|| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)))?
 }
 
-/// Reads the file, again for as long as another process has only begun to write it.
 fn read_key(path: &Path) -> Result<SigningKey, KeyError> {
-    let not_a_key = || KeyError::NotAKey {
+    let pem = file::read(path)?;
+    let key = der_of(&pem).and_then(|der| SigningKey::from_pkcs8(&der));
+    key.ok_or_else(|| KeyError::NotAKey {
         path: path.to_owned(),
-    };
-    let mut rereads = 0;
-    loop {
-        let pem = file::read(path)?;
-        if let Some(der) = der_of(&pem) {
-            return SigningKey::from_pkcs8(&der).ok_or_else(not_a_key);
-        }
-        let whole = secrecy::ExposeSecret::expose_secret(&pem).contains(PEM_END);
-        if whole || rereads == file::REREADS_MAX {
-            return Err(not_a_key());
-        }
-        rereads += 1;
-        std::thread::sleep(file::REREAD_PAUSE);
-    }
+    })
+}
+
+/// Whether the folder was meant to be read only, and not merely full or broken.
+fn is_read_only(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+    )
 }

@@ -7,7 +7,7 @@ mod signing;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use base64::Engine;
@@ -15,12 +15,23 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use self::folder::{Folder, Held, Look};
 pub use self::signing::SigningAlgorithm;
 use self::signing::SigningKey;
 use super::jwks::{KeySet, PublicKey};
 use super::token::{TokenError, TokenHead};
+
+/// Readings of the folder that a rotation may spoil before one is taken as it is.
+const READS_MAX: u32 = 5;
+
+/// From one look for an unknown key to the next: whoever makes up key ids costs no more than this.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// Longest wait for it: the disk may be a network's.
+const LOOK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The key could not be had. The start ends with it.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +51,12 @@ pub enum KeyError {
     #[error("{} is not an Ed25519 or P-256 key in PKCS#8 PEM form: restore it, or remove it (tokens signed with it end; a new active.pem is made at the next start)", path.display())]
     NotAKey {
         /// Which.
+        path: PathBuf,
+    },
+    /// More than verifiers take.
+    #[error("{} holds more than {} keys: rotate less often, or delete the oldest retired ones (tokens signed with them end)", path.display(), super::KEYS_MAX)]
+    TooMany {
+        /// The folder.
         path: PathBuf,
     },
     /// The file is not a key for sealing.
@@ -110,33 +127,49 @@ struct Ring {
     jwks: Arc<str>,
     /// `None`: the folder could not be looked at.
     look: Option<Look>,
+    /// A clock that goes back may bring a retired key back.
+    read_at: SystemTime,
 }
 
 impl Ring {
     fn read(folder: &Folder) -> Result<Self, KeyError> {
-        // Before the keys: what changes meanwhile is seen at the next look.
-        let look = folder.look().ok();
-        let held = folder.read(SystemTime::now())?;
+        let read_at = SystemTime::now();
+        let mut tries = 0;
+        let (look, held) = loop {
+            let look = folder.look().ok();
+            let held = folder.read(read_at)?;
+            tries += 1;
+            // A rotation in the middle of it would leave a key out. One that goes on is seen next time.
+            if folder.look().ok() == look || tries == READS_MAX {
+                break (look, held);
+            }
+        };
         let known = held.iter().map(info).collect();
         let jwks: Vec<_> = held.iter().map(|one| one.key.jwk()).collect();
         let jwks = json!({ "keys": jwks }).to_string();
         // Verified by what is published, and by nothing else.
         let public = KeySet::parse(jwks.as_bytes()).unwrap_or_default();
+        let whole = public.len() == held.len();
         let signing = held.into_iter().next().map(|one| one.key);
         Ok(Self {
-            signing: signing.ok_or(KeyError::Generation)?,
+            signing: signing.filter(|_| whole).ok_or(KeyError::Generation)?,
             known,
             public,
             jwks: jwks.into(),
             look,
+            read_at,
         })
     }
 
-    /// Whether a retired key's time is over, so that it must go.
-    fn has_outlived(&self, now: SystemTime) -> bool {
-        let over =
-            |key: &KeyInfo| matches!(key.state, State::Retired { until, .. } if now >= until);
-        self.known.iter().any(over)
+    /// Whether the clock alone makes it another: a retired key's time is over, or it may not be after all.
+    fn is_of_another_time(&self, now: SystemTime) -> bool {
+        now < self.read_at || self.known.iter().any(|key| key.is_over(now))
+    }
+}
+
+impl KeyInfo {
+    fn is_over(&self, now: SystemTime) -> bool {
+        matches!(self.state, State::Retired { until, .. } if now >= until)
     }
 }
 
@@ -163,6 +196,8 @@ pub struct Keys {
     folder: Folder,
     ring: ArcSwap<Ring>,
     reading: Mutex<()>,
+    /// When the last look for an unknown key began.
+    looked: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl Keys {
@@ -177,6 +212,7 @@ impl Keys {
         Ok(Self {
             ring: ArcSwap::from_pointee(Ring::read(&folder)?),
             reading: Mutex::new(()),
+            looked: tokio::sync::Mutex::new(None),
             folder,
         })
     }
@@ -190,7 +226,7 @@ impl Keys {
         let _one_reads = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = self.ring.load();
         let unchanged = self.folder.look().ok() == ring.look;
-        if unchanged && !ring.has_outlived(SystemTime::now()) {
+        if unchanged && !ring.is_of_another_time(SystemTime::now()) {
             return Ok(false);
         }
         let mut new = Ring::read(&self.folder)?;
@@ -250,21 +286,48 @@ impl Keys {
         Ok(Verified { claims, head, key })
     }
 
-    /// The key that a header names, if it is known. One that is not known may have been made by another replica just
-    /// now, so the folder is looked at.
+    /// The key that a header names, if it is known and its time is not over. From memory: one that
+    /// another replica made just now is known after [`Keys::look_again`].
     pub fn find(&self, head: &TokenHead) -> Option<Arc<PublicKey>> {
-        let known = |keys: &Self| keys.ring.load().public.find(head).map(Arc::clone);
-        let outlived = self.ring.load().has_outlived(SystemTime::now());
-        if let Some(key) = known(self).filter(|_| !outlived) {
-            return Some(key);
-        }
-        match self.refresh() {
-            Ok(_) => known(self),
-            // Said by whoever looks regularly. A key whose time is over proves nothing meanwhile.
-            Err(_) => known(self).filter(|_| !outlived),
-        }
+        let ring = self.ring.load();
+        let key = ring.public.find(head)?;
+        let now = SystemTime::now();
+        let over = |info: &KeyInfo| info.kid == head.kid() && info.is_over(now);
+        (!ring.known.iter().any(over)).then(|| Arc::clone(key))
+    }
+
+    /// Reads the keys again, for whoever met one that is not known: at most every [`LOOK_PAUSE`], once
+    /// for all who wait.
+    ///
+    /// # Errors
+    /// When they cannot be read, or not within [`LOOK_WAIT_MAX`].
+    pub async fn look_again(self: &Arc<Self>) -> Result<(), LookError> {
+        let asked = Instant::now();
+        let look = async {
+            let mut last = self.looked.lock().await;
+            match *last {
+                // It began after we asked, so it has seen what we ask for.
+                Some(began) if began > asked => return Ok(()),
+                Some(began) => sleep_until(began + LOOK_PAUSE).await,
+                None => {}
+            }
+            *last = Some(Instant::now());
+            let keys = Arc::clone(self);
+            match spawn_blocking(move || keys.refresh()).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(error)) => Err(LookError(Some(error))),
+                Err(_) => Err(LookError(None)),
+            }
+        };
+        let looked = timeout(LOOK_WAIT_MAX, look).await;
+        looked.unwrap_or(Err(LookError(None)))
     }
 }
+
+/// The keys could not be read again, so whether one is ours is not known.
+#[derive(Debug, thiserror::Error)]
+#[error("keys.dir cannot be read again in time")]
+pub struct LookError(#[source] Option<KeyError>);
 
 /// Rotates the keys in `dir` and answers with all that are there then. The new next key signs by
 /// `algorithm`. Running gateways follow within a second or two. Blocks.
@@ -275,6 +338,11 @@ pub fn rotate(dir: &Path, algorithm: SigningAlgorithm) -> Result<Vec<KeyInfo>, K
     let folder = Folder::new(dir.to_owned());
     folder.rotate(algorithm, SystemTime::now())?;
     list(dir)
+}
+
+/// How long the next key in `dir` has been there for verifiers to fetch; `None`: there is none. Blocks.
+pub fn next_age(dir: &Path) -> Option<Duration> {
+    Folder::new(dir.to_owned()).next_age(SystemTime::now())
 }
 
 /// The keys in `dir`, as [`Keys::list`]. Blocks.

@@ -18,7 +18,7 @@ use super::KeyError;
 pub(super) const KID_LEN: usize = 16;
 
 const PEM_BEGIN: &str = "-----BEGIN PRIVATE KEY-----";
-pub(super) const PEM_END: &str = "-----END PRIVATE KEY-----";
+const PEM_END: &str = "-----END PRIVATE KEY-----";
 
 /// What a key signs by (RFC 8037, RFC 7518).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -72,7 +72,7 @@ fn a_spoiled_file_is_named_and_not_replaced() {
 }
 
 #[test]
-fn a_mounted_folder_needs_the_active_key_only() {
+fn a_folder_without_a_next_key_can_be_read() {
     let (dir, keys) = house();
     fs::remove_file(dir.path().join("next.pem")).unwrap();
     let kid = keys.kid();
@@ -103,16 +103,47 @@ fn a_rotation_brings_the_next_key_and_keeps_the_last() {
     assert_eq!(check(&keys, &old).unwrap()["sub"], "ada");
 }
 
-#[test]
-fn a_replica_that_has_not_looked_yet_knows_a_key_when_it_meets_it() {
+#[tokio::test]
+async fn a_replica_that_has_not_looked_yet_looks_once_for_all_who_meet_a_new_key() {
     let (dir, keys) = house();
-    let other = Keys::load_or_create(dir.path()).unwrap();
+    let keys = Arc::new(keys);
     for _ in 0..2 {
         rotate(dir.path(), SigningAlgorithm::EdDsa).unwrap();
     }
-    other.refresh().unwrap();
+    let other = Keys::load_or_create(dir.path()).unwrap();
     let token = other.sign(TYP, &claims(now() + 60)).unwrap();
+    assert_eq!(check(&keys, &token), Err(TokenError::UnknownKey));
+    let began = Instant::now();
+    let looks = (0..200).map(|_| keys.look_again());
+    assert!(
+        futures_util::future::join_all(looks)
+            .await
+            .iter()
+            .all(Result::is_ok)
+    );
+    assert!(began.elapsed() < LOOK_WAIT_MAX, "not one after the other");
     assert_eq!(check(&keys, &token).unwrap()["sub"], "ada");
+}
+
+#[test]
+fn more_keys_than_verifiers_take_are_refused_and_change_nothing() {
+    let (dir, keys) = house();
+    let token = keys.sign(TYP, &claims(now() + 60)).unwrap();
+    let most = crate::trust::KEYS_MAX;
+    for rotation in 2..most {
+        rotate(dir.path(), SigningAlgorithm::EdDsa).unwrap_or_else(|e| panic!("{rotation}: {e}"));
+    }
+    assert_eq!(list(dir.path()).unwrap().len(), most);
+    let full = rotate(dir.path(), SigningAlgorithm::EdDsa).unwrap_err();
+    assert!(full.to_string().contains("more than 100 keys"), "{full}");
+    assert!(keys.refresh().unwrap());
+    assert!(check(&keys, &token).is_ok());
+    // Put there by hand.
+    let other = house().0;
+    let more = format!("retired-{}-0123456789abcdef.pem", now());
+    fs::copy(other.path().join("active.pem"), dir.path().join(more)).unwrap();
+    assert!(keys.refresh().is_err());
+    assert!(check(&keys, &token).is_ok(), "those known before stay");
 }
 
 #[test]

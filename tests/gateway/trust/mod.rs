@@ -153,10 +153,12 @@ on_both_pairs! {
         ] {
             // Completed on the way: what is hashed is what arrives.
             for (body, method) in [
-                (CALL.to_owned(), "message/send"),
-                (r#"{"message":{"text":"hi"}}"#.into(), "message/send"),
-                (r#"{"jsonrpc":"2.0","id":1,"method":"tasks\/get","params":{"id":"t"}}"#.into(), "tasks/get"),
-                (r#"{"jsonrpc":"2.0","id":1,"method":"x/y"}"#.into(), "x/y"),
+                (CALL.to_owned(), Some("message/send")),
+                (r#"{"message":{"text":"hi"}}"#.into(), Some("message/send")),
+                (r#"{"jsonrpc":"2.0","id":1,"method":"tasks\/get","params":{"id":"t"}}"#.into(), Some("tasks/get")),
+                (r#"{"jsonrpc":"2.0","id":1,"method":"x/y"}"#.into(), Some("x/y")),
+                (r#"{"jsonrpc":"2.0","id":1,"params":{}}"#.into(), None),
+                (format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}"}}"#, "m".repeat(129)), None),
             ] {
                 let request = Request::post(family.two.path(), body).bearer(credential);
                 assert_eq!(gateway.call(&request).await.status, 200);
@@ -166,7 +168,7 @@ on_both_pairs! {
                 assert_eq!(claims["sub"], sub);
                 assert_eq!(claims["rel"], rel);
                 assert_eq!(claims["org"].as_str(), org);
-                assert_eq!(claims["method"], method, "{}", arrived.text());
+                assert_eq!(claims["method"].as_str(), method, "{}", arrived.text());
                 assert_eq!(claims["bh"], body_hash(arrived.text().as_bytes()));
                 assert_eq!(claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(), 60);
                 seen.push(claims["jti"].as_str().unwrap().to_owned());
@@ -204,8 +206,24 @@ on_both_pairs! {
         assert_eq!(moved(json!({"parent_id": "else"})).await.status, 200);
         assert_eq!(family.call(&token).await, (403, "not_permitted".to_owned()));
         assert_eq!(moved(json!({"parent_id": "lead"})).await.status, 200);
-        let later = claims(gateway, &family.pair_token().await, "two").await;
-        assert_eq!(later["gen"], 2);
+        let generation = async || {
+            let claims = claims(gateway, &family.pair_token().await, "two").await;
+            claims["gen"].as_i64().unwrap()
+        };
+        let mut earlier = generation().await;
+        assert!(earlier > 0);
+        // Also when one above them moves, and wherever they came from.
+        for parent in ["else", "above"] {
+            if parent == "above" {
+                gateway.create(json!({"id": "above", "name": "above", "org": "acme"})).await;
+            }
+            let mut lead = Request::post("/workspaces/lead", json!({"parent_id": parent}).to_string());
+            lead.method = "PATCH".into();
+            assert_eq!(gateway.as_operator(lead).await.status, 200);
+            let now = generation().await;
+            assert!(now > earlier, "{now} after {earlier}");
+            earlier = now;
+        }
         assert_eq!(family.call(&token).await.0, 200, "the rule is asked, at each call");
         // With its caller it ends for good.
         assert_eq!(gateway.as_operator(Request::new("DELETE", "/workspaces/one")).await.status, 200);

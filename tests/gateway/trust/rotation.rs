@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use a2a_gateway::trust::{Keys, PAIR_TYP, PairClaims, SigningAlgorithm, rotate};
+
 use super::{Family, claims, jwks};
 use crate::harness::servers::{Redis, postgres};
 use crate::harness::{Builder, CALL, Gateway, Pair, Request};
@@ -88,6 +90,16 @@ async fn no_call_is_refused_while_keys_rotate() {
         assert_eq!(after[2].0, before[0].0, "the one that did retires");
         assert_eq!(after[1].1, algorithm);
         before = after;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while jsonwebtoken::decode_header(family.pair_token().await)
+            .unwrap()
+            .kid
+            .as_ref()
+            != Some(&before[0].0)
+        {
+            assert!(Instant::now() < deadline, "the gateway does not follow");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
     tokio::time::sleep(pause).await;
     ended.store(true, Ordering::Relaxed);
@@ -139,13 +151,29 @@ async fn replicas_that_share_keys_take_each_others_tokens_across_rotations() {
     let family = Family::on(replica()).await;
     let other = replica().start().await;
     for _ in 0..5 {
-        a2a_gateway::trust::rotate(folder.path(), a2a_gateway::trust::SigningAlgorithm::EdDsa)
-            .unwrap();
-        // At once, before either has looked at the folder.
-        let token = family.pair_token().await;
-        let request = Request::post(family.two.path(), CALL).bearer(&token);
-        let answer = other.call(&request).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        // After two rotations the key that signs was in the folder of no replica that looked before.
+        for _ in 0..2 {
+            rotate(folder.path(), SigningAlgorithm::EdDsa).unwrap();
+        }
+        let ours = Keys::load_or_create(folder.path()).unwrap();
+        let pair = a2a_gateway::trust::Pair {
+            caller: "one",
+            target: "two",
+            rule: "sibling",
+            org: None,
+            generation: 0,
+        };
+        let claims = PairClaims::new(
+            "https://gw.example.com".into(),
+            pair,
+            Duration::from_secs(60),
+        );
+        let token = ours.sign(PAIR_TYP, &claims).unwrap();
+        for gateway in [&other, &family.gateway] {
+            let request = Request::post(family.two.path(), CALL).bearer(&token);
+            let answer = gateway.call(&request).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
     }
 }
 
