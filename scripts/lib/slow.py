@@ -20,8 +20,13 @@ import harness
 CONNECTIONS, SECONDS = (int(sys.argv[n]) if len(sys.argv) > n else default for n, default in ((1, 2000), (2, 60)))
 HONEST = 16
 
-# Seconds that the default configuration gives each kind; a body's refusal may be read for 5 s more.
-CLOCKS = {"silent": 10, "head": 10, "body": 35, "blind": 30}
+# Seconds between two first arrivals: a flood is another matter.
+STAGGER = 0.01
+
+# Seconds that the default configuration gives each kind; a body's refusal may be read for 5 s more. One
+# that does not read has 30 s for each answer, and kernels take some more bytes now and then, each of
+# which lets one answer out: seen up to three times that.
+CLOCKS = {"silent": 10, "head": 10, "body": 35, "blind": 95}
 SLACK = 5
 
 
@@ -48,7 +53,7 @@ async def connect():
 async def caller(kind, number, wires, end, lives):
     """Comes back until `end`; notes how long each of its connections was borne."""
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(number * 0.002)
+    await asyncio.sleep(number * STAGGER)
     while time.monotonic() < end:
         one = await connect()
         begun = time.monotonic()
@@ -114,7 +119,7 @@ def wires(bench):
         "silent": b"",
         "head": f"{head}X-Drip: ".encode(),
         "body": f"{head}Authorization: Bearer {bench.token}\r\nContent-Length: 100000\r\n\r\n".encode(),
-        "blind": refused.encode() * 4000,
+        "blind": refused.encode() * 400,
     }
 
 
@@ -131,13 +136,14 @@ def main():
         before = load(script, 20)
         rss = rss_kib(pid)
         results = multiprocessing.Queue()
-        dripping = multiprocessing.Process(target=drip, args=(wires(bench), SECONDS + 10, results))
+        arriving = CONNECTIONS * STAGGER + 5
+        dripping = multiprocessing.Process(target=drip, args=(wires(bench), SECONDS + arriving, results))
         dripping.start()
-        time.sleep(6)
+        time.sleep(arriving)
         peak_open, began = open_sockets(pid), time.monotonic()
         beside = load(script, SECONDS)
         at_most, still = rss_kib(pid), open_sockets(pid)
-        lives = results.get(timeout=120)
+        lives = results.get(timeout=300)
         dripping.join()
         waited = time.monotonic() - began
         time.sleep(2)
