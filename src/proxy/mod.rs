@@ -1,5 +1,5 @@
 //! The data plane, in the order a request meets it: [`hygiene`], [`origin`], [`mod@route`], [`mod@admit`],
-//! [`body`], [`mod@relay`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
+//! [`body`], [`relay`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
 //!
 //! The gateway is a Pingora `ServerApp` ([`Connections`]): it holds connection and session itself
 //! from the first byte to the last, since the phases of `ProxyHttp` can neither bound a body before
@@ -38,19 +38,19 @@ use pingora::protocols::http::{ReusableHttpStream, ServerSession};
 use tokio::time::timeout;
 
 use self::admit::admit;
-use self::body::{CallShape, NoBody, prefers_stream};
+use self::body::{CallShape, check_media_type, prefers_stream};
 pub use self::connections::Connections;
-use self::ended::{Clocks, Ended, patiently};
+use self::ended::{Clocks, Ended, internal, patiently};
 use self::exchange::Exchange;
 pub use self::fields::extra_fields;
-use self::fields::{Forwarded, request_head};
+use self::fields::{Forwarded, request_head, response_head};
 use self::origin::{Origins, client_address};
 use self::reject::{Dialect, answer};
-use self::relay::{Forward, relay};
+use self::relay::{Forward, Relay, refuse_redirect};
 use self::route::{Route, route};
-use self::upstream::{Call, Upstream};
+use self::upstream::Call;
 use crate::config::Derived;
-use crate::directory::Destination;
+use crate::directory::{Agent, Destination};
 use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
@@ -58,17 +58,13 @@ use crate::rejection::{Reason, Rejection};
 /// How long the rest of a refused request is read, so that the refusal can be read by the caller.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Pooled connections to agents at most, over all of them.
-const POOL_SIZE: usize = 4096;
-
 /// The public listener's application.
 pub struct Proxy {
     gateway: Arc<Gateway>,
     control: axum::Router,
-    upstream: Upstream,
+    relay: Relay,
     origins: Derived<Origins>,
     extra_fields: Derived<HashSet<HeaderName>>,
-    exchanges: AtomicUsize,
 }
 
 impl Proxy {
@@ -81,12 +77,15 @@ impl Proxy {
         // Said at the start. A reload is checked before, and what it names wrongly would not pass.
         extra_fields(&config.forward.headers)?;
         Ok(Self {
-            upstream: Upstream::new(POOL_SIZE),
+            relay: Relay::new(
+                gateway.config.clone(),
+                Arc::clone(&gateway.metrics),
+                Arc::clone(&gateway.drain),
+            ),
             origins: Derived::new(&gateway.config, |config, _| Origins::new(config)),
             extra_fields: Derived::new(&gateway.config, |config, _| {
                 extra_fields(&config.forward.headers).unwrap_or_default()
             }),
-            exchanges: AtomicUsize::new(0),
             control,
             gateway: Arc::clone(&gateway),
         })
@@ -112,20 +111,7 @@ impl Proxy {
             return Err(rejection);
         }
         self.origins.get().check(session.req_header())?;
-        if self.gateway.draining() {
-            return Err(Rejection::new(
-                Reason::ShuttingDown,
-                "this gateway is shutting down; connect again to reach another one",
-            )
-            .retry_after(Duration::from_secs(1)));
-        }
-        Slot::take(&self.exchanges, self.gateway.config().server.max_exchanges).ok_or_else(|| {
-            Rejection::new(
-                Reason::Overloaded,
-                "the gateway is at its limit of exchanges (server.max_exchanges)",
-            )
-            .retry_after(Duration::from_secs(1))
-        })
+        self.relay.place()
     }
 
     /// `/workspaces/{id}/a2a`: from admission to the record.
@@ -139,8 +125,10 @@ impl Proxy {
             return answered;
         }
         let _running = self.gateway.drain.enter();
-        let mut exchange = Exchange::begin(&self.gateway, request_id);
-        match self.exchange(session, &mut exchange, target).await {
+        let events = Some(&self.gateway.events);
+        let mut exchange = Exchange::begin(&self.relay, events, request_id);
+        let ended = self.exchange(session, &mut exchange, target).await;
+        match ended.unwrap_or_else(|ended| ended) {
             Ended::Answered => {
                 exchange.answered();
                 true
@@ -171,34 +159,42 @@ impl Proxy {
         session: &mut ServerSession,
         exchange: &mut Exchange,
         target: Result<WorkspaceId, InvalidWorkspaceId>,
-    ) -> Ended {
-        let _slot = match self.preliminaries(session) {
-            Ok(slot) => slot,
-            Err(rejection) => return rejection.into(),
-        };
+    ) -> Result<Ended, Ended> {
+        let _place = self.preliminaries(session)?;
         if session.req_header().method != Method::POST {
             let mut rejection =
                 Rejection::new(Reason::MethodNotAllowed, "send A2A calls with POST");
             rejection.allow = Some("POST, OPTIONS");
-            return rejection.into();
+            return Err(rejection.into());
         }
         let client = self.client(session);
-        let admitted = match admit(&self.gateway, exchange, session.req_header(), target).await {
-            Ok(admitted) => admitted,
-            Err(rejection) => return rejection.into(),
-        };
-        let received = match body::read(&self.gateway, &exchange.config, session).await {
-            Ok(received) => received,
-            Err(NoBody::Refused(rejection)) => return rejection.into(),
-            Err(NoBody::CallerLeft) => return Ended::CallerLeft,
-        };
-        let forward = match self.prepare(session, exchange, &admitted, received, client) {
-            Ok(forward) => forward,
-            Err(rejection) => return rejection.into(),
-        };
+        let admitted = admit(&self.gateway, exchange, session.req_header(), target).await?;
+        check_media_type(&session.req_header().headers)?;
+        let received = body::read(&exchange.config, session).await?;
+        let prepared = self.prepare(session, exchange, &admitted, received, client)?;
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);
-        relay(self, session, exchange, forward).await
+        let Prepared {
+            agent,
+            call,
+            completed,
+            clocks,
+        } = prepared;
+        let directory = &self.gateway.directory;
+        let _slot = directory.slot(&agent)?;
+        let address = directory.address(&agent.endpoint).await?;
+        let connect = exchange.config.timeouts.connect;
+        let forward = Forward {
+            peer: self.relay.upstream.peer(&agent, address, connect).await,
+            call,
+            clocks,
+        };
+        let answer = |head: &_, session: &ServerSession, exchange: &_| {
+            refuse_redirect(head)?;
+            let request = &session.req_header().headers;
+            response_head(head, request, &self.origins.get(), exchange, completed).map_err(internal)
+        };
+        self.relay.run(session, exchange, forward, answer).await
     }
 
     /// Completes the call and writes it for the wire.
@@ -209,7 +205,7 @@ impl Proxy {
         admitted: &admit::Admitted,
         received: bytes::Bytes,
         client: IpAddr,
-    ) -> Result<Forward, Rejection> {
+    ) -> Result<Prepared, Rejection> {
         let head = session.req_header();
         let Destination::Agent(agent) = &admitted.destination else {
             return Err(Rejection::new(
@@ -246,13 +242,13 @@ impl Proxy {
             body_len: completed.body.len(),
         };
         let wire = request_head(&forwarded, &self.extra_fields.get());
-        Ok(Forward {
+        Ok(Prepared {
             agent: Arc::clone(agent),
             clocks: Clocks::new(
                 &exchange.config.timeouts,
                 exchange.started,
                 admitted.timeout,
-                agent,
+                agent.idle_timeout,
             ),
             completed: (!completed.done.is_empty()).then(|| completed.done.to_string()),
             call: Call::new(wire, completed.body),
@@ -338,6 +334,15 @@ impl Proxy {
             &self.gateway.config().server.trusted_proxies,
         )
     }
+}
+
+/// A call as it leaves, and for whom.
+struct Prepared {
+    agent: Arc<Agent>,
+    call: Call,
+    /// For `X-A2A-Completed`.
+    completed: Option<String>,
+    clocks: Clocks,
 }
 
 /// One of `server.max_exchanges`. Dropping it frees the place.
