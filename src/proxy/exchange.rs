@@ -3,6 +3,7 @@
 //! Metrics, the access line and the audit outcome come from this one value, so they can't disagree.
 //! A `Drop` closes it, because a caller may leave, a task may be cancelled and a bug may panic.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::identity::{Allowance, Proof};
 use crate::ids::{RequestId, WorkspaceId};
 use crate::metrics::{Metrics, Outcome, Shape};
 use crate::rejection::{Reason, Rejection};
+use crate::trust::PairClaims;
 
 /// One request and its response on an A2A route, as it is left behind.
 pub(super) struct Exchange {
@@ -36,6 +38,8 @@ pub(super) struct Exchange {
     pub(super) rpc_id: Option<String>,
     /// Who asks, and what proved it.
     pub(super) proof: Option<Arc<Proof>>,
+    /// The same at a sidecar.
+    pub(super) pair: Option<PairClaims>,
     /// What the credential may still ask for, if it has a limit.
     pub(super) allowance: Option<Allowance>,
     /// The workspace of the path, once its form was checked.
@@ -74,6 +78,7 @@ impl Exchange {
             method: Method::Unread,
             rpc_id: None,
             proof: None,
+            pair: None,
             allowance: None,
             callee: None,
             rule: None,
@@ -107,6 +112,15 @@ impl Exchange {
 }
 
 impl Exchange {
+    /// Who asks, as records name them.
+    fn caller(&self) -> Option<&dyn fmt::Display> {
+        match (&self.proof, &self.pair) {
+            (Some(proof), _) => Some(&proof.principal),
+            (None, Some(claims)) => Some(&claims.sub),
+            (None, None) => None,
+        }
+    }
+
     /// Tells those who watch the target: what, how it ended and how long it took, never content. Of
     /// what was not admitted nobody hears, so that a stranger cannot make a noise.
     fn tell(&self, outcome: Outcome, elapsed: Duration) {
@@ -145,7 +159,7 @@ impl Drop for Exchange {
             target: "access",
             {
             exchange.id = self.request_id.as_str(),
-            caller = self.proof.as_ref().map(|p| tracing::field::display(&p.principal)),
+            caller = self.caller().map(tracing::field::display),
             credential.kind = self.proof.as_ref().map(|p| p.kind.word()),
             credential.prefix = self.proof.as_ref().map(|p| p.prefix.as_str()),
             callee = self.callee.as_ref().map(WorkspaceId::as_str),

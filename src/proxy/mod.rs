@@ -19,10 +19,12 @@ mod head;
 mod http1;
 mod http2;
 mod hygiene;
+mod listener;
 mod origin;
 mod reject;
 mod relay;
 mod route;
+mod sidecar;
 mod stream;
 mod unary;
 mod upstream;
@@ -34,8 +36,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{HeaderName, Method};
-use pingora::protocols::http::{ReusableHttpStream, ServerSession};
-use tokio::time::timeout;
+use pingora::protocols::http::ServerSession;
 
 use self::admit::admit;
 use self::body::{CallShape, check_media_type, prefers_stream};
@@ -44,6 +45,7 @@ use self::ended::{Clocks, Ended, internal, patiently};
 use self::exchange::Exchange;
 pub use self::fields::extra_fields;
 use self::fields::{Forwarded, request_head, response_head};
+pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
 use self::reject::{Dialect, answer};
 use self::relay::{Forward, Relay, refuse_redirect};
@@ -55,33 +57,26 @@ use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 
-/// How long the rest of a refused request is read, so that the refusal can be read by the caller.
-const DRAIN: Duration = Duration::from_secs(5);
-
-/// The public listener's application.
-pub struct Proxy {
+/// The gateway's data plane.
+struct Proxy {
     gateway: Arc<Gateway>,
     control: axum::Router,
-    relay: Relay,
+    relay: Arc<Relay>,
     origins: Derived<Origins>,
     extra_fields: Derived<HashSet<HeaderName>>,
 }
 
 impl Proxy {
-    /// The data plane in front of `gateway`; what is no A2A route goes to `control`.
-    ///
-    /// # Errors
-    /// When `forward.headers` names a field that may not be forwarded.
-    pub fn new(gateway: Arc<Gateway>, control: axum::Router) -> Result<Self, String> {
+    fn new(
+        gateway: Arc<Gateway>,
+        control: axum::Router,
+        relay: Arc<Relay>,
+    ) -> Result<Self, String> {
         let config = gateway.config();
         // Said at the start. A reload is checked before, and what it names wrongly would not pass.
         extra_fields(&config.forward.headers)?;
         Ok(Self {
-            relay: Relay::new(
-                gateway.config.clone(),
-                Arc::clone(&gateway.metrics),
-                Arc::clone(&gateway.drain),
-            ),
+            relay,
             origins: Derived::new(&gateway.config, |config, _| Origins::new(config)),
             extra_fields: Derived::new(&gateway.config, |config, _| {
                 extra_fields(&config.forward.headers).unwrap_or_default()
@@ -359,77 +354,5 @@ impl<'a> Slot<'a> {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The connection had to be broken off.
-struct BrokenOff;
-
-impl Proxy {
-    /// Serves the one request of a session, which is an HTTP/2 stream, or whose head is here.
-    /// Answers the connection, if another request may follow.
-    async fn request(
-        self: &Arc<Self>,
-        mut session: ServerSession,
-    ) -> Result<Option<ReusableHttpStream>, BrokenOff> {
-        let limit = Some(self.gateway.config().timeouts.write);
-        session.set_write_timeout(limit);
-        match session.read_request().await {
-            Ok(true) => {}
-            Ok(false) => return Err(BrokenOff),
-            Err(error) => {
-                refuse_unreadable(&mut session, &error).await;
-                return Err(BrokenOff);
-            }
-        }
-        let expects = session
-            .req_header()
-            .headers
-            .contains_key(http::header::EXPECT);
-        session.set_close_on_response_before_downstream_finish(expects);
-        session.set_total_drain_timeout(Some(DRAIN));
-        if self.gateway.draining() {
-            session.set_keepalive(None);
-        }
-        if !self.serve(&mut session).await {
-            let _ = timeout(DRAIN, session.shutdown()).await;
-            return Err(BrokenOff);
-        }
-        drain(&mut session).await;
-        patiently(limit, session.finish())
-            .await
-            .map_err(|_| BrokenOff)
-    }
-}
-
-/// Reads what a refused request still sends, before the connection is closed: a close with unread
-/// bytes resets it, and the caller would never see the refusal.
-async fn drain(session: &mut ServerSession) {
-    if session.get_keepalive().is_none() && !session.is_body_done() {
-        let _ = timeout(DRAIN, session.drain_request_body()).await;
-    }
-}
-
-/// Answers a head that is no HTTP, in JSON like every refusal, and closes.
-async fn refuse_unreadable(session: &mut ServerSession, error: &pingora::Error) {
-    if *error.etype() != pingora::ErrorType::InvalidHTTPHeader {
-        return;
-    }
-    let rejection = Rejection::new(Reason::InvalidRequest, "the request head is not valid HTTP");
-    let request_id = RequestId::random();
-    let Ok(head) = reject::head_of(&rejection, &request_id) else {
-        return;
-    };
-    let body = bytes::Bytes::from(rejection.plain_body(&request_id));
-    session.set_keepalive(None);
-    let write = async {
-        session.write_response_header(Box::new(head)).await?;
-        session.write_response_body(body, true).await
-    };
-    let _ = timeout(DRAIN, write).await;
-    session.shutdown().await;
-    if let ServerSession::H1(http1) = session {
-        let rest = async { while matches!(http1.idle().await, Ok(1..)) {} };
-        let _ = timeout(DRAIN, rest).await;
     }
 }

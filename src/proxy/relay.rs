@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use http::{StatusCode, header};
+use http::{Method, StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
@@ -106,7 +106,8 @@ impl Relay {
         let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
         refuse_by_framing(head, &upstream.get_headers_raw_bytes())?;
         refuse_by_head(head, exchange.config.limits.response_bytes.0)?;
-        let is_stream = is_event_stream(head);
+        let head_only = session.req_header().method == Method::HEAD;
+        let is_stream = is_event_stream(head) && !head_only;
         let mut answer = answer(head, session, exchange)?;
         exchange.status = head.status.as_u16();
         let length = content_length(head);
@@ -128,6 +129,7 @@ impl Relay {
             let limit = exchange.config.limits.response_bytes.bytes();
             let mut unary = Unary {
                 limit,
+                head_only,
                 clocks: &clocks,
                 cut,
             };
