@@ -291,7 +291,7 @@ fn edited(
     let respelled = respell_method(call, text, completion, bare, &mut work);
     let method_name = match respelled {
         Some(name) => Some(name.to_owned()),
-        None if call.method.is_none() => Some(bare::send_method(completion).to_owned()),
+        None if bare && call.method.is_none() => Some(bare::send_method(completion).to_owned()),
         None => call.method_name(text),
     };
     let mut idempotency_key = None;
