@@ -12,7 +12,7 @@ use crate::coherence::Coherence;
 use crate::config::{Config, Live};
 use crate::db::Db;
 use crate::directory::Directory;
-use crate::drain::{Cut, Drain};
+use crate::drain::Drain;
 use crate::events::Events;
 use crate::hierarchy::Hierarchy;
 use crate::identity::{Identity, Rates};
@@ -65,7 +65,7 @@ pub struct Gateway {
     /// Where is the agent.
     pub directory: Directory,
     /// How the process ends.
-    pub drain: Drain,
+    pub drain: Arc<Drain>,
 }
 
 /// Why the rooms cannot be assembled. No store is asked for it: one that is away can come back.
@@ -121,7 +121,7 @@ impl Gateway {
                 Arc::clone(&metrics),
             ),
             events,
-            drain: Drain::default(),
+            drain: Arc::default(),
             workspaces,
             coherence,
             keys,
@@ -253,10 +253,5 @@ impl Gateway {
     /// Whether the process is on its way out.
     pub fn draining(&self) -> bool {
         self.drain.begun()
-    }
-
-    /// One exchange's view of the end of a drain.
-    pub fn cut(&self) -> Cut {
-        self.drain.watch()
     }
 }

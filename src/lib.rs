@@ -40,6 +40,9 @@ pub mod gateway;
 
 pub mod reload;
 
+// What a sidecar has instead of the rooms.
+pub mod sidecar;
+
 // The data plane, then the control plane. Neither imports the other.
 pub mod proxy;
 

@@ -121,6 +121,7 @@ fn rooms_keep_their_walls() {
         "events",
         "db",
         "shared",
+        "sidecar",
     ] {
         let upward = [
             "crate::proxy",

@@ -38,7 +38,8 @@ need_browser() {
 need() {
   local missing=() pair
   for pair in "$@"; do
-    command -v "${pair%%:*}" >/dev/null 2>&1 || missing+=("${pair##*:}")
+    # Servers live where not every user looks.
+    PATH=$PATH:/usr/sbin command -v "${pair%%:*}" >/dev/null 2>&1 || missing+=("${pair##*:}")
   done
   [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
   if ! command -v cargo >/dev/null 2>&1; then

@@ -13,37 +13,64 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::json;
 
+use crate::config::Live;
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
+use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
+use crate::sidecar::Sidecar;
+
+/// What every process tells of itself.
+#[derive(Clone)]
+struct Process {
+    config: Live,
+    metrics: Arc<Metrics>,
+}
 
 /// Every route of the admin listener.
 pub fn router(gateway: Arc<Gateway>) -> Router {
+    let process = Process {
+        config: gateway.config.clone(),
+        metrics: Arc::clone(&gateway.metrics),
+    };
+    routes(process, get(move || readyz(Arc::clone(&gateway))))
+}
+
+/// The same routes of a sidecar.
+pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
+    let process = Process {
+        config: sidecar.config.clone(),
+        metrics: Arc::clone(&sidecar.metrics),
+    };
+    routes(process, get(move || sidecar_readyz(Arc::clone(&sidecar))))
+}
+
+fn routes(process: Process, readyz: MethodRouter<Process>) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
+        .route("/readyz", readyz)
         .route("/version", get(version))
         .route("/config", get(config))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(Arc::clone(&gateway), guard))
-        .with_state(gateway)
+        .layer(from_fn_with_state(process.clone(), guard))
+        .with_state(process)
 }
 
 /// Prometheus text format, version 0.0.4.
-async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
+async fn metrics(State(process): State<Process>) -> Response {
     let dropped = crate::telemetry::lines_dropped();
     let dropped = i64::try_from(dropped).unwrap_or(i64::MAX);
-    gateway.metrics.log_lines_dropped.set(dropped);
+    process.metrics.log_lines_dropped.set(dropped);
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
     (
         [(header::CONTENT_TYPE, content_type)],
-        gateway.metrics.render(),
+        process.metrics.render(),
     )
         .into_response()
 }
@@ -54,7 +81,7 @@ async fn healthz() -> Response {
 }
 
 /// Whether new exchanges should be sent here, part by part. Each store has its own clock.
-async fn readyz(State(gateway): State<Arc<Gateway>>) -> Response {
+async fn readyz(gateway: Arc<Gateway>) -> Response {
     let (sql, shared) = tokio::join!(gateway.db.ping(), gateway.shared.ping());
     let draining = gateway.draining();
     let ready = sql.is_ok() && shared.is_ok() && !draining;
@@ -75,6 +102,23 @@ async fn readyz(State(gateway): State<Arc<Gateway>>) -> Response {
     json_answer(status, &parts)
 }
 
+/// A sidecar is ready when it has the gateway's keys.
+async fn sidecar_readyz(sidecar: Arc<Sidecar>) -> Response {
+    let (keys, draining) = (sidecar.ready().is_ok(), sidecar.drain.begun());
+    let ready = keys && !draining;
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let parts = json!({
+        "status": if ready { "ready" } else { "not_ready" },
+        "keys": if keys { "ok" } else { "unavailable" },
+        "draining": draining,
+    });
+    json_answer(status, &parts)
+}
+
 /// What runs here. `commit` is set by builds that know it.
 async fn version() -> Response {
     let body = json!({
@@ -86,8 +130,8 @@ async fn version() -> Response {
 }
 
 /// What is in force, from where, and what is not yet.
-async fn config(State(gateway): State<Arc<Gateway>>) -> Response {
-    json_answer(StatusCode::OK, &config::shown(&gateway.config.told()))
+async fn config(State(process): State<Process>) -> Response {
+    json_answer(StatusCode::OK, &config::shown(&process.config.told()))
 }
 
 async fn not_found(headers: HeaderMap) -> Response {
@@ -106,7 +150,7 @@ async fn method_not_allowed(headers: HeaderMap) -> Response {
 }
 
 /// Refuses foreign names in `Host` and names the exchange in every answer.
-async fn guard(State(gateway): State<Arc<Gateway>>, mut request: Request, next: Next) -> Response {
+async fn guard(State(process): State<Process>, mut request: Request, next: Next) -> Response {
     let field = request.headers().get("x-request-id");
     let request_id = RequestId::from_caller(field.map(HeaderValue::as_bytes));
     let named = HeaderValue::from_str(request_id.as_str()).ok();
@@ -117,7 +161,7 @@ async fn guard(State(gateway): State<Arc<Gateway>>, mut request: Request, next: 
         .headers()
         .get(header::HOST)
         .map(HeaderValue::as_bytes);
-    let mut response = if host::is_ours(host, &gateway.config()) {
+    let mut response = if host::is_ours(host, &process.config.get()) {
         next.run(request).await
     } else {
         let message = "this Host is not one of the gateway's; add the name to server.hosts";

@@ -13,6 +13,7 @@ mod keys;
 mod registration;
 mod send;
 mod serve;
+mod sidecar;
 mod token;
 
 use std::ffi::OsString;
@@ -37,6 +38,7 @@ Examples:
   a2a-gateway --set server.listen=0.0.0.0:8080  change one setting
   a2a-gateway check-config gateway.toml         what would be in force, and from where
   a2a-gateway health                            is the gateway on this machine ready?
+  a2a-gateway sidecar --workspace acme-pm --upstream http://127.0.0.1:8000   guard an agent
   a2a-gateway send acme-pm 'hello' --token …    one message, from the command line
   a2a-gateway keys rotate                       the next key signs from now on
   a2a-gateway token verify -                    is this signed token good, and what does it say?
@@ -76,6 +78,8 @@ enum Command {
     Keys(keys::Arguments),
     /// Get, look into or verify a signed token
     Token(token::Arguments),
+    /// Guard an agent: admit only callers that the gateway vouches for, by a signed token
+    Sidecar(sidecar::Arguments),
     /// Ask a running gateway whether it is ready; exit status 0 or 1, for health checks
     Health(health::Arguments),
     /// Run one example agent (echo, slow or flaky) as a process of its own
@@ -110,6 +114,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Send(arguments) => send::run(&arguments),
         Command::Keys(arguments) => keys::run(arguments),
         Command::Token(arguments) => token::run(&arguments),
+        Command::Sidecar(arguments) => sidecar::run(arguments),
         Command::Health(arguments) => health::run(&arguments),
         Command::Agent(arguments) => agent::run(arguments),
     }

@@ -52,6 +52,8 @@ pub struct Metrics {
     pub keys_current: IntGauge,
     rate_shares: [IntCounter; 3],
     jwks_fetches: [IntCounter; 7],
+    token_uses: IntCounterVec,
+    tokens_kept: IntGauge,
     config_reloaded: IntGauge,
     config_loaded_at: IntGauge,
     config_waiting: IntGauge,
@@ -228,6 +230,17 @@ impl Metrics {
                 "1 while the trust keys in force are those in keys.dir; 0 while they cannot be read again.",
             ),
             jwks_fetches: JwksFetch::ALL.map(|o| jwks_fetches.with_label_values(&[o.word()])),
+            token_uses: counters(
+                &r,
+                "a2a_gateway_token_uses_total",
+                "Tokens bound to a body that a sidecar verified: first use, again (refused), full (refused, since nobody could tell).",
+                &["use"],
+            ),
+            tokens_kept: gauge(
+                &r,
+                "a2a_gateway_tokens_kept",
+                "Used tokens that a sidecar remembers until they expire.",
+            ),
             rate_shares: RateShare::LABELS.map(|outcome| rate_shares.with_label_values(&[outcome])),
             config_reloaded: gauge(
                 &r,
@@ -287,6 +300,13 @@ impl Metrics {
     /// Counts one fetch of an issuer's keys.
     pub fn jwks_fetch(&self, outcome: JwksFetch) {
         self.jwks_fetches[outcome as usize].inc();
+    }
+
+    /// Counts one token that a sidecar verified, by a word of a closed set; `kept` are remembered.
+    pub fn token_use(&self, word: &'static str, kept: usize) {
+        self.token_uses.with_label_values(&[word]).inc();
+        self.tokens_kept
+            .set(i64::try_from(kept).unwrap_or(i64::MAX));
     }
 
     /// Counts requests that replicas tell each other of.

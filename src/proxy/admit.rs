@@ -72,7 +72,10 @@ pub(super) async fn admit(
 }
 
 /// The one `Authorization` field. Of two nobody knows which the sender meant, so they prove nothing.
-fn authorization(head: &RequestHeader) -> Result<Option<&[u8]>, Rejection> {
+///
+/// # Errors
+/// `unauthenticated`.
+pub(super) fn authorization(head: &RequestHeader) -> Result<Option<&[u8]>, Rejection> {
     let mut values = head.headers.get_all(header::AUTHORIZATION).iter();
     match (values.next(), values.next()) {
         (_, Some(_)) => Err(Rejection::new(
@@ -84,7 +87,13 @@ fn authorization(head: &RequestHeader) -> Result<Option<&[u8]>, Rejection> {
 }
 
 /// The one value of a field that must not be repeated: two proxies could each look at another one.
-fn single<'h>(head: &'h RequestHeader, name: &HeaderName) -> Result<Option<&'h [u8]>, Rejection> {
+///
+/// # Errors
+/// `invalid_request`.
+pub(super) fn single<'h>(
+    head: &'h RequestHeader,
+    name: &HeaderName,
+) -> Result<Option<&'h [u8]>, Rejection> {
     let mut values = head.headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (_, Some(_)) => Err(Rejection::new(
@@ -95,7 +104,14 @@ fn single<'h>(head: &'h RequestHeader, name: &HeaderName) -> Result<Option<&'h [
     }
 }
 
-fn refuse_declared_oversize(limits: &Limits, head: &RequestHeader) -> Result<(), Rejection> {
+/// Refuses a body that says itself that it is too large.
+///
+/// # Errors
+/// `body_too_large`.
+pub(super) fn refuse_declared_oversize(
+    limits: &Limits,
+    head: &RequestHeader,
+) -> Result<(), Rejection> {
     let declared = head
         .headers
         .get(header::CONTENT_LENGTH)

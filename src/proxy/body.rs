@@ -13,8 +13,7 @@ use super::exchange::Exchange;
 use super::origin::browser_made;
 use crate::a2a::Generation;
 use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
-use crate::config::{Complete, Config};
-use crate::gateway::Gateway;
+use crate::config::{Complete, Config, Timeouts};
 use crate::rejection::{Reason, Rejection};
 
 /// Why there is no body.
@@ -34,14 +33,8 @@ impl From<Rejection> for NoBody {
 /// Reads the body whole. `100 Continue` is sent first where the caller waits for it.
 ///
 /// # Errors
-/// `unsupported_media_type`, `body_too_large`, `request_timeout`, `invalid_request` for broken
-/// framing; or that the caller left.
-pub(super) async fn read(
-    gateway: &Gateway,
-    config: &Config,
-    session: &mut ServerSession,
-) -> Result<Bytes, NoBody> {
-    check_media_type(&session.req_header().headers)?;
+/// `body_too_large`, `request_timeout`, `invalid_request` for broken framing; or that the caller left.
+pub(super) async fn read(config: &Config, session: &mut ServerSession) -> Result<Bytes, NoBody> {
     let limit = config.limits.request_bytes.bytes();
     let deadline = Instant::now() + config.timeouts.request_body;
     if expects_continue(session.req_header()) {
@@ -54,7 +47,7 @@ pub(super) async fn read(
     }
     let mut held = Held::default();
     loop {
-        let Some(piece) = next_piece(gateway, session, deadline).await? else {
+        let Some(piece) = next_piece(&config.timeouts, session, deadline).await? else {
             return Ok(held.into_bytes());
         };
         if held.len() + piece.len() > limit {
@@ -70,15 +63,15 @@ pub(super) async fn read(
 /// `request_timeout`, `invalid_request` for broken framing; or that the caller left. What comes
 /// behind such a body is no request: the connection ends with the answer.
 pub(super) async fn next_piece(
-    gateway: &Gateway,
+    timeouts: &Timeouts,
     session: &mut ServerSession,
     deadline: Instant,
 ) -> Result<Option<Bytes>, NoBody> {
     let read = timeout_at(deadline, session.read_request_body()).await;
     let failed = match read {
         Ok(Ok(piece)) => return Ok(piece),
-        Ok(Err(error)) => broken(&error, gateway),
-        Err(_) => too_slow(gateway).into(),
+        Ok(Err(error)) => broken(&error, timeouts),
+        Err(_) => too_slow(timeouts).into(),
     };
     session.set_keepalive(None);
     Err(failed)
@@ -120,7 +113,10 @@ impl Held {
 
 /// JSON by its own word, and not encoded. Missing is fine, unless a browser sends it: without a
 /// type a cross-site page needs no preflight.
-fn check_media_type(headers: &HeaderMap) -> Result<(), Rejection> {
+///
+/// # Errors
+/// `unsupported_media_type`.
+pub(super) fn check_media_type(headers: &HeaderMap) -> Result<(), Rejection> {
     let refuse = |why: &'static str| Err(Rejection::new(Reason::UnsupportedMediaType, why));
     if headers.contains_key(header::CONTENT_ENCODING) {
         return refuse("send the body without Content-Encoding");
@@ -160,22 +156,19 @@ pub(super) fn expects_continue(head: &RequestHeader) -> bool {
     head.version > Version::HTTP_10 && head.headers.contains_key(header::EXPECT)
 }
 
-fn too_slow(gateway: &Gateway) -> Rejection {
+fn too_slow(timeouts: &Timeouts) -> Rejection {
     Rejection::new(
         Reason::RequestTimeout,
         "the request body did not arrive in time",
     )
     .fact("clock", "request_body")
-    .fact(
-        "limit",
-        humantime::format_duration(gateway.config().timeouts.request_body),
-    )
+    .fact("limit", humantime::format_duration(timeouts.request_body))
 }
 
-fn broken(error: &pingora::Error, gateway: &Gateway) -> NoBody {
+fn broken(error: &pingora::Error, timeouts: &Timeouts) -> NoBody {
     use pingora::ErrorType;
     match error.etype() {
-        ErrorType::ReadTimedout => too_slow(gateway).into(),
+        ErrorType::ReadTimedout => too_slow(timeouts).into(),
         ErrorType::ReadError if chunks::broke(error) => broken_framing(),
         ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error => {
             NoBody::CallerLeft

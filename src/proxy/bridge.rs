@@ -323,7 +323,8 @@ fn request(
 }
 
 async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<Bytes, Broken> {
-    let deadline = Instant::now() + proxy.gateway.config().timeouts.request_body;
+    let config = proxy.gateway.config.hold();
+    let deadline = Instant::now() + config.timeouts.request_body;
     if expects_continue(session.req_header()) {
         patiently(
             session.get_write_timeout(),
@@ -334,7 +335,7 @@ async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<Bytes, Broke
     }
     let mut held = BytesMut::new();
     loop {
-        match next_piece(&proxy.gateway, session, deadline).await? {
+        match next_piece(&config.timeouts, session, deadline).await? {
             None => return Ok(held.freeze()),
             Some(piece) if held.len() + piece.len() > BODY_BYTES_MAX => {
                 return Err(Broken::Refused(

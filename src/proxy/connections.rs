@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::addresses::Addresses;
 use super::reject::{Dialect, wire};
-use super::{Proxy, Slot, http1, http2};
+use super::{Listener, Slot, http1, http2};
 use crate::config::Derived;
 use crate::ids::RequestId;
 use crate::metrics::Cut;
@@ -27,9 +27,9 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Connections beyond the limit that are told so at once; those beyond this are only closed.
 const FAREWELLS_MAX: usize = 256;
 
-/// The listener's application: the proxy, for as many connections as `server.max_connections`.
+/// The application of a listener, for as many connections as `server.max_connections`.
 pub struct Connections {
-    proxy: Arc<Proxy>,
+    listener: Arc<Listener>,
     open: AtomicUsize,
     refused: AtomicUsize,
     addresses: Addresses,
@@ -37,17 +37,17 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Bounds the connections of `proxy`.
-    pub fn new(proxy: Proxy) -> Self {
+    /// Bounds the connections of `listener`.
+    pub fn new(listener: Listener) -> Self {
         Self {
             open: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
             addresses: Addresses::default(),
-            tls: Derived::new(&proxy.gateway.config, |config, _| {
+            tls: Derived::new(&listener.relay.config, |config, _| {
                 let serving = config.server.tls.serving.as_ref()?;
                 Some(Arc::new(Acceptor::from_server_config(serving.config())))
             }),
-            proxy: Arc::new(proxy),
+            listener: Arc::new(listener),
         }
     }
 
@@ -57,7 +57,7 @@ impl Connections {
     }
 
     fn cut(&self, why: Cut) {
-        self.proxy.gateway.metrics.connection_cut(why);
+        self.listener.relay.metrics.connection_cut(why);
     }
 
     /// Ends TLS, if it is spoken here. `None`: there was no handshake in time.
@@ -107,7 +107,7 @@ impl ServerApp for Connections {
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
         let (deadline, max, each) = {
-            let config = self.proxy.gateway.config();
+            let config = self.listener.relay.config.get();
             let each = Addresses::limit(&config.server, peer(&stream));
             let deadline = Instant::now() + config.timeouts.request_head;
             (deadline, config.server.max_connections, each)
@@ -124,9 +124,9 @@ impl ServerApp for Connections {
         };
         let stream = self.secured(stream, deadline).await?;
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
-            http2::serve(&self.proxy, stream, deadline, shutdown).await;
+            http2::serve(&self.listener, stream, deadline, shutdown).await;
         } else {
-            http1::serve(&self.proxy, stream, deadline).await;
+            http1::serve(&self.listener, stream, deadline).await;
         }
         None
     }

@@ -8,9 +8,9 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::body::NoBody;
 use super::upstream::Failure;
 use crate::config::Timeouts;
-use crate::directory::Agent;
 use crate::rejection::{Reason, Rejection};
 
 /// How a relayed exchange ended.
@@ -32,6 +32,15 @@ impl From<Rejection> for Ended {
     }
 }
 
+impl From<NoBody> for Ended {
+    fn from(none: NoBody) -> Self {
+        match none {
+            NoBody::Refused(rejection) => Self::Refused(rejection),
+            NoBody::CallerLeft => Self::CallerLeft,
+        }
+    }
+}
+
 /// The clocks of one exchange (contract §3.3).
 #[derive(Clone, Copy)]
 pub(super) struct Clocks {
@@ -46,16 +55,16 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
-    /// Reads the configured clocks, and what the request or the workspace asks for instead.
+    /// Reads the configured clocks, and what the request asks for, or `idle`, instead.
     pub(super) fn new(
         timeouts: &Timeouts,
         started: Instant,
         asked: Option<Duration>,
-        agent: &Agent,
+        idle: Option<Duration>,
     ) -> Self {
         Self {
             head: asked.unwrap_or(timeouts.head),
-            idle: agent.idle_timeout.unwrap_or(timeouts.idle),
+            idle: idle.unwrap_or(timeouts.idle),
             total: started + asked.unwrap_or(timeouts.total),
             stream: started + timeouts.stream.max(asked.unwrap_or_default()),
         }

@@ -3,24 +3,29 @@
 //! Metrics, the access line and the audit outcome come from this one value, so they can't disagree.
 //! A `Drop` closes it, because a caller may leave, a task may be cancelled and a bug may panic.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::relay::Relay;
 use crate::a2a::method::Method;
 use crate::config::Config;
-use crate::events::{Event, Kind};
-use crate::gateway::Gateway;
+use crate::events::{Event, Events, Kind};
 use crate::identity::{Allowance, Proof};
 use crate::ids::{RequestId, WorkspaceId};
-use crate::metrics::{Outcome, Shape};
+use crate::metrics::{Metrics, Outcome, Shape};
 use crate::rejection::{Reason, Rejection};
+use crate::trust::PairClaims;
 
 /// One request and its response on an A2A route, as it is left behind.
 pub(super) struct Exchange {
-    gateway: Arc<Gateway>,
+    /// Where it is counted.
+    pub(super) metrics: Arc<Metrics>,
+    /// Where it is told of, if anybody may watch.
+    watchers: Option<Arc<Events>>,
     /// As it was when the exchange began: its clocks and bounds are not moved under it.
     pub(super) config: Arc<Config>,
     /// When the request head had been read.
@@ -33,6 +38,8 @@ pub(super) struct Exchange {
     pub(super) rpc_id: Option<String>,
     /// Who asks, and what proved it.
     pub(super) proof: Option<Arc<Proof>>,
+    /// The same at a sidecar.
+    pub(super) pair: Option<PairClaims>,
     /// What the credential may still ask for, if it has a limit.
     pub(super) allowance: Option<Allowance>,
     /// The workspace of the path, once its form was checked.
@@ -56,16 +63,22 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// Begins the record: from here on the exchange counts as open.
-    pub(super) fn begin(gateway: &Arc<Gateway>, request_id: RequestId) -> Self {
-        gateway.metrics.open_exchanges.inc();
+    pub(super) fn begin(
+        relay: &Relay,
+        watchers: Option<&Arc<Events>>,
+        request_id: RequestId,
+    ) -> Self {
+        relay.metrics.open_exchanges.inc();
         Self {
-            gateway: Arc::clone(gateway),
-            config: gateway.config.hold(),
+            metrics: Arc::clone(&relay.metrics),
+            watchers: watchers.map(Arc::clone),
+            config: relay.config.hold(),
             started: Instant::now(),
             request_id,
             method: Method::Unread,
             rpc_id: None,
             proof: None,
+            pair: None,
             allowance: None,
             callee: None,
             rule: None,
@@ -99,11 +112,20 @@ impl Exchange {
 }
 
 impl Exchange {
+    /// Who asks, as records name them.
+    fn caller(&self) -> Option<&dyn fmt::Display> {
+        match (&self.proof, &self.pair) {
+            (Some(proof), _) => Some(&proof.principal),
+            (None, Some(claims)) => Some(&claims.sub),
+            (None, None) => None,
+        }
+    }
+
     /// Tells those who watch the target: what, how it ended and how long it took, never content. Of
     /// what was not admitted nobody hears, so that a stranger cannot make a noise.
     fn tell(&self, outcome: Outcome, elapsed: Duration) {
-        let events = &self.gateway.events;
-        let (Some(callee), Some(_), true) = (&self.callee, self.rule, events.heard()) else {
+        let told = self.watchers.as_ref().filter(|events| events.heard());
+        let (Some(events), Some(callee), Some(_)) = (told, &self.callee, self.rule) else {
             return;
         };
         let payload = json!({
@@ -122,7 +144,7 @@ impl Drop for Exchange {
         } else {
             Outcome::CallerLeft
         });
-        let metrics = &self.gateway.metrics;
+        let metrics = &self.metrics;
         let elapsed = self.started.elapsed();
         metrics.open_exchanges.dec();
         metrics.exchange(self.method, outcome, self.shape, elapsed);
@@ -137,7 +159,7 @@ impl Drop for Exchange {
             target: "access",
             {
             exchange.id = self.request_id.as_str(),
-            caller = self.proof.as_ref().map(|p| tracing::field::display(&p.principal)),
+            caller = self.caller().map(tracing::field::display),
             credential.kind = self.proof.as_ref().map(|p| p.kind.word()),
             credential.prefix = self.proof.as_ref().map(|p| p.prefix.as_str()),
             callee = self.callee.as_ref().map(WorkspaceId::as_str),

@@ -187,7 +187,8 @@ fn is_dropped(name: &HeaderName) -> bool {
         || name.as_str().starts_with("access-control-")
 }
 
-fn is_hop_by_hop(name: &HeaderName) -> bool {
+/// RFC 9110, 7.6.1, and what proxies say among themselves.
+pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
         "connection"
@@ -203,7 +204,7 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
 }
 
 /// RFC 9110, 7.6.1: what `Connection` names ends at this hop.
-fn named_by_connection(name: &HeaderName, headers: &HeaderMap) -> bool {
+pub(super) fn named_by_connection(name: &HeaderName, headers: &HeaderMap) -> bool {
     headers
         .get_all(header::CONNECTION)
         .iter()

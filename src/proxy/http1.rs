@@ -12,11 +12,12 @@ use pingora::protocols::http::ServerSession;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::Listener;
 use super::chunks::{Chunks, Watched};
 use super::head::{Scan, Whole};
+use super::listener::DRAIN;
 use super::reject::{Dialect, wire};
 use super::route::{Route, route};
-use super::{DRAIN, Proxy};
 use crate::ids::RequestId;
 use crate::metrics::Cut;
 use crate::rejection::{Reason, Rejection};
@@ -29,13 +30,13 @@ const KEEP: Option<u64> = Some(60);
 
 /// Serves the requests of one connection, one after the other. The first head must be here at
 /// `deadline`; a later one may be waited for, and has its own time from its first byte on.
-pub(super) async fn serve(proxy: &Arc<Proxy>, mut stream: Stream, deadline: Instant) {
+pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline: Instant) {
     let mut held = BytesMut::new();
     let mut first = Some(deadline);
     loop {
         let deadline = match first.take() {
             Some(deadline) => deadline,
-            None => match begun(proxy, &mut stream, &mut held).await {
+            None => match begun(listener, &mut stream, &mut held).await {
                 Some(deadline) => deadline,
                 None => return,
             },
@@ -46,11 +47,11 @@ pub(super) async fn serve(proxy: &Arc<Proxy>, mut stream: Stream, deadline: Inst
             Ok(Ok(Some(whole))) => whole,
             Ok(Ok(None) | Err(Unread::Left)) => return,
             Ok(Err(Unread::Refused(why))) => {
-                proxy.gateway.metrics.connection_cut(Cut::BadHead);
+                listener.relay.metrics.connection_cut(Cut::BadHead);
                 return refuse(&mut stream, &held, &scan, why).await;
             }
             Err(_) => {
-                proxy.gateway.metrics.connection_cut(Cut::SlowHead);
+                listener.relay.metrics.connection_cut(Cut::SlowHead);
                 return;
             }
         };
@@ -59,7 +60,7 @@ pub(super) async fn serve(proxy: &Arc<Proxy>, mut stream: Stream, deadline: Inst
         if whole.chunked {
             let mut chunks = Chunks::BEGIN;
             if chunks.feed(&held[whole.end - whole.start..]).is_err() {
-                proxy.gateway.metrics.connection_cut(Cut::BadHead);
+                listener.relay.metrics.connection_cut(Cut::BadHead);
                 let why = "the framing of the request body is broken";
                 return refuse(&mut stream, &held, &scan, why).await;
             }
@@ -72,7 +73,7 @@ pub(super) async fn serve(proxy: &Arc<Proxy>, mut stream: Stream, deadline: Inst
         session.set_pipelining_enabled(true);
         session.set_pipelined_prefix(std::mem::take(&mut held));
         // In a box of its own, so that it costs nothing between two requests.
-        let request: BoxFuture<'_, _> = Box::pin(proxy.request(session));
+        let request: BoxFuture<'_, _> = Box::pin(listener.request(session));
         let Ok(Some(reusable)) = request.await else {
             return;
         };
@@ -83,8 +84,8 @@ pub(super) async fn serve(proxy: &Arc<Proxy>, mut stream: Stream, deadline: Inst
 }
 
 /// Waits for the first byte of the next head. `None`: none came, or the caller left.
-async fn begun(proxy: &Proxy, stream: &mut Stream, held: &mut BytesMut) -> Option<Instant> {
-    let keepalive = proxy.gateway.config().server.keepalive;
+async fn begun(listener: &Listener, stream: &mut Stream, held: &mut BytesMut) -> Option<Instant> {
+    let keepalive = listener.relay.config.get().server.keepalive;
     if held.is_empty() {
         // One byte, on the stack: the rest of what came stays in the connection's own buffer, and
         // who waits holds no other.
@@ -96,7 +97,7 @@ async fn begun(proxy: &Proxy, stream: &mut Stream, held: &mut BytesMut) -> Optio
         held.reserve(HEAD_BYTES);
         held.extend_from_slice(&byte);
     }
-    Some(Instant::now() + proxy.gateway.config().timeouts.request_head)
+    Some(Instant::now() + listener.relay.config.get().timeouts.request_head)
 }
 
 /// Why there is no head.

@@ -11,7 +11,7 @@ use pingora::server::ShutdownWatch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::Proxy;
+use super::Listener;
 use crate::metrics::Cut;
 
 /// Streams of one connection at once.
@@ -40,12 +40,12 @@ const RAPID_MAX: i64 = 100;
 
 /// Serves one connection. Its preface must be here, and its first stream begun, at `deadline`.
 pub(super) async fn serve(
-    proxy: &Arc<Proxy>,
+    listener: &Arc<Listener>,
     stream: Stream,
     deadline: Instant,
     shutdown: &ShutdownWatch,
 ) {
-    let metrics = &proxy.gateway.metrics;
+    let metrics = &listener.relay.metrics;
     let digest = Arc::new(Digest {
         ssl_digest: stream.get_ssl_digest(),
         timing_digest: stream.get_timing_digest(),
@@ -75,15 +75,15 @@ pub(super) async fn serve(
                     metrics.connection_cut(Cut::Resets);
                     break;
                 }
-                idle_until = Instant::now() + proxy.gateway.config().server.keepalive;
+                idle_until = Instant::now() + listener.relay.config.get().server.keepalive;
             }
             accepted = HttpSession::from_h2_conn(&mut connection, Arc::clone(&digest)) => {
                 match accepted {
                     Ok(Some(H2Accept::Session(session))) => {
-                        let proxy = Arc::clone(proxy);
+                        let listener = Arc::clone(listener);
                         streams.spawn(async move {
                             let begun = Instant::now();
-                            let served = proxy.request(ServerSession::new_http2(session)).await;
+                            let served = listener.request(ServerSession::new_http2(session)).await;
                             Ended { served: served.is_ok(), took: begun.elapsed() }
                         });
                         // What its caller resets is no open stream any more, and still ours to end.

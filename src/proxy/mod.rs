@@ -1,5 +1,5 @@
 //! The data plane, in the order a request meets it: [`hygiene`], [`origin`], [`mod@route`], [`mod@admit`],
-//! [`body`], [`mod@relay`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
+//! [`body`], [`relay`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
 //!
 //! The gateway is a Pingora `ServerApp` ([`Connections`]): it holds connection and session itself
 //! from the first byte to the last, since the phases of `ProxyHttp` can neither bound a body before
@@ -19,10 +19,12 @@ mod head;
 mod http1;
 mod http2;
 mod hygiene;
+mod listener;
 mod origin;
 mod reject;
 mod relay;
 mod route;
+mod sidecar;
 mod stream;
 mod unary;
 mod upstream;
@@ -34,59 +36,51 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{HeaderName, Method};
-use pingora::protocols::http::{ReusableHttpStream, ServerSession};
-use tokio::time::timeout;
+use pingora::protocols::http::ServerSession;
 
 use self::admit::admit;
-use self::body::{CallShape, NoBody, prefers_stream};
+use self::body::{CallShape, check_media_type, prefers_stream};
 pub use self::connections::Connections;
-use self::ended::{Clocks, Ended, patiently};
+use self::ended::{Clocks, Ended, internal, patiently};
 use self::exchange::Exchange;
 pub use self::fields::extra_fields;
-use self::fields::{Forwarded, request_head};
+use self::fields::{Forwarded, request_head, response_head};
+pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
 use self::reject::{Dialect, answer};
-use self::relay::{Forward, relay};
+use self::relay::{Forward, Relay, refuse_redirect};
 use self::route::{Route, route};
-use self::upstream::{Call, Upstream};
+use self::upstream::Call;
 use crate::config::Derived;
-use crate::directory::Destination;
+use crate::directory::{Agent, Destination};
 use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 
-/// How long the rest of a refused request is read, so that the refusal can be read by the caller.
-const DRAIN: Duration = Duration::from_secs(5);
-
-/// Pooled connections to agents at most, over all of them.
-const POOL_SIZE: usize = 4096;
-
-/// The public listener's application.
-pub struct Proxy {
+/// The gateway's data plane.
+struct Proxy {
     gateway: Arc<Gateway>,
     control: axum::Router,
-    upstream: Upstream,
+    relay: Arc<Relay>,
     origins: Derived<Origins>,
     extra_fields: Derived<HashSet<HeaderName>>,
-    exchanges: AtomicUsize,
 }
 
 impl Proxy {
-    /// The data plane in front of `gateway`; what is no A2A route goes to `control`.
-    ///
-    /// # Errors
-    /// When `forward.headers` names a field that may not be forwarded.
-    pub fn new(gateway: Arc<Gateway>, control: axum::Router) -> Result<Self, String> {
+    fn new(
+        gateway: Arc<Gateway>,
+        control: axum::Router,
+        relay: Arc<Relay>,
+    ) -> Result<Self, String> {
         let config = gateway.config();
         // Said at the start. A reload is checked before, and what it names wrongly would not pass.
         extra_fields(&config.forward.headers)?;
         Ok(Self {
-            upstream: Upstream::new(POOL_SIZE),
+            relay,
             origins: Derived::new(&gateway.config, |config, _| Origins::new(config)),
             extra_fields: Derived::new(&gateway.config, |config, _| {
                 extra_fields(&config.forward.headers).unwrap_or_default()
             }),
-            exchanges: AtomicUsize::new(0),
             control,
             gateway: Arc::clone(&gateway),
         })
@@ -112,20 +106,7 @@ impl Proxy {
             return Err(rejection);
         }
         self.origins.get().check(session.req_header())?;
-        if self.gateway.draining() {
-            return Err(Rejection::new(
-                Reason::ShuttingDown,
-                "this gateway is shutting down; connect again to reach another one",
-            )
-            .retry_after(Duration::from_secs(1)));
-        }
-        Slot::take(&self.exchanges, self.gateway.config().server.max_exchanges).ok_or_else(|| {
-            Rejection::new(
-                Reason::Overloaded,
-                "the gateway is at its limit of exchanges (server.max_exchanges)",
-            )
-            .retry_after(Duration::from_secs(1))
-        })
+        self.relay.place()
     }
 
     /// `/workspaces/{id}/a2a`: from admission to the record.
@@ -139,8 +120,10 @@ impl Proxy {
             return answered;
         }
         let _running = self.gateway.drain.enter();
-        let mut exchange = Exchange::begin(&self.gateway, request_id);
-        match self.exchange(session, &mut exchange, target).await {
+        let events = Some(&self.gateway.events);
+        let mut exchange = Exchange::begin(&self.relay, events, request_id);
+        let ended = self.exchange(session, &mut exchange, target).await;
+        match ended.unwrap_or_else(|ended| ended) {
             Ended::Answered => {
                 exchange.answered();
                 true
@@ -171,34 +154,42 @@ impl Proxy {
         session: &mut ServerSession,
         exchange: &mut Exchange,
         target: Result<WorkspaceId, InvalidWorkspaceId>,
-    ) -> Ended {
-        let _slot = match self.preliminaries(session) {
-            Ok(slot) => slot,
-            Err(rejection) => return rejection.into(),
-        };
+    ) -> Result<Ended, Ended> {
+        let _place = self.preliminaries(session)?;
         if session.req_header().method != Method::POST {
             let mut rejection =
                 Rejection::new(Reason::MethodNotAllowed, "send A2A calls with POST");
             rejection.allow = Some("POST, OPTIONS");
-            return rejection.into();
+            return Err(rejection.into());
         }
         let client = self.client(session);
-        let admitted = match admit(&self.gateway, exchange, session.req_header(), target).await {
-            Ok(admitted) => admitted,
-            Err(rejection) => return rejection.into(),
-        };
-        let received = match body::read(&self.gateway, &exchange.config, session).await {
-            Ok(received) => received,
-            Err(NoBody::Refused(rejection)) => return rejection.into(),
-            Err(NoBody::CallerLeft) => return Ended::CallerLeft,
-        };
-        let forward = match self.prepare(session, exchange, &admitted, received, client) {
-            Ok(forward) => forward,
-            Err(rejection) => return rejection.into(),
-        };
+        let admitted = admit(&self.gateway, exchange, session.req_header(), target).await?;
+        check_media_type(&session.req_header().headers)?;
+        let received = body::read(&exchange.config, session).await?;
+        let prepared = self.prepare(session, exchange, &admitted, received, client)?;
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);
-        relay(self, session, exchange, forward).await
+        let Prepared {
+            agent,
+            call,
+            completed,
+            clocks,
+        } = prepared;
+        let directory = &self.gateway.directory;
+        let _slot = directory.slot(&agent)?;
+        let address = directory.address(&agent.endpoint).await?;
+        let connect = exchange.config.timeouts.connect;
+        let forward = Forward {
+            peer: self.relay.upstream.peer(&agent, address, connect).await,
+            call,
+            clocks,
+        };
+        let answer = |head: &_, session: &ServerSession, exchange: &_| {
+            refuse_redirect(head)?;
+            let request = &session.req_header().headers;
+            response_head(head, request, &self.origins.get(), exchange, completed).map_err(internal)
+        };
+        self.relay.run(session, exchange, forward, answer).await
     }
 
     /// Completes the call and writes it for the wire.
@@ -209,7 +200,7 @@ impl Proxy {
         admitted: &admit::Admitted,
         received: bytes::Bytes,
         client: IpAddr,
-    ) -> Result<Forward, Rejection> {
+    ) -> Result<Prepared, Rejection> {
         let head = session.req_header();
         let Destination::Agent(agent) = &admitted.destination else {
             return Err(Rejection::new(
@@ -246,13 +237,13 @@ impl Proxy {
             body_len: completed.body.len(),
         };
         let wire = request_head(&forwarded, &self.extra_fields.get());
-        Ok(Forward {
+        Ok(Prepared {
             agent: Arc::clone(agent),
             clocks: Clocks::new(
                 &exchange.config.timeouts,
                 exchange.started,
                 admitted.timeout,
-                agent,
+                agent.idle_timeout,
             ),
             completed: (!completed.done.is_empty()).then(|| completed.done.to_string()),
             call: Call::new(wire, completed.body),
@@ -340,6 +331,15 @@ impl Proxy {
     }
 }
 
+/// A call as it leaves, and for whom.
+struct Prepared {
+    agent: Arc<Agent>,
+    call: Call,
+    /// For `X-A2A-Completed`.
+    completed: Option<String>,
+    clocks: Clocks,
+}
+
 /// One of `server.max_exchanges`. Dropping it frees the place.
 struct Slot<'a>(&'a AtomicUsize);
 
@@ -354,77 +354,5 @@ impl<'a> Slot<'a> {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The connection had to be broken off.
-struct BrokenOff;
-
-impl Proxy {
-    /// Serves the one request of a session, which is an HTTP/2 stream, or whose head is here.
-    /// Answers the connection, if another request may follow.
-    async fn request(
-        self: &Arc<Self>,
-        mut session: ServerSession,
-    ) -> Result<Option<ReusableHttpStream>, BrokenOff> {
-        let limit = Some(self.gateway.config().timeouts.write);
-        session.set_write_timeout(limit);
-        match session.read_request().await {
-            Ok(true) => {}
-            Ok(false) => return Err(BrokenOff),
-            Err(error) => {
-                refuse_unreadable(&mut session, &error).await;
-                return Err(BrokenOff);
-            }
-        }
-        let expects = session
-            .req_header()
-            .headers
-            .contains_key(http::header::EXPECT);
-        session.set_close_on_response_before_downstream_finish(expects);
-        session.set_total_drain_timeout(Some(DRAIN));
-        if self.gateway.draining() {
-            session.set_keepalive(None);
-        }
-        if !self.serve(&mut session).await {
-            let _ = timeout(DRAIN, session.shutdown()).await;
-            return Err(BrokenOff);
-        }
-        drain(&mut session).await;
-        patiently(limit, session.finish())
-            .await
-            .map_err(|_| BrokenOff)
-    }
-}
-
-/// Reads what a refused request still sends, before the connection is closed: a close with unread
-/// bytes resets it, and the caller would never see the refusal.
-async fn drain(session: &mut ServerSession) {
-    if session.get_keepalive().is_none() && !session.is_body_done() {
-        let _ = timeout(DRAIN, session.drain_request_body()).await;
-    }
-}
-
-/// Answers a head that is no HTTP, in JSON like every refusal, and closes.
-async fn refuse_unreadable(session: &mut ServerSession, error: &pingora::Error) {
-    if *error.etype() != pingora::ErrorType::InvalidHTTPHeader {
-        return;
-    }
-    let rejection = Rejection::new(Reason::InvalidRequest, "the request head is not valid HTTP");
-    let request_id = RequestId::random();
-    let Ok(head) = reject::head_of(&rejection, &request_id) else {
-        return;
-    };
-    let body = bytes::Bytes::from(rejection.plain_body(&request_id));
-    session.set_keepalive(None);
-    let write = async {
-        session.write_response_header(Box::new(head)).await?;
-        session.write_response_body(body, true).await
-    };
-    let _ = timeout(DRAIN, write).await;
-    session.shutdown().await;
-    if let ServerSession::H1(http1) = session {
-        let rest = async { while matches!(http1.idle().await, Ok(1..)) {} };
-        let _ = timeout(DRAIN, rest).await;
     }
 }

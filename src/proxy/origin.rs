@@ -22,7 +22,8 @@ const EXPOSE_HEADERS: &str = "x-request-id, retry-after, etag, www-authenticate,
     a2a-extensions, x-a2a-extensions, x-a2a-completed, idempotent-replay, ratelimit-limit, \
     ratelimit-remaining, ratelimit-reset, ratelimit-policy, ratelimit, link";
 
-/// What the gateway answers to, and for whom.
+/// What the gateway answers to, and for whom. By default for nobody.
+#[derive(Default)]
 pub(super) struct Origins {
     hosts: HashSet<String>,
     own: HashSet<String>,

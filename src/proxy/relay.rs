@@ -1,121 +1,143 @@
-//! Forwards an admitted call and brings the answer back under its clocks and bounds.
+//! Forwards an admitted call and brings the answer back under its clocks and bounds. Who admitted it,
+//! the gateway or a sidecar, makes no difference here.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
-use http::{StatusCode, header};
+use http::{Method, StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
+use pingora::upstreams::peer::HttpPeer;
 use tokio::time::{Instant, sleep_until};
 
-use super::ended::{
-    Clocks, Ended, broken_http, internal, left, shutting_down, timed_out, too_large,
-};
+use super::ended::{Clocks, Ended, broken_http, left, shutting_down, timed_out, too_large};
 use super::exchange::Exchange;
-use super::fields::response_head;
 use super::hygiene::states_length;
 use super::unary::Unary;
-use super::upstream::{Call, Home};
-use super::{Proxy, stream};
-use crate::directory::Agent;
-use crate::drain::Cut;
-use crate::metrics::Shape;
+use super::upstream::{Call, Home, Upstream};
+use super::{Slot, stream};
+use crate::config::Live;
+use crate::drain::{Cut, Drain};
+use crate::metrics::{Metrics, Shape};
 use crate::rejection::{Reason, Rejection};
 
-/// What is forwarded, and how it was completed.
+/// Pooled connections to agents at most, over all of them.
+const POOL_SIZE: usize = 4096;
+
+/// What forwarding takes, whoever admits: connections to agents, clocks and bounds, the way to the end.
+pub(super) struct Relay {
+    /// In force.
+    pub(super) config: Live,
+    /// Of this process.
+    pub(super) metrics: Arc<Metrics>,
+    /// How the process ends.
+    pub(super) drain: Arc<Drain>,
+    /// Connections to agents.
+    pub(super) upstream: Upstream,
+    exchanges: AtomicUsize,
+}
+
+/// What is forwarded.
 pub(super) struct Forward {
-    /// Where to.
-    pub(super) agent: Arc<Agent>,
+    /// Where to: an address that may be dialled.
+    pub(super) peer: HttpPeer,
     /// The request for the wire.
     pub(super) call: Call,
-    /// For `X-A2A-Completed`.
-    pub(super) completed: Option<String>,
     /// When it must be over.
     pub(super) clocks: Clocks,
 }
 
-/// Runs the whole relay. Dropping the future cancels the call.
-pub(super) async fn relay(
-    proxy: &Proxy,
-    session: &mut ServerSession,
-    exchange: &mut Exchange,
-    forward: Forward,
-) -> Ended {
-    run(proxy, session, exchange, forward)
-        .await
-        .unwrap_or_else(|ended| ended)
-}
+impl Relay {
+    /// Connects to nothing.
+    pub(super) fn new(config: Live, metrics: Arc<Metrics>, drain: Arc<Drain>) -> Self {
+        Self {
+            config,
+            metrics,
+            drain,
+            upstream: Upstream::new(POOL_SIZE),
+            exchanges: AtomicUsize::new(0),
+        }
+    }
 
-async fn run(
-    proxy: &Proxy,
-    session: &mut ServerSession,
-    exchange: &mut Exchange,
-    forward: Forward,
-) -> Result<Ended, Ended> {
-    let Forward {
-        agent,
-        call,
-        completed,
-        clocks,
-    } = forward;
-    let gateway = &proxy.gateway;
-    let _slot = gateway.directory.slot(&agent)?;
-    let address = gateway.directory.address(&agent.endpoint).await?;
-    let peer = proxy
-        .upstream
-        .peer(&agent, address, exchange.config.timeouts.connect)
-        .await;
-    let mut cut = gateway.cut();
-    let sent = proxy
-        .upstream
-        .send(&peer, &call, clocks.total, &gateway.metrics);
-    let mut upstream = tokio::select! {
-        biased;
-        sent = sent => sent?,
-        () = cut.requested() => return Err(shutting_down("unknown").into()),
-    };
-    drop(call);
-    await_head(session, &mut upstream, &clocks, &mut cut).await?;
-    exchange.head = Some(exchange.started.elapsed());
-    let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
-    refuse_by_framing(head, &upstream.get_headers_raw_bytes())?;
-    refuse_by_head(head, exchange.config.limits.response_bytes.0)?;
-    let is_stream = is_event_stream(head);
-    let mut answer = response_head(
-        head,
-        &session.req_header().headers,
-        &proxy.origins.get(),
-        exchange,
-        completed,
-    )
-    .map_err(internal)?;
-    exchange.status = head.status.as_u16();
-    let length = content_length(head);
-    let home = Home {
-        upstream: &proxy.upstream,
-        peer: &peer,
-        idle: exchange.config.upstream.idle,
-    };
-    if is_stream {
-        exchange.shape = Shape::Stream;
-        let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
-        let ends = stream::Ends {
-            clocks: &clocks,
-            cut,
-            framed,
+    /// A place for one more exchange.
+    ///
+    /// # Errors
+    /// `shutting_down`, or `overloaded` when `server.max_exchanges` are in progress.
+    pub(super) fn place(&self) -> Result<Slot<'_>, Rejection> {
+        let again = Duration::from_secs(1);
+        if self.drain.begun() {
+            let message = "this gateway is shutting down; connect again to reach another one";
+            return Err(Rejection::new(Reason::ShuttingDown, message).retry_after(again));
+        }
+        Slot::take(&self.exchanges, self.config.get().server.max_exchanges).ok_or_else(|| {
+            let message = "the gateway is at its limit of exchanges (server.max_exchanges)";
+            Rejection::new(Reason::Overloaded, message).retry_after(again)
+        })
+    }
+
+    /// Forwards, and passes the answer back under the head that `answer` makes of the agent's.
+    /// Dropping the future cancels the call.
+    pub(super) async fn run(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        forward: Forward,
+        answer: impl FnOnce(
+            &ResponseHeader,
+            &ServerSession,
+            &Exchange,
+        ) -> Result<ResponseHeader, Rejection>,
+    ) -> Result<Ended, Ended> {
+        let Forward { peer, call, clocks } = forward;
+        let mut cut = self.drain.watch();
+        let sent = self
+            .upstream
+            .send(&peer, &call, clocks.total, &self.metrics);
+        let mut upstream = tokio::select! {
+            biased;
+            sent = sent => sent?,
+            () = cut.requested() => return Err(shutting_down("unknown").into()),
         };
-        stream::pass(proxy, session, exchange, (upstream, home), answer, ends).await
-    } else {
-        let limit = exchange.config.limits.response_bytes.bytes();
-        let mut unary = Unary {
-            limit,
-            clocks: &clocks,
-            cut,
+        drop(call);
+        await_head(session, &mut upstream, &clocks, &mut cut).await?;
+        exchange.head = Some(exchange.started.elapsed());
+        let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
+        refuse_by_framing(head, &upstream.get_headers_raw_bytes())?;
+        refuse_by_head(head, exchange.config.limits.response_bytes.0)?;
+        let head_only = session.req_header().method == Method::HEAD;
+        let is_stream = is_event_stream(head) && !head_only;
+        let mut answer = answer(head, session, exchange)?;
+        exchange.status = head.status.as_u16();
+        let length = content_length(head);
+        let home = Home {
+            upstream: &self.upstream,
+            peer: &peer,
+            idle: exchange.config.upstream.idle,
         };
-        let answer = (&mut answer, length);
-        unary
-            .pass(session, exchange, (upstream, home), answer)
-            .await
+        if is_stream {
+            exchange.shape = Shape::Stream;
+            let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
+            let ends = stream::Ends {
+                clocks: &clocks,
+                cut,
+                framed,
+            };
+            stream::pass(session, exchange, (upstream, home), answer, ends).await
+        } else {
+            let limit = exchange.config.limits.response_bytes.bytes();
+            let mut unary = Unary {
+                limit,
+                head_only,
+                clocks: &clocks,
+                cut,
+            };
+            let answer = (&mut answer, length);
+            unary
+                .pass(session, exchange, (upstream, home), answer)
+                .await
+        }
     }
 }
 
@@ -168,14 +190,17 @@ fn refuse_by_framing(head: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection>
     Ok(())
 }
 
-fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
-    if head.status.is_redirection() {
-        return Err(Rejection::new(
-            Reason::AgentRedirected,
-            "the agent answered with a redirect, which is never followed; register its final URL",
-        )
-        .fact("delivered", "true"));
+/// A redirect is never followed, and never passed on: its target was judged by nobody.
+pub(super) fn refuse_redirect(head: &ResponseHeader) -> Result<(), Rejection> {
+    if !head.status.is_redirection() {
+        return Ok(());
     }
+    let message =
+        "the agent answered with a redirect, which is never followed; register its final URL";
+    Err(Rejection::new(Reason::AgentRedirected, message).fact("delivered", "true"))
+}
+
+fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
     let coded = head.headers.get(header::CONTENT_ENCODING);
     if is_event_stream(head) && coded.is_some_and(|c| c.as_bytes() != b"identity") {
         return Err(Rejection::new(

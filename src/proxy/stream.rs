@@ -10,7 +10,6 @@ use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until};
 
-use super::Proxy;
 use super::ended::{
     Clocks, Ended, broken_http, chunk, internal, left, shutting_down, silent, timed_out, too_large,
     within,
@@ -22,16 +21,16 @@ use crate::drain::Cut;
 use crate::rejection::Rejection;
 
 /// One stream in progress. The gauge falls when it is dropped.
-struct OpenStream<'a>(&'a prometheus::IntGauge);
+struct OpenStream(prometheus::IntGauge);
 
-impl<'a> OpenStream<'a> {
-    fn begin(gauge: &'a prometheus::IntGauge) -> Self {
+impl OpenStream {
+    fn begin(gauge: &prometheus::IntGauge) -> Self {
         gauge.inc();
-        Self(gauge)
+        Self(gauge.clone())
     }
 }
 
-impl Drop for OpenStream<'_> {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -48,14 +47,13 @@ pub(super) struct Ends<'a> {
 
 /// Relays the stream to its end.
 pub(super) async fn pass(
-    proxy: &Proxy,
     session: &mut ServerSession,
     exchange: &mut Exchange,
     (mut upstream, home): (HttpSession, Home<'_>),
     mut head: ResponseHeader,
     ends: Ends<'_>,
 ) -> Result<Ended, Ended> {
-    let _open = OpenStream::begin(&proxy.gateway.metrics.open_streams);
+    let _open = OpenStream::begin(&exchange.metrics.open_streams);
     if !head.headers.contains_key(header::CACHE_CONTROL) {
         let value = HeaderValue::from_static("no-cache");
         head.insert_header(header::CACHE_CONTROL, value)

@@ -24,6 +24,8 @@ const HELD_BYTES_MAX: usize = 32 * 1024;
 pub(super) struct Unary<'a> {
     /// Most bytes of the body.
     pub(super) limit: usize,
+    /// Whether it was asked for without its body.
+    pub(super) head_only: bool,
     /// Its clocks.
     pub(super) clocks: &'a Clocks,
     /// Says when a drain is over.
@@ -39,6 +41,12 @@ impl Unary<'_> {
         (mut upstream, home): (HttpSession, Home<'_>),
         (head, length): (&mut ResponseHeader, Option<u64>),
     ) -> Result<Ended, Ended> {
+        if self.head_only {
+            // Its connection is dropped: what an agent sends behind such a head is anybody's guess.
+            self.begin(session, head, length).await?;
+            self.write(session, exchange, Bytes::new(), true).await?;
+            return Ok(Ended::Answered);
+        }
         let mut held = BytesMut::new();
         let mut read = 0_usize;
         let mut sent = false;
@@ -112,10 +120,11 @@ impl Unary<'_> {
     ) -> Result<(), Ended> {
         let bodiless = matches!(
             head.status,
-            StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
         );
         match length {
-            Some(_) if bodiless && head.status == StatusCode::NO_CONTENT => {}
+            _ if bodiless => {}
+            None if self.head_only => {}
             Some(length) => {
                 head.insert_header(header::CONTENT_LENGTH, length)
                     .map_err(internal)?;

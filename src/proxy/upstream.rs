@@ -60,6 +60,15 @@ impl Call {
     }
 }
 
+/// What Pingora needs to know of whoever listens at `address`.
+pub(super) fn peer(address: SocketAddr, tls: bool, sni: String, connect: Duration) -> HttpPeer {
+    let mut peer = HttpPeer::new(address, tls, sni);
+    peer.options.connection_timeout = Some(connect);
+    peer.options.total_connection_timeout = Some(connect);
+    peer.options.alpn = ALPN::H1;
+    peer
+}
+
 /// How far a write got before it failed.
 enum Unsent {
     /// Not a byte was taken: it may be sent again elsewhere.
@@ -88,10 +97,7 @@ impl Upstream {
         connect: Duration,
     ) -> HttpPeer {
         let endpoint = &agent.endpoint;
-        let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.sni.clone());
-        peer.options.connection_timeout = Some(connect);
-        peer.options.total_connection_timeout = Some(connect);
-        peer.options.alpn = ALPN::H1;
+        let mut peer = peer(address, endpoint.tls, endpoint.sni.clone(), connect);
         if let Some(tls) = agent.upstream_tls.as_ref().filter(|_| endpoint.tls) {
             // Boxed: it is rare, and would otherwise widen every exchange's future.
             Box::pin(self.certificates.put_on(&mut peer, agent, tls)).await;

@@ -6,6 +6,7 @@ mod file;
 mod jwks;
 mod keys;
 mod pair;
+mod published;
 mod seal;
 mod token;
 
@@ -16,6 +17,7 @@ pub use keys::{
     next_age, rotate,
 };
 pub use pair::{CALLER_TTL, PAIR_SCOPE, PAIR_TYP, Pair, PairClaims, body_hash};
+pub use published::{Crowded, FETCH_PAUSE, FetchFailure, Patience, Published, issuer_of};
 pub use seal::{Seal, SealError, Sealed};
 pub use token::{
     LEEWAY_SECONDS, TOKEN_BYTES_MAX, TokenError, TokenHead, claimed_audience, claimed_issuer,

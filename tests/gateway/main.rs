@@ -47,6 +47,7 @@ mod reload;
 mod replicas;
 mod routes;
 mod secrets;
+mod sidecar;
 mod slow;
 mod smuggling;
 mod steady;

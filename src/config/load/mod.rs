@@ -21,6 +21,8 @@ pub const DEFAULT: &str = include_str!("../../../config/default.toml");
 /// What stands above the default, lowest first.
 #[derive(Default)]
 pub struct Layers {
+    /// Defaults that a command has of its own, as dotted key and TOML value.
+    pub defaults: &'static [(&'static str, &'static str)],
     /// A TOML file.
     pub file: Option<PathBuf>,
     /// Variables of the environment, name and value. Those that are not ours are passed over.
@@ -44,6 +46,7 @@ impl Layers {
             .filter(|(name, _)| name.starts_with("A2A_GATEWAY_"))
             .collect();
         Self {
+            defaults: &[],
             file,
             environment,
             overrides,
@@ -204,7 +207,14 @@ pub struct Loaded {
 /// [`ConfigError`] with everything that is wrong: a file that cannot be read, unknown keys, bad
 /// values, unsafe combinations, a malformed operator's token.
 pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
-    let mut merge = Merge::over(layer::defaults());
+    let mut defaults = layer::defaults();
+    for (key, value) in layers.defaults {
+        let example = layer::find(&defaults, key).cloned();
+        let example =
+            example.expect("a command's defaults are keys that there are, tested with it");
+        layer::put(&mut defaults, key, layer::read(value, &example));
+    }
+    let mut merge = Merge::over(defaults);
     if let Some(path) = &layers.file {
         merge.file(path);
     }

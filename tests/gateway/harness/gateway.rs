@@ -484,7 +484,7 @@ pub(crate) fn card_1_0(name: &str) -> Value {
 
 /// A port below the ephemeral range, so that no outgoing connection of another test takes it
 /// between this look and the gateway's own.
-fn free_address(host: &str) -> SocketAddr {
+pub(crate) fn free_address(host: &str) -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
         let spread = u16::try_from(std::process::id() % 1000).expect("below 1000");

@@ -12,6 +12,7 @@ pub(crate) mod planted;
 pub(crate) mod refusal;
 pub(crate) mod relay;
 pub(crate) mod servers;
+pub(crate) mod sidecar;
 pub(crate) mod tls;
 pub(crate) mod watcher;
 

@@ -1,4 +1,6 @@
-//! The process: Pingora services assembled, readiness, drain.
+//! The process: Pingora services assembled, readiness, drain. The gateway here, a sidecar in [`sidecar`].
+
+pub mod sidecar;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -19,9 +21,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::config::load::Layers;
 use crate::config::{Config, Live};
+use crate::drain::Drain;
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
-use crate::proxy::{Connections, Proxy};
+use crate::proxy::{Connections, Listener};
 use crate::{admin, control, reload};
 
 /// Read buffer of a caller's connection. Pingora's 64 KiB would be most of an idle connection.
@@ -76,29 +79,24 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     gateway.db.claim().map_err(ServeError::Claimed)?;
     probe("server.listen", config.server.listen)?;
     probe("admin.listen", config.admin.listen)?;
-    let threads = match config.server.threads {
-        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
-        threads => threads,
-    };
-    let conf = ServerConf {
-        threads,
-        grace_period_seconds: Some(0),
-        graceful_shutdown_timeout_seconds: Some(0),
-        ..ServerConf::default()
-    };
-    let mut server = Server::new_with_opt_and_conf(None, conf);
-    server.bootstrap();
+    let (mut server, threads) = pingora(&config);
 
-    let proxy = Proxy::new(Arc::clone(&gateway), control::router(Arc::clone(&gateway)))
-        .map_err(ServeError::ForwardHeaders)?;
-    let connections = Connections::new(proxy);
-    let mut public = Service::new("public".to_owned(), connections);
+    let control = control::router(Arc::clone(&gateway));
+    let answers =
+        Listener::of_gateway(Arc::clone(&gateway), control).map_err(ServeError::ForwardHeaders)?;
+    let mut public = Service::new("public".to_owned(), Connections::new(answers));
     public.add_listener(listener);
     public.threads = Some(threads);
 
     let mut rooms = background_service("rooms", Rooms(Arc::clone(&gateway)));
     rooms.threads = Some(1);
-    let admin = background_service("admin", AdminListener(Arc::clone(&gateway)));
+    let admin = background_service(
+        "admin",
+        AdminListener {
+            address: config.admin.listen,
+            router: admin::router(Arc::clone(&gateway)),
+        },
+    );
     let rooms = server.add_service(rooms);
     server.add_service(admin);
     if let Some(layers) = layers {
@@ -112,10 +110,31 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let address = config.server.listen;
     tracing::info!(%address, admin = %config.admin.listen, threads, "a2a-gateway is starting");
     server.run(RunArgs {
-        shutdown_signal: Box::new(Signals(Arc::clone(&gateway))),
+        shutdown_signal: Box::new(Signals {
+            drain: Arc::clone(&gateway.drain),
+            config: gateway.config.clone(),
+            gateway: Some(gateway),
+        }),
     });
     tracing::info!("a2a-gateway has ended");
     Ok(())
+}
+
+/// The process, and its worker threads.
+fn pingora(config: &Config) -> (Server, usize) {
+    let threads = match config.server.threads {
+        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+        threads => threads,
+    };
+    let conf = ServerConf {
+        threads,
+        grace_period_seconds: Some(0),
+        graceful_shutdown_timeout_seconds: Some(0),
+        ..ServerConf::default()
+    };
+    let mut server = Server::new_with_opt_and_conf(None, conf);
+    server.bootstrap();
+    (server, threads)
 }
 
 /// Pingora panics in a service when it cannot bind; an operator deserves a sentence.
@@ -190,12 +209,15 @@ fn announce(token: &SecretString) {
 }
 
 /// `/metrics`, health, version.
-struct AdminListener(Arc<Gateway>);
+struct AdminListener {
+    address: SocketAddr,
+    router: axum::Router,
+}
 
 #[async_trait]
 impl BackgroundService for AdminListener {
     async fn start(&self, mut shutdown: ShutdownWatch) {
-        let address = self.0.config().admin.listen;
+        let address = self.address;
         let listener = match tokio::net::TcpListener::bind(address).await {
             Ok(listener) => listener,
             Err(error) => {
@@ -203,10 +225,10 @@ impl BackgroundService for AdminListener {
                 return;
             }
         };
-        let router = admin::router(Arc::clone(&self.0));
-        let served = axum::serve(listener, router).with_graceful_shutdown(async move {
-            let _ = shutdown.changed().await;
-        });
+        let served =
+            axum::serve(listener, self.router.clone()).with_graceful_shutdown(async move {
+                let _ = shutdown.changed().await;
+            });
         if let Err(error) = served.await {
             tracing::error!(%error, "The admin listener ended");
         }
@@ -227,7 +249,12 @@ impl BackgroundService for Reloads {
 }
 
 /// SIGTERM and SIGINT drain; a second signal ends at once.
-struct Signals(Arc<Gateway>);
+struct Signals {
+    drain: Arc<Drain>,
+    config: Live,
+    /// What has to write something down before the end.
+    gateway: Option<Arc<Gateway>>,
+}
 
 #[async_trait]
 impl ShutdownSignalWatch for Signals {
@@ -244,34 +271,36 @@ impl ShutdownSignalWatch for Signals {
             _ = interrupt.recv() => {}
         }
         tokio::select! {
-            () = drain(&self.0) => {
-                last_words(&self.0, LAST_WORDS).await;
-                self.0.flush().await;
+            () = drain(&self.drain, &self.config) => {
+                last_words(&self.drain, LAST_WORDS).await;
+                if let Some(gateway) = &self.gateway {
+                    gateway.flush().await;
+                }
             }
-            _ = terminate.recv() => last_words(&self.0, LAST_WORDS_HURRIED).await,
-            _ = interrupt.recv() => last_words(&self.0, LAST_WORDS_HURRIED).await,
+            _ = terminate.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
+            _ = interrupt.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
         }
         ShutdownSignal::FastShutdown
     }
 }
 
 /// Waits until nothing is in progress, at most `server.drain`.
-async fn drain(gateway: &Gateway) {
-    gateway.drain.begin();
-    let running = gateway.drain.running();
-    tracing::info!(running, "Draining");
-    idle_within(gateway, gateway.config().server.drain).await;
+async fn drain(drain: &Drain, config: &Live) {
+    drain.begin();
+    tracing::info!(running = drain.running(), "Draining");
+    let limit = config.get().server.drain;
+    idle_within(drain, limit).await;
 }
 
 /// Ends what is left: streams with their last event, the others with an error.
-async fn last_words(gateway: &Gateway, limit: Duration) {
-    gateway.drain.cut();
-    idle_within(gateway, limit).await;
+async fn last_words(drain: &Drain, limit: Duration) {
+    drain.cut();
+    idle_within(drain, limit).await;
 }
 
-async fn idle_within(gateway: &Gateway, limit: Duration) {
+async fn idle_within(drain: &Drain, limit: Duration) {
     let deadline = Instant::now() + limit;
-    while gateway.drain.running() > 0 && Instant::now() < deadline {
+    while drain.running() > 0 && Instant::now() < deadline {
         sleep(Duration::from_millis(20)).await;
     }
 }

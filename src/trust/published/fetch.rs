@@ -1,4 +1,4 @@
-//! Fetches one JWKS: no redirects, one clock, a bounded body.
+//! Fetches one JWKS, or what a gateway says of itself: no redirects, one clock, a bounded body.
 
 use std::error::Error;
 use std::time::Duration;
@@ -6,7 +6,9 @@ use std::time::Duration;
 use http::header::{ACCEPT, CACHE_CONTROL};
 use http::{HeaderMap, StatusCode};
 use reqwest::redirect::Policy;
+use serde::Deserialize;
 use tokio::time::timeout;
+use url::Url;
 
 use crate::metrics::JwksFetch;
 use crate::trust::KeySet;
@@ -14,7 +16,7 @@ use crate::trust::KeySet;
 /// From the first byte of DNS to the last of the body.
 pub(super) const FETCH_MAX: Duration = Duration::from_secs(5);
 
-/// A JWKS. Real ones have 1 to 20 KiB.
+/// A document. Real key sets have 1 to 20 KiB.
 const BODY_BYTES_MAX: usize = 256 * 1024;
 
 /// How long fetched keys count before they are fetched again, when their host does not say.
@@ -26,16 +28,16 @@ const AGE_MIN: Duration = Duration::from_secs(60);
 /// The cause of a failure, for the log.
 type Cause = Box<dyn Error + Send + Sync>;
 
-/// Why there are no keys.
+/// Why there is no such document.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub struct FetchFailure {
     /// The class.
-    pub(super) outcome: JwksFetch,
+    pub outcome: JwksFetch,
     /// What exactly, for the log.
-    pub(super) cause: Cause,
+    pub cause: Cause,
 }
 
-impl Failure {
+impl FetchFailure {
     fn new(outcome: JwksFetch, cause: impl Into<Cause>) -> Self {
         Self {
             outcome,
@@ -59,7 +61,7 @@ impl Failure {
 ///
 /// # Errors
 /// When the system has no roots.
-pub(super) fn client(url: &url::Url) -> Result<reqwest::Client, reqwest::Error> {
+pub(super) fn client(url: &Url) -> Result<reqwest::Client, reqwest::Error> {
     // rustls panics without a provider. That one is there already is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder()
@@ -78,33 +80,58 @@ pub(super) fn client(url: &url::Url) -> Result<reqwest::Client, reqwest::Error> 
 /// The keys, and how long they count.
 pub(super) async fn fetch(
     client: &reqwest::Client,
-    url: &url::Url,
-) -> Result<(KeySet, Duration), Failure> {
-    let late = |_| Failure::new(JwksFetch::TimedOut, "no whole answer within 5 s");
+    url: &Url,
+) -> Result<(KeySet, Duration), FetchFailure> {
+    let (body, age) = document(client, url).await?;
+    let keys = KeySet::parse(&body).map_err(|e| FetchFailure::new(JwksFetch::Invalid, e))?;
+    Ok((keys, age))
+}
+
+/// The issuer of a gateway's tokens, as the gateway says at `url` (`/.well-known/a2a-gateway`).
+///
+/// # Errors
+/// [`FetchFailure`] says which step failed.
+pub async fn issuer_of(url: &Url) -> Result<String, FetchFailure> {
+    #[derive(Deserialize)]
+    struct Says {
+        issuer: String,
+    }
+    let client = client(url).map_err(FetchFailure::of)?;
+    let (body, _) = document(&client, url).await?;
+    let says: Says =
+        serde_json::from_slice(&body).map_err(|e| FetchFailure::new(JwksFetch::Invalid, e))?;
+    Ok(says.issuer)
+}
+
+/// What stands at `url`, and how long it counts.
+async fn document(
+    client: &reqwest::Client,
+    url: &Url,
+) -> Result<(Vec<u8>, Duration), FetchFailure> {
+    let late = |_| FetchFailure::new(JwksFetch::TimedOut, "no whole answer within 5 s");
     timeout(FETCH_MAX, ask(client, url)).await.map_err(late)?
 }
 
-async fn ask(client: &reqwest::Client, url: &url::Url) -> Result<(KeySet, Duration), Failure> {
+async fn ask(client: &reqwest::Client, url: &Url) -> Result<(Vec<u8>, Duration), FetchFailure> {
     let request = client.get(url.clone()).header(ACCEPT, "application/json");
-    let mut response = request.send().await.map_err(Failure::of)?;
+    let mut response = request.send().await.map_err(FetchFailure::of)?;
     let status = response.status();
     if status.is_redirection() {
         let cause = format!("{status}: a redirect is not followed; configure the final URL");
-        return Err(Failure::new(JwksFetch::Redirected, cause));
+        return Err(FetchFailure::new(JwksFetch::Redirected, cause));
     }
     if status != StatusCode::OK {
-        return Err(Failure::new(JwksFetch::Status, status.to_string()));
+        return Err(FetchFailure::new(JwksFetch::Status, status.to_string()));
     }
     let age = age(response.headers());
     let mut body = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(Failure::of)? {
+    while let Some(piece) = response.chunk().await.map_err(FetchFailure::of)? {
         if body.len() + piece.len() > BODY_BYTES_MAX {
-            return Err(Failure::new(JwksFetch::TooLarge, "more than 256 KiB"));
+            return Err(FetchFailure::new(JwksFetch::TooLarge, "more than 256 KiB"));
         }
         body.extend_from_slice(&piece);
     }
-    let keys = KeySet::parse(&body).map_err(|e| Failure::new(JwksFetch::Invalid, e))?;
-    Ok((keys, age))
+    Ok((body, age))
 }
 
 /// `Cache-Control`, within our bounds.

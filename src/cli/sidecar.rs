@@ -1,0 +1,342 @@
+//! `a2a-gateway sidecar`: a guard in front of one agent, which admits only callers that the gateway
+//! vouches for.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use url::Url;
+
+use super::{USAGE, complain};
+use crate::config::Live;
+use crate::config::load::{Layers, Loaded, Source, load};
+use crate::ids::{InvalidWorkspaceId, WorkspaceId};
+use crate::server;
+use crate::sidecar::{Agent, Card, InvalidUpstream, Issuer, Settings, Unbound};
+use crate::telemetry::{self, Chain};
+
+/// What a sidecar has instead of the gateway's defaults. The gateway in front has the clocks that
+/// callers see and sends the comments that keep a stream open; the sidecar's own clocks must not pass
+/// first, and a comment of its own would pass for a sign of life of the agent. A completed call may be
+/// a little longer than the gateway's own bound. All callers come from the address of a gateway.
+const DEFAULTS: [(&str, &str); 9] = [
+    ("server.connections_per_address", "0"),
+    ("server.listen", "\"127.0.0.1:8081\""),
+    ("timeouts.head", "\"2h\""),
+    ("timeouts.idle", "\"2h\""),
+    ("timeouts.total", "\"2h\""),
+    ("timeouts.stream", "\"2h\""),
+    ("timeouts.max", "\"2h\""),
+    ("stream.keepalive", "\"1h\""),
+    ("limits.request_bytes", "\"16MiB\""),
+];
+
+/// Where a gateway publishes its keys.
+const JWKS_PATH: &str = "/.well-known/jwks.json";
+
+/// Where a gateway says who it is.
+const DISCOVERY_PATH: &str = "/.well-known/a2a-gateway";
+
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway sidecar --workspace acme-pm --upstream http://127.0.0.1:8000 \\
+      --gateway https://gateway.example.com --listen 0.0.0.0:8081
+  curl -H \"Authorization: Bearer $TOKEN\" http://127.0.0.1:8081/auth/verify     who calls?
+  curl http://127.0.0.1:8081/auth/ready                                        are the keys known?
+
+The agent must be reachable through its sidecar only: let it listen on loopback, and register the
+sidecar's address as the agent's. It finds the proven caller in X-Workspace-ID and X-A2A-Caller.
+
+Of the settings in --config, the environment and --set, a sidecar obeys server (listen, tls, limits,
+drain), admin.listen (metrics; without it there are none), timeouts, limits, stream, upstream and
+telemetry. docs/operations.md has more.";
+
+/// `a2a-gateway sidecar`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// The agent's workspace: only tokens for it are admitted
+    #[arg(long, value_name = "ID")]
+    workspace: String,
+    /// Where the agent listens: scheme, host and port
+    #[arg(long, value_name = "URL")]
+    upstream: Url,
+    /// Where to listen, instead of the agent [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Base URL of the gateway, which says who it is and publishes its keys
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "A2A_GATEWAY_URL",
+        default_value = "http://127.0.0.1:8080"
+    )]
+    gateway: Url,
+    /// Where the gateway's keys are, if not at /.well-known/jwks.json of --gateway
+    #[arg(long, alias = "jwks-url", value_name = "URL")]
+    jwks: Option<Url>,
+    /// The issuer of the gateway's tokens, instead of asking the gateway for it
+    #[arg(long, value_name = "TEXT")]
+    issuer: Option<String>,
+    /// Fetch keys over plain http from another machine, where whoever is on the way can replace them
+    #[arg(long)]
+    plain_http: bool,
+    /// Ask for a token also at the agent's card (/.well-known/agent-card.json, agent.json)
+    #[arg(long)]
+    private_card: bool,
+    /// Refuse tokens that are not bound to one request: agents must call through the gateway
+    #[arg(long)]
+    bound_only: bool,
+    /// Read settings from this TOML file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set one setting, such as --set timeouts.idle=10min; may be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// Why no sidecar can start with these arguments.
+#[derive(Debug, thiserror::Error)]
+enum ArgumentError {
+    #[error("--workspace: {0}")]
+    Workspace(#[from] InvalidWorkspaceId),
+    #[error(transparent)]
+    Upstream(#[from] InvalidUpstream),
+    #[error(
+        "--{0} must begin with https:// (or http://) and name a host, without a user, `?` and `#`"
+    )]
+    NoUrl(&'static str),
+    #[error(
+        "--{0} is plain http to another machine: whoever is on the way could put in keys of their own and call as \
+         anybody. Use https, or say --plain-http if that network is yours alone"
+    )]
+    PlainHttp(&'static str),
+    #[error("--issuer must not be empty")]
+    EmptyIssuer,
+}
+
+pub(super) fn run(arguments: Arguments) -> ExitCode {
+    let settings = match arguments.settings() {
+        Ok(settings) => settings,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    match load(&arguments.layers()) {
+        Ok(loaded) => start(loaded, settings),
+        Err(error) => {
+            complain(&error);
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+fn start(loaded: Loaded, settings: Settings) -> ExitCode {
+    let _log = match telemetry::start(&loaded.config.telemetry) {
+        Ok(log) => log,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    let config = &loaded.config;
+    let (listen, plain) = (config.server.listen, config.server.tls.cert.is_none());
+    if !listen.ip().is_loopback() && plain {
+        tracing::warn!(%listen, "No server.tls: tokens travel in the clear unless something in front ends TLS");
+    }
+    let is_set = |key: &str| {
+        let mut settings = loaded.settings.iter();
+        settings.any(|setting| setting.key == key && setting.source != Source::Default)
+    };
+    let admin = is_set("admin.listen").then_some(config.admin.listen);
+    match server::sidecar::run(Live::new(loaded), settings, admin) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = %Chain(&error), "the sidecar cannot serve");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Arguments {
+    fn layers(&self) -> Layers {
+        let mut set = self.set.clone();
+        set.extend(self.listen.map(|listen| format!("server.listen={listen}")));
+        Layers {
+            defaults: &DEFAULTS,
+            ..Layers::of_this_process(self.config.clone(), set)
+        }
+    }
+
+    fn settings(&self) -> Result<Settings, ArgumentError> {
+        let workspace = WorkspaceId::parse(&self.workspace)?;
+        let agent = Agent::parse(&self.upstream)?;
+        // Of keys that are elsewhere nobody knows whose they are: the gateway still says who it is,
+        // unless they stand where a gateway's stand.
+        let beside = self
+            .jwks
+            .as_ref()
+            .and_then(|jwks| based_at(jwks, JWKS_PATH));
+        let gateway = beside.as_ref().unwrap_or(&self.gateway);
+        let jwks = match &self.jwks {
+            Some(jwks) => self.checked("jwks", jwks.clone())?,
+            None => self.checked("gateway", below(gateway, JWKS_PATH))?,
+        };
+        let issuer = match &self.issuer {
+            Some(issuer) if issuer.is_empty() => return Err(ArgumentError::EmptyIssuer),
+            Some(issuer) => Issuer::Named(issuer.clone()),
+            None => Issuer::AsSaidAt(self.checked("gateway", below(gateway, DISCOVERY_PATH))?),
+        };
+        Ok(Settings {
+            workspace,
+            agent,
+            jwks,
+            issuer,
+            card: if self.private_card {
+                Card::ForCallers
+            } else {
+                Card::Public
+            },
+            unbound: if self.bound_only {
+                Unbound::Refused
+            } else {
+                Unbound::Admitted
+            },
+        })
+    }
+
+    /// A URL that keys may come from.
+    fn checked(&self, flag: &'static str, url: Url) -> Result<Url, ArgumentError> {
+        let bare = url.username().is_empty()
+            && url.password().is_none()
+            && url.query().is_none()
+            && url.fragment().is_none();
+        let loopback = match url.host() {
+            Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+            Some(url::Host::Ipv4(address)) => address.is_loopback(),
+            Some(url::Host::Ipv6(address)) => address.is_loopback(),
+            None => return Err(ArgumentError::NoUrl(flag)),
+        };
+        match url.scheme() {
+            "https" | "http" if !bare => Err(ArgumentError::NoUrl(flag)),
+            "https" => Ok(url),
+            "http" if loopback || self.plain_http => Ok(url),
+            "http" => Err(ArgumentError::PlainHttp(flag)),
+            _ => Err(ArgumentError::NoUrl(flag)),
+        }
+    }
+}
+
+/// `path` below a base URL.
+fn below(base: &Url, path: &str) -> Url {
+    let mut url = base.clone();
+    url.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
+    url
+}
+
+/// The base URL below which `url` is `path`.
+fn based_at(url: &Url, path: &str) -> Option<Url> {
+    let base = url.path().strip_suffix(path)?.to_owned();
+    let mut gateway = url.clone();
+    gateway.set_path(&base);
+    Some(gateway)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::sidecar::Issuer;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn settings(more: &[&str]) -> Result<Settings, ArgumentError> {
+        let line = [
+            "sidecar",
+            "--workspace",
+            "pm",
+            "--upstream",
+            "http://127.0.0.1:8000",
+        ];
+        let line = Line::try_parse_from(line.iter().chain(more)).unwrap();
+        line.arguments.settings()
+    }
+
+    #[test]
+    fn a_sidecars_defaults_are_settings_that_there_are() {
+        let layers = Layers {
+            defaults: &DEFAULTS,
+            ..Layers::default()
+        };
+        let loaded = load(&layers).unwrap();
+        assert_eq!(loaded.config.server.listen.port(), 8081);
+        assert_eq!(loaded.config.timeouts.idle.as_secs(), 7200);
+        assert_eq!(loaded.config.limits.request_bytes.0, 16 * 1024 * 1024);
+    }
+
+    #[test]
+    fn the_gateway_is_found_by_its_base_or_by_its_keys() {
+        let told = |more: &[&str]| {
+            let settings = settings(more).unwrap();
+            let issuer = match settings.issuer {
+                Issuer::Named(name) => name,
+                Issuer::AsSaidAt(url) => format!("at {url}"),
+            };
+            (settings.jwks.to_string(), issuer)
+        };
+        for (more, jwks, issuer) in [
+            (
+                &[][..],
+                "http://127.0.0.1:8080/.well-known/jwks.json",
+                "at http://127.0.0.1:8080/.well-known/a2a-gateway",
+            ),
+            (
+                &["--gateway", "https://gw.test/base/"],
+                "https://gw.test/base/.well-known/jwks.json",
+                "at https://gw.test/base/.well-known/a2a-gateway",
+            ),
+            (
+                &["--jwks", "https://gw.test/.well-known/jwks.json"],
+                "https://gw.test/.well-known/jwks.json",
+                "at https://gw.test/.well-known/a2a-gateway",
+            ),
+            (
+                &[
+                    "--jwks-url",
+                    "https://cdn.test/keys",
+                    "--issuer",
+                    "https://gw.test",
+                ],
+                "https://cdn.test/keys",
+                "https://gw.test",
+            ),
+            (
+                &["--gateway", "http://gw.internal", "--plain-http"],
+                "http://gw.internal/.well-known/jwks.json",
+                "at http://gw.internal/.well-known/a2a-gateway",
+            ),
+        ] {
+            assert_eq!(told(more), (jwks.to_owned(), issuer.to_owned()), "{more:?}");
+        }
+    }
+
+    #[test]
+    fn keys_that_anybody_could_replace_are_refused() {
+        for bad in [
+            &["--gateway", "http://gw.internal"][..],
+            &["--jwks", "http://10.0.0.7/.well-known/jwks.json"],
+            &["--gateway", "ftp://gw.test"],
+            &["--gateway", "https://ada:secret@gw.test"],
+            &["--jwks", "https://gw.test/jwks.json?a=b"],
+            &["--issuer", ""],
+        ] {
+            assert!(settings(bad).is_err(), "{bad:?}");
+        }
+    }
+}

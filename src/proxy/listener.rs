@@ -1,0 +1,135 @@
+//! One HTTP listener, whoever answers at it: the gateway, or a sidecar.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora::protocols::http::{ReusableHttpStream, ServerSession};
+use tokio::time::timeout;
+
+use super::ended::patiently;
+use super::relay::Relay;
+use super::sidecar::Guard;
+use super::{Proxy, reject};
+use crate::gateway::Gateway;
+use crate::ids::RequestId;
+use crate::rejection::{Reason, Rejection};
+use crate::sidecar::Sidecar;
+
+/// How long the rest of a refused request is read, so that the refusal can be read by the caller.
+pub(super) const DRAIN: Duration = Duration::from_secs(5);
+
+/// What answers at a listener, and the HTTP in front of it.
+pub struct Listener {
+    pub(super) relay: Arc<Relay>,
+    behind: Behind,
+}
+
+enum Behind {
+    Gateway(Arc<Proxy>),
+    Sidecar(Guard),
+}
+
+impl Listener {
+    /// The public listener of `gateway`; what is no A2A route goes to `control`.
+    ///
+    /// # Errors
+    /// When `forward.headers` names a field that may not be forwarded.
+    pub fn of_gateway(gateway: Arc<Gateway>, control: axum::Router) -> Result<Self, String> {
+        let (config, metrics) = (gateway.config.clone(), Arc::clone(&gateway.metrics));
+        let relay = Relay::new(config, metrics, Arc::clone(&gateway.drain));
+        let relay = Arc::new(relay);
+        let proxy = Proxy::new(gateway, control, Arc::clone(&relay))?;
+        let behind = Behind::Gateway(Arc::new(proxy));
+        Ok(Self { relay, behind })
+    }
+
+    /// The listener in front of an agent.
+    pub fn of_sidecar(sidecar: &Arc<Sidecar>) -> Self {
+        let (config, metrics) = (sidecar.config.clone(), Arc::clone(&sidecar.metrics));
+        let relay = Relay::new(config, metrics, Arc::clone(&sidecar.drain));
+        let relay = Arc::new(relay);
+        let guard = Guard::new(Arc::clone(sidecar), Arc::clone(&relay));
+        let behind = Behind::Sidecar(guard);
+        Self { relay, behind }
+    }
+
+    /// Serves one request. `false`: the connection must be broken off.
+    pub(super) async fn serve(&self, session: &mut ServerSession) -> bool {
+        match &self.behind {
+            Behind::Gateway(proxy) => proxy.serve(session).await,
+            Behind::Sidecar(guard) => guard.serve(session).await,
+        }
+    }
+}
+
+/// The connection had to be broken off.
+pub(super) struct BrokenOff;
+
+impl Listener {
+    /// Serves the one request of a session, which is an HTTP/2 stream, or whose head is here.
+    /// Answers the connection, if another request may follow.
+    pub(super) async fn request(
+        self: &Arc<Self>,
+        mut session: ServerSession,
+    ) -> Result<Option<ReusableHttpStream>, BrokenOff> {
+        let limit = Some(self.relay.config.get().timeouts.write);
+        session.set_write_timeout(limit);
+        match session.read_request().await {
+            Ok(true) => {}
+            Ok(false) => return Err(BrokenOff),
+            Err(error) => {
+                refuse_unreadable(&mut session, &error).await;
+                return Err(BrokenOff);
+            }
+        }
+        let expects = session
+            .req_header()
+            .headers
+            .contains_key(http::header::EXPECT);
+        session.set_close_on_response_before_downstream_finish(expects);
+        session.set_total_drain_timeout(Some(DRAIN));
+        if self.relay.drain.begun() {
+            session.set_keepalive(None);
+        }
+        if !self.serve(&mut session).await {
+            let _ = timeout(DRAIN, session.shutdown()).await;
+            return Err(BrokenOff);
+        }
+        drain(&mut session).await;
+        patiently(limit, session.finish())
+            .await
+            .map_err(|_| BrokenOff)
+    }
+}
+
+/// Reads what a refused request still sends, before the connection is closed: a close with unread
+/// bytes resets it, and the caller would never see the refusal.
+async fn drain(session: &mut ServerSession) {
+    if session.get_keepalive().is_none() && !session.is_body_done() {
+        let _ = timeout(DRAIN, session.drain_request_body()).await;
+    }
+}
+
+/// Answers a head that is no HTTP, in JSON like every refusal, and closes.
+async fn refuse_unreadable(session: &mut ServerSession, error: &pingora::Error) {
+    if *error.etype() != pingora::ErrorType::InvalidHTTPHeader {
+        return;
+    }
+    let rejection = Rejection::new(Reason::InvalidRequest, "the request head is not valid HTTP");
+    let request_id = RequestId::random();
+    let Ok(head) = reject::head_of(&rejection, &request_id) else {
+        return;
+    };
+    let body = bytes::Bytes::from(rejection.plain_body(&request_id));
+    session.set_keepalive(None);
+    let write = async {
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(body, true).await
+    };
+    let _ = timeout(DRAIN, write).await;
+    session.shutdown().await;
+    if let ServerSession::H1(http1) = session {
+        let rest = async { while matches!(http1.idle().await, Ok(1..)) {} };
+        let _ = timeout(DRAIN, rest).await;
+    }
+}

@@ -1,0 +1,126 @@
+//! Which header fields pass through a sidecar. More than through the gateway, which the request came
+//! through already: all but those that end at a hop, or say who calls.
+
+use http::{HeaderName, header};
+use pingora::http::{RequestHeader, ResponseHeader};
+
+use super::super::exchange::Exchange;
+use super::super::fields::{is_hop_by_hop, named_by_connection};
+use super::{is_ours, is_spent};
+use crate::ids::{RequestId, WorkspaceId};
+use crate::sidecar::Agent;
+use crate::trust::PairClaims;
+
+/// Who calls, whoever it is: a workspace, `canvas:<user>`, `org:<org>`.
+pub(super) const CALLER: &str = "x-a2a-caller";
+
+/// The calling workspace; absent for all others.
+pub(super) const WORKSPACE: &str = "x-workspace-id";
+
+/// Writes the request head for the wire.
+pub(super) fn request_head(
+    head: &RequestHeader,
+    agent: &Agent,
+    exchange: &Exchange,
+    body_len: usize,
+) -> Vec<u8> {
+    let mut wire = Vec::with_capacity(1024 + body_len.min(super::super::upstream::ONE_WRITE));
+    wire.extend_from_slice(head.method.as_str().as_bytes());
+    wire.push(b' ');
+    let target = head.uri.path_and_query().map_or("/", |t| t.as_str());
+    wire.extend_from_slice(target.as_bytes());
+    wire.extend_from_slice(b" HTTP/1.1\r\n");
+    let mut put = |name: &str, value: &[u8]| {
+        wire.extend_from_slice(name.as_bytes());
+        wire.extend_from_slice(b": ");
+        wire.extend_from_slice(value);
+        wire.extend_from_slice(b"\r\n");
+    };
+    put("host", agent.host.as_bytes());
+    for (name, value) in &head.headers {
+        if passes(name, head) {
+            put(name.as_str(), value.as_bytes());
+        }
+    }
+    let framed = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING]
+        .iter()
+        .any(|name| head.headers.contains_key(name));
+    if framed || body_len > 0 {
+        put("content-length", body_len.to_string().as_bytes());
+    }
+    put("x-request-id", exchange.request_id.as_str().as_bytes());
+    if let Some(claims) = &exchange.pair {
+        for (name, value) in identity(claims) {
+            put(name, value.as_bytes());
+        }
+    }
+    put("via", b"1.1 a2a-gateway-sidecar");
+    wire.extend_from_slice(b"\r\n");
+    wire
+}
+
+/// Some servers take `_` for `-`, so a field with one could pass for one that says who calls.
+fn passes(name: &HeaderName, head: &RequestHeader) -> bool {
+    let set_here = matches!(
+        name.as_str(),
+        "host" | "content-length" | "expect" | "x-request-id"
+    );
+    !set_here
+        && !is_hop_by_hop(name)
+        && !is_ours(name)
+        && !is_spent(name, head)
+        && !name.as_str().contains('_')
+        && !named_by_connection(name, &head.headers)
+}
+
+/// The fields that say who calls.
+pub(super) fn identity(claims: &PairClaims) -> impl Iterator<Item = (&'static str, String)> {
+    let workspace = WorkspaceId::parse(&claims.sub).ok();
+    let workspace = workspace.map(|id| (WORKSPACE, id.as_str().to_owned()));
+    [(CALLER, visible(&claims.sub))]
+        .into_iter()
+        .chain(workspace)
+}
+
+/// A name as a field can carry it: what is no visible ASCII, and `%`, percent-encoded (RFC 3986, 2.1).
+fn visible(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_graphic() && byte != b'%' {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+/// The head that goes back: the agent's, less what ends at a hop.
+///
+/// # Errors
+/// When a field cannot be built, which the parsers on both sides rule out.
+pub(super) fn response_head(
+    upstream: &ResponseHeader,
+    request_id: &RequestId,
+) -> pingora::Result<ResponseHeader> {
+    let mut head = ResponseHeader::build(upstream.status, Some(upstream.headers.len() + 4))?;
+    for (name, value) in &upstream.headers {
+        let set_here = matches!(name.as_str(), "content-length" | "x-request-id");
+        if !set_here && !is_hop_by_hop(name) && !named_by_connection(name, &upstream.headers) {
+            head.append_header(name, value)?;
+        }
+    }
+    head.append_header("x-request-id", request_id.as_str())?;
+    Ok(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_carried_in_visible_ascii() {
+        assert_eq!(visible("canvas:ada@example.com"), "canvas:ada@example.com");
+        assert_eq!(visible("canvas:Zoë 100%"), "canvas:Zo%C3%AB%20100%25");
+    }
+}

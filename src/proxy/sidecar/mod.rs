@@ -1,0 +1,237 @@
+//! In front of one agent (contract §7.3): the same relay as the gateway's, behind the verification of
+//! pair tokens. Whatever path and method the agent serves passes; two paths are the sidecar's own.
+
+mod fields;
+mod verify;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderName, Method, header};
+use pingora::http::RequestHeader;
+use pingora::protocols::http::ServerSession;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use self::fields::{request_head, response_head};
+use super::admit::{authorization, refuse_declared_oversize, single};
+use super::ended::{Clocks, Ended, internal};
+use super::exchange::Exchange;
+use super::origin::Origins;
+use super::reject::{Dialect, answer};
+use super::relay::{Forward, Relay};
+use super::upstream::{Call, peer};
+use super::{body, hygiene};
+use crate::a2a::method;
+use crate::ids::RequestId;
+use crate::rejection::Rejection;
+use crate::sidecar::{Card, Sidecar, unauthenticated};
+
+/// Asks whether a request may pass, for a proxy that forwards it itself.
+const VERIFY: &str = "/auth/verify";
+
+/// Says whether callers can be verified.
+const READY: &str = "/auth/ready";
+
+/// Where agents' cards are: since A2A 0.3, and before.
+const CARDS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
+
+/// Where a token comes when the agent has credentials of its own.
+const CALLER_TOKEN: HeaderName = HeaderName::from_static("x-a2a-caller-token");
+
+/// The sidecar's data plane.
+pub(super) struct Guard {
+    sidecar: Arc<Sidecar>,
+    relay: Arc<Relay>,
+    /// None: pages have no business here, and an agent's CORS fields are its own.
+    origins: Origins,
+}
+
+impl Guard {
+    pub(super) fn new(sidecar: Arc<Sidecar>, relay: Arc<Relay>) -> Self {
+        Self {
+            sidecar,
+            relay,
+            origins: Origins::default(),
+        }
+    }
+
+    /// Serves one request. `false`: the connection must be broken off.
+    pub(super) async fn serve(&self, session: &mut ServerSession) -> bool {
+        let head = session.req_header();
+        let request_id =
+            RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
+        match head.uri.path() {
+            VERIFY => self.verify(session, &request_id).await,
+            READY => self.ready(session, &request_id).await,
+            _ => self.pass(session, request_id).await,
+        }
+    }
+
+    /// From the token to the record.
+    async fn pass(&self, session: &mut ServerSession, request_id: RequestId) -> bool {
+        let _running = self.relay.drain.enter();
+        let mut exchange = Exchange::begin(&self.relay, None, request_id);
+        let ended = self.exchange(session, &mut exchange).await;
+        match ended.unwrap_or_else(|ended| ended) {
+            Ended::Answered => {
+                exchange.answered();
+                true
+            }
+            Ended::CallerLeft => {
+                exchange.caller_left();
+                false
+            }
+            Ended::BrokenOff(rejection) => {
+                exchange.rejected(&rejection);
+                false
+            }
+            Ended::Refused(rejection) => self.refuse(session, &mut exchange, &rejection).await,
+        }
+    }
+
+    async fn exchange(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+    ) -> Result<Ended, Ended> {
+        let _place = self.preliminaries(session)?;
+        exchange.callee = Some(self.sidecar.settings.workspace.clone());
+        let head = session.req_header();
+        refuse_declared_oversize(&exchange.config.limits, head)?;
+        if !self.is_public(head) {
+            let token = presented(head)?;
+            exchange.pair = Some(self.sidecar.authenticate(token).await?);
+        }
+        let body = body::read(&exchange.config, session).await?;
+        exchange.request_bytes = body.len() as u64;
+        let method = read_call(session.req_header(), &body, exchange);
+        if let Some(claims) = &exchange.pair {
+            self.sidecar.check_body(claims, &body, method.as_deref())?;
+            self.sidecar.use_up(claims)?;
+        }
+        drop(method);
+        let forward = self.forward(session, exchange, body).await?;
+        let answer = |head: &_, _: &ServerSession, exchange: &Exchange| {
+            response_head(head, &exchange.request_id).map_err(internal)
+        };
+        self.relay.run(session, exchange, forward, answer).await
+    }
+
+    /// What holds for every request.
+    fn preliminaries(&self, session: &mut ServerSession) -> Result<super::Slot<'_>, Rejection> {
+        if let Err(rejection) = hygiene::check(session.req_header()) {
+            // Where such a request ends is not sure, so nothing behind it is read.
+            session.set_keepalive(None);
+            return Err(rejection);
+        }
+        self.relay.place()
+    }
+
+    async fn forward(
+        &self,
+        session: &ServerSession,
+        exchange: &Exchange,
+        body: Bytes,
+    ) -> Result<Forward, Rejection> {
+        let agent = &self.sidecar.settings.agent;
+        let address = agent.address().await?;
+        let timeouts = &exchange.config.timeouts;
+        let wire = request_head(session.req_header(), agent, exchange, body.len());
+        Ok(Forward {
+            peer: peer(address, agent.tls, agent.sni.clone(), timeouts.connect),
+            call: Call::new(wire, body),
+            clocks: Clocks::new(timeouts, exchange.started, None, None),
+        })
+    }
+
+    fn is_public(&self, head: &RequestHeader) -> bool {
+        let reads = matches!(head.method, Method::GET | Method::HEAD);
+        self.sidecar.settings.card == Card::Public && reads && CARDS.contains(&head.uri.path())
+    }
+
+    async fn refuse(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        rejection: &Rejection,
+    ) -> bool {
+        exchange.rejected(rejection);
+        exchange.status = rejection.reason.status();
+        let dialect = if session.req_header().method == Method::POST {
+            Dialect::Rpc(exchange.rpc_id.as_deref())
+        } else {
+            Dialect::Plain
+        };
+        let id = &exchange.request_id;
+        answer(session, &self.origins, id, rejection, dialect)
+            .await
+            .is_ok()
+    }
+}
+
+/// The token that a request carries: in its own field, or as the credential.
+///
+/// # Errors
+/// `unauthenticated`; `invalid_request` when the field stands twice.
+fn presented(head: &RequestHeader) -> Result<&str, Rejection> {
+    let text =
+        |field| std::str::from_utf8(field).map_err(|_| unauthenticated("the token is not text"));
+    if let Some(field) = single(head, &CALLER_TOKEN)? {
+        return text(field).map(str::trim);
+    }
+    let none = || {
+        unauthenticated(
+            "the request has no pair token: the gateway puts one into `Authorization`, or into `X-A2A-Caller-Token`",
+        )
+    };
+    let field = authorization(head)?.ok_or_else(none)?;
+    let (scheme, token) = text(field)?.trim().split_once(' ').ok_or_else(none)?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(none());
+    }
+    Ok(token.trim())
+}
+
+/// Notes the JSON-RPC id and method of a call for the record and for refusals; answers the method.
+fn read_call<'b>(
+    head: &RequestHeader,
+    body: &'b [u8],
+    exchange: &mut Exchange,
+) -> Option<Cow<'b, str>> {
+    /// A member that stands twice makes it no call.
+    #[derive(Deserialize)]
+    struct Read<'b> {
+        #[serde(borrow)]
+        id: Option<&'b RawValue>,
+        #[serde(borrow)]
+        method: Option<Cow<'b, str>>,
+    }
+    if head.method != Method::POST {
+        return None;
+    }
+    // With `a2a.complete = "off"` the gateway leaves a byte order mark where it was.
+    let text = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+    let read: Read<'_> = serde_json::from_slice(text).ok()?;
+    exchange.rpc_id = read
+        .id
+        .map(|id| id.get().to_owned())
+        .filter(|id| id.starts_with(|c: char| c == '"' || c == '-' || c.is_ascii_digit()));
+    let method = read.method?;
+    exchange.method = method::Method::parse(&method);
+    Some(method)
+}
+
+/// What ends here, besides hop-by-hop fields: who calls is said by the sidecar alone.
+fn is_ours(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "x-workspace-id" | "x-a2a-caller" | "x-a2a-caller-token"
+    )
+}
+
+/// Whether the credential was the token, which goes no further than to where it was verified.
+fn is_spent(name: &HeaderName, head: &RequestHeader) -> bool {
+    *name == header::AUTHORIZATION && !head.headers.contains_key(CALLER_TOKEN)
+}

@@ -1,0 +1,110 @@
+//! `GET /auth/verify`, for a proxy that forwards by itself and asks first (nginx `auth_request`,
+//! Traefik ForwardAuth, Caddy `forward_auth`), and `GET /auth/ready`, for probes.
+//!
+//! The body of the request that is asked about is not seen here, so it is not compared.
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+
+use super::super::ended::patiently;
+use super::super::exchange::log_cause;
+use super::super::reject::{Dialect, answer};
+use super::fields::identity;
+use super::{Guard, READY, VERIFY, presented};
+use crate::ids::RequestId;
+use crate::rejection::{Reason, Rejection};
+use crate::trust::PairClaims;
+
+impl Guard {
+    /// 200 with the fields that say who calls, or the refusal.
+    pub(super) async fn verify(&self, session: &mut ServerSession, request_id: &RequestId) -> bool {
+        let verified = self.asked_about(session).await;
+        tracing::info!(
+            target: "access",
+            {
+            exchange.id = request_id.as_str(),
+            caller = verified.as_ref().ok().map(|claims| claims.sub.as_str()),
+            callee = self.sidecar.settings.workspace.as_str(),
+            outcome = verified.as_ref().map_or_else(|r| r.reason.word(), |_| "verified"),
+            },
+            "A proxy asked who calls"
+        );
+        let said = verified.map(|claims| identity(&claims).collect());
+        self.say(session, request_id, VERIFY, said).await
+    }
+
+    /// 200 once callers can be verified.
+    pub(super) async fn ready(&self, session: &mut ServerSession, request_id: &RequestId) -> bool {
+        let ready = self.read_only(session).and_then(|()| {
+            let draining = self.relay.drain.begun();
+            let stops = || Rejection::new(Reason::ShuttingDown, "this sidecar is shutting down");
+            if draining { Err(stops()) } else { Ok(()) }
+        });
+        let ready = ready.and_then(|()| self.sidecar.ready());
+        let said = ready.map(|()| Vec::new());
+        self.say(session, request_id, READY, said).await
+    }
+
+    async fn asked_about(&self, session: &mut ServerSession) -> Result<PairClaims, Rejection> {
+        let _place = self.preliminaries(session)?;
+        self.read_only(session)?;
+        let claims = self
+            .sidecar
+            .authenticate(presented(session.req_header())?)
+            .await?;
+        self.sidecar.use_up(&claims)?;
+        Ok(claims)
+    }
+
+    fn read_only(&self, session: &ServerSession) -> Result<(), Rejection> {
+        if matches!(session.req_header().method, Method::GET | Method::HEAD) {
+            return Ok(());
+        }
+        let mut rejection = Rejection::new(Reason::MethodNotAllowed, "ask with GET");
+        rejection.allow = Some("GET, HEAD");
+        Err(rejection)
+    }
+
+    async fn say(
+        &self,
+        session: &mut ServerSession,
+        request_id: &RequestId,
+        route: &str,
+        said: Result<Vec<(&'static str, String)>, Rejection>,
+    ) -> bool {
+        let status = said.as_ref().map_or_else(|r| r.reason.status(), |_| 200);
+        self.relay.metrics.control(route, status);
+        // What the request about which is asked had for a body did not come along.
+        match said {
+            Ok(fields) => write(session, request_id, &fields).await.is_ok(),
+            Err(rejection) => {
+                log_cause(&rejection, request_id);
+                let dialect = Dialect::Plain;
+                answer(session, &self.origins, request_id, &rejection, dialect)
+                    .await
+                    .is_ok()
+            }
+        }
+    }
+}
+
+async fn write(
+    session: &mut ServerSession,
+    request_id: &RequestId,
+    fields: &[(&'static str, String)],
+) -> pingora::Result<()> {
+    let mut head = ResponseHeader::build(200, Some(6))?;
+    for (name, value) in fields {
+        head.append_header(*name, value.as_str())?;
+    }
+    head.append_header(header::CONTENT_LENGTH, 0)?;
+    head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
+    head.append_header("x-request-id", request_id.as_str())?;
+    patiently(session.get_write_timeout(), async {
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(Bytes::new(), true).await
+    })
+    .await
+}

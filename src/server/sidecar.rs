@@ -1,0 +1,73 @@
+//! The process of a sidecar: one listener in front of an agent, and the fetching of keys.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pingora::server::{RunArgs, ShutdownWatch};
+use pingora::services::background::{BackgroundService, background_service};
+use pingora::services::listening::Service;
+
+use super::{AdminListener, ServeError, Signals, listener, pingora, probe};
+use crate::admin;
+use crate::config::Live;
+use crate::metrics::Metrics;
+use crate::proxy::{Connections, Listener};
+use crate::sidecar::{Settings, Sidecar};
+
+/// Serves until SIGTERM or SIGINT. `admin`: where metrics are told, if anywhere.
+///
+/// # Errors
+/// Before anything is served: an address is taken.
+pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<(), ServeError> {
+    let config = live.hold();
+    let listener = listener(&config);
+    probe("server.listen", config.server.listen)?;
+    if let Some(admin) = admin {
+        probe("admin.listen", admin)?;
+    }
+    let sidecar = Sidecar::new(live, Arc::new(Metrics::new()), settings);
+    let (mut server, threads) = pingora(&config);
+
+    let answers = Listener::of_sidecar(&sidecar);
+    let mut front = Service::new("sidecar".to_owned(), Connections::new(answers));
+    front.add_listener(listener);
+    front.threads = Some(threads);
+    server.add_service(front);
+    let mut keys = background_service("keys", Fetches(Arc::clone(&sidecar)));
+    keys.threads = Some(1);
+    server.add_service(keys);
+    if let Some(address) = admin {
+        let router = admin::sidecar_router(Arc::clone(&sidecar));
+        server.add_service(background_service(
+            "admin",
+            AdminListener { address, router },
+        ));
+    }
+
+    let address = config.server.listen;
+    let workspace = sidecar.settings.workspace.as_str();
+    tracing::info!(%address, workspace.id = workspace, threads, "The sidecar is starting");
+    server.run(RunArgs {
+        shutdown_signal: Box::new(Signals {
+            drain: Arc::clone(&sidecar.drain),
+            config: sidecar.config.clone(),
+            gateway: None,
+        }),
+    });
+    tracing::info!("The sidecar has ended");
+    Ok(())
+}
+
+/// The gateway's keys, kept fresh.
+struct Fetches(Arc<Sidecar>);
+
+#[async_trait]
+impl BackgroundService for Fetches {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        tokio::select! {
+            () = self.0.run() => {}
+            _ = shutdown.changed() => {}
+        }
+    }
+}

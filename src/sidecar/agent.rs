@@ -1,0 +1,159 @@
+//! The agent behind a sidecar: where it listens. An operator named it, so no policy judges it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use url::{Host, Url};
+
+use crate::rejection::{Reason, Rejection};
+
+/// Longest look-up.
+const LOOKUP_MAX: Duration = Duration::from_secs(2);
+
+/// How long an address is used. Short: agents move with their containers.
+const ANSWER_TTL: Duration = Duration::from_secs(5);
+
+/// Where the agent listens.
+#[derive(Debug)]
+pub struct Agent {
+    /// Whether by TLS.
+    pub tls: bool,
+    /// The name that a certificate must have.
+    pub sni: String,
+    /// The `Host` field.
+    pub host: String,
+    port: u16,
+    name: Host<String>,
+    answer: Mutex<Option<(Instant, IpAddr)>>,
+}
+
+/// `--upstream` is no base URL of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--upstream takes scheme, host and port of the agent, such as http://127.0.0.1:8000: paths and queries pass as they come"
+)]
+pub struct InvalidUpstream;
+
+impl Agent {
+    /// Reads `--upstream`.
+    ///
+    /// # Errors
+    /// When it is not `http(s)://HOST[:PORT]`.
+    pub fn parse(url: &Url) -> Result<Self, InvalidUpstream> {
+        let tls = match url.scheme() {
+            "http" => false,
+            "https" => true,
+            _ => return Err(InvalidUpstream),
+        };
+        let bare = url.username().is_empty() && url.password().is_none() && url.path() == "/";
+        let (Some(host), Some(port)) = (url.host(), url.port_or_known_default()) else {
+            return Err(InvalidUpstream);
+        };
+        if !bare || url.query().is_some() || url.fragment().is_some() || port == 0 {
+            return Err(InvalidUpstream);
+        }
+        let name = host.to_owned();
+        let sni = match &name {
+            Host::Domain(name) => name.trim_end_matches('.').to_owned(),
+            Host::Ipv4(address) => address.to_string(),
+            Host::Ipv6(address) => address.to_string(),
+        };
+        // For an empty name no certificate would be verified.
+        if sni.is_empty() {
+            return Err(InvalidUpstream);
+        }
+        Ok(Self {
+            tls,
+            sni,
+            host: url[url::Position::BeforeHost..url::Position::AfterPort].to_owned(),
+            port,
+            name,
+            answer: Mutex::default(),
+        })
+    }
+
+    /// The address to dial.
+    ///
+    /// # Errors
+    /// `agent_unreachable` when its name has none.
+    pub async fn address(&self) -> Result<SocketAddr, Rejection> {
+        let ip = match &self.name {
+            Host::Ipv4(address) => (*address).into(),
+            Host::Ipv6(address) => (*address).into(),
+            Host::Domain(name) => self.look_up(name).await?,
+        };
+        Ok(SocketAddr::new(ip, self.port))
+    }
+
+    async fn look_up(&self, name: &str) -> Result<IpAddr, Rejection> {
+        let kept = *self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((asked_at, ip)) = kept
+            && asked_at.elapsed() < ANSWER_TTL
+        {
+            return Ok(ip);
+        }
+        let asked = timeout(LOOKUP_MAX, tokio::net::lookup_host((name, self.port)));
+        let answers: Vec<IpAddr> = match asked.await {
+            Ok(Ok(answers)) => answers.map(|address| address.ip()).collect(),
+            Ok(Err(error)) => return Err(unknown_name().cause(error)),
+            Err(late) => return Err(unknown_name().cause(late)),
+        };
+        // IPv4 goes first, since an agent that listens on "localhost" is usually there.
+        let first = answers.iter().find(|address| address.is_ipv4());
+        let ip = *first.or(answers.first()).ok_or_else(unknown_name)?;
+        let mut kept = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = Some((Instant::now(), ip));
+        Ok(ip)
+    }
+}
+
+fn unknown_name() -> Rejection {
+    let message = "the name of the agent in --upstream has no address";
+    Rejection::new(Reason::AgentUnreachable, message).fact("delivered", "false")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Agent, InvalidUpstream> {
+        Agent::parse(&text.parse().unwrap())
+    }
+
+    #[test]
+    fn an_upstream_is_scheme_host_and_port() {
+        let agent = parse("http://127.0.0.1:8000").unwrap();
+        assert_eq!(
+            (agent.tls, agent.host.as_str(), agent.port),
+            (false, "127.0.0.1:8000", 8000)
+        );
+        let agent = parse("https://Agent.test./").unwrap();
+        assert_eq!((agent.sni.as_str(), agent.port), ("agent.test", 443));
+        assert_eq!(parse("http://[::1]:80/").unwrap().sni, "::1");
+        for bad in [
+            "http://127.0.0.1:8000/a2a",
+            "http://127.0.0.1:8000/?a=b",
+            "http://127.0.0.1:8000/#a",
+            "http://ada@127.0.0.1:8000",
+            "http://127.0.0.1:0",
+            "ftp://127.0.0.1",
+            "https://./",
+            "unix:/run/agent.sock",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_is_looked_up_and_remembered() {
+        let agent = parse("http://localhost:81").unwrap();
+        let address = agent.address().await.unwrap();
+        assert!(address.ip().is_loopback() && address.port() == 81);
+        assert!(agent.answer.lock().unwrap().is_some());
+        let nobody = parse("http://agent.invalid:81").unwrap();
+        let refusal = nobody.address().await.unwrap_err();
+        assert_eq!(refusal.reason, Reason::AgentUnreachable);
+    }
+}

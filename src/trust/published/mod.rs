@@ -1,0 +1,297 @@
+//! Keys that somebody publishes at a URL (RFC 7517, 5), fetched in the background and kept fresh. A
+//! token is verified from memory; only one that names an unknown key waits, for one fetch that all
+//! of them share.
+
+mod fetch;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use url::Url;
+
+use self::fetch::{FETCH_MAX, client, fetch};
+pub use self::fetch::{FetchFailure, issuer_of};
+use super::KeySet;
+use crate::metrics::{JwksFetch, Metrics};
+use crate::telemetry::Chain;
+
+/// From one fetch of the keys to the next one at least, also for unknown keys and failures.
+pub const FETCH_PAUSE: Duration = Duration::from_secs(10);
+
+/// Requests that wait for a fetch at most, of each publisher.
+const WAITING_MAX: usize = 100;
+
+/// With a host that does not answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Takes the place of [`FETCH_PAUSE`] until the first good fetch.
+    pub first_pause: Duration,
+    /// How long keys count after the last good fetch.
+    pub stale_max: Duration,
+}
+
+/// Too many wait for the same fetch already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crowded;
+
+/// Keys, and until when they count without another fetch.
+struct Known {
+    keys: Arc<KeySet>,
+    good_until: Instant,
+}
+
+/// The fetches so far.
+#[derive(Clone, Copy, Default)]
+struct Fetches {
+    /// When the last one began.
+    began: Option<Instant>,
+    /// How many have ended.
+    ended: u64,
+    running: bool,
+    /// How the last one ended.
+    outcome: Option<JwksFetch>,
+}
+
+/// The keys at one URL.
+pub struct Published {
+    /// Whose they are, for the log.
+    issuer: String,
+    url: Url,
+    patience: Patience,
+    client: Result<reqwest::Client, FetchFailure>,
+    known: ArcSwapOption<Known>,
+    fetches: watch::Sender<Fetches>,
+    /// A token names a key that is not known.
+    asked: Notify,
+    waiting: AtomicUsize,
+    /// A fetch that ends now teaches nothing.
+    over: AtomicBool,
+}
+
+impl Published {
+    /// Fetches nothing: [`Published::keep`] does.
+    pub fn new(issuer: String, url: Url, patience: Patience) -> Self {
+        Self {
+            issuer,
+            client: client(&url).map_err(|error| FetchFailure {
+                outcome: JwksFetch::Unreachable,
+                cause: error.into(),
+            }),
+            url,
+            patience,
+            known: ArcSwapOption::empty(),
+            fetches: watch::Sender::default(),
+            asked: Notify::new(),
+            waiting: AtomicUsize::new(0),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// Fetches when it is time, or when asked to, and never more often than [`FETCH_PAUSE`]. A
+    /// background task; runs until it is dropped.
+    pub async fn keep(&self, metrics: &Metrics) {
+        // A fetch that was cut short did not end: begin anew.
+        self.fetches.send_modify(|fetches| fetches.running = false);
+        loop {
+            let began = Instant::now();
+            self.fetches.send_modify(|fetches| {
+                fetches.began = Some(began);
+                fetches.running = true;
+            });
+            let (outcome, due_in) = match self.fetch().await {
+                Ok(age) => (JwksFetch::Fetched, age.mul_f32(0.8)),
+                Err(failure) => {
+                    self.failed(&failure);
+                    (failure.outcome, self.pause())
+                }
+            };
+            metrics.jwks_fetch(outcome);
+            let before = self.fetches.borrow().outcome;
+            if outcome == JwksFetch::Fetched && before != Some(outcome) {
+                let keys = self.known.load().as_ref().map_or(0, |k| k.keys.len());
+                tracing::info!(
+                    issuer = self.issuer,
+                    keys,
+                    "The keys of an issuer are known"
+                );
+            }
+            self.fetches.send_modify(|fetches| {
+                fetches.running = false;
+                fetches.ended += 1;
+                fetches.outcome = Some(outcome);
+            });
+            tokio::select! {
+                () = sleep(due_in) => {}
+                () = self.asked.notified() => {}
+            }
+            sleep_until(began + self.pause()).await;
+        }
+    }
+
+    /// Those that count now. `None`: none were fetched, or too long ago.
+    pub fn keys(&self) -> Option<Arc<KeySet>> {
+        let known = self.known.load();
+        let good = known.as_ref().filter(|k| Instant::now() < k.good_until)?;
+        Some(Arc::clone(&good.keys))
+    }
+
+    /// Waits for the fetch that is running, or for a new one unless the last was just now. Past it
+    /// whatever is known decides.
+    ///
+    /// # Errors
+    /// [`Crowded`], at once.
+    pub async fn refresh(&self) -> Result<(), Crowded> {
+        let mut fetches = self.fetches.subscribe();
+        let seen = *fetches.borrow_and_update();
+        if !seen.running {
+            if seen.began.is_some_and(|at| at.elapsed() < self.pause()) {
+                return Ok(());
+            }
+            self.asked.notify_one();
+        }
+        let _waiting = Waiting::take(&self.waiting).ok_or(Crowded)?;
+        let ended = fetches.wait_for(|now| now.ended > seen.ended);
+        let _ = timeout(FETCH_MAX + Duration::from_secs(1), ended).await;
+        Ok(())
+    }
+
+    /// How the last fetch ended, in a word.
+    pub fn last_fetch(&self) -> &'static str {
+        let outcome = self.fetches.borrow().outcome;
+        outcome.map_or("not_fetched", JwksFetch::word)
+    }
+
+    /// Nothing that these keys signed is good from now on.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.forget();
+    }
+
+    fn pause(&self) -> Duration {
+        if self.known.load().is_some() {
+            FETCH_PAUSE
+        } else {
+            self.patience.first_pause
+        }
+    }
+
+    async fn fetch(&self) -> Result<Duration, FetchFailure> {
+        let client = self.client.as_ref().map_err(|failure| FetchFailure {
+            outcome: failure.outcome,
+            cause: failure.cause.to_string().into(),
+        })?;
+        let (keys, age) = fetch(client, &self.url).await?;
+        if keys.is_empty() {
+            tracing::warn!(
+                issuer = self.issuer,
+                "An issuer publishes no usable key: none of its tokens is accepted"
+            );
+        }
+        let earlier = self.known.load_full();
+        let keys = match &earlier {
+            Some(known) => keys.replacing(&known.keys),
+            None => keys,
+        };
+        let known = Known {
+            keys: Arc::new(keys),
+            good_until: Instant::now() + self.patience.stale_max,
+        };
+        self.known.store(Some(Arc::new(known)));
+        if self.over.load(Ordering::SeqCst) {
+            self.forget();
+        }
+        Ok(age)
+    }
+
+    fn failed(&self, failure: &FetchFailure) {
+        let error = Chain(failure.cause.as_ref());
+        let (issuer, reason) = (self.issuer.as_str(), failure.outcome.word());
+        if self.fetches.borrow().outcome == Some(failure.outcome) {
+            tracing::debug!(issuer, reason, %error, "The keys of an issuer can still not be fetched");
+        } else {
+            let count_on = humantime::format_duration(self.patience.stale_max);
+            tracing::warn!(issuer, reason, %error, %count_on, "The keys of an issuer cannot be fetched; its known ones count on");
+        }
+        let lapsed = |known: &Known| known.good_until <= Instant::now();
+        if self.known.load().as_deref().is_some_and(lapsed) {
+            self.forget();
+        }
+    }
+
+    fn forget(&self) {
+        if let Some(known) = self.known.swap(None) {
+            known.keys.withdraw();
+        }
+    }
+}
+
+impl fmt::Debug for Published {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Published")
+            .field("issuer", &self.issuer)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One of [`WAITING_MAX`]. Dropping it frees the place.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn take(taken: &'a AtomicUsize) -> Option<Self> {
+        let before = taken.fetch_add(1, Ordering::Relaxed);
+        let place = Self(taken);
+        (before < WAITING_MAX).then_some(place)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing listens there.
+    fn published(first_pause: Duration) -> Published {
+        let url = "http://127.0.0.1:9/jwks.json".parse().unwrap();
+        let patience = Patience {
+            first_pause,
+            stale_max: Duration::from_secs(3600),
+        };
+        Published::new("https://login.test".to_owned(), url, patience)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_long_and_a_crowd_not_at_all() {
+        let published = published(FETCH_PAUSE);
+        let began = Instant::now();
+        assert_eq!(published.refresh().await, Ok(()));
+        assert!(began.elapsed() <= FETCH_MAX + Duration::from_secs(1));
+        assert!(published.keys().is_none());
+        published.waiting.store(WAITING_MAX, Ordering::Relaxed);
+        let began = Instant::now();
+        assert_eq!(published.refresh().await, Err(Crowded));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn until_the_first_keys_it_asks_as_often_as_it_was_told_to() {
+        let published = published(Duration::from_millis(20));
+        let metrics = Metrics::new();
+        let mut fetches = published.fetches.subscribe();
+        let third = fetches.wait_for(|fetches| fetches.ended == 3);
+        let waited = tokio::select! {
+            () = published.keep(&metrics) => unreachable!("runs until it is dropped"),
+            waited = timeout(FETCH_PAUSE / 2, third) => waited,
+        };
+        assert!(waited.is_ok());
+    }
+}

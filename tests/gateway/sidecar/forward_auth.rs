@@ -1,0 +1,192 @@
+//! `/auth/verify`, asked directly and by a real nginx with the configuration of `docs/security.md`.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::verifiers::block;
+use crate::harness::gateway::free_address;
+use crate::harness::sidecar::{Guarded, bound, call, claims};
+use crate::harness::{Agent, CALL, Connection, Request, assert_refusal};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_hears_who_calls() {
+    let guarded = Guarded::start(&[]).await;
+    let ask = |token: &str| Request::get("/auth/verify").bearer(token);
+    let unbound = guarded.sign(&claims(json!({})));
+    for _ in 0..2 {
+        let answer = guarded
+            .call(&ask(&unbound).field("X-Workspace-ID", "boss"))
+            .await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.field("x-workspace-id"), Some("caller"));
+        assert_eq!(answer.field("x-a2a-caller"), Some("caller"));
+        assert_eq!(answer.field("cache-control"), Some("no-store"));
+    }
+    let canvas = guarded.sign(&claims(json!({"sub": "canvas:mia"})));
+    let in_its_own_field = Request::get("/auth/verify")
+        .field("X-A2A-Caller-Token", canvas)
+        .bearer("the-agents-own");
+    let answer = guarded.call(&in_its_own_field).await;
+    assert_eq!(answer.field("x-a2a-caller"), Some("canvas:mia"));
+    assert!(answer.field("x-workspace-id").is_none());
+    // The body is not seen, so it is not compared; but a bound token counts once.
+    let token = guarded.token("whatever");
+    assert_eq!(guarded.call(&ask(&token)).await.status, 200);
+    let again = ask(&token).field("X-Request-Id", "r-1");
+    let answer = guarded.call(&again).await;
+    assert_refusal(&answer, "/auth/verify", "r-1", "unauthenticated", "again");
+    let bare = Request::get("/auth/verify").field("X-Request-Id", "r-1");
+    let answer = guarded.call(&bare).await;
+    assert_refusal(
+        &answer,
+        "/auth/verify",
+        "r-1",
+        "unauthenticated",
+        "no token",
+    );
+    let post = Request::post("/auth/verify", "{}").bearer(&unbound);
+    let answer = guarded.call(&post).await;
+    assert_eq!(
+        (answer.status, answer.field("allow")),
+        (405, Some("GET, HEAD"))
+    );
+    assert_eq!(guarded.agent.count(), 0);
+}
+
+/// A real nginx. Dropping it ends it.
+struct Nginx {
+    address: SocketAddr,
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Nginx {
+    /// Serves `locations` as the user of the tests, from a folder of its own.
+    fn start(locations: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let address = free_address("127.0.0.1");
+        let path = dir.path().display();
+        let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .iter()
+            .map(|kind| format!("  {kind}_temp_path {path}/{kind};\n"))
+            .collect();
+        let config = format!(
+            "daemon off;\nmaster_process off;\npid {path}/pid;\nerror_log stderr info;\nevents {{}}\n\
+             http {{\n  access_log off;\n{paths}  server {{\n    listen {address};\n{locations}\n  }}\n}}\n"
+        );
+        let file = dir.path().join("nginx.conf");
+        std::fs::File::create(&file)
+            .unwrap()
+            .write_all(config.as_bytes())
+            .unwrap();
+        let log = std::fs::File::create(dir.path().join("log")).unwrap();
+        // Outside of most users' PATH.
+        let program = ["/usr/sbin/nginx", "/usr/local/sbin/nginx"]
+            .into_iter()
+            .find(|program| Path::new(program).exists())
+            .unwrap_or("nginx");
+        let child = Command::new(program)
+            .arg("-c")
+            .arg(&file)
+            .arg("-p")
+            .arg(dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|e| {
+                panic!("{program}: {e}: scripts/test installs it on Debian (apt-get install nginx)")
+            });
+        let nginx = Self {
+            address,
+            child,
+            dir,
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while std::net::TcpStream::connect(address).is_err() {
+            assert!(Instant::now() < deadline, "{config}\n{}", nginx.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        nginx
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    async fn call(&self, request: &Request) -> crate::harness::Answer {
+        Connection::open(self.address).await.call(request).await
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nginx_admits_with_a_token_and_refuses_without() {
+    let guarded = Guarded::start(&[]).await;
+    // The sidecar only answers questions here: nginx itself forwards, to an agent of its own.
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":"from the agent"}"#).await;
+    let locations = block("nginx")
+        .replace("127.0.0.1:8000", &format!("127.0.0.1:{}", agent.port))
+        .replace("127.0.0.1:8081", &guarded.sidecar.address.to_string());
+    let nginx = Nginx::start(&locations);
+
+    let forged = |request: Request| {
+        request
+            .field("X-Workspace-ID", "boss")
+            .field("X-A2A-Caller", "boss")
+    };
+    let answer = nginx.call(&forged(call(&guarded.token(CALL)))).await;
+    assert_eq!(answer.status, 200, "{}\n{}", answer.text(), nginx.log());
+    assert!(answer.text().contains("from the agent"));
+    let seen = agent.take();
+    assert_eq!(seen.text(), CALL);
+    assert_eq!(seen.fields("x-workspace-id"), ["caller"], "{}", seen.head);
+    assert_eq!(seen.fields("x-a2a-caller"), ["caller"], "{}", seen.head);
+    assert!(seen.field("authorization").is_none(), "{}", seen.head);
+
+    let canvas = guarded.sign(&bound(CALL, json!({"sub": "canvas:mia"})));
+    assert_eq!(nginx.call(&forged(call(&canvas))).await.status, 200);
+    let seen = agent.take();
+    assert!(seen.field("x-workspace-id").is_none(), "{}", seen.head);
+    assert_eq!(seen.fields("x-a2a-caller"), ["canvas:mia"]);
+
+    let used = guarded.token(CALL);
+    assert_eq!(nginx.call(&call(&used)).await.status, 200);
+    agent.take();
+    for (what, request) in [
+        ("no token", forged(Request::post("/", CALL))),
+        ("a used token", call(&used)),
+        (
+            "another target's",
+            call(&guarded.sign(&claims(json!({"aud": "other"})))),
+        ),
+        (
+            "an expired one",
+            call(&guarded.sign(&claims(json!({"exp": 1})))),
+        ),
+        (
+            "the question itself",
+            Request::get("/auth/verify").bearer(&guarded.token(CALL)),
+        ),
+    ] {
+        let status = nginx.call(&request).await.status;
+        let expected = if what == "the question itself" {
+            404
+        } else {
+            401
+        };
+        assert_eq!(status, expected, "{what}: {}", nginx.log());
+    }
+    assert_eq!(agent.count(), 0);
+}

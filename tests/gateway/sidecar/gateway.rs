@@ -1,0 +1,140 @@
+//! A real gateway in front of a real sidecar: what it signs is what is admitted.
+
+use serde_json::{Value, json};
+
+use crate::harness::sidecar::{GUARDED, Sidecar};
+use crate::harness::{
+    Agent, CALL, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step, chunk,
+};
+
+/// A caller, and a target behind its sidecar.
+pub(super) struct Stage {
+    pub(super) gateway: Gateway,
+    pub(super) caller: Seat,
+    pub(super) agent: Agent,
+    sidecar: Sidecar,
+}
+
+impl Stage {
+    async fn start(agent: Agent, more: Value) -> Self {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
+        let sidecar = Sidecar::spawn(
+            &agent,
+            &["--gateway", &format!("http://{}", gateway.public)],
+        );
+        sidecar.await_ready().await;
+        let url = format!("http://{}/", sidecar.address);
+        register(&gateway, &url, more).await;
+        Self {
+            gateway,
+            caller,
+            agent,
+            sidecar,
+        }
+    }
+
+    async fn call(&self, body: &str) -> crate::harness::Answer {
+        let request = Request::post(format!("/workspaces/{GUARDED}/a2a"), body);
+        let answer = self.gateway.call(&request.bearer(&self.caller.token)).await;
+        assert_eq!(
+            answer.status,
+            200,
+            "{}\n{}",
+            answer.text(),
+            self.sidecar.log()
+        );
+        answer
+    }
+}
+
+/// An operator adds the target at `url`.
+pub(super) async fn register(gateway: &Gateway, url: &str, more: Value) {
+    let mut new = json!({"id": GUARDED, "name": GUARDED, "url": url, "liveness": "assumed"});
+    let more = more.as_object().unwrap().clone();
+    new.as_object_mut().unwrap().extend(more);
+    let answer = gateway
+        .as_operator(Request::post("/workspaces", new.to_string()))
+        .await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_gateway_forwards_is_admitted() {
+    let agent = Agent::scripted(|request| {
+        if request.text().contains("message/stream") {
+            return vec![
+                Step::write(SSE_HEAD),
+                Step::Write(chunk("data: {\"n\":1}\n\n")),
+                Step::write(LAST_CHUNK),
+            ];
+        }
+        vec![Step::Write(crate::harness::ok_json(
+            r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#,
+        ))]
+    });
+    let stage = Stage::start(agent.await, json!({})).await;
+    for body in [
+        CALL.to_owned(),
+        // The token is bound to what leaves the gateway, not to what came.
+        r#"{"message":{"text":"héllo"}}"#.to_owned(),
+        CALL.replace("message/send", "tasks/list"),
+        CALL.replace("message/send", "message\\/send"),
+        CALL.replace("hi", &"x".repeat(200_000)),
+        r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.to_owned(),
+    ] {
+        stage.call(&body).await;
+        let seen = stage.agent.take();
+        assert_eq!(seen.fields("x-workspace-id"), ["caller"], "{}", seen.head);
+        assert_eq!(seen.fields("x-a2a-caller"), ["caller"]);
+        assert!(seen.field("authorization").is_none(), "{}", seen.head);
+    }
+    let stream = stage
+        .call(&CALL.replace("message/send", "message/stream"))
+        .await;
+    assert_eq!(stream.text(), "data: {\"n\":1}\n\n");
+    stage.agent.take();
+    // The same call twice is two requests, each with its own token.
+    stage.call(CALL).await;
+    stage.call(CALL).await;
+    assert_eq!(stage.agent.count(), 2);
+
+    let request = Request::post("/canvas/tokens", r#"{"user":"mia"}"#);
+    let token = stage.gateway.as_operator(request).await.json()["token"].clone();
+    let request = Request::post(format!("/workspaces/{GUARDED}/a2a"), CALL);
+    let request = request.bearer(token.as_str().unwrap());
+    assert_eq!(stage.gateway.call(&request).await.status, 200);
+    let seen = stage.agent.take();
+    assert_eq!(seen.fields("x-a2a-caller"), ["canvas:mia"]);
+    assert!(seen.field("x-workspace-id").is_none());
+
+    // Past the gateway nobody gets in.
+    let direct = Request::post("/", CALL).bearer(&stage.caller.token);
+    assert_eq!(
+        stage.sidecar.call(&direct).await.reason(),
+        "unauthenticated"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_credential_of_an_agent_and_the_token_of_its_caller_stand_side_by_side() {
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+    let own = json!({"upstream_auth": {"type": "bearer", "token": "s3cret"}});
+    let stage = Stage::start(agent, own).await;
+    stage.call(CALL).await;
+    let seen = stage.agent.take();
+    assert_eq!(seen.fields("authorization"), ["Bearer s3cret"]);
+    assert_eq!(seen.fields("x-workspace-id"), ["caller"]);
+    assert!(seen.field("x-a2a-caller-token").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_from_discovery_calls_the_target_directly() {
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+    let stage = Stage::start(agent, json!({})).await;
+    let found = Request::get(format!("/registry/discover/{GUARDED}")).bearer(&stage.caller.token);
+    let found = stage.gateway.call(&found).await.json();
+    let direct = Request::post("/", CALL).bearer(found["token"].as_str().unwrap());
+    assert_eq!(stage.sidecar.call(&direct).await.status, 200);
+    assert_eq!(stage.agent.take().fields("x-workspace-id"), ["caller"]);
+}

@@ -1,0 +1,470 @@
+//! At the target: which requests a sidecar lets through to its agent, and what the agent sees.
+
+mod forward_auth;
+mod gateway;
+mod keys;
+mod verifiers;
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use crate::harness::issuer::Key;
+use crate::harness::sidecar::{GUARDED, Guarded, bound, call, claims, ended};
+use crate::harness::{Agent, CALL, LAST_CHUNK, Request, SSE_HEAD, Step, assert_refusal, chunk};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_agent_sees_the_call_and_who_proved_to_call() {
+    let guarded = Guarded::start(&[]).await;
+    let request = call(&guarded.token(CALL))
+        .field("X-Workspace-ID", "boss")
+        .field("X_Workspace_ID", "boss")
+        .field("X-A2A-Caller", "boss")
+        .field("X-Request-Id", "r-1")
+        .field("X-A2A-Hops", "3")
+        .field("X-Forwarded-For", "192.0.2.7")
+        .field("Via", "1.1 a2a-gateway")
+        .field("Connection", "x-named");
+    let answer = guarded.call(&request).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.field("x-request-id"), Some("r-1"));
+    let seen = guarded.agent.take();
+    assert!(
+        seen.head.starts_with("POST / HTTP/1.1\r\n"),
+        "{}",
+        seen.head
+    );
+    assert_eq!(seen.text(), CALL);
+    for (name, values) in [
+        ("x-workspace-id", &["caller"][..]),
+        ("x-a2a-caller", &["caller"]),
+        ("x_workspace_id", &[]),
+        ("authorization", &[]),
+        ("x-a2a-caller-token", &[]),
+        ("connection", &[]),
+        ("x-request-id", &["r-1"]),
+        ("x-a2a-hops", &["3"]),
+        ("x-forwarded-for", &["192.0.2.7"]),
+        ("via", &["1.1 a2a-gateway", "1.1 a2a-gateway-sidecar"]),
+        ("content-type", &["application/json"]),
+    ] {
+        assert_eq!(seen.fields(name), values, "{name}: {}", seen.head);
+    }
+    let host = format!("127.0.0.1:{}", guarded.agent.port);
+    assert_eq!(seen.field("host"), Some(host.as_str()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_no_workspace_never_passes_for_one() {
+    let guarded = Guarded::start(&[]).await;
+    for (sub, said) in [
+        ("canvas:mia", "canvas:mia"),
+        ("canvas:Zoë K", "canvas:Zo%C3%AB%20K"),
+        ("org:acme", "org:acme"),
+        ("operator:", "operator:"),
+    ] {
+        let token = guarded.sign(&bound(CALL, json!({"sub": sub})));
+        let request = call(&token).field("X-Workspace-ID", "boss");
+        let answer = guarded.call(&request).await;
+        assert_eq!(answer.status, 200, "{sub}: {}", answer.text());
+        let seen = guarded.agent.take();
+        assert_eq!(seen.fields("x-a2a-caller"), [said], "{sub}");
+        assert!(seen.field("x-workspace-id").is_none(), "{sub}");
+    }
+}
+
+/// The token with another signature.
+pub(super) fn bent(token: &str) -> String {
+    let at = token.len() - 40;
+    let other = if token.as_bytes()[at] == b'A' {
+        "B"
+    } else {
+        "A"
+    };
+    format!("{}{other}{}", &token[..at], &token[at + 1..])
+}
+
+/// Every token that is not good, and why. Bound to [`CALL`] where nothing else is said.
+fn flawed(guarded: &Guarded) -> Vec<(&'static str, String)> {
+    let now = jsonwebtoken::get_current_timestamp();
+    let sign = |more: Value| guarded.sign(&bound(CALL, more));
+    let good = guarded.token(CALL);
+    let (_, rest) = good.split_once('.').unwrap();
+    let head = |head: Value| format!("{}.{rest}", URL_SAFE_NO_PAD.encode(head.to_string()));
+    let bent = bent(&good);
+    let typ = |typ: &str| guarded.key.sign_as(typ, "k-1", &bound(CALL, json!({})));
+    let stranger = Key::new("k-1").sign_as("a2a-pair+jwt", "k-1", &bound(CALL, json!({})));
+    vec![
+        ("no token at all", "nothing".to_owned()),
+        ("a workspace's token", format!("a2aw_{}", "a".repeat(43))),
+        (
+            "alg none",
+            head(json!({"alg": "none", "typ": "a2a-pair+jwt", "kid": "k-1"})),
+        ),
+        (
+            "an HMAC",
+            head(json!({"alg": "HS256", "typ": "a2a-pair+jwt", "kid": "k-1"})),
+        ),
+        (
+            "a key of its own",
+            head(
+                json!({"alg": "EdDSA", "typ": "a2a-pair+jwt", "kid": "k-1", "jwk": guarded.key.jwk()}),
+            ),
+        ),
+        (
+            "an unknown crit",
+            head(json!({"alg": "EdDSA", "typ": "a2a-pair+jwt", "kid": "k-1", "crit": ["b64"]})),
+        ),
+        ("a canvas token", typ("a2a-canvas+jwt")),
+        ("a plain JWT", typ("JWT")),
+        ("a bent signature", bent),
+        ("a stranger's key of that name", stranger),
+        (
+            "expired beyond the leeway",
+            sign(json!({"exp": now - 7, "iat": now - 60, "nbf": now - 60})),
+        ),
+        ("not yet good", sign(json!({"nbf": now + 30}))),
+        ("another target", sign(json!({"aud": "other"}))),
+        ("two targets", sign(json!({"aud": ["other", "third"]}))),
+        (
+            "another issuer",
+            sign(json!({"iss": "https://gateway.example"})),
+        ),
+        ("another scope", sign(json!({"scope": "a2a:canvas"}))),
+        ("no expiry", sign(json!({"exp": null}))),
+        ("no caller", sign(json!({"sub": null}))),
+        ("no name", sign(json!({"jti": null}))),
+        (
+            "another body",
+            sign(json!({"bh": bound("{}", json!({}))["bh"]})),
+        ),
+        ("another method", sign(json!({"method": "tasks/get"}))),
+        ("half a binding", sign(json!({"bh": null}))),
+        ("too long", sign(json!({"org": "x".repeat(9000)}))),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_with_any_flaw_proves_nothing() {
+    let guarded = Guarded::start(&[]).await;
+    for (what, token) in flawed(&guarded) {
+        let request = call(&token).field("X-Request-Id", "r-1");
+        let answer = guarded.call(&request).await;
+        assert_eq!(answer.status, 401, "{what}: {}", answer.text());
+        // The dialect of a POST is JSON-RPC, as on the gateway's A2A routes.
+        assert_refusal(&answer, "/a2a", "r-1", "unauthenticated", what);
+    }
+    let without = Request::post("/", CALL).field("X-Request-Id", "r-1");
+    let answer = guarded.call(&without).await;
+    assert_refusal(&answer, "/a2a", "r-1", "unauthenticated", "no field");
+    let twice = call(&guarded.token(CALL)).bearer(&guarded.token(CALL));
+    assert_eq!(guarded.call(&twice).await.reason(), "unauthenticated");
+    let both = call(&guarded.token(CALL)).field("X-A2A-Caller-Token", "nothing");
+    assert_eq!(guarded.call(&both).await.reason(), "unauthenticated");
+    assert_eq!(guarded.agent.count(), 0, "the agent saw one of them");
+    assert_eq!(guarded.call(&call(&guarded.token(CALL))).await.status, 200);
+    let log = guarded.sidecar.log();
+    assert!(
+        !log.contains(&guarded.token(CALL)[..40]),
+        "a token in the log"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_flipped_byte_of_the_body_is_noticed() {
+    let guarded = Guarded::start(&[]).await;
+    for at in [0, 20, CALL.len() / 2, CALL.len() - 1] {
+        let mut request = call(&guarded.token(CALL));
+        request.body[at] ^= 1;
+        let answer = guarded.call(&request).await;
+        assert_eq!(answer.reason(), "unauthenticated", "{at}");
+    }
+    let mut longer = call(&guarded.token(CALL));
+    longer.body.push(b' ');
+    assert_eq!(guarded.call(&longer).await.reason(), "unauthenticated");
+    let shorter = Request::new("POST", "/").bearer(&guarded.token(CALL));
+    assert_eq!(guarded.call(&shorter).await.reason(), "unauthenticated");
+    assert_eq!(guarded.agent.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bound_token_counts_once_and_an_unbound_one_as_long_as_it_is_good() {
+    let guarded = Guarded::start(&[]).await;
+    let token = guarded.token(CALL);
+    // Whoever does not know the body cannot use it up.
+    let other = Request::post("/", "{}").bearer(&token);
+    assert_eq!(guarded.call(&other).await.status, 401);
+    assert_eq!(guarded.call(&call(&token)).await.status, 200);
+    for _ in 0..3 {
+        let answer = guarded.call(&call(&token)).await;
+        assert_eq!(answer.reason(), "unauthenticated");
+        assert!(answer.text().contains("used before"), "{}", answer.text());
+    }
+    assert_eq!(guarded.agent.count(), 1);
+    let unbound = guarded.sign(&claims(json!({})));
+    for body in [CALL, CALL, "{}"] {
+        let request = Request::post("/", body).bearer(&unbound);
+        assert_eq!(guarded.call(&request).await.status, 200);
+    }
+    let metrics = guarded.sidecar.admin_get("/metrics").await.text();
+    for line in [
+        r#"a2a_gateway_token_uses_total{use="first"} 1"#,
+        r#"a2a_gateway_token_uses_total{use="again"} 3"#,
+        "a2a_gateway_tokens_kept 1",
+    ] {
+        assert!(metrics.contains(line), "{line}");
+    }
+    let strict = Guarded::start(&["--bound-only"]).await;
+    let unbound = strict.sign(&claims(json!({})));
+    assert_eq!(
+        strict.call(&call(&unbound)).await.reason(),
+        "unauthenticated"
+    );
+    assert_eq!(strict.call(&call(&strict.token(CALL))).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_with_its_own_credential_gets_it() {
+    let guarded = Guarded::start(&[]).await;
+    let request = Request::post("/", CALL)
+        .field("X-A2A-Caller-Token", guarded.token(CALL))
+        .bearer("the-agents-own");
+    assert_eq!(guarded.call(&request).await.status, 200);
+    let seen = guarded.agent.take();
+    assert_eq!(seen.field("authorization"), Some("Bearer the-agents-own"));
+    assert_eq!(seen.field("x-workspace-id"), Some("caller"));
+    assert!(seen.field("x-a2a-caller-token").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_path_and_method_passes_and_only_the_card_is_public() {
+    let guarded = Guarded::start(&[]).await;
+    let token = guarded.sign(&claims(json!({})));
+    for (method, path) in [
+        ("GET", "/tasks/7?history_length=2"),
+        ("DELETE", "/v1/tasks/7"),
+        ("PUT", "/anything"),
+        ("POST", "/message:send"),
+        ("OPTIONS", "/"),
+        ("HEAD", "/tasks/7"),
+    ] {
+        let request = Request::new(method, path);
+        let refused = guarded.call(&head_read_as_none(&request)).await;
+        assert_eq!(refused.status, 401, "{method} {path}");
+        let answer = guarded
+            .call(&head_read_as_none(&request.bearer(&token)))
+            .await;
+        assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text());
+        let seen = guarded.agent.take();
+        let line = format!("{method} {path} HTTP/1.1\r\n");
+        assert!(seen.head.starts_with(&line), "{}", seen.head);
+        assert_eq!(guarded.agent.count(), 0, "{method} {path}");
+    }
+    for path in ["/.well-known/agent-card.json", "/.well-known/agent.json"] {
+        let request = Request::get(path).field("X-Workspace-ID", "boss");
+        assert_eq!(guarded.call(&request).await.status, 200, "{path}");
+        let seen = guarded.agent.take();
+        assert!(seen.field("x-workspace-id").is_none(), "{path}");
+        let post = Request::post(path, CALL);
+        assert_eq!(guarded.call(&post).await.status, 401, "{path}");
+    }
+    for path in [
+        "/.well-known/agent-card.json/",
+        "/x/../.well-known/agent-card.json",
+        "/.well-known/agent-card.json/../../",
+        "/.well-known/%61gent.json",
+        "/.well-known/jwks.json",
+    ] {
+        let status = guarded.call(&Request::get(path)).await.status;
+        assert!(matches!(status, 400 | 401), "{path}: {status}");
+    }
+    let private = Guarded::start(&["--private-card"]).await;
+    let request = Request::get("/.well-known/agent-card.json");
+    assert_eq!(private.call(&request).await.reason(), "unauthenticated");
+    let token = private.sign(&claims(json!({})));
+    assert_eq!(private.call(&request.bearer(&token)).await.status, 200);
+}
+
+/// The client reads bodies by their length, and an answer to HEAD has none.
+fn head_read_as_none(request: &Request) -> Request {
+    let mut request = request.clone();
+    if request.method == "HEAD" {
+        request = request.field("Connection", "close");
+    }
+    request
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_passes_event_by_event_and_what_breaks_is_told() {
+    let agent = Agent::scripted(|request| {
+        if request.text().contains("moved") {
+            let found = "HTTP/1.1 302 Found\r\nLocation: /x\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n";
+            return vec![Step::write(found)];
+        }
+        if request.head.starts_with("GET") {
+            return vec![Step::write(
+                "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n",
+            )];
+        }
+        if request.text().contains("broken") {
+            return vec![
+                Step::write("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"),
+                Step::Close,
+            ];
+        }
+        vec![
+            Step::write(SSE_HEAD),
+            Step::Write(chunk("data: {\"n\":1}\n\n")),
+            Step::Wait(Duration::from_millis(100)),
+            Step::Write(chunk("data: {\"n\":2}\n\n")),
+            Step::write(LAST_CHUNK),
+        ]
+    });
+    let guarded = Guarded::start_with(agent.await, &[]).await;
+    let answer = guarded.call(&call(&guarded.token(CALL))).await;
+    assert_eq!(answer.field("content-type"), Some("text/event-stream"));
+    assert_eq!(answer.text(), "data: {\"n\":1}\n\ndata: {\"n\":2}\n\n");
+    assert!(answer.whole && answer.pieces.len() >= 2, "{answer:?}");
+    // What an agent answers besides is between it and its callers.
+    let moved = CALL.replace("hi", "moved");
+    let request = Request::post("/", &moved).bearer(&guarded.token(&moved));
+    let answer = guarded.call(&request).await;
+    assert_eq!((answer.status, answer.field("location")), (302, Some("/x")));
+    assert_eq!(answer.field("set-cookie"), Some("a=b"));
+    let card = Request::get("/.well-known/agent-card.json").field("If-None-Match", "\"1\"");
+    let answer = guarded.call(&card).await;
+    assert_eq!((answer.status, answer.field("etag")), (304, Some("\"1\"")));
+    assert!(answer.field("content-length").is_none(), "{answer:?}");
+    let broken = CALL.replace("hi", "broken");
+    let request = Request::post("/", &broken).bearer(&guarded.token(&broken));
+    let answer = guarded.call(&request).await;
+    assert_eq!(answer.reason(), "agent_protocol_error");
+    assert_eq!(answer.json()["id"], "c-1");
+    assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_are_bounded_and_read_before_the_agent_sees_a_byte() {
+    let guarded = Guarded::start(&[
+        "--set",
+        "limits.request_bytes=1MiB",
+        "--set",
+        "timeouts.request_body=300ms",
+    ])
+    .await;
+    let big = format!(
+        "{{\"method\":\"message/send\",\"x\":\"{}\"}}",
+        "x".repeat(900 * 1024)
+    );
+    let request = Request::post("/", &big).bearer(&guarded.token(&big));
+    assert_eq!(guarded.call(&request).await.status, 200);
+    assert_eq!(guarded.agent.take().body, big.as_bytes());
+    let bigger = "x".repeat(2 * 1024 * 1024);
+    let request = Request::post("/", &bigger).bearer(&guarded.token(&bigger));
+    assert_eq!(guarded.call(&request).await.reason(), "body_too_large");
+    let mut dripping = call(&guarded.token(CALL)).field("Content-Length", "5000");
+    dripping.body.truncate(10);
+    assert_eq!(guarded.call(&dripping).await.reason(), "request_timeout");
+    assert_eq!(guarded.agent.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_says_what_it_does_and_ends_in_order() {
+    let slow = Agent::scripted(|_| {
+        let answer = crate::harness::ok_json("{}");
+        vec![Step::Wait(Duration::from_millis(500)), Step::Write(answer)]
+    });
+    let mut guarded = Guarded::start_with(slow.await, &[]).await;
+    let ready = guarded.sidecar.admin_get("/readyz").await;
+    assert_eq!((ready.status, &ready.json()["keys"]), (200, &json!("ok")));
+    let config = guarded.sidecar.admin_get("/config").await.json();
+    assert!(config.to_string().contains("timeouts.idle"), "{config}");
+    let mut connection = crate::harness::Connection::open(guarded.sidecar.address).await;
+    let request = call(&guarded.token(CALL)).wire(GUARDED);
+    connection.send(&request).await;
+    while guarded.agent.count() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let sidecar = &mut guarded.sidecar;
+    let ended = tokio::task::block_in_place(|| sidecar.terminate());
+    assert!(ended.success(), "{ended}");
+    assert_eq!(connection.answer().await.status, 200);
+    let log = guarded.sidecar.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains(r#""target":"access""#));
+    let line: Value = serde_json::from_str(line.unwrap()).unwrap();
+    assert_eq!(line["caller"], "caller", "{line}");
+    assert_eq!(line["callee"], GUARDED, "{line}");
+    assert_eq!(line["outcome"], "answered", "{line}");
+}
+
+#[test]
+fn wrong_arguments_end_it_before_a_port_is_bound() {
+    let agent = ["--workspace", "pm", "--upstream", "http://127.0.0.1:8000"];
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["--help"], 0, "--bound-only"),
+        (&[], 64, "--workspace"),
+        (&["--workspace", "pm"], 64, "--upstream"),
+        (
+            &["--workspace", "p:m", "--upstream", "http://127.0.0.1:1"],
+            64,
+            "workspace id",
+        ),
+        (
+            &["--workspace", "pm", "--upstream", "http://127.0.0.1:1/a2a"],
+            64,
+            "scheme, host and port",
+        ),
+        (
+            &[
+                agent[0],
+                agent[1],
+                agent[2],
+                agent[3],
+                "--gateway",
+                "http://10.0.0.7",
+            ],
+            64,
+            "--plain-http",
+        ),
+        (
+            &[
+                agent[0],
+                agent[1],
+                agent[2],
+                agent[3],
+                "--set",
+                "timeouts.idle=soon",
+            ],
+            64,
+            "timeouts.idle",
+        ),
+        (
+            &[
+                agent[0],
+                agent[1],
+                agent[2],
+                agent[3],
+                "--set",
+                "sidecar.x=1",
+            ],
+            64,
+            "sidecar",
+        ),
+        (
+            &[agent[0], agent[1], agent[2], agent[3], "--listen", &taken],
+            1,
+            "cannot listen",
+        ),
+    ];
+    for (arguments, status, word) in cases {
+        let (code, said) = ended(arguments);
+        assert_eq!(code, Some(status), "{arguments:?}: {said}");
+        assert!(said.contains(word), "{arguments:?}: {said}");
+    }
+}
