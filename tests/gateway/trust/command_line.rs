@@ -53,7 +53,10 @@ async fn keys_are_listed_and_rotated_without_a_gateway() {
     );
     let (status, out, error) = keys(&["rotate", "--algorithm", "ES256"]).await;
     assert_eq!(status, 0, "{error}");
-    assert!(error.contains("published") && error.contains("5 minutes"), "{error}");
+    assert!(
+        error.contains("published") && error.contains("5 minutes"),
+        "{error}"
+    );
     let states: Vec<_> = out
         .lines()
         .skip(1)
