@@ -106,7 +106,7 @@ def load(script, seconds):
     errors = re.search(r"Socket errors: (.*)", out)
     if bad or errors:
         raise SystemExit(f"honest callers had errors:\n{out}")
-    p50, p99 = (milliseconds(re.search(rf"{p}%\s+(\S+)", out).group(1)) for p in (50, 99))
+    p50, p99 = (milliseconds(re.search(rf"^ +{p}% +(\S+)", out, re.M).group(1)) for p in (50, 99))
     rate = float(re.search(r"Requests/sec:\s+([\d.]+)", out).group(1))
     return {"p50": p50, "p99": p99, "rate": rate}
 
