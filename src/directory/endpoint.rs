@@ -83,6 +83,12 @@ impl Endpoint {
         if sni.is_empty() {
             return Err(forbidden("the agent's URL names no host"));
         }
+        // Pingora would ask for, and verify, the same name with a hyphen: somebody else's.
+        if tls && sni.split_once('.').is_some_and(|(first, _)| first.contains('_')) {
+            return Err(forbidden(
+                "the agent's https URL has an underscore in the first part of its name, which no certificate can be verified for: give it another name",
+            ));
+        }
         let endpoint = Self {
             tls,
             host: url[url::Position::BeforeHost..url::Position::AfterPort].to_owned(),
@@ -338,6 +344,16 @@ mod tests {
         assert_eq!(literal.host, "[::1]:8000");
         assert_eq!(literal.sni, "::1");
         assert_eq!(literal.path_and_query, "/");
+        // With TLS a name is verified, and this one cannot be.
+        for (url, fits) in [
+            ("https://my_agent.corp.example/", false),
+            ("https://my_agent.corp.example.:8443/", false),
+            ("http://my_agent.corp.example/", true),
+            ("https://my-agent.corp.example/", true),
+            ("https://agent.my_corp.example/", true),
+        ] {
+            assert_eq!(Endpoint::parse(url, &shipped()).is_ok(), fits, "{url}");
+        }
         let standard = Endpoint::parse("http://example.com:80/", &shipped()).unwrap();
         assert_eq!((standard.host.as_str(), standard.port), ("example.com", 80));
     }

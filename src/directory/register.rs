@@ -139,9 +139,9 @@ impl Directory {
         }
         let (name, place) = settle(found.as_ref(), registrar)?;
         let has_tls = found.as_ref().is_some_and(|w| w.upstream_tls.is_some());
-        require_https(has_tls, registration.url.as_deref())?;
         let url = registration.url.as_deref();
         let url = self.vet(url, Lookup::Required).await?;
+        require_https(has_tls, url.as_deref())?;
         let internal_url = registration.internal_url.as_deref();
         let internal_url = self.vet(internal_url, Lookup::Optional).await?;
         if let Some(place) = place {
