@@ -132,8 +132,8 @@ impl Checks<'_> {
         }
         if public.ip().is_unspecified() && self.config.server.public_url.is_none() {
             self.note(format!(
-                "server.public_url is not set and server.listen is {public}: agent cards would \
-                 name an address that nobody can call"
+                "server.public_url is not set and server.listen is {public}: proxy_url, the tokens' \
+                 issuer and jwks_uri name an address that nobody can call"
             ));
         }
         if !public.ip().is_loopback()

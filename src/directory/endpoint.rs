@@ -84,7 +84,11 @@ impl Endpoint {
             return Err(forbidden("the agent's URL names no host"));
         }
         // Pingora would ask for, and verify, the same name with a hyphen: somebody else's.
-        if tls && sni.split_once('.').is_some_and(|(first, _)| first.contains('_')) {
+        if tls
+            && sni
+                .split_once('.')
+                .is_some_and(|(first, _)| first.contains('_'))
+        {
             return Err(forbidden(
                 "the agent's https URL has an underscore in the first part of its name, which no certificate can be verified for: give it another name",
             ));
@@ -99,7 +103,7 @@ impl Endpoint {
         };
         match endpoint.target {
             Target::Literal(address) if !endpoint.may_be_at(address, policy) => {
-                Err(refused_by_policy())
+                Err(refused_by_policy(address))
             }
             _ => Ok(endpoint),
         }
@@ -149,12 +153,19 @@ fn forbidden(message: &'static str) -> Rejection {
 }
 
 /// The refusal of an address. It names no address: that would tell a caller what a name means inside.
-pub(super) fn refused_by_policy() -> Rejection {
+pub(super) fn refused_by_policy(address: IpAddr) -> Rejection {
     forbidden(
         "the address policy refuses the agent's address: an operator can open loopback and private \
-         ranges with address.allow, or name the agent in trusted_agents",
+         ranges with address.allow (but under address.profile \"strict\"), or name the agent in \
+         trusted_agents",
     )
+    .cause(RefusedAddress(address))
 }
+
+/// For the operator's log.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is refused by the address policy")]
+struct RefusedAddress(IpAddr);
 
 #[cfg(test)]
 mod tests {

@@ -188,9 +188,9 @@ async fn look_up(name: &str, asked: Option<TokioResolver>) -> std::io::Result<Ve
 /// One refused answer refuses all: a name that means something forbidden half of the time is an attack.
 /// IPv4 goes first, since an agent that listens on "localhost" is usually there.
 fn choose(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
-    let permitted = |address: &IpAddr| endpoint.may_be_at(*address, policy);
-    if !answers.iter().all(permitted) {
-        return Err(refused_by_policy());
+    let refused = |address: &&IpAddr| !endpoint.may_be_at(**address, policy);
+    if let Some(address) = answers.iter().find(refused) {
+        return Err(refused_by_policy(*address));
     }
     let first = answers.iter().find(|address| address.is_ipv4());
     first.or(answers.first()).copied().ok_or_else(unknown_name)

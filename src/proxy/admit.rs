@@ -172,7 +172,7 @@ fn hops(head: &RequestHeader, max: u32) -> Result<u32, Rejection> {
         return Err(Rejection::new(
             Reason::LoopDetected,
             format!(
-                "the call went through {before} gateways before this one (forward.max_hops is {max}): agents seem to call each other in a circle"
+                "the call went through forward.max_hops ({max}) gateways or more before this one: agents seem to call each other in a circle"
             ),
         )
         .fact("limit", max));
