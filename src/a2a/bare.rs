@@ -92,6 +92,22 @@ pub(super) fn send_method(completion: &Completion<'_>) -> &'static str {
         .send_method(completion.accept_prefers_stream)
 }
 
+/// The refusal of a member that stands twice. One that is not ours may have any name, of any length, and
+/// a refusal holds nothing of the body.
+fn twice(name: &[u8]) -> Refusal {
+    const OURS: [&str; 5] = [
+        "configuration",
+        "message",
+        "metadata",
+        "run_id",
+        "source_workspace_id",
+    ];
+    match OURS.iter().find(|ours| ours.as_bytes() == name) {
+        Some(ours) => Refusal::twice(ours),
+        None => Refusal::request("a member stands twice; send it once"),
+    }
+}
+
 /// Writes the call that `text` means: every member as it is spelled and in its order, but in the
 /// place where a call has it.
 ///
@@ -115,7 +131,7 @@ pub(super) fn rebuild(
     let mut seen = HashSet::new();
     for (name, member) in members(text, call.top.open).1 {
         if !seen.insert(name.clone()) {
-            return Err(Refusal::twice(&String::from_utf8_lossy(&name)));
+            return Err(twice(&name));
         }
         match (&*name, form) {
             (b"id" | b"method" | b"params", _) => {}
@@ -218,7 +234,7 @@ impl<'t> Members<'t> {
             Some(old) if old.raw_str(text) == token => Ok(()),
             // The proven caller takes the place of either.
             Some(_) if *name == *b"source_workspace_id" => Ok(()),
-            _ => Err(Refusal::twice(&String::from_utf8_lossy(&name))),
+            _ => Err(twice(&name)),
         }
     }
 

@@ -55,6 +55,7 @@ use crate::shared::Shared;
 use crate::trust::Seal;
 use crate::workspace::Workspaces;
 
+pub use self::address::Policy;
 pub use self::beat::{Beat, Beaten};
 pub use self::change::Change;
 pub use self::discover::Discovered;

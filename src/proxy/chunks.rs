@@ -25,7 +25,7 @@ const EXTENSION_BYTES_MAX: u16 = 256;
 /// A body in chunks that is broken.
 #[derive(Debug, thiserror::Error)]
 #[error("the chunks of the request body are broken")]
-pub(super) struct Broken;
+pub struct Broken;
 
 /// Whether reading failed since the chunks are broken, and not the connection.
 pub(super) fn broke(error: &pingora::Error) -> bool {
@@ -35,7 +35,7 @@ pub(super) fn broke(error: &pingora::Error) -> bool {
 
 /// How far the chunks are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chunks {
+pub enum Chunks {
     /// In a size, of so many digits and this value.
     Size(u8, u64),
     /// In the extensions behind a size.
@@ -58,13 +58,13 @@ pub(super) enum Chunks {
 
 impl Chunks {
     /// Before the first size.
-    pub(super) const BEGIN: Self = Self::Size(0, 0);
+    pub const BEGIN: Self = Self::Size(0, 0);
 
     /// Reads on.
     ///
     /// # Errors
     /// [`Broken`] at the first byte that does not belong there. Trailers do not.
-    pub(super) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
         while let Some((byte, rest)) = bytes.split_first() {
             match *self {
                 Self::Over => break,

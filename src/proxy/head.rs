@@ -19,11 +19,11 @@ pub(super) const TARGET_BYTES_MAX: usize = 8 * 1024;
 const LENGTH_DIGITS_MAX: usize = 18;
 
 /// Why a head is refused, in words for the caller.
-pub(super) type Why = &'static str;
+pub type Why = &'static str;
 
 /// How far a head is read. It is asked again with the same bytes and more behind them.
 #[derive(Debug, Default)]
-pub(super) struct Scan {
+pub struct Scan {
     /// Where the first line begins that was not looked at.
     line: usize,
     /// Where the request line begins; an empty line may stand before it (RFC 9112, 2.2).
@@ -41,12 +41,13 @@ pub(super) struct Scan {
 
 /// A head that is whole and has one reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Whole {
-    /// Where it begins and ends, its empty line included.
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub struct Whole {
+    /// Where its request line begins.
+    pub start: usize,
+    /// Where it ends, behind its empty line.
+    pub end: usize,
     /// Whether a body in chunks follows.
-    pub(super) chunked: bool,
+    pub chunked: bool,
 }
 
 impl Scan {
@@ -54,7 +55,7 @@ impl Scan {
     ///
     /// # Errors
     /// The first rule that is broken. What follows such a head is no request.
-    pub(super) fn look(&mut self, bytes: &[u8]) -> Result<Option<Whole>, Why> {
+    pub fn look(&mut self, bytes: &[u8]) -> Result<Option<Whole>, Why> {
         while let Some(length) = memchr(b'\n', &bytes[self.line..]) {
             let (start, feed) = (self.line, self.line + length);
             if feed >= HEAD_BYTES_MAX {

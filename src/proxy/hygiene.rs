@@ -14,7 +14,7 @@ use crate::rejection::{Reason, Rejection};
 ///
 /// # Errors
 /// `invalid_request` with the rule that was broken; for a path, `invalid_workspace_id` or `not_found`.
-pub(super) fn check(head: &RequestHeader) -> Result<(), Rejection> {
+pub fn check(head: &RequestHeader) -> Result<(), Rejection> {
     let refuse = |why: &'static str| Err(Rejection::new(Reason::InvalidRequest, why));
     if head.headers.len() > FIELDS_MAX {
         return refuse("the request head has more than 100 fields");

@@ -40,11 +40,15 @@ use pingora::protocols::http::ServerSession;
 
 use self::admit::admit;
 use self::body::{CallShape, check_media_type, prefers_stream};
+// Pure, and for `fuzz/` only: every byte that arrives is judged by these three.
+pub use self::chunks::{Broken, Chunks};
 pub use self::connections::Connections;
 use self::ended::{Clocks, Ended, internal, patiently};
 use self::exchange::Exchange;
 pub use self::fields::extra_fields;
 use self::fields::{Forwarded, request_head, response_head};
+pub use self::head::{Scan, Whole, Why};
+pub use self::hygiene::check as check_head;
 pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
 use self::reject::{Dialect, answer};

@@ -181,7 +181,13 @@ fn parts(token: &str) -> Result<[&str; 3], TokenError> {
 }
 
 fn decoded<T: DeserializeOwned>(part: &str) -> Option<T> {
-    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+    object(&URL_SAFE_NO_PAD.decode(part).ok()?)
+}
+
+/// Reads a JSON object. Without this look a list of the values, in our order of the members, would do.
+pub(super) fn object<T: DeserializeOwned>(json: &[u8]) -> Option<T> {
+    let is_object = json.trim_ascii_start().starts_with(b"{");
+    is_object.then(|| serde_json::from_slice(json).ok())?
 }
 
 /// The header of every token that a gateway signs.

@@ -290,6 +290,12 @@ fn a_bare_body_must_not_contradict_itself() {
         }
     }
     check(
+        r#"{"message":{},"prompt":1,"prompt":2}"#,
+        InvalidRequest,
+        None,
+        "a member stands twice; send it once",
+    );
+    check(
         r#"{"params":[],"message":{}}"#,
         InvalidRequest,
         None,

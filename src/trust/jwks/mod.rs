@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
-use super::token::{TokenError, TokenHead, verified_claims};
+use super::token::{TokenError, TokenHead, object, verified_claims};
 
 /// Keys of one issuer at most. Real ones have two to ten.
 pub const KEYS_MAX: usize = 100;
@@ -178,13 +178,13 @@ impl KeySet {
         struct Published {
             keys: Vec<Value>,
         }
-        let published: Published =
-            serde_json::from_slice(body).map_err(|_| KeySetError::Malformed)?;
+        let published: Published = object(body).ok_or(KeySetError::Malformed)?;
         if published.keys.len() > KEYS_MAX {
             return Err(KeySetError::TooMany);
         }
         let jwks = published.keys.into_iter();
         let keys = jwks
+            .filter(Value::is_object)
             .filter_map(|jwk| serde_json::from_value(jwk).ok())
             .filter_map(PublicKey::new)
             .map(Arc::new)

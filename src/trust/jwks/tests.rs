@@ -227,6 +227,20 @@ fn a_set_is_read_with_its_bounds_and_odd_keys_are_passed_over() {
         json!({"kty": 7}),
         json!("key"),
         json!(null),
+        // What a reader without a look at the kind of value would take for an object.
+        json!([
+            "OKP",
+            "l",
+            "EdDSA",
+            "sig",
+            null,
+            "Ed25519",
+            pair.jwk("l")["x"],
+            null,
+            null,
+            null,
+            null
+        ]),
     ];
     let keys: Vec<_> = odd.into_iter().chain([good, ops]).collect();
     let keys = set(&keys);
@@ -240,7 +254,15 @@ fn a_set_is_read_with_its_bounds_and_odd_keys_are_passed_over() {
         KeySet::parse(many.as_bytes()).err(),
         Some(KeySetError::TooMany)
     );
-    for body in ["", "<html>", "[]", "{}", r#"{"keys":{}}"#, r#"{"keys":[]"#] {
+    for body in [
+        "",
+        "<html>",
+        "[]",
+        "[[]]",
+        "{}",
+        r#"{"keys":{}}"#,
+        r#"{"keys":[]"#,
+    ] {
         let error = KeySet::parse(body.as_bytes()).err();
         assert_eq!(error, Some(KeySetError::Malformed), "{body}");
     }

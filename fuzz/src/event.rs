@@ -1,0 +1,97 @@
+//! `a2a::event::Splitter`. The first byte of an input says how the stream behind it is cut.
+
+use a2a_gateway::a2a::event::{Framing, Splitter};
+use bytes::Bytes;
+
+/// Runs one input.
+pub fn run(input: &[u8]) {
+    let Some((seed, stream)) = input.split_first() else {
+        return;
+    };
+    let whole = split(stream, |_| usize::MAX);
+    assert_eq!(whole, split(stream, |_| 1), "byte by byte");
+    let mut state = u32::from(*seed) + 1;
+    let cut = |_| {
+        // xorshift32 (Marsaglia 2003): lengths from 1 to 16.
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (state % 16 + 1) as usize
+    };
+    assert_eq!(whole, split(stream, cut), "in pieces");
+    // Of a last line that may go on nobody can tell yet.
+    if !stream.ends_with(b"\r") {
+        assert_eq!(whole.events, events(stream), "counted line by line");
+    }
+}
+
+/// What came of a stream.
+#[derive(Debug, PartialEq, Eq)]
+struct Outcome {
+    passed: Vec<u8>,
+    rest: Vec<u8>,
+    events: u32,
+    last_was_final: bool,
+    framing: Framing,
+}
+
+fn split(stream: &[u8], mut next: impl FnMut(usize) -> usize) -> Outcome {
+    let mut splitter = Splitter::new();
+    let mut outcome = Outcome {
+        passed: Vec::new(),
+        rest: Vec::new(),
+        events: 0,
+        last_was_final: false,
+        framing: Framing::default(),
+    };
+    let mut at = 0;
+    while at < stream.len() {
+        let end = at.saturating_add(next(at)).min(stream.len());
+        let passed = splitter.push(Bytes::copy_from_slice(&stream[at..end]));
+        at = end;
+        outcome.passed.extend_from_slice(&passed.bytes);
+        outcome.events += passed.events;
+        outcome.last_was_final = passed.last_was_final;
+        // It holds what it did not pass on, and nothing else.
+        assert_eq!(splitter.pending_len(), at - outcome.passed.len());
+        assert_eq!(splitter.at_boundary(), splitter.pending_len() == 0);
+        assert!(passed.events == 0 || !passed.bytes.is_empty());
+    }
+    outcome.framing = splitter.framing();
+    outcome.rest = splitter.take_rest().to_vec();
+    let together = [&outcome.passed[..], &outcome.rest].concat();
+    assert_eq!(together, stream, "a byte was lost, added or moved");
+    outcome
+}
+
+/// How many events with data a stream has: the lines of the standard, one after the other.
+fn events(stream: &[u8]) -> u32 {
+    let mut lines = Vec::new();
+    let mut line = Vec::new();
+    let mut bytes = stream.iter().peekable();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\r' => {
+                bytes.next_if(|next| **next == b'\n');
+                lines.push(std::mem::take(&mut line));
+            }
+            b'\n' => lines.push(std::mem::take(&mut line)),
+            _ => line.push(*byte),
+        }
+    }
+    let (mut events, mut has_data, mut is_first) = (0, false, true);
+    for line in lines {
+        if line.is_empty() {
+            events += u32::from(has_data);
+            (has_data, is_first) = (false, true);
+            continue;
+        }
+        let line = match line.strip_prefix(b"\xef\xbb\xbf") {
+            Some(line) if is_first => line,
+            _ => &line,
+        };
+        has_data |= line == b"data" || line.starts_with(b"data:");
+        is_first = false;
+    }
+    events
+}
