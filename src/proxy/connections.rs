@@ -104,7 +104,7 @@ impl ServerApp for Connections {
     async fn process_new(
         self: &Arc<Self>,
         stream: Stream,
-        shutdown: &ShutdownWatch,
+        _shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
         let (deadline, max, each) = {
             let config = self.listener.relay.config.get();
@@ -124,7 +124,7 @@ impl ServerApp for Connections {
         };
         let stream = self.secured(stream, deadline).await?;
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
-            http2::serve(&self.listener, stream, deadline, shutdown).await;
+            http2::serve(&self.listener, stream, deadline).await;
         } else {
             http1::serve(&self.listener, stream, deadline).await;
         }

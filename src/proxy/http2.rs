@@ -1,13 +1,13 @@
 //! One HTTP/2 connection: its preface is awaited under a clock, its streams are served side by side,
 //! and it is cut when nothing happens on it, or when streams are begun only to be given up.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::{H2Accept, H2Options, HttpSession, handshake};
 use pingora::protocols::{Digest, Stream};
-use pingora::server::ShutdownWatch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -43,7 +43,6 @@ pub(super) async fn serve(
     listener: &Arc<Listener>,
     stream: Stream,
     deadline: Instant,
-    shutdown: &ShutdownWatch,
 ) {
     let metrics = &listener.relay.metrics;
     let digest = Arc::new(Digest {
@@ -57,7 +56,8 @@ pub(super) async fn serve(
         Ok(Err(_)) => return metrics.connection_cut(Cut::BadHead),
         Err(_) => return metrics.connection_cut(Cut::SlowHead),
     };
-    let mut shutdown = shutdown.clone();
+    // Whoever keeps the connection must hear of the end while there is time to go elsewhere.
+    let mut drain = pin!(listener.relay.drain.begins());
     let mut ending = false;
     // Dropping the set would end what runs: a stream whose caller is gone ends by itself, in order.
     let mut streams = JoinSet::new();
@@ -66,7 +66,7 @@ pub(super) async fn serve(
     loop {
         tokio::select! {
             biased;
-            _ = shutdown.changed(), if !ending => {
+            () = &mut drain, if !ending => {
                 connection.graceful_shutdown();
                 ending = true;
             }
