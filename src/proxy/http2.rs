@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Listener;
+use super::listener::BrokenOff;
 use crate::metrics::Cut;
 
 /// Streams of one connection at once.
@@ -38,11 +39,13 @@ const RAPID: Duration = Duration::from_secs(1);
 /// How many more streams may be given up so soon than were answered.
 const RAPID_MAX: i64 = 100;
 
-/// Serves one connection. Its preface must be here, and its first stream begun, at `deadline`.
+/// Serves one connection. Its preface must be here, and its first stream begun, at `deadline`. One that
+/// is `proxied` carries many callers, who do not answer for each other.
 pub(super) async fn serve(
     listener: &Arc<Listener>,
     stream: Stream,
     deadline: Instant,
+    proxied: bool,
 ) {
     let metrics = &listener.relay.metrics;
     let digest = Arc::new(Digest {
@@ -71,7 +74,7 @@ pub(super) async fn serve(
                 ending = true;
             }
             Some(ended) = streams.join_next(), if !streams.is_empty() => {
-                if balance.tips(ended.ok()) {
+                if balance.tips(ended.ok()) && !proxied {
                     metrics.connection_cut(Cut::Resets);
                     break;
                 }
@@ -84,7 +87,7 @@ pub(super) async fn serve(
                         streams.spawn(async move {
                             let begun = Instant::now();
                             let served = listener.request(ServerSession::new_http2(session)).await;
-                            Ended { served: served.is_ok(), took: begun.elapsed() }
+                            Ended { served: served.map(drop), took: begun.elapsed() }
                         });
                         // What its caller resets is no open stream any more, and still ours to end.
                         if streams.len() > 2 * STREAMS_MAX as usize {
@@ -121,8 +124,8 @@ fn options() -> H2Options {
 
 /// How one stream ended.
 struct Ended {
-    /// Its answer went out whole.
-    served: bool,
+    /// Whether its answer went out whole.
+    served: Result<(), BrokenOff>,
     took: Duration,
 }
 
@@ -139,8 +142,12 @@ impl Balance {
     /// ended it.
     fn tips(&mut self, ended: Option<Ended>) -> bool {
         match ended {
-            Some(Ended { served: true, .. }) => self.rapid = (self.rapid - 1).max(-RAPID_MAX),
-            Some(Ended { took, .. }) if took < RAPID => self.rapid += 1,
+            Some(Ended { served: Ok(()), .. }) => self.rapid = (self.rapid - 1).max(-RAPID_MAX),
+            Some(Ended {
+                served: Err(BrokenOff::CallerLeft),
+                took,
+            }) if took < RAPID => self.rapid += 1,
+            // What we break off, since the agent did, is not the caller's doing.
             Some(_) | None => {}
         }
         self.rapid > RAPID_MAX
@@ -157,13 +164,23 @@ mod tests {
             let took = Duration::from_millis(millis);
             Some(Ended { served, took })
         };
+        let left = || Err(BrokenOff::CallerLeft);
         let mut balance = Balance::default();
         for _ in 0..1000 {
-            assert!(!balance.tips(ended(false, 5000)), "readers of events leave");
-            assert!(!balance.tips(ended(true, 1)));
-            assert!(!balance.tips(ended(false, 1)), "one for one");
+            assert!(
+                !balance.tips(ended(left(), 5000)),
+                "readers of events leave"
+            );
+            assert!(!balance.tips(ended(Ok(()), 1)));
+            assert!(!balance.tips(ended(left(), 1)), "one for one");
         }
-        let given_up = (1..=500).find(|_| balance.tips(ended(false, 1)));
+        for _ in 0..1000 {
+            assert!(
+                !balance.tips(ended(Err(BrokenOff::Ours), 1)),
+                "not its doing"
+            );
+        }
+        let given_up = (1..=500).find(|_| balance.tips(ended(left(), 1)));
         assert!(given_up.is_some_and(|n| n <= 201), "{given_up:?}");
     }
 }
