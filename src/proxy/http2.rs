@@ -27,8 +27,9 @@ const UNSEEN_RESETS_MAX: usize = 20;
 /// Streams that a caller may make us reset by breaking HTTP/2 (CVE-2025-8671, MadeYouReset).
 const FORCED_RESETS_MAX: usize = 32;
 
-/// Bytes that one stream may have waiting for a caller that does not read.
-const SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Bytes that one stream may have waiting for a caller that does not read: one frame. Of an answer that
+/// is here to its end nobody waits any more, so it has only the clock of an idle connection.
+const SEND_BUFFER_BYTES: usize = 16 * 1024;
 
 /// Requests without a usable target or authority, over the life of a connection.
 const MALFORMED_MAX: u32 = 32;
