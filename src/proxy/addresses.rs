@@ -32,11 +32,12 @@ impl Addresses {
     /// or `peer` is a proxy of ours and stands for many, or all callers are programs of this machine.
     pub(super) fn limit(server: &Server, peer: Option<IpAddr>) -> Option<Limit> {
         let address = peer?.to_canonical();
-        let ours = server.trusted_proxies.iter().any(|n| n.contains(&address));
         let max = server.connections_per_address;
-        (max > 0 && !ours && !server.listen.ip().is_loopback()).then(|| Limit {
-            address: one_holder(address),
-            max,
+        (max > 0 && !is_proxy(server, address) && !server.listen.ip().is_loopback()).then(|| {
+            Limit {
+                address: one_holder(address),
+                max,
+            }
         })
     }
 
@@ -77,6 +78,12 @@ impl Drop for Counted<'_> {
             }
         }
     }
+}
+
+/// Whether `peer` is a proxy of ours, which stands for many callers.
+pub(super) fn is_proxy(server: &Server, peer: IpAddr) -> bool {
+    let address = peer.to_canonical();
+    server.trusted_proxies.iter().any(|n| n.contains(&address))
 }
 
 /// Whoever has one IPv6 address has its network of 64 bits.

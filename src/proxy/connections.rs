@@ -13,7 +13,7 @@ use pingora::protocols::{ALPN, Stream};
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, timeout_at};
 
-use super::addresses::Addresses;
+use super::addresses::{Addresses, is_proxy};
 use super::reject::{Dialect, wire};
 use super::{Listener, Slot, http1, http2};
 use crate::config::Derived;
@@ -104,13 +104,15 @@ impl ServerApp for Connections {
     async fn process_new(
         self: &Arc<Self>,
         stream: Stream,
-        shutdown: &ShutdownWatch,
+        _shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let (deadline, max, each) = {
+        let (deadline, max, each, proxied) = {
             let config = self.listener.relay.config.get();
-            let each = Addresses::limit(&config.server, peer(&stream));
+            let peer = peer(&stream);
+            let each = Addresses::limit(&config.server, peer);
+            let proxied = peer.is_some_and(|peer| is_proxy(&config.server, peer));
             let deadline = Instant::now() + config.timeouts.request_head;
-            (deadline, config.server.max_connections, each)
+            (deadline, config.server.max_connections, each, proxied)
         };
         let Some(_place) = Slot::take(&self.open, max) else {
             let message = "the gateway is at its limit of connections (server.max_connections)";
@@ -124,7 +126,7 @@ impl ServerApp for Connections {
         };
         let stream = self.secured(stream, deadline).await?;
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
-            http2::serve(&self.listener, stream, deadline, shutdown).await;
+            http2::serve(&self.listener, stream, deadline, proxied).await;
         } else {
             http1::serve(&self.listener, stream, deadline).await;
         }

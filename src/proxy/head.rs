@@ -26,6 +26,8 @@ pub type Why = &'static str;
 pub struct Scan {
     /// Where the first line begins that was not looked at.
     line: usize,
+    /// Up to where that line was searched for its end: each byte is searched once, however it comes.
+    seen: usize,
     /// Where the request line begins; an empty line may stand before it (RFC 9112, 2.2).
     start: usize,
     /// Where its target lies, once the request line was read.
@@ -56,8 +58,13 @@ impl Scan {
     /// # Errors
     /// The first rule that is broken. What follows such a head is no request.
     pub fn look(&mut self, bytes: &[u8]) -> Result<Option<Whole>, Why> {
-        while let Some(length) = memchr(b'\n', &bytes[self.line..]) {
-            let (start, feed) = (self.line, self.line + length);
+        loop {
+            let from = self.line.max(self.seen);
+            let Some(found) = memchr(b'\n', &bytes[from..]) else {
+                self.seen = bytes.len();
+                break;
+            };
+            let (start, feed) = (self.line, from + found);
             if feed >= HEAD_BYTES_MAX {
                 break;
             }
@@ -261,6 +268,18 @@ mod tests {
         let late = format!("\r\n{GOOD}");
         assert_eq!(look(&late).unwrap().unwrap().start, 2);
         assert!(look(&format!("\r\n\r\n{GOOD}")).is_err());
+    }
+
+    #[test]
+    fn what_was_searched_is_not_searched_again() {
+        let mut scan = Scan::default();
+        let mut head = GOOD.as_bytes()[..20].to_vec();
+        assert_eq!(scan.look(&head), Ok(None));
+        // An end of line that is put where it was searched is not found.
+        head[10] = b'\n';
+        head.extend_from_slice(b"x");
+        assert_eq!(scan.look(&head), Ok(None));
+        assert_eq!((scan.line, scan.seen), (0, 21));
     }
 
     #[test]

@@ -83,16 +83,21 @@ pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline
     }
 }
 
-/// Waits for the first byte of the next head. `None`: none came, or the caller left.
+/// Waits for the first byte of the next head. `None`: none came, or the caller left, or the gateway
+/// is about to.
 async fn begun(listener: &Listener, stream: &mut Stream, held: &mut BytesMut) -> Option<Instant> {
     let keepalive = listener.relay.config.get().server.keepalive;
     if held.is_empty() {
         // One byte, on the stack: the rest of what came stays in the connection's own buffer, and
         // who waits holds no other.
         let mut byte = [0];
-        let read = timeout(keepalive, stream.read(&mut byte)).await;
-        if !matches!(read, Ok(Ok(1))) {
-            return None;
+        tokio::select! {
+            biased;
+            read = timeout(keepalive, stream.read(&mut byte)) => match read {
+                Ok(Ok(1)) => {}
+                _ => return None,
+            },
+            () = listener.relay.drain.begins() => return None,
         }
         held.reserve(HEAD_BYTES);
         held.extend_from_slice(&byte);

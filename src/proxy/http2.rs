@@ -1,17 +1,18 @@
 //! One HTTP/2 connection: its preface is awaited under a clock, its streams are served side by side,
 //! and it is cut when nothing happens on it, or when streams are begun only to be given up.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::{H2Accept, H2Options, HttpSession, handshake};
 use pingora::protocols::{Digest, Stream};
-use pingora::server::ShutdownWatch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Listener;
+use super::listener::BrokenOff;
 use crate::metrics::Cut;
 
 /// Streams of one connection at once.
@@ -26,8 +27,9 @@ const UNSEEN_RESETS_MAX: usize = 20;
 /// Streams that a caller may make us reset by breaking HTTP/2 (CVE-2025-8671, MadeYouReset).
 const FORCED_RESETS_MAX: usize = 32;
 
-/// Bytes that one stream may have waiting for a caller that does not read.
-const SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Bytes that one stream may have waiting for a caller that does not read: one frame. Of an answer that
+/// is here to its end nobody waits any more, so it has only the clock of an idle connection.
+const SEND_BUFFER_BYTES: usize = 16 * 1024;
 
 /// Requests without a usable target or authority, over the life of a connection.
 const MALFORMED_MAX: u32 = 32;
@@ -38,12 +40,13 @@ const RAPID: Duration = Duration::from_secs(1);
 /// How many more streams may be given up so soon than were answered.
 const RAPID_MAX: i64 = 100;
 
-/// Serves one connection. Its preface must be here, and its first stream begun, at `deadline`.
+/// Serves one connection. Its preface must be here, and its first stream begun, at `deadline`. One that
+/// is `proxied` carries many callers, who do not answer for each other.
 pub(super) async fn serve(
     listener: &Arc<Listener>,
     stream: Stream,
     deadline: Instant,
-    shutdown: &ShutdownWatch,
+    proxied: bool,
 ) {
     let metrics = &listener.relay.metrics;
     let digest = Arc::new(Digest {
@@ -57,7 +60,8 @@ pub(super) async fn serve(
         Ok(Err(_)) => return metrics.connection_cut(Cut::BadHead),
         Err(_) => return metrics.connection_cut(Cut::SlowHead),
     };
-    let mut shutdown = shutdown.clone();
+    // Whoever keeps the connection must hear of the end while there is time to go elsewhere.
+    let mut drain = pin!(listener.relay.drain.begins());
     let mut ending = false;
     // Dropping the set would end what runs: a stream whose caller is gone ends by itself, in order.
     let mut streams = JoinSet::new();
@@ -66,12 +70,12 @@ pub(super) async fn serve(
     loop {
         tokio::select! {
             biased;
-            _ = shutdown.changed(), if !ending => {
+            () = &mut drain, if !ending => {
                 connection.graceful_shutdown();
                 ending = true;
             }
             Some(ended) = streams.join_next(), if !streams.is_empty() => {
-                if balance.tips(ended.ok()) {
+                if balance.tips(ended.ok()) && !proxied {
                     metrics.connection_cut(Cut::Resets);
                     break;
                 }
@@ -84,7 +88,7 @@ pub(super) async fn serve(
                         streams.spawn(async move {
                             let begun = Instant::now();
                             let served = listener.request(ServerSession::new_http2(session)).await;
-                            Ended { served: served.is_ok(), took: begun.elapsed() }
+                            Ended { served: served.map(drop), took: begun.elapsed() }
                         });
                         // What its caller resets is no open stream any more, and still ours to end.
                         if streams.len() > 2 * STREAMS_MAX as usize {
@@ -121,8 +125,8 @@ fn options() -> H2Options {
 
 /// How one stream ended.
 struct Ended {
-    /// Its answer went out whole.
-    served: bool,
+    /// Whether its answer went out whole.
+    served: Result<(), BrokenOff>,
     took: Duration,
 }
 
@@ -139,8 +143,12 @@ impl Balance {
     /// ended it.
     fn tips(&mut self, ended: Option<Ended>) -> bool {
         match ended {
-            Some(Ended { served: true, .. }) => self.rapid = (self.rapid - 1).max(-RAPID_MAX),
-            Some(Ended { took, .. }) if took < RAPID => self.rapid += 1,
+            Some(Ended { served: Ok(()), .. }) => self.rapid = (self.rapid - 1).max(-RAPID_MAX),
+            Some(Ended {
+                served: Err(BrokenOff::CallerLeft),
+                took,
+            }) if took < RAPID => self.rapid += 1,
+            // What we break off, since the agent did, is not the caller's doing.
             Some(_) | None => {}
         }
         self.rapid > RAPID_MAX
@@ -157,13 +165,23 @@ mod tests {
             let took = Duration::from_millis(millis);
             Some(Ended { served, took })
         };
+        let left = || Err(BrokenOff::CallerLeft);
         let mut balance = Balance::default();
         for _ in 0..1000 {
-            assert!(!balance.tips(ended(false, 5000)), "readers of events leave");
-            assert!(!balance.tips(ended(true, 1)));
-            assert!(!balance.tips(ended(false, 1)), "one for one");
+            assert!(
+                !balance.tips(ended(left(), 5000)),
+                "readers of events leave"
+            );
+            assert!(!balance.tips(ended(Ok(()), 1)));
+            assert!(!balance.tips(ended(left(), 1)), "one for one");
         }
-        let given_up = (1..=500).find(|_| balance.tips(ended(false, 1)));
+        for _ in 0..1000 {
+            assert!(
+                !balance.tips(ended(Err(BrokenOff::Ours), 1)),
+                "not its doing"
+            );
+        }
+        let given_up = (1..=500).find(|_| balance.tips(ended(left(), 1)));
         assert!(given_up.is_some_and(|n| n <= 201), "{given_up:?}");
     }
 }

@@ -53,8 +53,8 @@ impl Listener {
         Self { relay, behind }
     }
 
-    /// Serves one request. `false`: the connection must be broken off.
-    pub(super) async fn serve(&self, session: &mut ServerSession) -> bool {
+    /// Serves one request.
+    async fn serve(&self, session: &mut ServerSession) -> Result<(), BrokenOff> {
         match &self.behind {
             Behind::Gateway(proxy) => proxy.serve(session).await,
             Behind::Sidecar(guard) => guard.serve(session).await,
@@ -62,8 +62,21 @@ impl Listener {
     }
 }
 
-/// The connection had to be broken off.
-pub(super) struct BrokenOff;
+/// The connection, of HTTP/2 the stream, had to be broken off.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BrokenOff {
+    /// The caller left, or does not read.
+    CallerLeft,
+    /// We did it: the agent broke off, or ran out of time, when part of its answer was sent.
+    Ours,
+}
+
+impl BrokenOff {
+    /// What comes of an answer that is all ours: only its caller can keep it from going out.
+    pub(super) fn unless<E>(answered: Result<(), E>) -> Result<(), Self> {
+        answered.map_err(|_| Self::CallerLeft)
+    }
+}
 
 impl Listener {
     /// Serves the one request of a session, which is an HTTP/2 stream, or whose head is here.
@@ -76,10 +89,10 @@ impl Listener {
         session.set_write_timeout(limit);
         match session.read_request().await {
             Ok(true) => {}
-            Ok(false) => return Err(BrokenOff),
+            Ok(false) => return Err(BrokenOff::CallerLeft),
             Err(error) => {
                 refuse_unreadable(&mut session, &error).await;
-                return Err(BrokenOff);
+                return Err(BrokenOff::CallerLeft);
             }
         }
         let expects = session
@@ -91,14 +104,14 @@ impl Listener {
         if self.relay.drain.begun() {
             session.set_keepalive(None);
         }
-        if !self.serve(&mut session).await {
+        if let Err(broken) = self.serve(&mut session).await {
             let _ = timeout(DRAIN, session.shutdown()).await;
-            return Err(BrokenOff);
+            return Err(broken);
         }
         drain(&mut session).await;
         patiently(limit, session.finish())
             .await
-            .map_err(|_| BrokenOff)
+            .map_err(|_| BrokenOff::CallerLeft)
     }
 }
 

@@ -49,6 +49,7 @@ pub use self::fields::extra_fields;
 use self::fields::{Forwarded, request_head, response_head};
 pub use self::head::{Scan, Whole, Why};
 pub use self::hygiene::check as check_head;
+use self::listener::BrokenOff;
 pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
 use self::reject::{Dialect, answer};
@@ -90,8 +91,8 @@ impl Proxy {
         })
     }
 
-    /// Serves one request. `false`: the connection must be broken off.
-    async fn serve(self: &Arc<Self>, session: &mut ServerSession) -> bool {
+    /// Serves one request.
+    async fn serve(self: &Arc<Self>, session: &mut ServerSession) -> Result<(), BrokenOff> {
         let head = session.req_header();
         let request_id =
             RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
@@ -119,7 +120,7 @@ impl Proxy {
         session: &mut ServerSession,
         request_id: RequestId,
         target: Result<WorkspaceId, InvalidWorkspaceId>,
-    ) -> bool {
+    ) -> Result<(), BrokenOff> {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
@@ -130,24 +131,25 @@ impl Proxy {
         match ended.unwrap_or_else(|ended| ended) {
             Ended::Answered => {
                 exchange.answered();
-                true
+                Ok(())
             }
             Ended::CallerLeft => {
                 exchange.caller_left();
-                false
+                Err(BrokenOff::CallerLeft)
             }
             Ended::BrokenOff(rejection) => {
                 exchange.rejected(&rejection);
-                false
+                Err(BrokenOff::Ours)
             }
             Ended::Refused(rejection) => {
                 let mut rejection = self.gateway.rates.failed(self.client(session), rejection);
                 if let Some(allowance) = &exchange.allowance {
                     rejection = allowance.told_with(rejection);
                 }
-                reject::refuse(session, &self.origins.get(), &mut exchange, &rejection)
-                    .await
-                    .is_ok()
+                let origins = self.origins.get();
+                BrokenOff::unless(
+                    reject::refuse(session, &origins, &mut exchange, &rejection).await,
+                )
             }
         }
     }
@@ -259,7 +261,7 @@ impl Proxy {
         self: &Arc<Self>,
         session: &mut ServerSession,
         request_id: RequestId,
-    ) -> bool {
+    ) -> Result<(), BrokenOff> {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
@@ -269,19 +271,16 @@ impl Proxy {
                 "no such A2A route; POST to /workspaces/{id}/a2a",
             )
         });
-        answer(
-            session,
-            &self.origins.get(),
-            &request_id,
-            &rejection,
-            Dialect::Rpc(None),
-        )
-        .await
-        .is_ok()
+        let (origins, dialect) = (self.origins.get(), Dialect::Rpc(None));
+        BrokenOff::unless(answer(session, &origins, &request_id, &rejection, dialect).await)
     }
 
     /// Hands everything else to the control plane.
-    async fn control(self: &Arc<Self>, session: &mut ServerSession, request_id: RequestId) -> bool {
+    async fn control(
+        self: &Arc<Self>,
+        session: &mut ServerSession,
+        request_id: RequestId,
+    ) -> Result<(), BrokenOff> {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
@@ -289,22 +288,20 @@ impl Proxy {
         let slot = match self.preliminaries(session) {
             Ok(slot) => slot,
             Err(rejection) => {
-                return answer(
-                    session,
-                    &self.origins.get(),
-                    &request_id,
-                    &rejection,
-                    Dialect::Plain,
-                )
-                .await
-                .is_ok();
+                let (origins, dialect) = (self.origins.get(), Dialect::Plain);
+                let told = answer(session, &origins, &request_id, &rejection, dialect).await;
+                return BrokenOff::unless(told);
             }
         };
-        bridge::pass(self, session, &request_id, slot).await.is_ok()
+        BrokenOff::unless(bridge::pass(self, session, &request_id, slot).await)
     }
 
     /// Answers a CORS preflight, before any credential is asked for.
-    async fn preflight(&self, session: &mut ServerSession, request_id: &RequestId) -> Option<bool> {
+    async fn preflight(
+        &self,
+        session: &mut ServerSession,
+        request_id: &RequestId,
+    ) -> Option<Result<(), BrokenOff>> {
         let mut head = self.origins.get().preflight(session.req_header())?;
         hygiene::check(session.req_header()).ok()?;
         self.origins.get().check(session.req_header()).ok()?;
@@ -317,7 +314,7 @@ impl Proxy {
             session.write_response_header(Box::new(head)).await?;
             session.write_response_body(bytes::Bytes::new(), true).await
         });
-        Some(write.await.is_ok())
+        Some(BrokenOff::unless(write.await))
     }
 
     fn client(&self, session: &ServerSession) -> IpAddr {

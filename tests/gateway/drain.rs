@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::harness::tls::{Secure, next};
 use crate::harness::{
     Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
     Step, chunk, ok_json,
@@ -262,6 +263,36 @@ async fn a_second_sigterm_ends_at_once() {
         ("the-late", "shutting_down"),
     ];
     busy.recorded(outcomes).await;
+}
+
+/// Whoever keeps a connection hears at once that it should go elsewhere, and loses nothing that runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_hear_of_the_drain_when_it_begins() {
+    let mut secure = Secure::start(Builder::new(Pair::Embedded)).await;
+    let (caller, target) = secure.gateway.pair(worker(true).await).await;
+    let mut idle = Connection::open(secure.gateway.public).await;
+    let ask = Request::get("/workspaces/target").bearer(&caller.token);
+    assert_eq!(idle.call(&ask).await.status, 200);
+    let http2 = secure.http2().await;
+    let call = Request::post(target.path(), "").bearer(&caller.token);
+    let mut begun = http2.begin(&call, false).await;
+    begun.send(STREAM.as_bytes(), true).await;
+    let (head, mut body) = begun.head().await.expect("a head");
+    assert_eq!(head.status, 200);
+    let first = next(&mut body).await.expect("an event").expect("whole");
+    assert_eq!(first, "data: {\"n\":1}\n\n");
+    secure.gateway.terminate();
+    let told = http2.told_to_leave().await;
+    assert!(told.is_go_away() && told.is_remote(), "{told}");
+    assert_eq!(told.reason(), Some(h2::Reason::NO_ERROR));
+    assert!(idle.closed_within(SOON).await, "nothing runs on it");
+    // The stream goes on until the drain is over, here by a second signal.
+    secure.gateway.terminate();
+    let last = next(&mut body).await.expect("an event").expect("whole");
+    let last = String::from_utf8(last.to_vec()).expect("text");
+    assert_eq!(reason_of(last.trim_end()), "SHUTTING_DOWN");
+    assert!(next(&mut body).await.is_none(), "ended in order");
+    assert_eq!(secure.gateway.wait(SOON).code(), Some(0));
 }
 
 on_both_pairs! {

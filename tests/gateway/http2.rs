@@ -20,8 +20,11 @@ pub(crate) struct Case {
 
 impl Case {
     async fn with(agent: Agent) -> Self {
-        // Long enough that a busy machine does not count as idleness.
-        let builder = Builder::new(Pair::Embedded).set("upstream.idle", "60s");
+        // Long enough that a busy machine does not count as idleness. One thread: on several, Pingora's
+        // pool makes another connection when its watcher lets go in the instant of the next call.
+        let builder = Builder::new(Pair::Embedded)
+            .set("upstream.idle", "60s")
+            .set("server.threads", "1");
         let secure = Secure::start(builder).await;
         let (caller, target) = secure.gateway.pair(agent).await;
         Self {
@@ -245,6 +248,43 @@ async fn an_answer_that_is_cut_is_reset_and_never_ended() {
     // Only this stream is lost, not the connection.
     let _ = case.target.agent.take();
     case.still_works(&http2).await;
+    case.secure.gateway.assert_idle().await;
+}
+
+/// However many answers an agent breaks off: the connection of whoever asked it is not to blame.
+#[tokio::test]
+async fn an_agent_that_breaks_off_does_not_cost_its_caller_the_connection() {
+    let case = Case::scripted(|request| {
+        if request.text() == CALL {
+            return vec![Step::Write(ok_json("{}"))];
+        }
+        let head =
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 90000\r\n\r\n";
+        vec![
+            Step::write(head),
+            Step::Write(vec![b' '; 60_000]),
+            Step::Close,
+        ]
+    })
+    .await;
+    let http2 = case.secure.http2().await;
+    let breaks = CALL.replace("hi", "break");
+    for round in 0..6 {
+        let mut begun = Vec::new();
+        for _ in 0..25 {
+            let mut one = http2.begin(&case.request(""), false).await;
+            one.send(breaks.as_bytes(), true).await;
+            begun.push(one);
+        }
+        for one in begun {
+            let error = one.answer().await.expect_err("broken off");
+            assert!(error.is_reset() && error.is_remote(), "{round}: {error}");
+        }
+    }
+    assert!(http2.stands());
+    let _ = case.target.agent.take();
+    let answer = http2.call(&case.request(CALL)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
     case.secure.gateway.assert_idle().await;
 }
 

@@ -18,6 +18,7 @@ use self::fields::{request_head, response_head};
 use super::admit::{authorization, refuse_declared_oversize, single};
 use super::ended::{Clocks, Ended, internal};
 use super::exchange::Exchange;
+use super::listener::BrokenOff;
 use super::origin::Origins;
 use super::reject::{Dialect, answer};
 use super::relay::{Forward, Relay};
@@ -57,8 +58,8 @@ impl Guard {
         }
     }
 
-    /// Serves one request. `false`: the connection must be broken off.
-    pub(super) async fn serve(&self, session: &mut ServerSession) -> bool {
+    /// Serves one request.
+    pub(super) async fn serve(&self, session: &mut ServerSession) -> Result<(), BrokenOff> {
         let head = session.req_header();
         let request_id =
             RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
@@ -70,22 +71,26 @@ impl Guard {
     }
 
     /// From the token to the record.
-    async fn pass(&self, session: &mut ServerSession, request_id: RequestId) -> bool {
+    async fn pass(
+        &self,
+        session: &mut ServerSession,
+        request_id: RequestId,
+    ) -> Result<(), BrokenOff> {
         let _running = self.relay.drain.enter();
         let mut exchange = Exchange::begin(&self.relay, None, request_id);
         let ended = self.exchange(session, &mut exchange).await;
         match ended.unwrap_or_else(|ended| ended) {
             Ended::Answered => {
                 exchange.answered();
-                true
+                Ok(())
             }
             Ended::CallerLeft => {
                 exchange.caller_left();
-                false
+                Err(BrokenOff::CallerLeft)
             }
             Ended::BrokenOff(rejection) => {
                 exchange.rejected(&rejection);
-                false
+                Err(BrokenOff::Ours)
             }
             Ended::Refused(rejection) => self.refuse(session, &mut exchange, &rejection).await,
         }
@@ -156,7 +161,7 @@ impl Guard {
         session: &mut ServerSession,
         exchange: &mut Exchange,
         rejection: &Rejection,
-    ) -> bool {
+    ) -> Result<(), BrokenOff> {
         exchange.rejected(rejection);
         exchange.status = rejection.reason.status();
         let dialect = if session.req_header().method == Method::POST {
@@ -165,9 +170,7 @@ impl Guard {
             Dialect::Plain
         };
         let id = &exchange.request_id;
-        answer(session, &self.origins, id, rejection, dialect)
-            .await
-            .is_ok()
+        BrokenOff::unless(answer(session, &self.origins, id, rejection, dialect).await)
     }
 }
 

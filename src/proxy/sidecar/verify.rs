@@ -10,6 +10,7 @@ use pingora::protocols::http::ServerSession;
 
 use super::super::ended::patiently;
 use super::super::exchange::log_cause;
+use super::super::listener::BrokenOff;
 use super::super::reject::{Dialect, answer};
 use super::fields::identity;
 use super::{Guard, READY, VERIFY, presented};
@@ -19,7 +20,11 @@ use crate::trust::PairClaims;
 
 impl Guard {
     /// 200 with the fields that say who calls, or the refusal.
-    pub(super) async fn verify(&self, session: &mut ServerSession, request_id: &RequestId) -> bool {
+    pub(super) async fn verify(
+        &self,
+        session: &mut ServerSession,
+        request_id: &RequestId,
+    ) -> Result<(), BrokenOff> {
         let verified = self.asked_about(session).await;
         tracing::info!(
             target: "access",
@@ -36,7 +41,11 @@ impl Guard {
     }
 
     /// 200 once callers can be verified.
-    pub(super) async fn ready(&self, session: &mut ServerSession, request_id: &RequestId) -> bool {
+    pub(super) async fn ready(
+        &self,
+        session: &mut ServerSession,
+        request_id: &RequestId,
+    ) -> Result<(), BrokenOff> {
         let ready = self.read_only(session).and_then(|()| {
             let draining = self.relay.drain.begun();
             let stops = || Rejection::new(Reason::ShuttingDown, "this sidecar is shutting down");
@@ -73,18 +82,18 @@ impl Guard {
         request_id: &RequestId,
         route: &str,
         said: Result<Vec<(&'static str, String)>, Rejection>,
-    ) -> bool {
+    ) -> Result<(), BrokenOff> {
         let status = said.as_ref().map_or_else(|r| r.reason.status(), |_| 200);
         self.relay.metrics.control(route, status);
         // What the request about which is asked had for a body did not come along.
         match said {
-            Ok(fields) => write(session, request_id, &fields).await.is_ok(),
+            Ok(fields) => BrokenOff::unless(write(session, request_id, &fields).await),
             Err(rejection) => {
                 log_cause(&rejection, request_id);
                 let dialect = Dialect::Plain;
-                answer(session, &self.origins, request_id, &rejection, dialect)
-                    .await
-                    .is_ok()
+                BrokenOff::unless(
+                    answer(session, &self.origins, request_id, &rejection, dialect).await,
+                )
             }
         }
     }

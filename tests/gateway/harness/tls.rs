@@ -188,6 +188,19 @@ impl Http2 {
         self.authority = authority.to_owned();
     }
 
+    /// Waits until the gateway takes no more streams here, and answers what it said.
+    pub(crate) async fn told_to_leave(&self) -> h2::Error {
+        let told = async {
+            loop {
+                if let Err(error) = self.sender.clone().ready().await {
+                    return error;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, told).await.expect("GOAWAY")
+    }
+
     /// Whether the connection still stands.
     pub(crate) fn stands(&self) -> bool {
         !self.driver.is_finished()
