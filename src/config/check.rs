@@ -326,6 +326,12 @@ impl Checks<'_> {
                 self.refuse(key, "must be at least 1: with 0 nothing could ever pass");
             }
         }
+        if c.limits.bodies_bytes.0 < c.limits.request_bytes.0 {
+            self.refuse(
+                "limits.bodies_bytes",
+                "must be at least limits.request_bytes: it is the room for all bodies together",
+            );
+        }
         if c.server.threads > THREADS_MAX {
             self.refuse("server.threads", format!("must be at most {THREADS_MAX}"));
         }

@@ -261,6 +261,8 @@ pub struct Timeouts {
 pub struct Limits {
     /// A request body.
     pub request_bytes: ByteSize,
+    /// All request bodies together, from their first byte until they are forwarded.
+    pub bodies_bytes: ByteSize,
     /// A unary response body.
     pub response_bytes: ByteSize,
     /// A stream as a whole.

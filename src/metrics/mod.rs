@@ -25,6 +25,8 @@ pub struct Metrics {
     total_seconds: [Histogram; 2],
     /// Bytes of request bodies as they went to agents.
     pub request_bytes: IntCounter,
+    /// Request bodies for which there was no room.
+    pub bodies_refused: IntCounter,
     /// Bytes of response bodies as they went to callers.
     pub response_bytes: IntCounter,
     /// Events passed on in streams.
@@ -170,6 +172,11 @@ impl Metrics {
                 &r,
                 "a2a_gateway_request_bytes_total",
                 "Bytes of request bodies sent to agents.",
+            ),
+            bodies_refused: counter(
+                &r,
+                "a2a_gateway_bodies_refused_total",
+                "Request bodies that were not received to their end for want of room.",
             ),
             response_bytes: counter(
                 &r,

@@ -28,11 +28,10 @@ pub(super) struct Counted<'a> {
 }
 
 impl Addresses {
-    /// What holds for connections from `peer`. `None`: they are not counted, since the limit is off,
+    /// What holds for `peer`, which may have `max` (0: as many as it likes). `None`: they are not counted, since the limit is off,
     /// or `peer` is a proxy of ours and stands for many, or all callers are programs of this machine.
-    pub(super) fn limit(server: &Server, peer: Option<IpAddr>) -> Option<Limit> {
+    pub(super) fn limit(server: &Server, peer: Option<IpAddr>, max: usize) -> Option<Limit> {
         let address = peer?.to_canonical();
-        let max = server.connections_per_address;
         (max > 0 && !is_proxy(server, address) && !server.listen.ip().is_loopback()).then(|| {
             Limit {
                 address: one_holder(address),
@@ -112,7 +111,8 @@ mod tests {
     }
 
     fn limit(server: &Server, peer: &str) -> Option<Limit> {
-        Addresses::limit(server, Some(peer.parse().unwrap()))
+        let max = server.connections_per_address;
+        Addresses::limit(server, Some(peer.parse().unwrap()), max)
     }
 
     #[test]

@@ -11,6 +11,8 @@ use super::chunks;
 use super::ended::patiently;
 use super::exchange::Exchange;
 use super::origin::browser_made;
+use super::received::Share;
+use super::relay::Relay;
 use crate::a2a::Generation;
 use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
 use crate::config::{Complete, Config, Timeouts};
@@ -33,8 +35,13 @@ impl From<Rejection> for NoBody {
 /// Reads the body whole. `100 Continue` is sent first where the caller waits for it.
 ///
 /// # Errors
-/// `body_too_large`, `request_timeout`, `invalid_request` for broken framing; or that the caller left.
-pub(super) async fn read(config: &Config, session: &mut ServerSession) -> Result<Bytes, NoBody> {
+/// `body_too_large`, `request_timeout`, `invalid_request` for broken framing, `overloaded` when all
+/// bodies together take too much; or that the caller left.
+pub(super) async fn read(
+    relay: &Relay,
+    config: &Config,
+    session: &mut ServerSession,
+) -> Result<(Bytes, Share), NoBody> {
     let limit = config.limits.request_bytes.bytes();
     let deadline = Instant::now() + config.timeouts.request_body;
     if expects_continue(session.req_header()) {
@@ -46,13 +53,15 @@ pub(super) async fn read(config: &Config, session: &mut ServerSession) -> Result
         .map_err(|_| NoBody::CallerLeft)?;
     }
     let mut held = Held::default();
+    let mut share = Share::of(&relay.bodies);
     loop {
         let Some(piece) = next_piece(&config.timeouts, session, deadline).await? else {
-            return Ok(held.into_bytes());
+            return Ok((held.into_bytes(), share));
         };
         if held.len() + piece.len() > limit {
             return Err(too_large(limit as u64).into());
         }
+        relay.hold(&mut share, piece.len())?;
         held.keep(piece);
     }
 }

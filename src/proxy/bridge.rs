@@ -16,8 +16,10 @@ use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, timeout};
 use tower::ServiceExt;
 
+use super::addresses::{Addresses, Counted};
 use super::body::{NoBody, expects_continue, next_piece};
 use super::ended::{chunk, left, patiently};
+use super::received::{Share, full};
 use super::reject::{Dialect, answer};
 use super::{Proxy, Slot};
 use crate::identity::ClientAddr;
@@ -26,6 +28,9 @@ use crate::rejection::{Reason, Rejection};
 
 /// Largest control-plane request. The largest legitimate one carries a card of 256 KiB.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
+
+/// One address may have this part of the bodies on their way.
+const SHARE_OF_ADDRESS: usize = 16;
 
 /// The one route that has sockets.
 const SOCKET_PATH: &str = "/ws";
@@ -43,6 +48,12 @@ const PIECE_MAX: Duration = Duration::from_secs(60);
 enum Broken {
     Refused(Rejection),
     CallerLeft,
+}
+
+impl From<Rejection> for Broken {
+    fn from(rejection: Rejection) -> Self {
+        Self::Refused(rejection)
+    }
 }
 
 impl From<NoBody> for Broken {
@@ -63,12 +74,11 @@ pub(super) async fn pass(
     proxy: &Proxy,
     session: &mut ServerSession,
     request_id: &RequestId,
-    slot: Slot<'_>,
 ) -> Result<(), ()> {
     let passed = if opens_socket(session) {
-        socket(proxy, session, request_id, slot).await
+        socket(proxy, session, request_id).await
     } else {
-        run(proxy, session, request_id, slot).await
+        run(proxy, session, request_id).await
     };
     match passed {
         Ok(()) => Ok(()),
@@ -89,9 +99,9 @@ async fn run(
     proxy: &Proxy,
     session: &mut ServerSession,
     request_id: &RequestId,
-    slot: Slot<'_>,
 ) -> Result<(), Broken> {
-    let body = read(proxy, session).await?;
+    let (body, share) = read(proxy, session).await?;
+    let slot = proxy.relay.place()?;
     let request = request(proxy, session, request_id, Body::from(body))?;
     let asked = proxy.control.clone().oneshot(request);
     let response = tokio::select! {
@@ -100,6 +110,7 @@ async fn run(
         response = asked => response.unwrap_or_else(|never| match never {}),
         () = left(session) => return Err(Broken::CallerLeft),
     };
+    drop(share);
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // Only a handshake that was seen before its body was read may change the protocol.
         return Err(Broken::Refused(not_a_socket()));
@@ -208,8 +219,8 @@ async fn socket(
     proxy: &Proxy,
     session: &mut ServerSession,
     request_id: &RequestId,
-    slot: Slot<'_>,
 ) -> Result<(), Broken> {
+    let slot = proxy.relay.place()?;
     session.set_keepalive(None);
     let (input, body) = Channel::<Bytes, Infallible>::new(INPUT_PIECES);
     let request = request(proxy, session, request_id, Body::new(body))?;
@@ -322,7 +333,13 @@ fn request(
     Ok(request)
 }
 
-async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<Bytes, Broken> {
+/// Reads the body. While it is on its way it has no place among the exchanges.
+async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<(Bytes, Share), Broken> {
+    let mut share = Share::of(&proxy.relay.bodies);
+    if session.is_body_done() {
+        return Ok((Bytes::new(), share));
+    }
+    let _receiving = receive(proxy, session)?;
     let config = proxy.gateway.config.hold();
     let deadline = Instant::now() + config.timeouts.request_body;
     if expects_continue(session.req_header()) {
@@ -336,7 +353,7 @@ async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<Bytes, Broke
     let mut held = BytesMut::new();
     loop {
         match next_piece(&config.timeouts, session, deadline).await? {
-            None => return Ok(held.freeze()),
+            None => return Ok((held.freeze(), share)),
             Some(piece) if held.len() + piece.len() > BODY_BYTES_MAX => {
                 return Err(Broken::Refused(
                     Rejection::new(
@@ -346,9 +363,37 @@ async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<Bytes, Broke
                     .fact("limit", BODY_BYTES_MAX),
                 ));
             }
-            Some(piece) => held.extend_from_slice(&piece),
+            Some(piece) => {
+                proxy.relay.hold(&mut share, piece.len())?;
+                held.extend_from_slice(&piece);
+            }
         }
     }
+}
+
+/// A place for a body that is on its way, and one of those that the caller's address may have.
+fn receive<'a>(
+    proxy: &'a Proxy,
+    session: &ServerSession,
+) -> Result<(Slot<'a>, Counted<'a>), Rejection> {
+    let config = proxy.gateway.config();
+    let max = config.server.max_exchanges;
+    let each = match config.server.connections_per_address {
+        0 => 0,
+        _ => (max / SHARE_OF_ADDRESS).max(1),
+    };
+    let client = Some(proxy.client(session));
+    let of_address = Addresses::limit(&config.server, client, each);
+    let counted = proxy.receiving.addresses.enter(of_address);
+    match (Slot::take(&proxy.receiving.all, max), counted) {
+        (Some(slot), Ok(counted)) => Ok((slot, counted)),
+        (None, _) => Err("too many bodies are on their way (server.max_exchanges)"),
+        (_, Err(_)) => Err("too many bodies are on their way from one address"),
+    }
+    .map_err(|why| {
+        proxy.gateway.metrics.bodies_refused.inc();
+        full(why)
+    })
 }
 
 fn broken(error: Box<pingora::Error>) -> Broken {

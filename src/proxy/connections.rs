@@ -109,7 +109,8 @@ impl ServerApp for Connections {
         let (deadline, max, each, proxied) = {
             let config = self.listener.relay.config.get();
             let peer = peer(&stream);
-            let each = Addresses::limit(&config.server, peer);
+            let each = config.server.connections_per_address;
+            let each = Addresses::limit(&config.server, peer, each);
             let proxied = peer.is_some_and(|peer| is_proxy(&config.server, peer));
             let deadline = Instant::now() + config.timeouts.request_head;
             (deadline, config.server.max_connections, each, proxied)

@@ -21,6 +21,7 @@ mod http2;
 mod hygiene;
 mod listener;
 mod origin;
+mod received;
 mod reject;
 mod relay;
 mod route;
@@ -38,6 +39,7 @@ use std::time::Duration;
 use http::{HeaderName, Method};
 use pingora::protocols::http::ServerSession;
 
+use self::addresses::Addresses;
 use self::admit::admit;
 use self::body::{CallShape, check_media_type, prefers_stream};
 // Pure, and for `fuzz/` only: every byte that arrives is judged by these three.
@@ -67,6 +69,7 @@ struct Proxy {
     gateway: Arc<Gateway>,
     control: axum::Router,
     relay: Arc<Relay>,
+    receiving: Receiving,
     origins: Derived<Origins>,
     extra_fields: Derived<HashSet<HeaderName>>,
 }
@@ -87,6 +90,7 @@ impl Proxy {
                 extra_fields(&config.forward.headers).unwrap_or_default()
             }),
             control,
+            receiving: Receiving::default(),
             gateway: Arc::clone(&gateway),
         })
     }
@@ -104,14 +108,14 @@ impl Proxy {
     }
 
     /// What holds for every request, whatever its route.
-    fn preliminaries(&self, session: &mut ServerSession) -> Result<Slot<'_>, Rejection> {
+    fn preliminaries(&self, session: &mut ServerSession) -> Result<(), Rejection> {
         if let Err(rejection) = hygiene::check(session.req_header()) {
             // Where such a request ends is not sure, so nothing behind it is read.
             session.set_keepalive(None);
             return Err(rejection);
         }
         self.origins.get().check(session.req_header())?;
-        self.relay.place()
+        self.relay.open()
     }
 
     /// `/workspaces/{id}/a2a`: from admission to the record.
@@ -161,7 +165,8 @@ impl Proxy {
         exchange: &mut Exchange,
         target: Result<WorkspaceId, InvalidWorkspaceId>,
     ) -> Result<Ended, Ended> {
-        let _place = self.preliminaries(session)?;
+        self.preliminaries(session)?;
+        let _place = self.relay.place()?;
         if session.req_header().method != Method::POST {
             let mut rejection =
                 Rejection::new(Reason::MethodNotAllowed, "send A2A calls with POST");
@@ -171,7 +176,7 @@ impl Proxy {
         let client = self.client(session);
         let admitted = admit(&self.gateway, exchange, session.req_header(), target).await?;
         check_media_type(&session.req_header().headers)?;
-        let received = body::read(&exchange.config, session).await?;
+        let (received, share) = body::read(&self.relay, &exchange.config, session).await?;
         let prepared = self.prepare(session, exchange, &admitted, received, client)?;
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);
@@ -188,6 +193,7 @@ impl Proxy {
         let forward = Forward {
             peer: self.relay.upstream.peer(&agent, address, connect).await,
             call,
+            share,
             clocks,
         };
         let answer = |head: &_, session: &ServerSession, exchange: &_| {
@@ -265,7 +271,8 @@ impl Proxy {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
-        let rejection = self.preliminaries(session).err().unwrap_or_else(|| {
+        let rejection = self.preliminaries(session).err();
+        let rejection = rejection.unwrap_or_else(|| {
             Rejection::new(
                 Reason::NotFound,
                 "no such A2A route; POST to /workspaces/{id}/a2a",
@@ -285,15 +292,15 @@ impl Proxy {
             return answered;
         }
         let _running = self.gateway.drain.enter();
-        let slot = match self.preliminaries(session) {
-            Ok(slot) => slot,
+        match self.preliminaries(session) {
+            Ok(()) => {}
             Err(rejection) => {
                 let (origins, dialect) = (self.origins.get(), Dialect::Plain);
                 let told = answer(session, &origins, &request_id, &rejection, dialect).await;
                 return BrokenOff::unless(told);
             }
-        };
-        BrokenOff::unless(bridge::pass(self, session, &request_id, slot).await)
+        }
+        BrokenOff::unless(bridge::pass(self, session, &request_id).await)
     }
 
     /// Answers a CORS preflight, before any credential is asked for.
@@ -339,6 +346,14 @@ struct Prepared {
     /// For `X-A2A-Completed`.
     completed: Option<String>,
     clocks: Clocks,
+}
+
+/// Requests to the control plane whose bodies are on their way. They have places of their own, as many
+/// as exchanges, so that bodies that never end keep no place from anybody who has proven something.
+#[derive(Default)]
+struct Receiving {
+    all: AtomicUsize,
+    addresses: Addresses,
 }
 
 /// One of `server.max_exchanges`. Dropping it frees the place.

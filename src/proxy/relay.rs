@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use super::ended::{Clocks, Ended, broken_http, left, shutting_down, timed_out, too_large};
 use super::exchange::Exchange;
 use super::hygiene::states_length;
+use super::received::{Room, Share};
 use super::unary::Unary;
 use super::upstream::{Call, Home, Upstream};
 use super::{Slot, stream};
@@ -36,6 +37,8 @@ pub(super) struct Relay {
     pub(super) drain: Arc<Drain>,
     /// Connections to agents.
     pub(super) upstream: Upstream,
+    /// What bodies of requests take.
+    pub(super) bodies: Arc<Room>,
     exchanges: AtomicUsize,
 }
 
@@ -45,6 +48,8 @@ pub(super) struct Forward {
     pub(super) peer: HttpPeer,
     /// The request for the wire.
     pub(super) call: Call,
+    /// The room that its body takes, until it is sent.
+    pub(super) share: Share,
     /// When it must be over.
     pub(super) clocks: Clocks,
 }
@@ -57,20 +62,41 @@ impl Relay {
             metrics,
             drain,
             upstream: Upstream::new(POOL_SIZE),
+            bodies: Arc::default(),
             exchanges: AtomicUsize::new(0),
         }
+    }
+
+    /// Whether anything new may begin.
+    ///
+    /// # Errors
+    /// `shutting_down`.
+    pub(super) fn open(&self) -> Result<(), Rejection> {
+        if self.drain.begun() {
+            let message = "this gateway is shutting down; connect again to reach another one";
+            let again = Duration::from_secs(1);
+            return Err(Rejection::new(Reason::ShuttingDown, message).retry_after(again));
+        }
+        Ok(())
+    }
+
+    /// Room for `bytes` more of a body.
+    ///
+    /// # Errors
+    /// `overloaded` when all bodies together would take more than `limits.bodies_bytes`.
+    pub(super) fn hold(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
+        let max = self.config.get().limits.bodies_bytes.bytes();
+        share
+            .grow(bytes, max)
+            .inspect_err(|_| self.metrics.bodies_refused.inc())
     }
 
     /// A place for one more exchange.
     ///
     /// # Errors
-    /// `shutting_down`, or `overloaded` when `server.max_exchanges` are in progress.
+    /// `overloaded` when `server.max_exchanges` are in progress.
     pub(super) fn place(&self) -> Result<Slot<'_>, Rejection> {
         let again = Duration::from_secs(1);
-        if self.drain.begun() {
-            let message = "this gateway is shutting down; connect again to reach another one";
-            return Err(Rejection::new(Reason::ShuttingDown, message).retry_after(again));
-        }
         Slot::take(&self.exchanges, self.config.get().server.max_exchanges).ok_or_else(|| {
             let message = "the gateway is at its limit of exchanges (server.max_exchanges)";
             Rejection::new(Reason::Overloaded, message).retry_after(again)
@@ -90,7 +116,12 @@ impl Relay {
             &Exchange,
         ) -> Result<ResponseHeader, Rejection>,
     ) -> Result<Ended, Ended> {
-        let Forward { peer, call, clocks } = forward;
+        let Forward {
+            peer,
+            call,
+            share,
+            clocks,
+        } = forward;
         let mut cut = self.drain.watch();
         let sent = self
             .upstream
@@ -100,7 +131,7 @@ impl Relay {
             sent = sent => sent?,
             () = cut.requested() => return Err(shutting_down("unknown").into()),
         };
-        drop(call);
+        drop((call, share));
         await_head(session, &mut upstream, &clocks, &mut cut).await?;
         exchange.head = Some(exchange.started.elapsed());
         let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;

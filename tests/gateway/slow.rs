@@ -52,7 +52,7 @@ async fn narrow(to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Reads nothing until the gateway has closed: seen by writes that fail.
+/// Reads nothing until the gateway has closed: seen by writes that fail. Answers how long that took.
 async fn blind(mut stream: TcpStream, probe: &[u8]) -> Duration {
     let begun = Instant::now();
     loop {
@@ -261,8 +261,10 @@ async fn callers_that_do_not_read_are_let_go() {
     for (name, wire, clock) in wires {
         blinds.spawn(async move {
             let mut stream = narrow(to).await;
+            let begun = Instant::now();
             let _ = timeout(Duration::from_secs(3), stream.write_all(&wire)).await;
-            (name, blind(stream, b"\r\n").await, clock)
+            let bore = blind(stream, b"\r\n").await;
+            (name, bore, begun.elapsed(), clock)
         });
     }
     let all = async {
@@ -272,11 +274,12 @@ async fn callers_that_do_not_read_are_let_go() {
         }
         ended
     };
-    for (name, bore, clock) in timeout(Duration::from_secs(120), all)
+    for (name, bore, whole, clock) in timeout(Duration::from_secs(120), all)
         .await
         .expect("let go")
     {
         assert!(bore < clock + SLACK, "{name}: {bore:?}");
+        assert!(whole > write / 2, "{name}: let go at once, after {whole:?}");
     }
     let honest: Seat = caller;
     let ask = Request::get("/workspaces/caller").bearer(&honest.token);

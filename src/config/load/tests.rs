@@ -252,6 +252,7 @@ fn senseless_and_unsafe_values_are_refused() {
         "limits.request_bytes",
         "limits.response_bytes",
         "limits.stream_bytes",
+        "limits.bodies_bytes",
         "limits.target_concurrency",
         "server.max_connections",
         "server.max_exchanges",

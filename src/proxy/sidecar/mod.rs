@@ -20,6 +20,7 @@ use super::ended::{Clocks, Ended, internal};
 use super::exchange::Exchange;
 use super::listener::BrokenOff;
 use super::origin::Origins;
+use super::received::Share;
 use super::reject::{Dialect, answer};
 use super::relay::{Forward, Relay};
 use super::upstream::{Call, peer};
@@ -109,7 +110,7 @@ impl Guard {
             let token = presented(head)?;
             exchange.pair = Some(self.sidecar.authenticate(token).await?);
         }
-        let body = body::read(&exchange.config, session).await?;
+        let (body, share) = body::read(&self.relay, &exchange.config, session).await?;
         exchange.request_bytes = body.len() as u64;
         let method = read_call(session.req_header(), &body, exchange);
         if let Some(claims) = &exchange.pair {
@@ -117,7 +118,7 @@ impl Guard {
             self.sidecar.use_up(claims)?;
         }
         drop(method);
-        let forward = self.forward(session, exchange, body).await?;
+        let forward = self.forward(session, exchange, (body, share)).await?;
         let answer = |head: &_, _: &ServerSession, exchange: &Exchange| {
             response_head(head, &exchange.request_id).map_err(internal)
         };
@@ -131,6 +132,7 @@ impl Guard {
             session.set_keepalive(None);
             return Err(rejection);
         }
+        self.relay.open()?;
         self.relay.place()
     }
 
@@ -138,7 +140,7 @@ impl Guard {
         &self,
         session: &ServerSession,
         exchange: &Exchange,
-        body: Bytes,
+        (body, share): (Bytes, Share),
     ) -> Result<Forward, Rejection> {
         let agent = &self.sidecar.settings.agent;
         let address = agent.address().await?;
@@ -147,6 +149,7 @@ impl Guard {
         Ok(Forward {
             peer: peer(address, agent.tls, agent.sni.clone(), timeouts.connect),
             call: Call::new(wire, body),
+            share,
             clocks: Clocks::new(timeouts, exchange.started, None, None),
         })
     }

@@ -1,0 +1,104 @@
+//! Bodies that are on their way take bounded room, and nobody's place.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpSocket;
+
+use crate::harness::{Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request};
+
+fn assert_full(answer: &Answer) {
+    assert_eq!((answer.status, &*answer.reason()), (503, "overloaded"));
+    assert_eq!(answer.field("retry-after"), Some("1"));
+}
+
+/// Calls until the answer has this status.
+async fn until(gateway: &Gateway, request: &Request, status: u16) -> Answer {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let answer = gateway.call(request).await;
+        if answer.status == status {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn all_bodies_together_have_a_bound() {
+    let gateway = Builder::new(Pair::Embedded)
+        .set("limits.request_bytes", "1MiB")
+        .set("limits.bodies_bytes", "1MiB")
+        .start()
+        .await;
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
+    let (caller, target) = gateway.pair(agent).await;
+    let call = |body: &str| Request::post(target.path(), body).bearer(&caller.token);
+    let large = call(&CALL.replace("hi", &"x".repeat(600 << 10)));
+    assert_eq!(gateway.call(&large).await.status, 200);
+    // One that stops before its end.
+    let mut stalled = Connection::open(gateway.public).await;
+    let head = call("").field("Content-Length", (900 << 10).to_string());
+    stalled.send(&head.wire(&gateway.public.to_string())).await;
+    stalled.send(&vec![b' '; 800 << 10]).await;
+    assert_full(&until(&gateway, &large, 503).await);
+    assert_eq!(
+        gateway.call(&call(CALL)).await.status,
+        200,
+        "a small one fits"
+    );
+    let card = Request::post("/registry/register", " ".repeat(600 << 10));
+    assert_full(&gateway.call(&card).await);
+    let refused = gateway.metric("a2a_gateway_bodies_refused_total", &[]);
+    assert!(refused.await >= 2.0);
+    drop(stalled);
+    until(&gateway, &large, 200).await;
+    gateway.assert_idle().await;
+}
+
+#[tokio::test]
+async fn bodies_that_never_end_keep_no_place_from_others() {
+    let gateway = Builder::on_every_interface(Pair::Embedded)
+        .set("server.max_exchanges", "2")
+        .start()
+        .await;
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
+    let (caller, target) = gateway.pair(agent).await;
+    let to = SocketAddr::from(([127, 0, 0, 1], gateway.public.port()));
+    let from = |source: [u8; 4]| async move {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((source, 0))).unwrap();
+        Connection::over(socket.connect(to).await.unwrap())
+    };
+    let stall = Request::post("/registry/register", "")
+        .field("Content-Length", "1000")
+        .field("Expect", "100-continue")
+        .wire(&to.to_string());
+    let mut first = from([127, 0, 0, 2]).await;
+    first.send(&stall).await;
+    assert_eq!(first.read_head().await.unwrap().status, 100);
+    // Its address has its part.
+    let mut second = from([127, 0, 0, 2]).await;
+    second.send(&stall).await;
+    assert_full(&second.answer().await);
+    // Another has its own, and then all of these places are taken.
+    let mut third = from([127, 0, 0, 3]).await;
+    third.send(&stall).await;
+    assert_eq!(third.read_head().await.unwrap().status, 100);
+    let mut fourth = from([127, 0, 0, 4]).await;
+    fourth.send(&stall).await;
+    assert_full(&fourth.answer().await);
+    // None of them is one of an exchange's.
+    let call = Request::post(target.path(), CALL).bearer(&caller.token);
+    assert_eq!(gateway.call(&call).await.status, 200);
+    let ask = Request::get("/workspaces/target").bearer(&caller.token);
+    assert_eq!(gateway.call(&ask).await.status, 200);
+    drop(first);
+    let change = Request::post("/registry/register", "{}");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while gateway.call(&change).await.status == 503 {
+        assert!(Instant::now() < deadline, "the place stays taken");
+    }
+    drop(third);
+    gateway.assert_idle().await;
+}
