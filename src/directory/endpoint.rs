@@ -84,7 +84,11 @@ impl Endpoint {
             return Err(forbidden("the agent's URL names no host"));
         }
         // Pingora would ask for, and verify, the same name with a hyphen: somebody else's.
-        if tls && sni.split_once('.').is_some_and(|(first, _)| first.contains('_')) {
+        if tls
+            && sni
+                .split_once('.')
+                .is_some_and(|(first, _)| first.contains('_'))
+        {
             return Err(forbidden(
                 "the agent's https URL has an underscore in the first part of its name, which no certificate can be verified for: give it another name",
             ));

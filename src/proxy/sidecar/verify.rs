@@ -12,7 +12,7 @@ use super::super::ended::patiently;
 use super::super::exchange::log_cause;
 use super::super::reject::{Dialect, answer};
 use super::fields::identity;
-use super::{Guard, READY, VERIFY, presented};
+use super::{Guard, READY, VERIFY, check_head, presented};
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
 use crate::trust::PairClaims;
@@ -20,6 +20,7 @@ use crate::trust::PairClaims;
 impl Guard {
     /// 200 with the fields that say who calls, or the refusal.
     pub(super) async fn verify(&self, session: &mut ServerSession, request_id: &RequestId) -> bool {
+        let _running = self.relay.drain.enter();
         let verified = self.asked_about(session).await;
         tracing::info!(
             target: "access",
@@ -37,9 +38,10 @@ impl Guard {
 
     /// 200 once callers can be verified.
     pub(super) async fn ready(&self, session: &mut ServerSession, request_id: &RequestId) -> bool {
-        let ready = self.read_only(session).and_then(|()| {
+        let checked = check_head(session).and_then(|()| self.read_only(session));
+        let ready = checked.and_then(|()| {
             let draining = self.relay.drain.begun();
-            let stops = || Rejection::new(Reason::ShuttingDown, "this sidecar is shutting down");
+            let stops = || Rejection::new(Reason::ShuttingDown, "this process is shutting down");
             if draining { Err(stops()) } else { Ok(()) }
         });
         let ready = ready.and_then(|()| self.sidecar.ready());
