@@ -31,6 +31,9 @@ const DEFAULTS: [(&str, &str); 9] = [
     ("limits.request_bytes", "\"16MiB\""),
 ];
 
+/// The gateway of a sidecar that is told of none.
+const LOCAL_GATEWAY: &str = "http://127.0.0.1:8080";
+
 /// Where a gateway publishes its keys.
 const JWKS_PATH: &str = "/.well-known/jwks.json";
 
@@ -64,14 +67,10 @@ pub(super) struct Arguments {
     /// Where to listen, instead of the agent [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Base URL of the gateway, which says who it is and publishes its keys
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "A2A_GATEWAY_URL",
-        default_value = "http://127.0.0.1:8080"
-    )]
-    gateway: Url,
+    /// Base URL of the gateway, which says who it is and publishes its keys [default: where --jwks is, if
+    /// that is a gateway's, or http://127.0.0.1:8080]
+    #[arg(long, value_name = "URL", env = "A2A_GATEWAY_URL")]
+    gateway: Option<Url>,
     /// Where the gateway's keys are, if not at /.well-known/jwks.json of --gateway
     #[arg(long, alias = "jwks-url", value_name = "URL")]
     jwks: Option<Url>,
@@ -172,21 +171,15 @@ impl Arguments {
     fn settings(&self) -> Result<Settings, ArgumentError> {
         let workspace = WorkspaceId::parse(&self.workspace)?;
         let agent = Agent::parse(&self.upstream)?;
-        // Of keys that are elsewhere nobody knows whose they are: the gateway still says who it is,
-        // unless they stand where a gateway's stand.
-        let beside = self
-            .jwks
-            .as_ref()
-            .and_then(|jwks| based_at(jwks, JWKS_PATH));
-        let gateway = beside.as_ref().unwrap_or(&self.gateway);
+        let gateway = self.gateway()?;
         let jwks = match &self.jwks {
             Some(jwks) => self.checked("jwks", jwks.clone())?,
-            None => self.checked("gateway", below(gateway, JWKS_PATH))?,
+            None => self.checked("gateway", below(&gateway, JWKS_PATH))?,
         };
         let issuer = match &self.issuer {
             Some(issuer) if issuer.is_empty() => return Err(ArgumentError::EmptyIssuer),
             Some(issuer) => Issuer::Named(issuer.clone()),
-            None => Issuer::AsSaidAt(self.checked("gateway", below(gateway, DISCOVERY_PATH))?),
+            None => Issuer::AsSaidAt(self.checked("gateway", below(&gateway, DISCOVERY_PATH))?),
         };
         Ok(Settings {
             workspace,
@@ -204,6 +197,16 @@ impl Arguments {
                 Unbound::Admitted
             },
         })
+    }
+
+    /// Who says whose keys they are: the gateway that was named, or the one in whose place the keys
+    /// stand, or the one on this machine.
+    fn gateway(&self) -> Result<Url, ArgumentError> {
+        let beside = || based_at(self.jwks.as_ref()?, JWKS_PATH);
+        match self.gateway.clone().or_else(beside) {
+            Some(gateway) => Ok(gateway),
+            None => Url::parse(LOCAL_GATEWAY).map_err(|_| ArgumentError::NoUrl("gateway")),
+        }
     }
 
     /// A URL that keys may come from.
@@ -305,6 +308,21 @@ mod tests {
                 &["--jwks", "https://gw.test/.well-known/jwks.json"],
                 "https://gw.test/.well-known/jwks.json",
                 "at https://gw.test/.well-known/a2a-gateway",
+            ),
+            (
+                &[
+                    "--jwks",
+                    "https://cdn.test/.well-known/jwks.json",
+                    "--gateway",
+                    "https://gw.test",
+                ],
+                "https://cdn.test/.well-known/jwks.json",
+                "at https://gw.test/.well-known/a2a-gateway",
+            ),
+            (
+                &["--jwks", "https://cdn.test/keys"],
+                "https://cdn.test/keys",
+                "at http://127.0.0.1:8080/.well-known/a2a-gateway",
             ),
             (
                 &[

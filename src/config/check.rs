@@ -326,7 +326,8 @@ impl Checks<'_> {
                 self.refuse(key, "must be at least 1: with 0 nothing could ever pass");
             }
         }
-        if c.limits.bodies_bytes.0 < c.limits.request_bytes.0 {
+        let bodies = c.limits.bodies_bytes.0;
+        if bodies > 0 && bodies < c.limits.request_bytes.0 {
             self.refuse(
                 "limits.bodies_bytes",
                 "must be at least limits.request_bytes: it is the room for all bodies together",

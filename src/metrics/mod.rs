@@ -240,7 +240,7 @@ impl Metrics {
             token_uses: counters(
                 &r,
                 "a2a_gateway_token_uses_total",
-                "Tokens bound to a body that a sidecar verified: first use, again (refused), full (refused, since nobody could tell).",
+                "Tokens bound to a body that a sidecar verified: first use, again (refused), late (expired while its body came; refused), full (refused, since nobody could tell).",
                 &["use"],
             ),
             tokens_kept: gauge(

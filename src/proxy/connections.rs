@@ -116,7 +116,7 @@ impl ServerApp for Connections {
             (deadline, config.server.max_connections, each, proxied)
         };
         let Some(_place) = Slot::take(&self.open, max) else {
-            let message = "the gateway is at its limit of connections (server.max_connections)";
+            let message = "as many connections as may be are open (server.max_connections)";
             self.refuse(stream, Cut::Full, message).await;
             return None;
         };

@@ -119,7 +119,7 @@ pub(super) async fn patiently<T>(
 pub(super) fn internal(error: Box<pingora::Error>) -> Rejection {
     Rejection::new(
         Reason::Internal,
-        "the gateway could not build its answer; this is a bug",
+        "the answer could not be built; this is a bug",
     )
     .cause(Failure(error))
 }
@@ -141,7 +141,7 @@ pub(super) fn broken_http(error: Option<Box<pingora::Error>>) -> Rejection {
 pub(super) fn timed_out(clock: &'static str) -> Rejection {
     Rejection::new(
         Reason::AgentTimeout,
-        format!("the agent did not answer in time (timeouts.{clock}); X-Timeout may ask for more"),
+        format!("the agent did not answer in time (timeouts.{clock}); of a gateway, X-Timeout may ask for more"),
     )
     .fact("clock", clock)
     .fact("delivered", "true")
@@ -151,7 +151,7 @@ pub(super) fn timed_out(clock: &'static str) -> Rejection {
 pub(super) fn shutting_down(delivered: &'static str) -> Rejection {
     Rejection::new(
         Reason::ShuttingDown,
-        "the gateway is shutting down before the agent was done; ask again for the task",
+        "this process is shutting down before the agent was done; ask again for the task",
     )
     .fact("delivered", delivered)
 }

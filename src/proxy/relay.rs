@@ -73,7 +73,7 @@ impl Relay {
     /// `shutting_down`.
     pub(super) fn open(&self) -> Result<(), Rejection> {
         if self.drain.begun() {
-            let message = "this gateway is shutting down; connect again to reach another one";
+            let message = "this process is shutting down; connect again to reach another one";
             let again = Duration::from_secs(1);
             return Err(Rejection::new(Reason::ShuttingDown, message).retry_after(again));
         }
@@ -98,7 +98,7 @@ impl Relay {
     pub(super) fn place(&self) -> Result<Slot<'_>, Rejection> {
         let again = Duration::from_secs(1);
         Slot::take(&self.exchanges, self.config.get().server.max_exchanges).ok_or_else(|| {
-            let message = "the gateway is at its limit of exchanges (server.max_exchanges)";
+            let message = "as many exchanges as may be are in progress (server.max_exchanges)";
             Rejection::new(Reason::Overloaded, message).retry_after(again)
         })
     }

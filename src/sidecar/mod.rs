@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use url::Url;
 
 pub use self::agent::{Agent, InvalidUpstream};
-pub use self::replay::{Use, Uses};
+pub use self::replay::{Use, Uses, is_over};
 use crate::config::Live;
 use crate::drain::Drain;
 use crate::ids::WorkspaceId;
@@ -143,12 +143,12 @@ impl Sidecar {
     /// # Errors
     /// `store_unavailable` says what is missing.
     pub fn ready(&self) -> Result<(), Rejection> {
-        if self.keys.keys().is_some() && self.issuer.get().is_some() {
-            return Ok(());
-        }
-        let why = match self.keys.last_fetch() {
-            "fetched" => "who it is",
-            failed => failed,
+        let keys = self.keys.keys();
+        let why = match (&keys, self.issuer.get()) {
+            (Some(keys), Some(_)) if !keys.is_empty() => return Ok(()),
+            (Some(keys), _) if keys.is_empty() => "it publishes none",
+            (Some(_), _) => "who it is",
+            (None, _) => self.keys.last_fetch(),
         };
         let message = format!(
             "the gateway's keys are not known yet ({why}), so no caller can be verified; check --gateway and --jwks"
@@ -162,7 +162,10 @@ impl Sidecar {
     /// `unauthenticated`; `store_unavailable` without keys.
     pub async fn authenticate(&self, token: &str) -> Result<PairClaims, Rejection> {
         let head = TokenHead::own(token, PAIR_TYP).map_err(refused)?;
-        self.ready()?;
+        let none_published = self.keys.keys().is_some_and(|keys| keys.is_empty());
+        if !none_published {
+            self.ready()?;
+        }
         let claims = match self.verify(token, &head) {
             Err(TokenError::UnknownKey) => {
                 let crowded = |Crowded| {
@@ -171,6 +174,7 @@ impl Sidecar {
                     Rejection::new(Reason::StoreUnavailable, message).retry_after(again)
                 };
                 self.keys.refresh().await.map_err(crowded)?;
+                self.ready()?;
                 self.verify(token, &head)
             }
             verified => verified,
@@ -186,7 +190,7 @@ impl Sidecar {
 
     fn verify(&self, token: &str, head: &TokenHead) -> Result<PairClaims, TokenError> {
         let keys = self.keys.keys().ok_or(TokenError::UnknownKey)?;
-        let issuer = self.issuer.get().ok_or(TokenError::Claims)?;
+        let issuer = self.issuer.get().ok_or(TokenError::UnknownKey)?;
         let audience = self.settings.workspace.as_str();
         PairClaims::verify(token, head, &keys, issuer, audience)
     }
@@ -215,18 +219,24 @@ impl Sidecar {
     }
 
     /// Notes that the token is used. One that is bound to a body counts once: to be asked last, so that
-    /// nobody can use up the token of somebody else's request.
+    /// nobody can use up the token of somebody else's request. It must still be good then, however long
+    /// the body took to come.
     ///
     /// # Errors
-    /// `unauthenticated` for the second use; `overloaded` when nobody could tell.
+    /// `unauthenticated` for the second use, or when it is over; `overloaded` when nobody could tell.
     pub fn use_up(&self, claims: &PairClaims) -> Result<(), Rejection> {
+        let now = seconds_now();
         if !claims.is_bound() {
+            if is_over(claims.exp, now) {
+                return Err(refused(TokenError::Expired));
+            }
             return Ok(());
         }
-        let used = self.uses.note(&claims.jti, claims.exp, seconds_now());
+        let used = self.uses.note(&claims.jti, claims.exp, now);
         self.metrics.token_use(used.word(), self.uses.len());
         match used {
             Use::First => Ok(()),
+            Use::Late => Err(refused(TokenError::Expired)),
             Use::Again => Err(unauthenticated(
                 "the token was used before: each request carries a fresh one",
             )),

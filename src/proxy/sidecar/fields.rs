@@ -37,8 +37,9 @@ pub(super) fn request_head(
         wire.extend_from_slice(b"\r\n");
     };
     put("host", agent.host.as_bytes());
+    let known = exchange.pair.is_some();
     for (name, value) in &head.headers {
-        if passes(name, head) {
+        if passes(name, head) && (known || is_anybodys(name)) {
             put(name.as_str(), value.as_bytes());
         }
     }
@@ -71,6 +72,27 @@ fn passes(name: &HeaderName, head: &RequestHeader) -> bool {
         && !is_spent(name, head)
         && !name.as_str().contains('_')
         && !named_by_connection(name, &head.headers)
+}
+
+/// What passes of a request for the card from nobody knows whom: how to answer, and on which way it
+/// came. Nothing that is a credential, or that some servers take for another method or path.
+fn is_anybodys(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "accept"
+            | "accept-language"
+            | "accept-encoding"
+            | "user-agent"
+            | "a2a-version"
+            | "if-none-match"
+            | "if-modified-since"
+            | "traceparent"
+            | "tracestate"
+            | "x-forwarded-for"
+            | "x-forwarded-proto"
+            | "x-forwarded-host"
+            | "via"
+    )
 }
 
 /// The fields that say who calls.

@@ -27,7 +27,7 @@ use super::upstream::{Call, peer};
 use super::{body, hygiene};
 use crate::a2a::method;
 use crate::ids::RequestId;
-use crate::rejection::Rejection;
+use crate::rejection::{Reason, Rejection};
 use crate::sidecar::{Card, Sidecar, unauthenticated};
 
 /// Asks whether a request may pass, for a proxy that forwards it itself.
@@ -38,6 +38,10 @@ const READY: &str = "/auth/ready";
 
 /// Where agents' cards are: since A2A 0.3, and before.
 const CARDS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
+
+/// Every method that agents serve. `CONNECT` asks for a tunnel, and what answers `TRACE` repeats what
+/// it received: both are for nobody.
+const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /// Where a token comes when the agent has credentials of its own.
 const CALLER_TOKEN: HeaderName = HeaderName::from_static("x-a2a-caller-token");
@@ -104,13 +108,18 @@ impl Guard {
     ) -> Result<Ended, Ended> {
         let _place = self.preliminaries(session)?;
         exchange.callee = Some(self.sidecar.settings.workspace.clone());
+        refuse_method(&session.req_header().method)?;
+        // Who needs no token sends no body either, so that no stranger keeps a place with a slow one.
+        let public = session.is_body_empty() && self.is_public(session.req_header());
         let head = session.req_header();
         refuse_declared_oversize(&exchange.config.limits, head)?;
-        if !self.is_public(head) {
+        let (body, share) = if public {
+            (Bytes::new(), Share::of(&self.relay.bodies))
+        } else {
             let token = presented(head)?;
             exchange.pair = Some(self.sidecar.authenticate(token).await?);
-        }
-        let (body, share) = body::read(&self.relay, &exchange.config, session).await?;
+            body::read(&self.relay, &exchange.config, session).await?
+        };
         exchange.request_bytes = body.len() as u64;
         let method = read_call(session.req_header(), &body, exchange);
         if let Some(claims) = &exchange.pair {
@@ -125,13 +134,9 @@ impl Guard {
         self.relay.run(session, exchange, forward, answer).await
     }
 
-    /// What holds for every request.
+    /// What holds for every request that takes a place.
     fn preliminaries(&self, session: &mut ServerSession) -> Result<super::Slot<'_>, Rejection> {
-        if let Err(rejection) = hygiene::check(session.req_header()) {
-            // Where such a request ends is not sure, so nothing behind it is read.
-            session.set_keepalive(None);
-            return Err(rejection);
-        }
+        check_head(session)?;
         self.relay.open()?;
         self.relay.place()
     }
@@ -175,6 +180,27 @@ impl Guard {
         let id = &exchange.request_id;
         BrokenOff::unless(answer(session, &self.origins, id, rejection, dialect).await)
     }
+}
+
+/// # Errors
+/// As [`hygiene::check`].
+fn check_head(session: &mut ServerSession) -> Result<(), Rejection> {
+    hygiene::check(session.req_header()).inspect_err(|_| {
+        // Where such a request ends is not sure, so nothing behind it is read.
+        session.set_keepalive(None);
+    })
+}
+
+/// # Errors
+/// `method_not_allowed`.
+fn refuse_method(method: &Method) -> Result<(), Rejection> {
+    if !matches!(*method, Method::CONNECT | Method::TRACE) {
+        return Ok(());
+    }
+    let message = "a sidecar passes neither CONNECT nor TRACE";
+    let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
+    rejection.allow = Some(METHODS);
+    Err(rejection)
 }
 
 /// The token that a request carries: in its own field, or as the credential.

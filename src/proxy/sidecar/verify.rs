@@ -13,7 +13,7 @@ use super::super::exchange::log_cause;
 use super::super::listener::BrokenOff;
 use super::super::reject::{Dialect, answer};
 use super::fields::identity;
-use super::{Guard, READY, VERIFY, presented};
+use super::{Guard, READY, VERIFY, check_head, presented};
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
 use crate::trust::PairClaims;
@@ -25,6 +25,7 @@ impl Guard {
         session: &mut ServerSession,
         request_id: &RequestId,
     ) -> Result<(), BrokenOff> {
+        let _running = self.relay.drain.enter();
         let verified = self.asked_about(session).await;
         tracing::info!(
             target: "access",
@@ -46,9 +47,10 @@ impl Guard {
         session: &mut ServerSession,
         request_id: &RequestId,
     ) -> Result<(), BrokenOff> {
-        let ready = self.read_only(session).and_then(|()| {
+        let checked = check_head(session).and_then(|()| self.read_only(session));
+        let ready = checked.and_then(|()| {
             let draining = self.relay.drain.begun();
-            let stops = || Rejection::new(Reason::ShuttingDown, "this sidecar is shutting down");
+            let stops = || Rejection::new(Reason::ShuttingDown, "this process is shutting down");
             if draining { Err(stops()) } else { Ok(()) }
         });
         let ready = ready.and_then(|()| self.sidecar.ready());

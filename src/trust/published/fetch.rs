@@ -57,7 +57,8 @@ impl FetchFailure {
 }
 
 /// A client for one URL. It goes there directly, whatever proxy the environment names. Certificates are
-/// checked by the system's roots, or those of `SSL_CERT_FILE`; plain `http` is for loopback only.
+/// checked by the system's roots, or those of `SSL_CERT_FILE`; plain `http` is for loopback only,
+/// or where an operator said so (`--plain-http` of a sidecar).
 ///
 /// # Errors
 /// When the system has no roots.

@@ -78,6 +78,33 @@ async fn without_keys_nobody_is_admitted_and_it_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_publishes_no_key_makes_nothing_ready() {
+    let key = Key::new("k-1");
+    let issuer = Issuer::start(ISSUER, &[]).await;
+    let agent = Agent::json("{}").await;
+    let sidecar = Sidecar::spawn(&agent, &arguments(&issuer, &[]));
+    let deadline = Instant::now() + PAUSE;
+    while !sidecar.log().contains("publishes no usable key") {
+        assert!(Instant::now() < deadline, "{}", sidecar.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let answer = sidecar.call(&Request::get("/auth/ready")).await;
+    assert_eq!(answer.reason(), "store_unavailable");
+    assert_eq!(sidecar.admin_get("/readyz").await.status, 503);
+    let answer = sidecar.call(&call(&signed_by(&key, "k-1"))).await;
+    assert_eq!(answer.reason(), "store_unavailable");
+    assert_eq!(agent.count(), 0);
+    // The first token after the pause has them fetched again.
+    issuer.publish(&[&key]);
+    let deadline = Instant::now() + 3 * PAUSE;
+    while sidecar.call(&call(&signed_by(&key, "k-1"))).await.status != 200 {
+        assert!(Instant::now() < deadline, "{}", sidecar.log());
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    assert_eq!(sidecar.admin_get("/readyz").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_gateway_is_asked_who_it_is() {
     let key = Key::new("k-1");
     let jwks = json!({"keys": [key.jwk()]}).to_string();

@@ -3,6 +3,7 @@
 mod forward_auth;
 mod gateway;
 mod keys;
+mod strangers;
 mod verifiers;
 
 use std::time::Duration;
