@@ -302,6 +302,7 @@ impl Checks<'_> {
         let c = self.config;
         let limits = [
             ("limits.request_bytes", c.limits.request_bytes.0),
+            ("limits.bodies_bytes", c.limits.bodies_bytes.0),
             ("limits.response_bytes", c.limits.response_bytes.0),
             ("limits.stream_bytes", c.limits.stream_bytes.0),
             (
