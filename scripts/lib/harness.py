@@ -111,6 +111,16 @@ class Bench:
             token = call("POST", "/registry/register", made["enrolment_token"], registration)["token"]
         return token
 
+    def wrk_script(self):
+        """The call as wrk sends it."""
+        script = f"{self.folder}/post.lua"
+        with open(script, "w") as lua:
+            lua.write('wrk.method = "POST"\n'
+                      f"wrk.body = '{self.body}'\n"
+                      'wrk.headers["Content-Type"] = "application/json"\n'
+                      f'wrk.headers["Authorization"] = "Bearer {self.token}"\n')
+        return script
+
     def request(self, path, accept):
         """The call as bytes for the wire."""
         return (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self.token}\r\n"

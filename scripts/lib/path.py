@@ -38,13 +38,7 @@ def load(port, path, script):
 
 def main():
     with harness.Bench(BODY_BYTES) as bench:
-        script = f"{bench.folder}/post.lua"
-        with open(script, "w") as lua:
-            lua.write('wrk.method = "POST"\n'
-                      f"wrk.body = '{bench.body}'\n"
-                      'wrk.headers["Content-Type"] = "application/json"\n'
-                      f'wrk.headers["Authorization"] = "Bearer {bench.token}"\n')
-        compare(bench, script)
+        compare(bench, bench.wrk_script())
 
 
 def compare(bench, script):

@@ -125,12 +125,7 @@ def wires(bench):
 
 def main():
     with harness.Bench() as bench:
-        script = f"{bench.folder}/post.lua"
-        with open(script, "w") as lua:
-            lua.write('wrk.method = "POST"\n'
-                      f"wrk.body = '{bench.body}'\n"
-                      'wrk.headers["Content-Type"] = "application/json"\n'
-                      f'wrk.headers["Authorization"] = "Bearer {bench.token}"\n')
+        script = bench.wrk_script()
         pid = bench.sides["gateway"][0]
         load(script, 5)
         before = load(script, 20)

@@ -15,7 +15,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::config::Live;
 use crate::gateway::Gateway;
@@ -85,37 +85,35 @@ async fn readyz(gateway: Arc<Gateway>) -> Response {
     let (sql, shared) = tokio::join!(gateway.db.ping(), gateway.shared.ping());
     let draining = gateway.draining();
     let ready = sql.is_ok() && shared.is_ok() && !draining;
-    let word = |ok: bool| if ok { "ok" } else { "unavailable" };
-    let status = if ready {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
     let parts = json!({
-        "status": if ready { "ready" } else { "not_ready" },
         "sql": word(sql.is_ok()),
         "shared": word(shared.is_ok()),
         // A gateway without its keys does not start: that there is one says that they are loaded.
         "keys": "ok",
         "draining": draining,
     });
-    json_answer(status, &parts)
+    readiness(ready, parts)
 }
 
 /// A sidecar is ready when it has the gateway's keys.
 async fn sidecar_readyz(sidecar: Arc<Sidecar>) -> Response {
     let (keys, draining) = (sidecar.ready().is_ok(), sidecar.drain.begun());
-    let ready = keys && !draining;
-    let status = if ready {
-        StatusCode::OK
+    let parts = json!({"keys": word(keys), "draining": draining});
+    readiness(keys && !draining, parts)
+}
+
+fn word(ok: bool) -> &'static str {
+    if ok { "ok" } else { "unavailable" }
+}
+
+/// The answer to whether new exchanges should be sent here, with its parts.
+fn readiness(ready: bool, mut parts: Value) -> Response {
+    let (status, word) = if ready {
+        (StatusCode::OK, "ready")
     } else {
-        StatusCode::SERVICE_UNAVAILABLE
+        (StatusCode::SERVICE_UNAVAILABLE, "not_ready")
     };
-    let parts = json!({
-        "status": if ready { "ready" } else { "not_ready" },
-        "keys": if keys { "ok" } else { "unavailable" },
-        "draining": draining,
-    });
+    parts["status"] = word.into();
     json_answer(status, &parts)
 }
 
@@ -179,7 +177,7 @@ async fn guard(State(process): State<Process>, mut request: Request, next: Next)
     response
 }
 
-fn json_answer(status: StatusCode, body: &serde_json::Value) -> Response {
+fn json_answer(status: StatusCode, body: &Value) -> Response {
     let content_type = [(header::CONTENT_TYPE, "application/json")];
     (status, content_type, body.to_string()).into_response()
 }

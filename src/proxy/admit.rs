@@ -137,12 +137,8 @@ fn requested_timeout(head: &RequestHeader, max: Duration) -> Result<Option<Durat
     let Some(field) = single(head, &X_TIMEOUT)? else {
         return Ok(None);
     };
-    let text = std::str::from_utf8(field).unwrap_or_default();
-    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    match text.parse::<u64>() {
-        Ok(seconds) if digits && seconds > 0 => Ok(Some(Duration::from_secs(seconds).min(max))),
-        // More digits than a u64 holds is still a positive integer.
-        Err(_) if digits && text.bytes().any(|b| b != b'0') => Ok(Some(max)),
+    match whole_number(field) {
+        Some(seconds) if seconds > 0 => Ok(Some(Duration::from_secs(seconds).min(max))),
         _ => Err(Rejection::new(
             Reason::InvalidRequest,
             "X-Timeout is a positive whole number of seconds",
@@ -150,24 +146,25 @@ fn requested_timeout(head: &RequestHeader, max: Duration) -> Result<Option<Durat
     }
 }
 
+/// A number in digits alone; one that is too large for its type is the largest.
+fn whole_number(field: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(field).ok()?;
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
 /// `X-A2A-Hops`: how many gateways the call went through before, and one more.
 fn hops(head: &RequestHeader, max: u32) -> Result<u32, Rejection> {
     let before = match single(head, &X_A2A_HOPS)? {
         None => 0,
-        Some(field) => {
-            let text = std::str::from_utf8(field).unwrap_or_default();
-            let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            if !digits {
-                return Err(Rejection::new(
-                    Reason::InvalidRequest,
-                    "X-A2A-Hops is a whole number; pass it on as it came, or leave it out",
-                ));
-            }
-            // More digits than a u32 holds are too many hops in any case.
-            text.parse().unwrap_or(u32::MAX)
-        }
+        Some(field) => whole_number(field).ok_or_else(|| {
+            Rejection::new(
+                Reason::InvalidRequest,
+                "X-A2A-Hops is a whole number; pass it on as it came, or leave it out",
+            )
+        })?,
     };
-    let hops = before.saturating_add(1);
+    let hops = u32::try_from(before.saturating_add(1)).unwrap_or(u32::MAX);
     if hops > max {
         return Err(Rejection::new(
             Reason::LoopDetected,

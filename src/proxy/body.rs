@@ -42,8 +42,23 @@ pub(super) async fn read(
     config: &Config,
     session: &mut ServerSession,
 ) -> Result<(Bytes, Share), NoBody> {
-    let limit = config.limits.request_bytes.bytes();
-    let deadline = Instant::now() + config.timeouts.request_body;
+    let limit = config.limits.request_bytes;
+    let refuse = || too_large(limit.0);
+    read_up_to(limit.bytes(), refuse, relay, &config.timeouts, session).await
+}
+
+/// The same up to `limit` bytes, beyond which it is refused with what `refuse` says.
+///
+/// # Errors
+/// As [`read`].
+pub(super) async fn read_up_to(
+    limit: usize,
+    refuse: impl Fn() -> Rejection,
+    relay: &Relay,
+    timeouts: &Timeouts,
+    session: &mut ServerSession,
+) -> Result<(Bytes, Share), NoBody> {
+    let deadline = Instant::now() + timeouts.request_body;
     if expects_continue(session.req_header()) {
         patiently(
             session.get_write_timeout(),
@@ -55,11 +70,11 @@ pub(super) async fn read(
     let mut held = Held::default();
     let mut share = Share::of(&relay.bodies);
     loop {
-        let Some(piece) = next_piece(&config.timeouts, session, deadline).await? else {
+        let Some(piece) = next_piece(timeouts, session, deadline).await? else {
             return Ok((held.into_bytes(), share));
         };
         if held.len() + piece.len() > limit {
-            return Err(too_large(limit as u64).into());
+            return Err(refuse().into());
         }
         relay.hold(&mut share, piece.len())?;
         held.keep(piece);
@@ -71,7 +86,7 @@ pub(super) async fn read(
 /// # Errors
 /// `request_timeout`, `invalid_request` for broken framing; or that the caller left. What comes
 /// behind such a body is no request: the connection ends with the answer.
-pub(super) async fn next_piece(
+async fn next_piece(
     timeouts: &Timeouts,
     session: &mut ServerSession,
     deadline: Instant,

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::response::Parts;
 use http::{Method, StatusCode, Version, header};
 use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tower::ServiceExt;
 
 use super::addresses::{Addresses, Counted};
-use super::body::{NoBody, expects_continue, next_piece};
+use super::body::{NoBody, read_up_to};
 use super::ended::{chunk, left, patiently};
 use super::received::{Share, full};
 use super::reject::{Dialect, answer};
@@ -335,40 +335,19 @@ fn request(
 
 /// Reads the body. While it is on its way it has no place among the exchanges.
 async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<(Bytes, Share), Broken> {
-    let mut share = Share::of(&proxy.relay.bodies);
     if session.is_body_done() {
-        return Ok((Bytes::new(), share));
+        return Ok((Bytes::new(), Share::of(&proxy.relay.bodies)));
     }
     let _receiving = receive(proxy, session)?;
-    let config = proxy.gateway.config.hold();
-    let deadline = Instant::now() + config.timeouts.request_body;
-    if expects_continue(session.req_header()) {
-        patiently(
-            session.get_write_timeout(),
-            session.write_continue_response(),
+    let timeouts = &proxy.gateway.config.hold().timeouts;
+    let too_large = || {
+        Rejection::new(
+            Reason::BodyTooLarge,
+            "the request body is larger than 1 MiB",
         )
-        .await
-        .map_err(|_| Broken::CallerLeft)?;
-    }
-    let mut held = BytesMut::new();
-    loop {
-        match next_piece(&config.timeouts, session, deadline).await? {
-            None => return Ok((held.freeze(), share)),
-            Some(piece) if held.len() + piece.len() > BODY_BYTES_MAX => {
-                return Err(Broken::Refused(
-                    Rejection::new(
-                        Reason::BodyTooLarge,
-                        "the request body is larger than 1 MiB",
-                    )
-                    .fact("limit", BODY_BYTES_MAX),
-                ));
-            }
-            Some(piece) => {
-                proxy.relay.hold(&mut share, piece.len())?;
-                held.extend_from_slice(&piece);
-            }
-        }
-    }
+        .fact("limit", BODY_BYTES_MAX)
+    };
+    Ok(read_up_to(BODY_BYTES_MAX, too_large, &proxy.relay, timeouts, session).await?)
 }
 
 /// A place for a body that is on its way, and one of those that the caller's address may have.

@@ -10,6 +10,8 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::ended::Ended;
+use super::listener::BrokenOff;
 use super::relay::Relay;
 use crate::a2a::method::Method;
 use crate::config::Config;
@@ -92,14 +94,26 @@ impl Exchange {
         }
     }
 
-    /// The agent's answer was passed on whole.
-    pub(super) fn answered(&mut self) {
-        self.outcome.get_or_insert(Outcome::Answered);
-    }
-
-    /// The caller left before the end.
-    pub(super) fn caller_left(&mut self) {
-        self.outcome.get_or_insert(Outcome::CallerLeft);
+    /// Notes how it ended. What is in the outer error is still to be told to the caller.
+    pub(super) fn ended(
+        &mut self,
+        ended: Result<Ended, Ended>,
+    ) -> Result<Result<(), BrokenOff>, Rejection> {
+        match ended.unwrap_or_else(|ended| ended) {
+            Ended::Answered => {
+                self.outcome.get_or_insert(Outcome::Answered);
+                Ok(Ok(()))
+            }
+            Ended::CallerLeft => {
+                self.outcome.get_or_insert(Outcome::CallerLeft);
+                Ok(Err(BrokenOff::CallerLeft))
+            }
+            Ended::BrokenOff(rejection) => {
+                self.rejected(&rejection);
+                Ok(Err(BrokenOff::Ours))
+            }
+            Ended::Refused(rejection) => Err(rejection),
+        }
     }
 
     /// The gateway refused, or cut the answer. The first reason stays.

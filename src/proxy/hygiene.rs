@@ -5,6 +5,7 @@
 
 use http::{HeaderMap, HeaderValue, header};
 use pingora::http::RequestHeader;
+use pingora::protocols::http::ServerSession;
 
 use super::head::{FIELDS_MAX, TARGET_BYTES_MAX};
 use crate::ids::InvalidWorkspaceId;
@@ -48,6 +49,14 @@ pub fn check(head: &RequestHeader) -> Result<(), Rejection> {
         (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"100-continue") => Ok(()),
         _ => refuse("the only expectation met here is 100-continue"),
     }
+}
+
+/// As [`check`]. Where a request that it refuses ends is not sure, so nothing behind it is read.
+///
+/// # Errors
+/// As [`check`].
+pub(super) fn require(session: &mut ServerSession) -> Result<(), Rejection> {
+    check(session.req_header()).inspect_err(|_| session.set_keepalive(None))
 }
 
 /// Where a path is not spelt as it must be.

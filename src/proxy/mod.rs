@@ -109,11 +109,7 @@ impl Proxy {
 
     /// What holds for every request, whatever its route.
     fn preliminaries(&self, session: &mut ServerSession) -> Result<(), Rejection> {
-        if let Err(rejection) = hygiene::check(session.req_header()) {
-            // Where such a request ends is not sure, so nothing behind it is read.
-            session.set_keepalive(None);
-            return Err(rejection);
-        }
+        hygiene::require(session)?;
         self.origins.get().check(session.req_header())?;
         self.relay.open()
     }
@@ -132,30 +128,16 @@ impl Proxy {
         let events = Some(&self.gateway.events);
         let mut exchange = Exchange::begin(&self.relay, events, request_id);
         let ended = self.exchange(session, &mut exchange, target).await;
-        match ended.unwrap_or_else(|ended| ended) {
-            Ended::Answered => {
-                exchange.answered();
-                Ok(())
-            }
-            Ended::CallerLeft => {
-                exchange.caller_left();
-                Err(BrokenOff::CallerLeft)
-            }
-            Ended::BrokenOff(rejection) => {
-                exchange.rejected(&rejection);
-                Err(BrokenOff::Ours)
-            }
-            Ended::Refused(rejection) => {
-                let mut rejection = self.gateway.rates.failed(self.client(session), rejection);
-                if let Some(allowance) = &exchange.allowance {
-                    rejection = allowance.told_with(rejection);
-                }
-                let origins = self.origins.get();
-                BrokenOff::unless(
-                    reject::refuse(session, &origins, &mut exchange, &rejection).await,
-                )
-            }
+        let rejection = match exchange.ended(ended) {
+            Ok(ended) => return ended,
+            Err(rejection) => rejection,
+        };
+        let mut rejection = self.gateway.rates.failed(self.client(session), rejection);
+        if let Some(allowance) = &exchange.allowance {
+            rejection = allowance.told_with(rejection);
         }
+        let origins = self.origins.get();
+        BrokenOff::unless(reject::refuse(session, &origins, &mut exchange, &rejection).await)
     }
 
     /// Admission, body, relay. Each step takes what the one before proved.

@@ -84,20 +84,9 @@ impl Guard {
         let _running = self.relay.drain.enter();
         let mut exchange = Exchange::begin(&self.relay, None, request_id);
         let ended = self.exchange(session, &mut exchange).await;
-        match ended.unwrap_or_else(|ended| ended) {
-            Ended::Answered => {
-                exchange.answered();
-                Ok(())
-            }
-            Ended::CallerLeft => {
-                exchange.caller_left();
-                Err(BrokenOff::CallerLeft)
-            }
-            Ended::BrokenOff(rejection) => {
-                exchange.rejected(&rejection);
-                Err(BrokenOff::Ours)
-            }
-            Ended::Refused(rejection) => self.refuse(session, &mut exchange, &rejection).await,
+        match exchange.ended(ended) {
+            Ok(ended) => ended,
+            Err(rejection) => self.refuse(session, &mut exchange, &rejection).await,
         }
     }
 
@@ -136,7 +125,7 @@ impl Guard {
 
     /// What holds for every request that takes a place.
     fn preliminaries(&self, session: &mut ServerSession) -> Result<super::Slot<'_>, Rejection> {
-        check_head(session)?;
+        hygiene::require(session)?;
         self.relay.open()?;
         self.relay.place()
     }
@@ -180,15 +169,6 @@ impl Guard {
         let id = &exchange.request_id;
         BrokenOff::unless(answer(session, &self.origins, id, rejection, dialect).await)
     }
-}
-
-/// # Errors
-/// As [`hygiene::check`].
-fn check_head(session: &mut ServerSession) -> Result<(), Rejection> {
-    hygiene::check(session.req_header()).inspect_err(|_| {
-        // Where such a request ends is not sure, so nothing behind it is read.
-        session.set_keepalive(None);
-    })
 }
 
 /// # Errors

@@ -13,7 +13,7 @@ use super::super::exchange::log_cause;
 use super::super::listener::BrokenOff;
 use super::super::reject::{Dialect, answer};
 use super::fields::identity;
-use super::{Guard, READY, VERIFY, check_head, presented};
+use super::{Guard, READY, VERIFY, hygiene, presented};
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
 use crate::trust::PairClaims;
@@ -47,7 +47,7 @@ impl Guard {
         session: &mut ServerSession,
         request_id: &RequestId,
     ) -> Result<(), BrokenOff> {
-        let checked = check_head(session).and_then(|()| self.read_only(session));
+        let checked = hygiene::require(session).and_then(|()| self.read_only(session));
         let ready = checked.and_then(|()| {
             let draining = self.relay.drain.begun();
             let stops = || Rejection::new(Reason::ShuttingDown, "this process is shutting down");
