@@ -1,10 +1,12 @@
 //! What travels: methods, envelopes, events. Pure: no I/O, no clock, no framework.
 
+pub mod bare_result;
 pub mod done;
 pub mod envelope;
 pub mod event;
 pub mod generation;
 pub mod method;
+pub mod rest;
 
 mod bare;
 mod call;

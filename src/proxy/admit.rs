@@ -11,7 +11,7 @@ use pingora::http::RequestHeader;
 
 use super::exchange::Exchange;
 use crate::config::Limits;
-use crate::directory::Destination;
+use crate::directory::{Agent, Destination};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::identity::{Identity, Proof};
@@ -33,6 +33,23 @@ pub(super) struct Admitted {
     pub(super) timeout: Option<Duration>,
     /// Gateways that the call has gone through, this one included.
     pub(super) hops: u32,
+}
+
+impl Admitted {
+    /// The agent, if it can be reached.
+    ///
+    /// # Errors
+    /// `store_unavailable` for one that polls for its messages.
+    pub(super) fn agent(&self) -> Result<&Arc<Agent>, Rejection> {
+        match &self.destination {
+            Destination::Agent(agent) => Ok(agent),
+            Destination::Inbox => Err(Rejection::new(
+                Reason::StoreUnavailable,
+                "the target polls for its messages, and this gateway has no inbox",
+            )
+            .retry_after(Duration::from_secs(15))),
+        }
+    }
 }
 
 /// Runs the checks that need no body, in the contract's order.

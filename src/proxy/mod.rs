@@ -9,12 +9,14 @@ mod addresses;
 mod admit;
 mod body;
 mod bridge;
+mod call;
 mod certificates;
 mod chunks;
 mod connections;
 mod ended;
 mod exchange;
 mod fields;
+mod forward;
 mod head;
 mod http1;
 mod http2;
@@ -24,6 +26,8 @@ mod origin;
 mod received;
 mod reject;
 mod relay;
+mod rest;
+mod rewrite;
 mod route;
 mod sidecar;
 mod stream;
@@ -34,35 +38,29 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use http::{HeaderName, Method};
+use http::HeaderName;
 use pingora::protocols::http::ServerSession;
 
 use self::addresses::Addresses;
-use self::admit::admit;
-use self::body::{CallShape, check_media_type, prefers_stream};
 // Pure, and for `fuzz/` only: every byte that arrives is judged by these three.
 pub use self::chunks::{Broken, Chunks};
 pub use self::connections::Connections;
-use self::ended::{Clocks, Ended, internal, patiently};
+use self::ended::patiently;
 use self::exchange::Exchange;
 pub use self::fields::extra_fields;
-use self::fields::{Forwarded, request_head, response_head};
 pub use self::head::{Scan, Whole, Why};
 pub use self::hygiene::check as check_head;
 use self::listener::BrokenOff;
 pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
 use self::reject::{Dialect, answer};
-use self::relay::{Forward, Relay, refuse_redirect};
+use self::relay::Relay;
 use self::route::{Route, route};
-use self::upstream::Call;
 use crate::config::Derived;
-use crate::directory::{Agent, Destination};
 use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::Rejection;
 
 /// The gateway's data plane.
 struct Proxy {
@@ -101,8 +99,11 @@ impl Proxy {
         let request_id =
             RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
         match route(head.uri.path()) {
-            Route::A2a(target) => self.a2a(session, request_id, target).await,
-            Route::BelowBase => self.below_base(session, request_id).await,
+            Route::A2a(target) => self.a2a(session, request_id, (target, None)).await,
+            Route::Below(target, tail) => {
+                let tail = tail.to_owned();
+                self.a2a(session, request_id, (target, Some(tail))).await
+            }
             Route::Control => self.control(session, request_id).await,
         }
     }
@@ -114,12 +115,12 @@ impl Proxy {
         self.relay.open()
     }
 
-    /// `/workspaces/{id}/a2a`: from admission to the record.
+    /// `/workspaces/{id}/a2a`, or a path below it: from admission to the record.
     async fn a2a(
         self: &Arc<Self>,
         session: &mut ServerSession,
         request_id: RequestId,
-        target: Result<WorkspaceId, InvalidWorkspaceId>,
+        (target, tail): (Result<WorkspaceId, InvalidWorkspaceId>, Option<String>),
     ) -> Result<(), BrokenOff> {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
@@ -127,7 +128,11 @@ impl Proxy {
         let _running = self.gateway.drain.enter();
         let events = Some(&self.gateway.events);
         let mut exchange = Exchange::begin(&self.relay, events, request_id);
-        let ended = self.exchange(session, &mut exchange, target).await;
+        let ended = match tail {
+            None => self.call(session, &mut exchange, target).await,
+            // Boxed: it is rarer, and would otherwise widen every exchange's future.
+            Some(tail) => Box::pin(self.rest(session, &mut exchange, target, &tail)).await,
+        };
         let rejection = match exchange.ended(ended) {
             Ok(ended) => return ended,
             Err(rejection) => rejection,
@@ -138,130 +143,6 @@ impl Proxy {
         }
         let origins = self.origins.get();
         BrokenOff::unless(reject::refuse(session, &origins, &mut exchange, &rejection).await)
-    }
-
-    /// Admission, body, relay. Each step takes what the one before proved.
-    async fn exchange(
-        self: &Arc<Self>,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        target: Result<WorkspaceId, InvalidWorkspaceId>,
-    ) -> Result<Ended, Ended> {
-        self.preliminaries(session)?;
-        let _place = self.relay.place()?;
-        if session.req_header().method != Method::POST {
-            let mut rejection =
-                Rejection::new(Reason::MethodNotAllowed, "send A2A calls with POST");
-            rejection.allow = Some("POST, OPTIONS");
-            return Err(rejection.into());
-        }
-        let client = self.client(session);
-        let admitted = admit(&self.gateway, exchange, session.req_header(), target).await?;
-        check_media_type(&session.req_header().headers)?;
-        let (received, share) = body::read(&self.relay, &exchange.config, session).await?;
-        let prepared = self.prepare(session, exchange, &admitted, received, client)?;
-        // The proof and the permit have done their work; a stream may last for half an hour.
-        drop(admitted);
-        let Prepared {
-            agent,
-            call,
-            completed,
-            clocks,
-        } = prepared;
-        let directory = &self.gateway.directory;
-        let _slot = directory.slot(&agent)?;
-        let address = directory.address(&agent.endpoint).await?;
-        let connect = exchange.config.timeouts.connect;
-        let forward = Forward {
-            peer: self.relay.upstream.peer(&agent, address, connect).await,
-            call,
-            share,
-            clocks,
-        };
-        let answer = |head: &_, session: &ServerSession, exchange: &_| {
-            refuse_redirect(head)?;
-            let request = &session.req_header().headers;
-            response_head(head, request, &self.origins.get(), exchange, completed).map_err(internal)
-        };
-        self.relay.run(session, exchange, forward, answer).await
-    }
-
-    /// Completes the call and writes it for the wire.
-    fn prepare(
-        &self,
-        session: &ServerSession,
-        exchange: &mut Exchange,
-        admitted: &admit::Admitted,
-        received: bytes::Bytes,
-        client: IpAddr,
-    ) -> Result<Prepared, Rejection> {
-        let head = session.req_header();
-        let Destination::Agent(agent) = &admitted.destination else {
-            return Err(Rejection::new(
-                Reason::StoreUnavailable,
-                "the target polls for its messages, and this gateway has no inbox",
-            )
-            .retry_after(Duration::from_secs(15)));
-        };
-        let call = CallShape {
-            complete: agent.complete,
-            generation: agent.generation,
-            prefers_stream: prefers_stream(&head.headers),
-        };
-        let completed = body::complete(exchange, admitted, received, &call)?;
-        let caller_token = self.gateway.identity.issue_caller_token(
-            admitted.permit.pair(&admitted.proof.principal.to_string()),
-            completed.method_name.as_deref(),
-            &completed.body,
-        )?;
-        let forwarded = Forwarded {
-            head,
-            agent,
-            request_id: &exchange.request_id,
-            caller: admitted.permit.caller(),
-            caller_token: &caller_token,
-            hops: admitted.hops,
-            client,
-            scheme: if exchange.config.server.tls.cert.is_some() {
-                "https"
-            } else {
-                "http"
-            },
-            version_1_0: completed.wrapped && agent.generation == crate::a2a::Generation::V1,
-            body_len: completed.body.len(),
-        };
-        let wire = request_head(&forwarded, &self.extra_fields.get());
-        Ok(Prepared {
-            agent: Arc::clone(agent),
-            clocks: Clocks::new(
-                &exchange.config.timeouts,
-                exchange.started,
-                admitted.timeout,
-                agent.idle_timeout,
-            ),
-            completed: (!completed.done.is_empty()).then(|| completed.done.to_string()),
-            call: Call::new(wire, completed.body),
-        })
-    }
-
-    /// Below the base there is nothing yet but the base itself.
-    async fn below_base(
-        self: &Arc<Self>,
-        session: &mut ServerSession,
-        request_id: RequestId,
-    ) -> Result<(), BrokenOff> {
-        if let Some(answered) = self.preflight(session, &request_id).await {
-            return answered;
-        }
-        let rejection = self.preliminaries(session).err();
-        let rejection = rejection.unwrap_or_else(|| {
-            Rejection::new(
-                Reason::NotFound,
-                "no such A2A route; POST to /workspaces/{id}/a2a",
-            )
-        });
-        let (origins, dialect) = (self.origins.get(), Dialect::Rpc(None));
-        BrokenOff::unless(answer(session, &origins, &request_id, &rejection, dialect).await)
     }
 
     /// Hands everything else to the control plane.
@@ -319,15 +200,6 @@ impl Proxy {
             &self.gateway.config().server.trusted_proxies,
         )
     }
-}
-
-/// A call as it leaves, and for whom.
-struct Prepared {
-    agent: Arc<Agent>,
-    call: Call,
-    /// For `X-A2A-Completed`.
-    completed: Option<String>,
-    clocks: Clocks,
 }
 
 /// Requests to the control plane whose bodies are on their way. They have places of their own, as many

@@ -16,7 +16,8 @@ use super::ended::{Clocks, Ended, broken_http, left, shutting_down, timed_out, t
 use super::exchange::Exchange;
 use super::hygiene::states_length;
 use super::received::{Room, Share};
-use super::unary::Unary;
+use super::rewrite::Rewrite;
+use super::unary::{Unary, Whole};
 use super::upstream::{Call, Home, Upstream};
 use super::{Slot, stream};
 use crate::config::Live;
@@ -52,6 +53,8 @@ pub(super) struct Forward {
     pub(super) share: Share,
     /// When it must be over.
     pub(super) clocks: Clocks,
+    /// How the answer is changed on its way.
+    pub(super) rewrite: Option<Rewrite>,
 }
 
 impl Relay {
@@ -121,6 +124,7 @@ impl Relay {
             call,
             share,
             clocks,
+            rewrite,
         } = forward;
         let mut cut = self.drain.watch();
         let sent = self
@@ -137,6 +141,9 @@ impl Relay {
         let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
         refuse_by_framing(head, &upstream.get_headers_raw_bytes())?;
         refuse_by_head(head, exchange.config.limits.response_bytes.0)?;
+        if let Some(rewrite) = &rewrite {
+            rewrite.refuse_by_head(head, is_event_stream(head))?;
+        }
         let head_only = session.req_header().method == Method::HEAD;
         let is_stream = is_event_stream(head) && !head_only;
         let mut answer = answer(head, session, exchange)?;
@@ -154,6 +161,7 @@ impl Relay {
                 clocks: &clocks,
                 cut,
                 framed,
+                rewrite,
             };
             stream::pass(session, exchange, (upstream, home), answer, ends).await
         } else {
@@ -163,11 +171,23 @@ impl Relay {
                 head_only,
                 clocks: &clocks,
                 cut,
+                whole: rewrite.map(|rewrite| self.whole(rewrite)),
             };
             let answer = (&mut answer, length);
             unary
                 .pass(session, exchange, (upstream, home), answer)
                 .await
+        }
+    }
+}
+
+impl Relay {
+    /// An answer that is changed takes room as a request's body does, until it is whole.
+    fn whole(&self, rewrite: Rewrite) -> Whole<'_> {
+        Whole {
+            rewrite,
+            relay: self,
+            share: Share::of(&self.bodies),
         }
     }
 }

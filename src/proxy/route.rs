@@ -4,18 +4,18 @@ use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 
 /// Where a request goes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum Route<'p> {
     /// `/workspaces/{id}/a2a` or `/workspaces/{id}/a2a/`: the JSON-RPC endpoint of one workspace.
     A2a(Result<WorkspaceId, InvalidWorkspaceId>),
-    /// Below the base; which routes exist there is said by `docs/api.md`.
-    BelowBase,
+    /// Below the base: the rest of the path, without the slash before it.
+    Below(Result<WorkspaceId, InvalidWorkspaceId>, &'p str),
     /// Everything else.
     Control,
 }
 
 /// Classes a raw, still encoded path. An encoded id is no id: `%` is not in its alphabet, so two
 /// spellings of one path never name the same workspace.
-pub(super) fn route(path: &str) -> Route {
+pub(super) fn route(path: &str) -> Route<'_> {
     let Some((id, rest)) = path
         .strip_prefix("/workspaces/")
         .and_then(|p| p.split_once('/'))
@@ -24,8 +24,11 @@ pub(super) fn route(path: &str) -> Route {
     };
     match rest.strip_prefix("a2a") {
         Some("" | "/") => Route::A2a(WorkspaceId::parse(id)),
-        Some(below) if below.starts_with('/') => Route::BelowBase,
-        _ => Route::Control,
+        Some(below) => match below.strip_prefix('/') {
+            Some(tail) => Route::Below(WorkspaceId::parse(id), tail),
+            None => Route::Control,
+        },
+        None => Route::Control,
     }
 }
 
@@ -47,7 +50,7 @@ mod tests {
             ("/workspaces/d%65v/a2a", Route::A2a(Err(InvalidWorkspaceId))),
             (
                 "/workspaces/dev/a2a/.well-known/agent-card.json",
-                Route::BelowBase,
+                Route::Below(WorkspaceId::parse("dev"), ".well-known/agent-card.json"),
             ),
             ("/workspaces/dev/a2ax", Route::Control),
             ("/workspaces/dev", Route::Control),

@@ -13,6 +13,9 @@ use super::ended::{
     within,
 };
 use super::exchange::Exchange;
+use super::received::Share;
+use super::relay::Relay;
+use super::rewrite::Rewrite;
 use super::upstream::Home;
 use crate::drain::Cut;
 
@@ -30,6 +33,18 @@ pub(super) struct Unary<'a> {
     pub(super) clocks: &'a Clocks,
     /// Says when a drain is over.
     pub(super) cut: Cut,
+    /// It is changed on its way, for which it must be whole.
+    pub(super) whole: Option<Whole<'a>>,
+}
+
+/// What an answer needs that is not passed on before it is whole.
+pub(super) struct Whole<'a> {
+    /// How it is changed.
+    pub(super) rewrite: Rewrite,
+    /// Where it takes room.
+    pub(super) relay: &'a Relay,
+    /// The room that it takes.
+    pub(super) share: Share,
 }
 
 impl Unary<'_> {
@@ -66,7 +81,12 @@ impl Unary<'_> {
                     rejection.into()
                 });
             }
-            if !sent && held.len() + piece.len() <= HELD_BYTES_MAX {
+            if let Some(whole) = &mut self.whole {
+                let taken = whole.relay.hold(&mut whole.share, piece.len());
+                taken.map_err(|full| full.fact("delivered", "true"))?;
+            }
+            let hold = self.whole.is_some() || held.len() + piece.len() <= HELD_BYTES_MAX;
+            if !sent && hold {
                 // The usual answer comes in one piece and is not copied again.
                 held = if held.is_empty() {
                     BytesMut::from(piece)
@@ -84,10 +104,15 @@ impl Unary<'_> {
             self.write(session, exchange, piece, false).await?;
         }
         home.take_back(upstream).await;
-        if !sent {
-            self.begin(session, head, Some(held.len() as u64)).await?;
+        let mut rest = held.freeze();
+        if let Some(whole) = self.whole.take() {
+            rest = whole.rewrite.answer(head, rest)?;
+            exchange.status = head.status.as_u16();
         }
-        self.write(session, exchange, held.freeze(), true).await?;
+        if !sent {
+            self.begin(session, head, Some(rest.len() as u64)).await?;
+        }
+        self.write(session, exchange, rest, true).await?;
         Ok(Ended::Answered)
     }
 

@@ -45,6 +45,7 @@ mod reach;
 mod registry;
 mod reload;
 mod replicas;
+mod rest;
 mod room;
 mod routes;
 mod secrets;
