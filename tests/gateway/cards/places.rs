@@ -444,7 +444,7 @@ async fn the_extended_card_tells_no_more_of_the_agents_place() {
         gateway.as_operator(Request::post(format!("/workspaces/{id}/a2a"), body))
     };
     let extended = agent(result).await;
-    gateway.seat("target", "", extended).await;
+    let _target = gateway.seat("target", "", extended).await;
     for method in ["agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard"] {
         let answer = call("target", method).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -477,7 +477,7 @@ async fn the_extended_card_tells_no_more_of_the_agents_place() {
     .enumerate()
     {
         let id = format!("other{at}");
-        gateway.seat(&id, "", agent(body).await).await;
+        let _seat = gateway.seat(&id, "", agent(body).await).await;
         let answer = call(&id, "GetExtendedAgentCard").await;
         assert_eq!(answer.status, status, "{body}: {}", answer.text());
         if status == 200 {

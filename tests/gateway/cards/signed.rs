@@ -92,6 +92,7 @@ async fn others_verify_the_gateways_signature() {
         .await;
     let mut cards = Vec::new();
     let mut tags = Vec::new();
+    let mut agents = Vec::new();
     for (at, (_, mut card)) in generations().into_iter().enumerate() {
         // Names and numbers that a careless canonicalisation gets wrong.
         card["description"] = "é \u{1F600} \u{2028} \"\\ /".into();
@@ -107,6 +108,7 @@ async fn others_verify_the_gateways_signature() {
         let answer = card_of(&gateway, "target").await;
         tags.push(answer.field("etag").unwrap().to_owned());
         cards.push(answer.json());
+        agents.push(agent);
     }
     // The agent's own, such as it was, is gone.
     assert!(
