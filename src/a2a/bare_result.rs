@@ -1,47 +1,8 @@
 //! Answers to calls that the gateway translated from a route without JSON-RPC: the result goes to the
 //! caller without its envelope.
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
-
 use super::event::{data_of, lines};
-
-/// What a JSON-RPC answer says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
-    /// Its `result`, as it was spelled.
-    Result(&'a str),
-    /// Its `error`, as it was spelled, and the code in it; 0: none.
-    Error(&'a str, i64),
-    /// It is no JSON-RPC answer.
-    Neither,
-}
-
-/// Reads a JSON-RPC answer.
-pub fn read(text: &[u8]) -> Answer<'_> {
-    #[derive(Deserialize)]
-    struct Envelope<'a> {
-        #[serde(borrow)]
-        result: Option<&'a RawValue>,
-        #[serde(borrow)]
-        error: Option<&'a RawValue>,
-    }
-    #[derive(Deserialize)]
-    struct Code {
-        code: i64,
-    }
-    let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(text) else {
-        return Answer::Neither;
-    };
-    match (envelope.result, envelope.error) {
-        (_, Some(error)) => {
-            let code = serde_json::from_str::<Code>(error.get());
-            Answer::Error(error.get(), code.map_or(0, |error| error.code))
-        }
-        (Some(result), None) => Answer::Result(result.get()),
-        (None, None) => Answer::Neither,
-    }
-}
+use super::reply::Reply;
 
 /// The HTTP status for the code of a JSON-RPC error (A2A 1.0.1, 5.4).
 pub const fn status(code: i64) -> u16 {
@@ -88,10 +49,12 @@ pub fn events(blocks: &[u8]) -> Vec<u8> {
 
 fn put_data(written: &mut Vec<u8>, data: Option<Vec<u8>>, end: &[u8]) {
     let Some(data) = data else { return };
-    let bare = match read(&data) {
-        Answer::Result(result) => result.to_owned(),
-        Answer::Error(error, _) => error_body(error),
-        Answer::Neither => String::from_utf8_lossy(&data).into_owned(),
+    let reply = Reply::read(&data);
+    let reply = reply.as_ref().map(|reply| (reply.result(), reply.error()));
+    let bare = match reply {
+        Some((Some(result), _)) => result.to_owned(),
+        Some((None, Some(error))) => error_body(error),
+        _ => String::from_utf8_lossy(&data).into_owned(),
     };
     for line in bare.split(['\n', '\r']) {
         written.extend_from_slice(b"data: ");
@@ -103,28 +66,6 @@ fn put_data(written: &mut Vec<u8>, data: Option<Vec<u8>>, end: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_answer_is_a_result_or_an_error() {
-        let cases = [
-            (
-                r#"{"jsonrpc":"2.0","id":1,"result":{"a":1.0}}"#,
-                Answer::Result(r#"{"a":1.0}"#),
-            ),
-            (
-                r#"{"error":{"code":-32001,"message":"x"}}"#,
-                Answer::Error(r#"{"code":-32001,"message":"x"}"#, -32001),
-            ),
-            (r#"{"error":"no"}"#, Answer::Error(r#""no""#, 0)),
-            (r#"{"result":null}"#, Answer::Neither),
-            (r#"{"result":1,"result":2}"#, Answer::Neither),
-            ("[]", Answer::Neither),
-            ("", Answer::Neither),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(read(text.as_bytes()), expected, "{text}");
-        }
-    }
 
     #[test]
     fn events_lose_their_envelopes_and_nothing_else() {

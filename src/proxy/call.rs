@@ -5,15 +5,14 @@ use std::sync::Arc;
 use http::Method;
 use pingora::protocols::http::ServerSession;
 
-use super::Proxy;
 use super::admit::admit;
 use super::body::{self, CallShape, check_media_type, prefers_stream};
 use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
+use super::{Proxy, wrong_method};
 use crate::a2a::Generation;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
-use crate::rejection::{Reason, Rejection};
 
 impl Proxy {
     /// Admission, body, relay. Each step takes what the one before proved.
@@ -26,30 +25,34 @@ impl Proxy {
         self.preliminaries(session)?;
         let _place = self.relay.place()?;
         if session.req_header().method != Method::POST {
-            let mut rejection =
-                Rejection::new(Reason::MethodNotAllowed, "send A2A calls with POST");
-            rejection.allow = Some("POST, OPTIONS");
-            return Err(rejection.into());
+            let message = "send A2A calls with POST; GET reads the agent's card";
+            return Err(wrong_method(message, "GET, HEAD, POST, OPTIONS").into());
         }
         let admitted = admit(&self.gateway, exchange, session.req_header(), target).await?;
         check_media_type(&session.req_header().headers)?;
         let (received, share) = body::read(&self.relay, &exchange.config, session).await?;
         let agent = admitted.agent()?;
+        let generation = if agent.has_card {
+            agent.generation
+        } else {
+            // Boxed: it is rare that there is anything to ask for.
+            Box::pin(self.generation(exchange, &admitted, agent, &received)).await
+        };
         let shape = CallShape {
             complete: agent.complete,
-            generation: agent.generation,
+            generation,
             prefers_stream: prefers_stream(&session.req_header().headers),
         };
         let completed = body::complete(exchange, &admitted, received, &shape)?;
         let outgoing = Outgoing {
             verb: Method::POST,
             target: None,
-            version_1_0: completed.wrapped && agent.generation == Generation::V1,
+            version_1_0: completed.wrapped && generation == Generation::V1,
             done: completed.done,
             method_name: completed.method_name,
             body: completed.body,
             share,
-            rewrite: None,
+            rewrite: self.rewrite(exchange, &admitted, true).await?,
         };
         self.forward(session, exchange, admitted, outgoing).await
     }

@@ -8,6 +8,7 @@ use pingora::protocols::http::ServerSession;
 
 use super::Proxy;
 use super::admit::Admitted;
+use super::cards::ExtendedCard;
 use super::ended::{Clocks, Ended, internal};
 use super::exchange::Exchange;
 use super::fields::{Forwarded, request_head, response_head};
@@ -16,6 +17,7 @@ use super::relay::{Forward, refuse_redirect};
 use super::rewrite::Rewrite;
 use super::upstream::Call;
 use crate::a2a::done::Done;
+use crate::a2a::method::Method as A2aMethod;
 use crate::directory::Agent;
 use crate::rejection::Rejection;
 
@@ -77,6 +79,28 @@ impl Proxy {
             response_head(head, request, &self.origins.get(), exchange, completed).map_err(internal)
         };
         self.relay.run(session, exchange, forward, answer).await
+    }
+
+    /// How the answer to a call is changed, by what it asks for; `in_envelope`: it is of JSON-RPC.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub(super) async fn rewrite(
+        &self,
+        exchange: &Exchange,
+        admitted: &Admitted,
+        in_envelope: bool,
+    ) -> Result<Option<Rewrite>, Rejection> {
+        if exchange.method != A2aMethod::GetExtendedCard {
+            return Ok(None);
+        }
+        let card = ExtendedCard {
+            gateway: Arc::clone(&self.gateway),
+            config: Arc::clone(&exchange.config),
+            source: self.gateway.directory.card_source(&admitted.permit).await?,
+            in_envelope,
+        };
+        Ok(Some(Rewrite::ExtendedCard(Box::new(card))))
     }
 
     /// Writes the request's head for the wire, with a token of its own.

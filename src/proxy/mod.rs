@@ -1,5 +1,5 @@
 //! The data plane, in the order a request meets it: [`hygiene`], [`origin`], [`mod@route`], [`mod@admit`],
-//! [`body`], [`relay`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
+//! [`body`], [`relay`], [`cards`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
 //!
 //! The gateway is a Pingora `ServerApp` ([`Connections`]): it holds connection and session itself
 //! from the first byte to the last, since the phases of `ProxyHttp` can neither bound a body before
@@ -10,6 +10,7 @@ mod admit;
 mod body;
 mod bridge;
 mod call;
+mod cards;
 mod certificates;
 mod chunks;
 mod connections;
@@ -39,10 +40,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::HeaderName;
+use http::{HeaderName, Method};
 use pingora::protocols::http::ServerSession;
 
 use self::addresses::Addresses;
+use self::cards::{Cards, Words};
 // Pure, and for `fuzz/` only: every byte that arrives is judged by these three.
 pub use self::chunks::{Broken, Chunks};
 pub use self::connections::Connections;
@@ -56,17 +58,19 @@ pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
 use self::reject::{Dialect, answer};
 use self::relay::Relay;
+pub use self::route::ROUTES as A2A_ROUTES;
 use self::route::{Route, route};
 use crate::config::Derived;
 use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
-use crate::rejection::Rejection;
+use crate::rejection::{Reason, Rejection};
 
 /// The gateway's data plane.
 struct Proxy {
     gateway: Arc<Gateway>,
     control: axum::Router,
     relay: Arc<Relay>,
+    cards: Cards,
     receiving: Receiving,
     origins: Derived<Origins>,
     extra_fields: Derived<HashSet<HeaderName>>,
@@ -88,6 +92,7 @@ impl Proxy {
                 extra_fields(&config.forward.headers).unwrap_or_default()
             }),
             control,
+            cards: Cards::default(),
             receiving: Receiving::default(),
             gateway: Arc::clone(&gateway),
         })
@@ -99,7 +104,19 @@ impl Proxy {
         let request_id =
             RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
         match route(head.uri.path()) {
+            Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {
+                self.card(session, request_id, target, Words::Rpc).await
+            }
             Route::A2a(target) => self.a2a(session, request_id, (target, None)).await,
+            Route::Card(target) => self.card(session, request_id, target, Words::Rpc).await,
+            Route::CardBeside(target) => self.card(session, request_id, target, Words::Plain).await,
+            Route::DefaultCard => {
+                let default = self.gateway.config().a2a.default_workspace.clone();
+                match default {
+                    Some(id) => self.card(session, request_id, Ok(id), Words::Plain).await,
+                    None => self.control(session, request_id).await,
+                }
+            }
             Route::Below(target, tail) => {
                 let tail = tail.to_owned();
                 self.a2a(session, request_id, (target, Some(tail))).await
@@ -133,16 +150,27 @@ impl Proxy {
             // Boxed: it is rarer, and would otherwise widen every exchange's future.
             Some(tail) => Box::pin(self.rest(session, &mut exchange, target, &tail)).await,
         };
-        let rejection = match exchange.ended(ended) {
-            Ok(ended) => return ended,
-            Err(rejection) => rejection,
-        };
+        match exchange.ended(ended) {
+            Ok(ended) => ended,
+            Err(rejection) => self.refuse(session, exchange, rejection, Words::Rpc).await,
+        }
+    }
+
+    /// Tells the caller of a refusal, with what it may still ask for.
+    async fn refuse(
+        &self,
+        session: &mut ServerSession,
+        mut exchange: Exchange,
+        rejection: Rejection,
+        words: Words,
+    ) -> Result<(), BrokenOff> {
         let mut rejection = self.gateway.rates.failed(self.client(session), rejection);
         if let Some(allowance) = &exchange.allowance {
             rejection = allowance.told_with(rejection);
         }
         let origins = self.origins.get();
-        BrokenOff::unless(reject::refuse(session, &origins, &mut exchange, &rejection).await)
+        let told = reject::refuse(session, &origins, &mut exchange, &rejection, words);
+        BrokenOff::unless(told.await)
     }
 
     /// Hands everything else to the control plane.
@@ -200,6 +228,13 @@ impl Proxy {
             &self.gateway.config().server.trusted_proxies,
         )
     }
+}
+
+/// `method_not_allowed`, with what is.
+fn wrong_method(message: &'static str, allow: &'static str) -> Rejection {
+    let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
+    rejection.allow = Some(allow);
+    rejection
 }
 
 /// Requests to the control plane whose bodies are on their way. They have places of their own, as many

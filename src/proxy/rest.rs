@@ -6,9 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Method as Verb;
 use pingora::protocols::http::ServerSession;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::Proxy;
 use super::admit::{Admitted, admit};
 use super::body::{self, CallShape, check_media_type};
 use super::ended::Ended;
@@ -16,28 +15,26 @@ use super::exchange::Exchange;
 use super::forward::Outgoing;
 use super::received::Share;
 use super::rewrite::Rewrite;
+use super::{Proxy, wrong_method};
 use crate::a2a::Generation;
 use crate::a2a::done::{Done, Step};
 use crate::a2a::method::Method;
 use crate::a2a::rest;
 use crate::config::Complete;
-use crate::directory::Agent;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 
 /// For the `Allow` field.
 const VERBS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// A call that a route without JSON-RPC stands for.
-enum Translated {
-    /// `tasks/send` and `tasks/send/stream`: the body is what a send call has in `params`.
+/// How a request gets to the agent.
+enum Way {
+    /// As it came, below the path of the agent's HTTP+JSON interface.
+    Raw { interface: String },
+    /// As the send call that `tasks/send` or `tasks/send/stream` stands for: the body is its `params`.
     Send { stream: bool },
-    /// A call about one task.
-    Task {
-        method: Method,
-        task: String,
-        history_length: Option<u64>,
-    },
+    /// As a call about one task.
+    Task { method: Method, params: Value },
 }
 
 impl Proxy {
@@ -57,60 +54,51 @@ impl Proxy {
         exchange.method = rest.method;
         let admitted = admit(&self.gateway, exchange, head, target).await?;
         let agent = Arc::clone(admitted.agent()?);
-        let interface = self.http_json(&agent, rest.generation).await?;
-        let translated = match interface {
-            Some(_) => None,
-            None => Some(translated(&head.method, tail, head.uri.query())?),
+        let way = match self.http_json(exchange, &admitted, rest.generation).await? {
+            Some(interface) => Way::Raw { interface },
+            None => translated(&head.method, tail, head.uri.query())?,
         };
         if !session.is_body_empty() {
             check_media_type(&session.req_header().headers)?;
         }
-        let (body, share) = body::read(&self.relay, &exchange.config, session).await?;
-        let outgoing = match (interface, translated) {
-            (Some(interface), _) => raw(session, exchange, &interface, tail, (body, share)),
-            (None, Some(Translated::Send { stream })) => {
+        let received = body::read(&self.relay, &exchange.config, session).await?;
+        let outgoing = match way {
+            Way::Raw { interface } => {
+                let rewrite = self.rewrite(exchange, &admitted, false).await?;
+                let target = (&*interface, tail);
+                raw(session, exchange, target, received, rewrite)
+            }
+            Way::Send { stream } => {
                 let shape = CallShape {
                     // The route itself asks for an envelope, whatever `a2a.complete` says.
-                    complete: if agent.complete == Complete::Off {
-                        Complete::Bare
-                    } else {
-                        agent.complete
+                    complete: match agent.complete {
+                        Complete::Off => Complete::Bare,
+                        complete => complete,
                     },
-                    generation: agent.generation,
+                    generation: self
+                        .generation(exchange, &admitted, &agent, &received.0)
+                        .await,
                     prefers_stream: stream,
                 };
-                send(exchange, &admitted, &shape, (body, share))?
+                send(exchange, &admitted, &shape, received)?
             }
-            (
-                None,
-                Some(Translated::Task {
-                    method,
-                    task,
-                    history_length,
-                }),
-            ) => about_task(exchange, &agent, method, &task, history_length, share),
-            (None, None) => return Err(no_such_route().into()),
+            Way::Task { method, params } => {
+                let (body, share) = received;
+                let generation = self.generation(exchange, &admitted, &agent, &body).await;
+                about_task(exchange, generation, method, &params, share)
+            }
         };
         self.forward(session, exchange, admitted, outgoing).await
     }
-
-    /// The path of the agent's HTTP+JSON interface, without a slash at its end, if its card names one.
-    async fn http_json(
-        &self,
-        _agent: &Agent,
-        _generation: Generation,
-    ) -> Result<Option<String>, Rejection> {
-        Ok(None)
-    }
 }
 
-/// The request as it came, under the path that the agent has it at.
+/// The request as it came, below the path that the agent has it at.
 fn raw(
     session: &ServerSession,
     exchange: &mut Exchange,
-    interface: &str,
-    tail: &str,
+    (interface, tail): (&str, &str),
     (body, share): (Bytes, Share),
+    rewrite: Option<Rewrite>,
 ) -> Outgoing {
     exchange.request_bytes = body.len() as u64;
     let head = session.req_header();
@@ -127,7 +115,7 @@ fn raw(
         method_name: None,
         version_1_0: false,
         done: Done::default(),
-        rewrite: None,
+        rewrite,
     }
 }
 
@@ -135,41 +123,41 @@ fn raw(
 ///
 /// # Errors
 /// `not_found`, `method_not_allowed`, `invalid_params` for its query.
-fn translated(verb: &Verb, tail: &str, query: Option<&str>) -> Result<Translated, Rejection> {
+fn translated(verb: &Verb, tail: &str, query: Option<&str>) -> Result<Way, Rejection> {
     let tail = tail.strip_suffix('/').unwrap_or(tail);
-    let only = |allowed: &Verb, allow: &'static str| {
+    let only = |allowed: &Verb, allow| {
         if verb == allowed {
             return Ok(());
         }
-        let mut refused = Rejection::new(Reason::MethodNotAllowed, format!("use {allowed} here"));
-        refused.allow = Some(allow);
-        Err(refused)
+        Err(wrong_method("the route has another HTTP method", allow))
     };
     let rest = rest::read("", tail).filter(|rest| rest.generation == Generation::V1);
     let task = rest.and_then(|rest| rest.tasks.into_iter().next());
     match tail.split('/').collect::<Vec<_>>().as_slice() {
         ["tasks", "send"] => {
             only(&Verb::POST, "POST, OPTIONS")?;
-            Ok(Translated::Send { stream: false })
+            Ok(Way::Send { stream: false })
         }
         ["tasks", "send", "stream"] => {
             only(&Verb::POST, "POST, OPTIONS")?;
-            Ok(Translated::Send { stream: true })
+            Ok(Way::Send { stream: true })
         }
         ["tasks", _] => {
             only(&Verb::GET, "GET, OPTIONS")?;
-            Ok(Translated::Task {
+            let mut params = json!({"id": task.ok_or_else(no_such_route)?});
+            if let Some(length) = history_length(query)? {
+                params["historyLength"] = length.into();
+            }
+            Ok(Way::Task {
                 method: Method::GetTask,
-                task: task.ok_or_else(no_such_route)?,
-                history_length: history_length(query)?,
+                params,
             })
         }
         ["tasks", _, "cancel"] => {
             only(&Verb::POST, "POST, OPTIONS")?;
-            Ok(Translated::Task {
+            Ok(Way::Task {
                 method: Method::CancelTask,
-                task: task.ok_or_else(no_such_route)?,
-                history_length: None,
+                params: json!({"id": task.ok_or_else(no_such_route)?}),
             })
         }
         _ => Err(Rejection::new(
@@ -234,22 +222,17 @@ fn send(
 /// `tasks/get` or `tasks/cancel` of one task.
 fn about_task(
     exchange: &mut Exchange,
-    agent: &Agent,
+    generation: Generation,
     method: Method,
-    task: &str,
-    history_length: Option<u64>,
+    params: &Value,
     share: Share,
 ) -> Outgoing {
-    let name = match (method, agent.generation) {
+    let name = match (method, generation) {
         (Method::CancelTask, Generation::V0) => "tasks/cancel",
         (Method::CancelTask, Generation::V1) => "CancelTask",
         (_, Generation::V0) => "tasks/get",
         (_, Generation::V1) => "GetTask",
     };
-    let mut params = json!({"id": task});
-    if let Some(length) = history_length {
-        params["historyLength"] = length.into();
-    }
     let id = uuid::Uuid::new_v4().to_string();
     let call = json!({"jsonrpc": "2.0", "id": id, "method": name, "params": params});
     let body = Bytes::from(call.to_string());
@@ -264,7 +247,7 @@ fn about_task(
         body,
         share,
         method_name: Some(name.to_owned()),
-        version_1_0: agent.generation == Generation::V1,
+        version_1_0: generation == Generation::V1,
         done,
         rewrite: Some(Rewrite::BareResult),
     }
@@ -283,10 +266,5 @@ fn refuse_verb(verb: &Verb) -> Result<(), Rejection> {
     if VERBS.split(", ").any(|known| known == verb.as_str()) && verb != Verb::OPTIONS {
         return Ok(());
     }
-    let mut refused = Rejection::new(
-        Reason::MethodNotAllowed,
-        "A2A routes have no such HTTP method",
-    );
-    refused.allow = Some(VERBS);
-    Err(refused)
+    Err(wrong_method("A2A routes have no such HTTP method", VERBS))
 }

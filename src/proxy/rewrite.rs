@@ -5,20 +5,24 @@ use bytes::Bytes;
 use http::{StatusCode, header};
 use pingora::http::ResponseHeader;
 
-use super::ended::broken_http;
-use crate::a2a::bare_result::{self, Answer};
+use super::cards::ExtendedCard;
+use super::ended::internal;
+use crate::a2a::bare_result;
+use crate::a2a::reply::Reply;
 use crate::rejection::{Reason, Rejection};
 
 /// What is done to an answer.
-#[derive(Debug)]
 pub(super) enum Rewrite {
     /// The call came without JSON-RPC, and was translated: its result goes back bare.
     BareResult,
+    /// The agent's card is in it.
+    ExtendedCard(Box<ExtendedCard>),
 }
 
 /// Fields that speak of the body as it was.
-const OF_THE_BODY: [&str; 5] = [
+const OF_THE_BODY: [&str; 6] = [
     "etag",
+    "last-modified",
     "content-md5",
     "content-digest",
     "repr-digest",
@@ -33,7 +37,7 @@ impl Rewrite {
     pub(super) fn refuse_by_head(
         &self,
         head: &ResponseHeader,
-        _is_stream: bool,
+        is_stream: bool,
     ) -> Result<(), Rejection> {
         let coded = head.headers.get(header::CONTENT_ENCODING);
         if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
@@ -42,11 +46,14 @@ impl Rewrite {
             ));
         }
         match self {
-            Self::BareResult => Ok(()),
+            Self::ExtendedCard(_) if is_stream => Err(unreadable(
+                "the agent answered with a stream where it was asked for one thing",
+            )),
+            Self::BareResult | Self::ExtendedCard(_) => Ok(()),
         }
     }
 
-    /// The body that goes to the caller, and its status.
+    /// The body that goes to the caller, and the head with it.
     ///
     /// # Errors
     /// `agent_protocol_error` when it can't be read.
@@ -56,6 +63,7 @@ impl Rewrite {
         }
         match self {
             Self::BareResult => bare_result(head, body),
+            Self::ExtendedCard(card) => card.answer(head.status.is_success(), body),
         }
     }
 
@@ -63,26 +71,29 @@ impl Rewrite {
     pub(super) fn events(&self, events: Bytes) -> Bytes {
         match self {
             Self::BareResult => bare_result::events(&events).into(),
+            Self::ExtendedCard(_) => events,
         }
     }
 }
 
 fn bare_result(head: &mut ResponseHeader, body: Bytes) -> Result<Bytes, Rejection> {
-    match bare_result::read(&body) {
-        Answer::Result(result) => Ok(body.slice_ref(result.as_bytes())),
-        Answer::Error(error, code) => {
-            let status = StatusCode::from_u16(bare_result::status(code));
-            // The agent's own word, where it says that something is wrong.
-            if head.status.is_success() {
-                head.set_status(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))
-                    .map_err(|e| broken_http(Some(e)))?;
-            }
-            Ok(bare_result::error_body(error).into())
+    let reply = Reply::read(&body);
+    if let Some(error) = reply.as_ref().and_then(Reply::error) {
+        let code = reply.as_ref().map_or(0, Reply::error_code);
+        let status = StatusCode::from_u16(bare_result::status(code));
+        // The agent's own status, where it says itself that something is wrong.
+        if head.status.is_success() {
+            head.set_status(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))
+                .map_err(internal)?;
         }
-        Answer::Neither if head.status.is_success() => {
+        return Ok(bare_result::error_body(error).into());
+    }
+    match reply.as_ref().and_then(Reply::result) {
+        Some(result) => Ok(Bytes::copy_from_slice(result.as_bytes())),
+        None if head.status.is_success() => {
             Err(unreadable("the agent's answer is no JSON-RPC response"))
         }
-        Answer::Neither => Ok(body),
+        None => Ok(body),
     }
 }
 
