@@ -57,6 +57,44 @@ async fn all_bodies_together_have_a_bound() {
 }
 
 #[tokio::test]
+async fn one_credential_has_a_quarter_of_the_room() {
+    let gateway = Builder::new(Pair::Embedded)
+        .set("limits.request_bytes", "1MiB")
+        .set("limits.bodies_bytes", "8MiB")
+        .start()
+        .await;
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
+    let (caller, target) = gateway.pair(agent).await;
+    let another = gateway.seat("another", "", Agent::json("{}").await).await;
+    let call = |token: &str, body: &str| Request::post(target.path(), body).bearer(token);
+    // Two that stop before their end have 1.8 MiB of 2.
+    let mut stalled = Vec::new();
+    for _ in 0..2 {
+        let mut connection = Connection::open(gateway.public).await;
+        let head = call(&caller.token, "").field("Content-Length", "1000000");
+        connection
+            .send(&head.wire(&gateway.public.to_string()))
+            .await;
+        connection.send(&vec![b' '; 900 << 10]).await;
+        stalled.push(connection);
+    }
+    let large = CALL.replace("hi", &"x".repeat(600 << 10));
+    let refused = until(&gateway, &call(&caller.token, &large), 503).await;
+    assert_full(&refused);
+    assert!(refused.text().contains("a quarter"), "{}", refused.text());
+    let small = gateway.call(&call(&caller.token, CALL)).await;
+    assert_eq!(small.status, 200, "a small one fits: {}", small.text());
+    // Others have what is left, also where the first has none.
+    let other = gateway.call(&call(&another.token, &large)).await;
+    assert_eq!(other.status, 200, "{}", other.text());
+    let refused = gateway.metric("a2a_gateway_bodies_refused_total", &[]);
+    assert!(refused.await >= 1.0);
+    drop(stalled);
+    until(&gateway, &call(&caller.token, &large), 200).await;
+    gateway.assert_idle().await;
+}
+
+#[tokio::test]
 async fn bodies_that_never_end_keep_no_place_from_others() {
     let gateway = Builder::on_every_interface(Pair::Embedded)
         .set("server.max_exchanges", "2")
