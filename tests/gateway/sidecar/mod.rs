@@ -93,14 +93,17 @@ async fn a_token_with_any_flaw_proves_nothing() {
         let request = call(&flaw.token).field("X-Request-Id", "r-1");
         let answer = guarded.call(&request).await;
         let (what, said) = (&flaw.what, answer.text());
-        assert_eq!(answer.status, 401, "{what}: {said}");
+        if answer.status != 401 || !said.contains(flaw.sidecar) {
+            others.push(format!("{what}: {said}"));
+            continue;
+        }
         // The dialect of a POST is JSON-RPC, as on the gateway's A2A routes.
         assert_refusal(&answer, "/a2a", "r-1", "unauthenticated", what);
-        if !said.contains(flaw.sidecar) {
-            others.push(format!("{what}: {said}"));
-        }
     }
-    assert!(others.is_empty(), "refused for another reason: {others:#?}");
+    assert!(
+        others.is_empty(),
+        "admitted, or refused for another reason: {others:#?}"
+    );
     for (what, token) in [
         ("no token at all", "nothing".to_owned()),
         ("a workspace's token", format!("a2aw_{}", "a".repeat(43))),
