@@ -158,7 +158,9 @@ impl Proxy {
         let client = self.client(session);
         let admitted = admit(&self.gateway, exchange, session.req_header(), target).await?;
         check_media_type(&session.req_header().headers)?;
-        let (received, share) = body::read(&self.relay, &exchange.config, session).await?;
+        // Open mode does not tell callers apart.
+        let caller = Some(admitted.proof.rate_key).filter(|key| *key != 0);
+        let (received, share) = body::read(&self.relay, &exchange.config, session, caller).await?;
         let prepared = self.prepare(session, exchange, &admitted, received, client)?;
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);

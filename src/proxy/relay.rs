@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use super::ended::{Clocks, Ended, broken_http, left, shutting_down, timed_out, too_large};
 use super::exchange::Exchange;
 use super::hygiene::states_length;
-use super::received::{Room, Share};
+use super::received::{Bound, Room, Share};
 use super::unary::Unary;
 use super::upstream::{Call, Home, Upstream};
 use super::{Slot, stream};
@@ -26,6 +26,9 @@ use crate::rejection::{Reason, Rejection};
 
 /// Pooled connections to agents at most, over all of them.
 const POOL_SIZE: usize = 4096;
+
+/// Callers whose bodies it takes at least to use up `limits.bodies_bytes`.
+const SHARES: usize = 4;
 
 /// What forwarding takes, whoever admits: connections to agents, clocks and bounds, the way to the end.
 pub(super) struct Relay {
@@ -83,11 +86,14 @@ impl Relay {
     /// Room for `bytes` more of a body.
     ///
     /// # Errors
-    /// `overloaded` when all bodies together would take more than `limits.bodies_bytes`.
+    /// `overloaded` when all bodies together would take more than `limits.bodies_bytes`, or those of
+    /// their caller more than a quarter of it, and more than one of them may have.
     pub(super) fn hold(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
-        let max = self.config.get().limits.bodies_bytes.bytes();
+        let limits = &self.config.get().limits;
+        let all = limits.bodies_bytes.bytes();
+        let each = (all / SHARES).max(limits.request_bytes.bytes());
         share
-            .grow(bytes, max)
+            .grow(bytes, Bound { all, each })
             .inspect_err(|_| self.metrics.bodies_refused.inc())
     }
 
