@@ -18,6 +18,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Largest answer that is read whole, in bytes: above the gateway's default of 10 MiB.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// How rustls says that a certificate is not good, whatever is wrong with it.
+const UNTRUSTED: &str = "invalid peer certificate: ";
+
 /// No answer, or not a whole one.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
@@ -45,6 +48,16 @@ pub(super) enum ClientError {
         /// Scheme, host and port.
         to: String,
         /// The innermost cause.
+        why: String,
+    },
+    /// TLS says that the server is not whom it should be.
+    #[error(
+        "the certificate of {to} is not trusted ({why}); SSL_CERT_FILE names a PEM file with the certificates to trust, instead of the system's"
+    )]
+    Untrusted {
+        /// Scheme, host and port.
+        to: String,
+        /// What the TLS library says.
         why: String,
     },
     /// It took too long.
@@ -77,7 +90,21 @@ impl ClientError {
                 None => break cause.to_string(),
             }
         };
-        Self::Connection { to, why }
+        // What TLS says stands beside the cause, with the name that was asked for behind it.
+        let of_tls = inner.etype == pingora::ErrorType::TLSHandshakeFailure;
+        let context = inner.context.as_ref().filter(|_| of_tls);
+        let why = context.map_or(why, |context| {
+            let context = context.as_str();
+            let said = context.split_once(", SNI: ").map_or(context, |it| it.0);
+            said.to_owned()
+        });
+        match why.split_once(UNTRUSTED) {
+            Some((_, why)) => Self::Untrusted {
+                to,
+                why: why.to_owned(),
+            },
+            None => Self::Connection { to, why },
+        }
     }
 }
 

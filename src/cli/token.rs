@@ -114,6 +114,8 @@ enum Failure {
     OtherKey,
     #[error("the token is not valid: it has another issuer or audience, or lacks a claim")]
     OtherClaims,
+    #[error("the token is not valid: it is for {named:?}, and {expected:?} was expected")]
+    OtherAudience { named: String, expected: String },
     #[error("what the gateway publishes cannot be used")]
     Keys(#[from] KeySetError),
     #[error("cannot read or print")]
@@ -223,13 +225,15 @@ fn verify(
             let head = TokenHead::own(jwt, PAIR_TYP)?;
             let claimed = claimed_audience(jwt).unwrap_or_default();
             let audience = audience.unwrap_or(&claimed);
-            let claims = PairClaims::verify(jwt, &head, keys, issuer, audience)?;
-            json!(claims)
+            let claims = PairClaims::verify(jwt, &head, keys, issuer, audience);
+            json!(claims.map_err(|error| told(error, jwt, audience))?)
         }
         Some(CANVAS_TYP) => {
             let head = TokenHead::own(jwt, CANVAS_TYP)?;
             let key = keys.find(&head).ok_or(TokenError::UnknownKey)?;
-            let claims: Value = key.verify(jwt, &head, issuer, audience.unwrap_or(issuer))?;
+            let audience = audience.unwrap_or(issuer);
+            let claims = key.verify(jwt, &head, issuer, audience);
+            let claims: Value = claims.map_err(|error| told(error, jwt, audience))?;
             if claims["scope"] != CANVAS_SCOPE || !claims["sub"].is_string() {
                 return Err(Failure::OtherClaims);
             }
@@ -242,6 +246,18 @@ fn verify(
         }
     };
     Ok(pretty(&claims))
+}
+
+/// With the audience, where that is what is wrong. The signature was found good before any claim was
+/// looked at.
+fn told(error: TokenError, jwt: &str, expected: &str) -> Failure {
+    match claimed_audience(jwt) {
+        Some(named) if error == TokenError::Claims && named != expected => Failure::OtherAudience {
+            named,
+            expected: expected.to_owned(),
+        },
+        _ => error.into(),
+    }
 }
 
 impl Gateway {

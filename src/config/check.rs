@@ -1,12 +1,14 @@
 //! Checks across keys: what each value allows on its own and what must not be combined.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
 
 use super::load::{Problem, Source};
-use super::{AddressProfile, AuthMode, Config, exposure, issuers, layer, store_url, tls_pair};
+use super::{AddressProfile, AuthMode, Config, Serving, exposure, issuers, layer};
+use super::{store_url, tls_pair};
 
 /// Longer spans are slips of the pen, and adding them to an instant could overflow it.
 const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -49,14 +51,22 @@ const OWN_FIELDS: [&str; 20] = [
     "x-workspace-id",
 ];
 
+/// What is allowed.
+pub(super) struct Checked {
+    /// And probably not meant.
+    pub(super) notes: Vec<String>,
+    /// What TLS is to be served with, if it is.
+    pub(super) serving: Option<Serving>,
+}
+
 /// Refuses what is unsafe or senseless.
 ///
 /// # Errors
-/// Every problem that was found. `Ok` holds what is allowed and probably not meant.
+/// Every problem that was found.
 pub(super) fn check(
     config: &Config,
     source: &dyn Fn(&str) -> Source,
-) -> Result<Vec<String>, Vec<Problem>> {
+) -> Result<Checked, Vec<Problem>> {
     let mut checks = Checks {
         config,
         source,
@@ -66,7 +76,9 @@ pub(super) fn check(
     checks.listeners();
     checks.hosts();
     checks.public_url();
-    checks.tls();
+    // A reload judges twice; the files were read the first time.
+    let read = config.server.tls.serving.clone();
+    let serving = read.or_else(|| checks.tls());
     checks.stores();
     checks.spans();
     checks.counts();
@@ -76,7 +88,10 @@ pub(super) fn check(
     checks.issuers();
     checks.telemetry();
     if checks.problems.is_empty() {
-        Ok(checks.notes)
+        Ok(Checked {
+            notes: checks.notes,
+            serving,
+        })
     } else {
         Err(checks.problems)
     }
@@ -180,33 +195,32 @@ impl Checks<'_> {
         }
     }
 
-    fn tls(&mut self) {
+    /// The files are read once: what is judged is what is served.
+    fn tls(&mut self) -> Option<Serving> {
         let tls = &self.config.server.tls;
-        match (&tls.cert, &tls.key) {
-            (None, None) if tls.client_ca.is_some() => self.refuse(
-                "server.tls.client_ca",
-                "needs server.tls.cert and server.tls.key as well",
-            ),
-            (None, None) => {}
-            (Some(_), None) => self.refuse("server.tls.cert", "needs server.tls.key as well"),
-            (None, Some(_)) => self.refuse("server.tls.key", "needs server.tls.cert as well"),
-            (Some(cert), Some(key)) => {
-                let pair = [
-                    ("server.tls.cert", cert, "CERTIFICATE-----"),
-                    ("server.tls.key", key, "PRIVATE KEY-----"),
-                ];
-                let callers = tls.client_ca.as_ref();
-                let callers = callers.map(|ca| ("server.tls.client_ca", ca, "CERTIFICATE-----"));
-                for (name, path, marker) in pair.into_iter().chain(callers) {
-                    if let Err(reason) = tls_pair::pem(path, marker) {
-                        self.refuse(name, reason);
-                    }
-                }
-                if let Err(reason) = exposure::refuse_exposed_at(key) {
-                    self.refuse("server.tls.key", reason);
-                }
-            }
+        let both = match (&tls.cert, &tls.key) {
+            (Some(cert), Some(key)) => Ok((cert, key)),
+            (Some(_), None) => Err(("server.tls.cert", "needs server.tls.key as well")),
+            (None, Some(_)) => Err(("server.tls.key", "needs server.tls.cert as well")),
+            (None, None) if tls.client_ca.is_none() => return None,
+            (None, None) => Err(("server.tls.client_ca", "needs server.tls.cert and .key")),
+        };
+        let (cert, key) = both.map_err(|(name, why)| self.refuse(name, why)).ok()?;
+        let mut pem = |name: &str, path: &Path, marker| {
+            let read = tls_pair::pem(path, marker);
+            read.map_err(|reason| self.refuse(name, reason)).ok()
+        };
+        let chain = pem("server.tls.cert", cert, "CERTIFICATE-----");
+        let secret = pem("server.tls.key", key, "PRIVATE KEY-----");
+        let callers = tls.client_ca.as_deref();
+        let callers = callers.map(|ca| pem("server.tls.client_ca", ca, "CERTIFICATE-----"));
+        if let Err(reason) = exposure::refuse_exposed_at(key) {
+            self.refuse("server.tls.key", reason);
         }
+        let callers = callers.map_or(Some(None), |read| read.map(Some))?;
+        Serving::of(&chain?, &secret?, callers.as_deref())
+            .map_err(|(name, reason)| self.refuse(name, reason))
+            .ok()
     }
 
     fn stores(&mut self) {
@@ -252,7 +266,6 @@ impl Checks<'_> {
             ("stream.keepalive", c.stream.keepalive),
             ("upstream.idle", c.upstream.idle),
             ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
-            ("tokens.pair_ttl", c.tokens.pair_ttl),
         ];
         let zero_is_fine = [
             ("server.drain", c.server.drain),
@@ -280,11 +293,10 @@ impl Checks<'_> {
                 "must be at least 1s: leases count in seconds",
             );
         }
-        let pair_ttl = c.tokens.pair_ttl;
-        if !pair_ttl.is_zero() && !PAIR_TTL.contains(&pair_ttl) {
+        if !PAIR_TTL.contains(&c.tokens.pair_ttl) {
             self.refuse(
                 "tokens.pair_ttl",
-                "is 10s to 24h: shorter ones end on the way, and keys retire after a day",
+                "must be 10s to 24h: shorter ones end on the way, and keys retire after a day",
             );
         }
         if c.stream.keepalive >= c.timeouts.idle {
@@ -423,16 +435,12 @@ impl Checks<'_> {
         for reason in exposure::refuse_exposed_keys(&keys.dir) {
             self.refuse("keys.dir", reason);
         }
-        match &keys.seal_key {
-            Some(file) if file.as_os_str().is_empty() => {
+        if let Some(file) = &keys.seal_key {
+            if file.as_os_str().is_empty() {
                 self.refuse("keys.seal_key", "must name a file");
+            } else if let Err(reason) = exposure::refuse_unusable_at(file) {
+                self.refuse("keys.seal_key", reason);
             }
-            Some(file) => {
-                if let Err(reason) = exposure::refuse_exposed_at(file) {
-                    self.refuse("keys.seal_key", reason);
-                }
-            }
-            None => {}
         }
     }
 

@@ -3,6 +3,8 @@
 use std::fs::Metadata;
 use std::path::Path;
 
+use super::open_regular;
+
 /// Permissions of everybody else: to read, to write, to run.
 const EVERYBODY: u32 = 0o007;
 
@@ -25,6 +27,13 @@ pub fn refuse_exposed(path: &Path, metadata: &Metadata) -> Result<(), String> {
 /// The same of a file that is not open. One that is not there is somebody else's matter.
 pub(super) fn refuse_exposed_at(path: &Path) -> Result<(), String> {
     std::fs::metadata(path).map_or(Ok(()), |metadata| refuse_exposed(path, &metadata))
+}
+
+/// The same of one that has to be there.
+pub(super) fn refuse_unusable_at(path: &Path) -> Result<(), String> {
+    let metadata = open_regular(path).and_then(|file| file.metadata());
+    let metadata = metadata.map_err(|error| format!("cannot read {}: {error}", path.display()));
+    refuse_exposed(path, &metadata?)
 }
 
 /// The files of private keys in a folder. A certificate beside them may be read by all.

@@ -6,6 +6,7 @@
 
 mod check;
 pub(crate) mod exposure;
+mod file;
 mod issuers;
 mod layer;
 pub mod live;
@@ -25,6 +26,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 pub use self::exposure::refuse_exposed;
+pub use self::file::open_regular;
 pub use self::issuers::Issuer;
 pub use self::live::{Derived, Live};
 pub use self::restart::RESTART_KEYS;

@@ -12,18 +12,24 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use sha2::{Digest, Sha256};
 
-/// Refuses a file that cannot be read or that holds nothing with `marker` in PEM form.
+use super::file::read_regular;
+
+/// Largest file, in bytes: four times what all public authorities take together.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// What a file holds, if something in it is `marker` in PEM form.
 ///
 /// # Errors
 /// A sentence with the path.
-pub(super) fn pem(path: &Path, marker: &str) -> Result<(), String> {
+pub(super) fn pem(path: &Path, marker: &str) -> Result<Vec<u8>, String> {
     let shown = path.display();
-    let text = std::fs::read(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let text = read_regular(path, FILE_BYTES_MAX)
+        .map_err(|error| format!("cannot read {shown}: {error}"))?;
     let found = text
         .windows(marker.len())
         .any(|window| window == marker.as_bytes());
     if found {
-        Ok(())
+        Ok(text)
     } else {
         let what = marker.trim_end_matches('-').to_lowercase();
         Err(format!("{shown} holds no {what} in PEM form"))
@@ -39,35 +45,29 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Reads the files: TLS 1.2 and 1.3, HTTP/2 before HTTP/1.1, and, with `client_ca`, only for
+    /// Of what the files hold: TLS 1.2 and 1.3, HTTP/2 before HTTP/1.1, and, with `client_ca`, only for
     /// callers whose certificate one of those signed.
     ///
     /// # Errors
     /// The key at fault, and what the TLS library says: a certificate and a key do not fit together,
     /// or no TLS can be served with them.
-    pub fn read(
-        cert: &Path,
-        key: &Path,
-        client_ca: Option<&Path>,
+    pub fn of(
+        cert: &[u8],
+        key: &[u8],
+        client_ca: Option<&[u8]>,
     ) -> Result<Self, (&'static str, String)> {
         let pair = |reason: String| ("server.tls.cert", format!("and server.tls.key: {reason}"));
         let mut hash = Sha256::new();
-        let mut content = |path: &Path| {
-            let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
-            hash.update(bytes.len().to_be_bytes());
-            hash.update(&bytes);
-            Ok::<_, String>(bytes)
-        };
-        let certs: Vec<_> = CertificateDer::pem_slice_iter(&content(cert).map_err(pair)?)
+        for content in [cert, key].into_iter().chain(client_ca) {
+            hash.update(content.len().to_be_bytes());
+            hash.update(content);
+        }
+        let certs: Vec<_> = CertificateDer::pem_slice_iter(cert)
             .collect::<Result<_, _>>()
             .map_err(|e| pair(e.to_string()))?;
-        let key = PrivateKeyDer::from_pem_slice(&content(key).map_err(pair)?)
-            .map_err(|e| pair(e.to_string()))?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| pair(e.to_string()))?;
         let of_callers = |reason: String| ("server.tls.client_ca", reason);
-        let roots = client_ca
-            .map(|path| roots(&content(path)?))
-            .transpose()
-            .map_err(of_callers)?;
+        let roots = client_ca.map(roots).transpose().map_err(of_callers)?;
         tls::install_default_crypto_provider();
         let builder = ServerConfig::builder_with_protocol_versions(&[
             &rustls::version::TLS12,
@@ -117,4 +117,51 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
         roots.add(cert).map_err(|e| e.to_string())?;
     }
     Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_and_nobody_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("cert.pem");
+        assert!(
+            Command::new("mkfifo")
+                .arg(&pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
+        for path in [pipe, folder.path().to_owned(), "/dev/zero".into()] {
+            let (tell, told) = mpsc::channel();
+            let asked = path.clone();
+            std::thread::spawn(move || tell.send(pem(&asked, "CERTIFICATE-----")));
+            let refused = told.recv_timeout(Duration::from_secs(20));
+            let refused = refused.expect("an answer").unwrap_err();
+            let expected = format!("cannot read {}: it is not a regular file", path.display());
+            assert_eq!(refused, expected);
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_to_its_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cert.pem");
+        let marker = "CERTIFICATE-----";
+        let most = usize::try_from(FILE_BYTES_MAX).unwrap();
+        let mut text = marker.as_bytes().to_vec();
+        text.resize(most, b' ');
+        std::fs::write(&path, &text).unwrap();
+        assert_eq!(pem(&path, marker).unwrap(), text);
+        text.push(b' ');
+        std::fs::write(&path, &text).unwrap();
+        let refused = pem(&path, marker).unwrap_err();
+        assert!(refused.ends_with("more than 1048576 bytes"), "{refused}");
+    }
 }

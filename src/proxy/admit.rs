@@ -10,6 +10,7 @@ use http::header::{self, HeaderName};
 use pingora::http::RequestHeader;
 
 use super::exchange::Exchange;
+use super::received::Caller;
 use crate::config::Limits;
 use crate::directory::{Agent, Destination};
 use crate::gateway::Gateway;
@@ -36,6 +37,11 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
+    /// In whose name bodies take room. Open mode does not tell callers apart.
+    pub(super) fn caller(&self) -> Option<Caller> {
+        Some(self.proof.rate_key).filter(|key| *key != 0)
+    }
+
     /// The agent, if it can be reached.
     ///
     /// # Errors

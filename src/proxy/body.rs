@@ -11,7 +11,7 @@ use super::chunks;
 use super::ended::patiently;
 use super::exchange::Exchange;
 use super::origin::browser_made;
-use super::received::Share;
+use super::received::{Caller, Share};
 use super::relay::Relay;
 use crate::a2a::Generation;
 use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
@@ -32,19 +32,29 @@ impl From<Rejection> for NoBody {
     }
 }
 
-/// Reads the body whole. `100 Continue` is sent first where the caller waits for it.
+/// Reads the body of `caller` whole. `100 Continue` is sent first where the caller waits for it.
 ///
 /// # Errors
 /// `body_too_large`, `request_timeout`, `invalid_request` for broken framing, `overloaded` when all
-/// bodies together take too much; or that the caller left.
+/// bodies together, or the caller's, take too much; or that the caller left.
 pub(super) async fn read(
     relay: &Relay,
     config: &Config,
     session: &mut ServerSession,
+    caller: Option<Caller>,
 ) -> Result<(Bytes, Share), NoBody> {
     let limit = config.limits.request_bytes;
     let refuse = || too_large(limit.0);
-    read_up_to(limit.bytes(), refuse, relay, &config.timeouts, session).await
+    let share = Share::of(&relay.bodies, caller);
+    read_up_to(
+        limit.bytes(),
+        refuse,
+        relay,
+        &config.timeouts,
+        session,
+        share,
+    )
+    .await
 }
 
 /// The same up to `limit` bytes, beyond which it is refused with what `refuse` says.
@@ -57,6 +67,7 @@ pub(super) async fn read_up_to(
     relay: &Relay,
     timeouts: &Timeouts,
     session: &mut ServerSession,
+    mut share: Share,
 ) -> Result<(Bytes, Share), NoBody> {
     let deadline = Instant::now() + timeouts.request_body;
     if expects_continue(session.req_header()) {
@@ -68,7 +79,6 @@ pub(super) async fn read_up_to(
         .map_err(|_| NoBody::CallerLeft)?;
     }
     let mut held = Held::default();
-    let mut share = Share::of(&relay.bodies);
     loop {
         let Some(piece) = next_piece(timeouts, session, deadline).await? else {
             return Ok((held.into_bytes(), share));

@@ -335,8 +335,10 @@ fn request(
 
 /// Reads the body. While it is on its way it has no place among the exchanges.
 async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<(Bytes, Share), Broken> {
+    // Nobody is known to have sent it; what bounds those is the places of their address.
+    let share = Share::of(&proxy.relay.bodies, None);
     if session.is_body_done() {
-        return Ok((Bytes::new(), Share::of(&proxy.relay.bodies)));
+        return Ok((Bytes::new(), share));
     }
     let _receiving = receive(proxy, session)?;
     let timeouts = &proxy.gateway.config.hold().timeouts;
@@ -347,7 +349,15 @@ async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<(Bytes, Shar
         )
         .fact("limit", BODY_BYTES_MAX)
     };
-    Ok(read_up_to(BODY_BYTES_MAX, too_large, &proxy.relay, timeouts, session).await?)
+    let read = read_up_to(
+        BODY_BYTES_MAX,
+        too_large,
+        &proxy.relay,
+        timeouts,
+        session,
+        share,
+    );
+    Ok(read.await?)
 }
 
 /// A place for a body that is on its way, and one of those that the caller's address may have.

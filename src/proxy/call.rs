@@ -30,7 +30,8 @@ impl Proxy {
         }
         let admitted = admit(&self.gateway, exchange, session.req_header(), target).await?;
         check_media_type(&session.req_header().headers)?;
-        let (received, share) = body::read(&self.relay, &exchange.config, session).await?;
+        let caller = admitted.caller();
+        let (received, share) = body::read(&self.relay, &exchange.config, session, caller).await?;
         let agent = admitted.agent()?;
         let generation = if agent.has_card {
             agent.generation

@@ -65,21 +65,19 @@ impl Connections {
         let Some(acceptor) = (*self.tls.get()).clone() else {
             return Some(stream);
         };
+        let peer = stream.get_socket_digest();
+        let peer = peer.and_then(|digest| digest.peer_addr().map(ToString::to_string));
         // The listener is plain TCP, so that this is the one place where connections begin.
         let stream = stream.into_any().downcast::<L4Stream>().ok()?;
-        match timeout_at(deadline, acceptor.tls_handshake(*stream)).await {
-            Ok(Ok(stream)) => Some(Box::new(stream)),
-            Ok(Err(error)) => {
-                // Anyone could fill the log with it.
-                tracing::debug!(%error, "A TLS handshake failed");
-                self.cut(Cut::Handshake);
-                None
-            }
-            Err(_) => {
-                self.cut(Cut::Handshake);
-                None
-            }
-        }
+        let why = match timeout_at(deadline, acceptor.tls_handshake(*stream)).await {
+            Ok(Ok(stream)) => return Some(Box::new(stream)),
+            Ok(Err(error)) => error.to_string(),
+            Err(late) => late.to_string(),
+        };
+        // No louder: anyone could fill the log with it.
+        tracing::debug!(peer, error = why, "A TLS handshake failed");
+        self.cut(Cut::Handshake);
+        None
     }
 
     /// Says why, if that does not cost too much.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use super::ended::{Clocks, Ended, broken_http, left, shutting_down, timed_out, too_large};
 use super::exchange::Exchange;
 use super::hygiene::states_length;
-use super::received::{Room, Share};
+use super::received::{Bound, Room, Share};
 use super::rewrite::Rewrite;
 use super::unary::{Unary, Whole};
 use super::upstream::{Call, Home, Upstream};
@@ -27,6 +27,9 @@ use crate::rejection::{Reason, Rejection};
 
 /// Pooled connections to agents at most, over all of them.
 const POOL_SIZE: usize = 4096;
+
+/// Callers whose bodies it takes at least to use up `limits.bodies_bytes`.
+const SHARES: usize = 4;
 
 /// What forwarding takes, whoever admits: connections to agents, clocks and bounds, the way to the end.
 pub(super) struct Relay {
@@ -86,11 +89,14 @@ impl Relay {
     /// Room for `bytes` more of a body.
     ///
     /// # Errors
-    /// `overloaded` when all bodies together would take more than `limits.bodies_bytes`.
+    /// `overloaded` when all bodies together would take more than `limits.bodies_bytes`, or those of
+    /// their caller more than a quarter of it, and more than one of them may have.
     pub(super) fn hold(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
-        let max = self.config.get().limits.bodies_bytes.bytes();
+        let limits = &self.config.get().limits;
+        let all = limits.bodies_bytes.bytes();
+        let each = (all / SHARES).max(limits.request_bytes.bytes());
         share
-            .grow(bytes, max)
+            .grow(bytes, Bound { all, each })
             .inspect_err(|_| self.metrics.bodies_refused.inc())
     }
 
@@ -135,14 +141,20 @@ impl Relay {
             sent = sent => sent?,
             () = cut.requested() => return Err(shutting_down("unknown").into()),
         };
-        drop((call, share));
+        drop(call);
+        // An answer that is changed takes its caller's room as the request did, until it is whole.
+        let whole = rewrite.map(|rewrite| Whole {
+            rewrite,
+            relay: self,
+            share,
+        });
         await_head(session, &mut upstream, &clocks, &mut cut).await?;
         exchange.head = Some(exchange.started.elapsed());
         let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
         refuse_by_framing(head, &upstream.get_headers_raw_bytes())?;
         refuse_by_head(head, exchange.config.limits.response_bytes.0)?;
-        if let Some(rewrite) = &rewrite {
-            rewrite.refuse_by_head(head, is_event_stream(head))?;
+        if let Some(whole) = &whole {
+            whole.rewrite.refuse_by_head(head, is_event_stream(head))?;
         }
         let head_only = session.req_header().method == Method::HEAD;
         let is_stream = is_event_stream(head) && !head_only;
@@ -161,7 +173,7 @@ impl Relay {
                 clocks: &clocks,
                 cut,
                 framed,
-                rewrite,
+                rewrite: whole.map(|whole| whole.rewrite),
             };
             stream::pass(session, exchange, (upstream, home), answer, ends).await
         } else {
@@ -171,23 +183,12 @@ impl Relay {
                 head_only,
                 clocks: &clocks,
                 cut,
-                whole: rewrite.map(|rewrite| self.whole(rewrite)),
+                whole,
             };
             let answer = (&mut answer, length);
             unary
                 .pass(session, exchange, (upstream, home), answer)
                 .await
-        }
-    }
-}
-
-impl Relay {
-    /// An answer that is changed takes room as a request's body does, until it is whole.
-    fn whole(&self, rewrite: Rewrite) -> Whole<'_> {
-        Whole {
-            rewrite,
-            relay: self,
-            share: Share::of(&self.bodies),
         }
     }
 }

@@ -61,7 +61,8 @@ impl Proxy {
         if !session.is_body_empty() {
             check_media_type(&session.req_header().headers)?;
         }
-        let received = body::read(&self.relay, &exchange.config, session).await?;
+        let caller = admitted.caller();
+        let received = body::read(&self.relay, &exchange.config, session, caller).await?;
         let outgoing = match way {
             Way::Raw { interface } => {
                 let rewrite = self.rewrite(exchange, &admitted, false).await?;

@@ -15,6 +15,9 @@ const LOOKUP_MAX: Duration = Duration::from_secs(2);
 /// How long an address is used. Short: agents move with their containers.
 const ANSWER_TTL: Duration = Duration::from_secs(5);
 
+/// How long a failure is used: enough to shield the resolver from callers that insist.
+const FAILURE_TTL: Duration = Duration::from_secs(1);
+
 /// Where the agent listens.
 #[derive(Debug)]
 pub struct Agent {
@@ -26,7 +29,8 @@ pub struct Agent {
     pub host: String,
     port: u16,
     name: Host<String>,
-    answer: Mutex<Option<(Instant, IpAddr)>>,
+    /// The last answer, and when; `None` in it: there was no address.
+    answer: Mutex<Option<(Instant, Option<IpAddr>)>>,
 }
 
 /// `--upstream` is no base URL of an agent.
@@ -89,11 +93,20 @@ impl Agent {
 
     async fn look_up(&self, name: &str) -> Result<IpAddr, Rejection> {
         let kept = *self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((asked_at, ip)) = kept
-            && asked_at.elapsed() < ANSWER_TTL
-        {
-            return Ok(ip);
+        if let Some((asked_at, ip)) = kept {
+            let ttl = ip.map_or(FAILURE_TTL, |_| ANSWER_TTL);
+            if asked_at.elapsed() < ttl {
+                return ip.ok_or_else(unknown_name);
+            }
         }
+        let answer = self.ask(name).await;
+        let ip = answer.as_ref().ok().copied();
+        let mut kept = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = Some((Instant::now(), ip));
+        answer
+    }
+
+    async fn ask(&self, name: &str) -> Result<IpAddr, Rejection> {
         let asked = timeout(LOOKUP_MAX, tokio::net::lookup_host((name, self.port)));
         let answers: Vec<IpAddr> = match asked.await {
             Ok(Ok(answers)) => answers.map(|address| address.ip()).collect(),
@@ -102,10 +115,7 @@ impl Agent {
         };
         // IPv4 goes first, since an agent that listens on "localhost" is usually there.
         let first = answers.iter().find(|address| address.is_ipv4());
-        let ip = *first.or(answers.first()).ok_or_else(unknown_name)?;
-        let mut kept = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        *kept = Some((Instant::now(), ip));
-        Ok(ip)
+        first.or(answers.first()).copied().ok_or_else(unknown_name)
     }
 }
 
@@ -155,5 +165,17 @@ mod tests {
         let nobody = parse("http://agent.invalid:81").unwrap();
         let refusal = nobody.address().await.unwrap_err();
         assert_eq!(refusal.reason, Reason::AgentUnreachable);
+        assert!(matches!(*nobody.answer.lock().unwrap(), Some((_, None))));
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_remembered_for_a_second() {
+        let agent = parse("http://localhost:81").unwrap();
+        let now = Instant::now();
+        *agent.answer.lock().unwrap() = Some((now + Duration::from_secs(60), None));
+        let refusal = agent.address().await.unwrap_err();
+        assert_eq!(refusal.reason, Reason::AgentUnreachable);
+        *agent.answer.lock().unwrap() = Some((now.checked_sub(FAILURE_TTL).unwrap(), None));
+        agent.address().await.unwrap();
     }
 }

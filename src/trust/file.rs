@@ -7,7 +7,7 @@ use std::path::Path;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::KeyError;
-use crate::config::refuse_exposed;
+use crate::config::{open_regular, refuse_exposed};
 
 /// Bytes of a key file at most; ours have about 120.
 const FILE_BYTES_MAX: u64 = 16 * 1024;
@@ -58,7 +58,7 @@ pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 pub(super) fn read(path: &Path) -> Result<SecretString, KeyError> {
-    let file = fs::File::open(path).map_err(|error| failed("read", path, error))?;
+    let file = open_regular(path).map_err(|error| failed("read", path, error))?;
     let metadata = file
         .metadata()
         .map_err(|error| failed("read", path, error))?;

@@ -144,8 +144,7 @@ async fn no_notation_of_a_refused_address_is_registered() {
             assert_eq!(answer.status, 502, "{url}");
             let member = ["url", "internal_url", "card_url"][number % 3];
             let change = json!({member: url}).to_string();
-            let mut patch = Request::post("/workspaces/a", change);
-            patch.method = "PATCH".into();
+            let patch = Request::patch("/workspaces/a", change);
             let answer = connection.call(&patch.bearer(ADMIN)).await;
             assert_eq!(answer.reason(), "address_forbidden", "{member} {url}");
             // It names no address. Short ones stand in the request's id by accident.

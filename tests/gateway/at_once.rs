@@ -43,12 +43,6 @@ async fn register(gateway: &Gateway, id: &str, url: &str) -> Answer {
     gateway.as_operator(request).await
 }
 
-async fn patch(gateway: &Gateway, id: &str, body: Value) -> Answer {
-    let mut request = Request::post(format!("/workspaces/{id}"), body.to_string());
-    request.method = "PATCH".into();
-    gateway.as_operator(request).await
-}
-
 async fn leave(gateway: &Gateway, id: &str) -> Answer {
     let body = json!({"workspace_id": id}).to_string();
     let request = Request::post("/registry/deregister", body);
@@ -79,10 +73,7 @@ async fn redis_has_the_urls_and_the_lease_of_the_row() {
         );
 
         let (first, second) = (json!({"url": at(4)}), at(5));
-        tokio::join!(
-            patch(&two.one, id, first),
-            register(&two.other, id, &second)
-        );
+        tokio::join!(two.one.patch(id, first), register(&two.other, id, &second));
         assert_eq!(
             two.view(id).await["url"],
             in_redis(url),

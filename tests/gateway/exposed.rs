@@ -103,6 +103,34 @@ fn a_secret_that_everybody_can_read_ends_the_start() {
     assert!(!at("data").exists(), "it has begun to serve");
 }
 
+#[test]
+fn a_key_file_that_is_none_is_told_by_the_check_as_by_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("seal.key");
+    let setting = format!("keys.seal_key={}", key.display());
+    let told = |reason: &str| {
+        let checked = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
+            .args(["check-config", "--set", &setting])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(checked.stderr).unwrap();
+        let started = refused(folder.path(), std::slice::from_ref(&setting), &[]);
+        for (status, said) in [(checked.status.code(), said), started] {
+            assert_eq!(status, Some(64), "{said}");
+            let expected = format!("cannot read {}: {reason}", key.display());
+            assert!(
+                said.contains("keys.seal_key") && said.contains(&expected),
+                "{said}"
+            );
+        }
+    };
+    told("No such file");
+    // Nobody is waited for to write into a pipe.
+    let made = Command::new("mkfifo").arg(&key).status().unwrap();
+    assert!(made.success());
+    told("it is not a regular file");
+}
+
 #[tokio::test]
 async fn a_key_that_its_group_can_read_is_used_with_a_warning() {
     let folder = tempfile::tempdir().unwrap();

@@ -24,10 +24,6 @@ async fn call(gateway: &Gateway, method: &str, path: &str, token: &str, body: Va
     gateway.call(&request).await
 }
 
-async fn patch(gateway: &Gateway, id: &str, body: Value) -> Answer {
-    call(gateway, "PATCH", &format!("/workspaces/{id}"), ADMIN, body).await
-}
-
 /// `pause` or `resume`, without a body; answers with the status that the workspace has then.
 async fn turn(gateway: &Gateway, id: &str, verb: &str) -> String {
     let path = format!("/workspaces/{id}/{verb}");
@@ -90,12 +86,12 @@ on_both_pairs! {
         gateway.create(json!({"id": "a", "name": "a", "url": first.url(), "liveness": "assumed"})).await;
         assert_eq!(send(&gateway, "a").await, "sent");
         let before = view(&gateway, "a").await;
-        let same = patch(&gateway, "a", json!({"unknown": 1})).await;
+        let same = gateway.patch("a", json!({"unknown": 1})).await;
         assert_eq!((same.status, same.json()), (200, before.clone()), "nothing was said");
         let said = json!({"name": "Dev", "role": "builds", "url": second.url(), "internal_url": "http://127.0.0.1:9/in",
             "card_url": "http://127.0.0.1:9/card", "delivery_mode": "push", "max_concurrent": 7, "liveness": "assumed",
             "complete": "bare"});
-        let answer = patch(&gateway, "a", said.clone()).await;
+        let answer = gateway.patch("a", said.clone()).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         let changed = answer.json();
         for (name, value) in said.as_object().unwrap().iter().filter(|(name, _)| *name != "complete") {
@@ -108,7 +104,7 @@ on_both_pairs! {
         assert_eq!((first.count(), second.count()), (1, 1));
         let cleared = json!({"role": null, "internal_url": null, "card_url": null, "max_concurrent": null,
             "complete": null, "upstream_auth": null});
-        let answer = patch(&gateway, "a", cleared.clone()).await.json();
+        let answer = gateway.patch("a", cleared.clone()).await.json();
         for name in ["role", "internal_url", "card_url", "max_concurrent"] {
             assert_eq!(answer[name], Value::Null, "{name}");
         }
@@ -136,11 +132,11 @@ on_both_pairs! {
         ] {
             let mut body = json!({"role": "new", "max_concurrent": 3});
             body[member] = value;
-            let answer = patch(&gateway, "a", body.clone()).await;
+            let answer = gateway.patch("a", body.clone()).await;
             assert_refusal(&answer, "/workspaces/a", "seen", reason, &body.to_string());
         }
         assert_eq!(view(&gateway, "a").await, before);
-        let nobody = patch(&gateway, "nobody", json!({})).await;
+        let nobody = gateway.patch("nobody", json!({})).await;
         assert_refusal(&nobody, "/workspaces/a", "seen", "workspace_not_found", "an operator");
         let itself = call(&gateway, "PATCH", "/workspaces/a", &a.token, json!({"name": "b"})).await;
         assert_refusal(&itself, "/workspaces/a", "seen", "not_permitted", "itself");
@@ -181,14 +177,14 @@ on_both_pairs! {
             ("provisioning", "workspace_restarting"), ("restarting", "workspace_restarting"),
             ("hibernated", "workspace_restarting"), ("failed", "workspace_offline"), ("offline", "workspace_offline"),
         ] {
-            let answer = patch(&gateway, "a", json!({"status": status})).await;
+            let answer = gateway.patch("a", json!({"status": status})).await;
             assert_eq!(answer.json()["status"], status, "{}", answer.text());
             assert_eq!(send(&gateway, "a").await, reason, "{status}");
         }
         // Offline is no more than a lapse; a registration undoes all of it.
         beat(&gateway, "a").await;
         assert_eq!(send(&gateway, "a").await, "sent");
-        patch(&gateway, "a", json!({"status": "failed"})).await;
+        gateway.patch("a", json!({"status": "failed"})).await;
         beat(&gateway, "a").await;
         assert_eq!(send(&gateway, "a").await, "workspace_offline");
         let refused = call(&gateway, "POST", "/workspaces/a/resume", ADMIN, json!({})).await;
@@ -207,7 +203,7 @@ on_both_pairs! {
         assert_eq!(send(&gateway, "a").await, "workspace_offline");
         beat(&gateway, "a").await;
         assert_eq!(send(&gateway, "a").await, "workspace_offline");
-        let told = patch(&gateway, "a", json!({"status": "restarting"})).await;
+        let told = gateway.patch("a", json!({"status": "restarting"})).await;
         assert_refusal(&told, "/workspaces/a", "seen", "conflict", "it is paused");
         for _ in 0..2 {
             assert_eq!(turn(&gateway, "a", "resume").await, "online");
@@ -237,7 +233,7 @@ on_both_pairs! {
         assert_eq!(send(&gateway, "assumed").await, "sent");
         assert_eq!(send(&gateway, "lapsed").await, "workspace_offline");
         // From anywhere, since it never registers.
-        patch(&gateway, "assumed", json!({"status": "failed"})).await;
+        gateway.patch("assumed", json!({"status": "failed"})).await;
         assert_eq!(turn(&gateway, "assumed", "resume").await, "online");
     }
 
@@ -366,7 +362,7 @@ async fn replicas_obey_within_a_second() {
         turn(&one, id, "resume").await;
         within_a_second(passes, "a resume").await;
         let before = second.count();
-        patch(&one, id, json!({"url": second.url()})).await;
+        one.patch(id, json!({"url": second.url()})).await;
         let moved = || async { send(&other, id).await == "sent" && second.count() > before };
         within_a_second(moved, "another address").await;
         // A sibling of the root, until it is moved below somebody.
@@ -376,7 +372,7 @@ async fn replicas_obey_within_a_second() {
                 .await;
         }
         within_a_second(|| async { sibling().await.status == 200 }, "a new sibling").await;
-        patch(&one, id, json!({"parent_id": "top"})).await;
+        one.patch(id, json!({"parent_id": "top"})).await;
         within_a_second(|| async { sibling().await.status == 403 }, "a move").await;
         let body = json!({"workspace_id": id});
         let left = call(&one, "POST", "/registry/deregister", token, body).await;

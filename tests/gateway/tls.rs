@@ -1,12 +1,14 @@
 //! TLS towards callers: what is agreed on, and what it changes for agents and tokens.
 
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{ADMIN, CALL, Request};
+use crate::harness::tls::{Certificate, Secure};
+use crate::harness::{ADMIN, Builder, CALL, Pair, Request};
 use crate::http2::Case;
 
 #[tokio::test]
@@ -88,4 +90,74 @@ async fn plain_http_on_the_tls_port_gets_no_answer_and_harms_nobody() {
     assert_eq!(case.target.agent.count(), 0);
     let http2 = case.secure.http2().await;
     case.still_works(&http2).await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_fails_is_logged_with_its_peer_and_cause() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("telemetry.log", "info,a2a_gateway::proxy=debug")
+        .set("timeouts.request_head", "3s");
+    let secure = Secure::start(builder).await;
+    let mut connections = Vec::new();
+    for (bytes, cause) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "InvalidContentType"),
+        (b"", "deadline has elapsed"),
+    ] {
+        let mut plain = tokio::net::TcpStream::connect(secure.address)
+            .await
+            .unwrap();
+        plain.write_all(bytes).await.unwrap();
+        connections.push((plain, cause));
+    }
+    for (plain, cause) in connections {
+        let peer = plain.local_addr().unwrap().to_string();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let line = loop {
+            let log = secure.gateway.log();
+            let mut lines = log.lines();
+            let failed = |line: &&str| line.contains("TLS handshake") && line.contains(&peer);
+            if let Some(line) = lines.find(failed) {
+                break line.to_owned();
+            }
+            assert!(Instant::now() < deadline, "{peer} is not in {log}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let line: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(
+            (&line["level"], &line["peer"]),
+            (&"DEBUG".into(), &peer.into())
+        );
+        assert!(line["error"].as_str().unwrap().contains(cause), "{line}");
+    }
+}
+
+/// Runs a command beside the test's own runtime, which serves the agents.
+async fn run(arguments: &[&str], url: &str, token: &str, roots: &Certificate) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+    command.args(arguments).env_clear().stdin(Stdio::null());
+    command.env("A2A_GATEWAY_URL", url);
+    command.env("A2A_GATEWAY_TOKEN", token);
+    command.env("SSL_CERT_FILE", roots.path());
+    let ended = tokio::task::spawn_blocking(move || command.output().unwrap());
+    ended.await.unwrap()
+}
+
+#[tokio::test]
+async fn the_command_line_says_that_a_certificate_is_not_trusted_and_what_to_do() {
+    let case = Case::new().await;
+    let url = format!("https://{}", case.secure.address);
+    let token = &case.caller.token;
+    let others = Certificate::new();
+    for arguments in [&["send", "target", "hi"], &["token", "pair", "target"]] {
+        let refused = run(arguments, &url, token, &others).await;
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        let expected = format!("the certificate of {url} is not trusted (");
+        assert!(said.contains(&expected), "{said}");
+        assert!(said.contains("SSL_CERT_FILE names a PEM file"), "{said}");
+        let good = run(arguments, &url, token, &case.secure.certificate).await;
+        let said = String::from_utf8(good.stderr).unwrap();
+        assert_eq!(good.status.code(), Some(0), "{said}");
+    }
+    assert_eq!(case.target.agent.count(), 1);
 }

@@ -9,14 +9,6 @@ use crate::harness::servers::{self, Redis};
 use crate::harness::{Answer, Builder, Gateway, Pair, Request, assert_refusal};
 use crate::on_both_pairs;
 
-async fn patch(gateway: &Gateway, id: &str, body: Value) -> Answer {
-    let mut request = Request::post(format!("/workspaces/{id}"), body.to_string());
-    request.method = "PATCH".into();
-    gateway
-        .as_operator(request.field("X-Request-Id", "seen"))
-        .await
-}
-
 async fn remove(gateway: &Gateway, id: &str) -> Answer {
     gateway
         .as_operator(Request::new("DELETE", format!("/workspaces/{id}")))
@@ -84,7 +76,7 @@ on_both_pairs! {
             // Nothing of it is done: not the rest, either.
             body["name"] = "renamed".into();
             body["role"] = "renamed".into();
-            refused(&patch(&gateway, id, body).await, why);
+            refused(&gateway.patch(id, body).await, why);
         }
         for (id, before) in all.iter().zip(before) {
             assert_eq!(view(&gateway, id).await, before, "{id} was changed");
@@ -110,7 +102,7 @@ on_both_pairs! {
             ("mid", json!({"parent_id": "top", "org": "acme"}), json!("top"), json!("acme")),
         ] {
             let before = access_generation(&gateway, id).await;
-            let answer = patch(&gateway, id, body.clone()).await;
+            let answer = gateway.patch(id, body.clone()).await;
             assert_eq!(answer.status, 200, "{id} {body}: {}", answer.text());
             let after = access_generation(&gateway, id).await;
             assert!(after >= before, "{id} {body}: {after} after {before}");
@@ -138,15 +130,15 @@ on_both_pairs! {
         for (id, parent) in [("a", Value::Null), ("b", json!("a")), ("c", json!("b"))] {
             gateway.create(json!({"id": id, "name": id, "parent_id": parent})).await;
         }
-        refused(&patch(&gateway, "a", json!({"parent_id": "l-61"})).await, "64 levels");
+        refused(&gateway.patch("a", json!({"parent_id": "l-61"})).await, "64 levels");
         for (id, parent) in [("b", "l-61"), ("a", "l-60")] {
-            let answer = patch(&gateway, id, json!({"parent_id": parent})).await;
+            let answer = gateway.patch(id, json!({"parent_id": parent})).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
         // The deepest still reaches its parent.
         let asked = gateway.as_operator(Request::get("/registry/discover/c")).await;
         assert_eq!(asked.status, 503, "{}", asked.text());
-        refused(&patch(&gateway, "a", json!({"parent_id": "c"})).await, "64 levels");
+        refused(&gateway.patch("a", json!({"parent_id": "c"})).await, "64 levels");
     }
 
     async fn two_operators_who_move_at_once_leave_a_tree(pair: Pair) {
@@ -179,12 +171,12 @@ async fn moves_at_once(one: &Gateway, other: &Gateway, rounds: usize) {
         let to = |from: usize| json!({"parent_id": ids[(from + step) % ids.len()]});
         let at = |from: usize| if from.is_multiple_of(2) { one } else { other };
         let all = tokio::join!(
-            patch(at(0), &ids[0], to(0)),
-            patch(at(1), &ids[1], to(1)),
-            patch(at(2), &ids[2], to(2)),
-            patch(at(3), &ids[3], to(3)),
-            patch(at(4), &ids[4], to(4)),
-            patch(at(5), &ids[5], to(5))
+            at(0).patch(&ids[0], to(0)),
+            at(1).patch(&ids[1], to(1)),
+            at(2).patch(&ids[2], to(2)),
+            at(3).patch(&ids[3], to(3)),
+            at(4).patch(&ids[4], to(4)),
+            at(5).patch(&ids[5], to(5))
         );
         for answer in [all.0, all.1, all.2, all.3, all.4, all.5] {
             if answer.status == 200 {
@@ -231,7 +223,7 @@ async fn removals_at_once(one: &Gateway, other: &Gateway, rounds: usize) {
         let body = json!({"id": new, "name": new, "parent_id": parent});
         let (removed, moved, created) = tokio::join!(
             remove(one, &parent),
-            patch(other, &child, json!({"parent_id": parent})),
+            other.patch(&child, json!({"parent_id": parent})),
             other.as_operator(Request::post("/workspaces", body.to_string()))
         );
         assert_eq!(removed.status, 200, "{}", removed.text());

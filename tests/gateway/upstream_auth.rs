@@ -12,14 +12,6 @@ use crate::on_both_pairs;
 
 const SECRET: &str = "s3cret-of-the-agent";
 
-async fn patch(gateway: &Gateway, id: &str, body: Value) -> Answer {
-    let mut request = Request::post(format!("/workspaces/{id}"), body.to_string());
-    request.method = "PATCH".into();
-    gateway
-        .as_operator(request.field("X-Request-Id", "seen"))
-        .await
-}
-
 async fn send(gateway: &Gateway, id: &str) -> Answer {
     let request = Request::post(format!("/workspaces/{id}/a2a"), CALL);
     gateway
@@ -59,10 +51,10 @@ on_both_pairs! {
             (Some(json!({"type": "header", "name": "X-API-Key", "value": SECRET})), "x-api-key", SECRET.to_owned()),
         ] {
             if let Some(auth) = &auth {
-                answers.push(patch(&gateway, "a", json!({"upstream_auth": auth})).await);
+                answers.push(gateway.patch("a", json!({"upstream_auth": auth})).await);
             }
             // Another change leaves it as it is.
-            answers.push(patch(&gateway, "a", json!({"role": name})).await);
+            answers.push(gateway.patch("a", json!({"role": name})).await);
             let answer = send(&gateway, "a").await;
             assert_eq!(answer.status, 200, "{}", answer.text());
             answers.push(answer);
@@ -73,7 +65,7 @@ on_both_pairs! {
             let callers = seen.fields("x-api-key").iter().filter(|v| **v == "the-callers").count();
             assert_eq!(callers, own);
         }
-        answers.push(patch(&gateway, "a", json!({"upstream_auth": null})).await);
+        answers.push(gateway.patch("a", json!({"upstream_auth": null})).await);
         assert_eq!(stored(&gateway.sql_url(), "a").await, None);
         answers.push(send(&gateway, "a").await);
         assert!(agent.take().fields("authorization")[0].starts_with("Bearer eyJ"), "the gateway's");
@@ -101,7 +93,7 @@ on_both_pairs! {
             let new = json!({"id": "b", "name": "b", "upstream_auth": auth}).to_string();
             let request = Request::post("/workspaces", new).field("X-Request-Id", "seen");
             let created = gateway.as_operator(request).await;
-            let changed = patch(&gateway, "a", json!({"name": "b", "upstream_auth": auth})).await;
+            let changed = gateway.patch("a", json!({"name": "b", "upstream_auth": auth})).await;
             for answer in [created, changed] {
                 assert_refusal(&answer, "/workspaces", "seen", "invalid_params", &auth.to_string());
                 assert!(!answer.text().contains("s3cret"), "{}", answer.text());
@@ -133,7 +125,7 @@ on_both_pairs! {
         let log = gateway.log();
         assert!(log.contains("seal.key in keys.dir") && !log.contains(SECRET), "{log}");
         // One of the ways out that the text names; then the other.
-        assert_eq!(patch(&gateway, "a", json!({"upstream_auth": "new"})).await.status, 200);
+        assert_eq!(gateway.patch("a", json!({"upstream_auth": "new"})).await.status, 200);
         assert_eq!(send(&gateway, "a").await.status, 200);
         write_secret(&key, kept);
         gateway.restart().await;
@@ -164,7 +156,7 @@ async fn replicas_with_one_key_file_open_what_another_sealed() {
     assert!(arrived.fields("authorization")[0].starts_with("Bearer eyJ"));
     assert!(arrived.fields("x-a2a-caller-token").is_empty());
     assert_eq!(
-        patch(&one, "a", json!({"upstream_auth": SECRET}))
+        one.patch("a", json!({"upstream_auth": SECRET}))
             .await
             .status,
         200

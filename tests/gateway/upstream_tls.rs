@@ -8,14 +8,6 @@ use crate::harness::authority::{Authority, Issued, TlsAgent, self_signed};
 use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card};
 use crate::on_both_pairs;
 
-async fn patch(gateway: &Gateway, id: &str, body: Value) -> Answer {
-    let mut request = Request::post(format!("/workspaces/{id}"), body.to_string());
-    request.method = "PATCH".into();
-    gateway
-        .as_operator(request.field("X-Request-Id", "seen"))
-        .await
-}
-
 async fn send(gateway: &Gateway, id: &str) -> Answer {
     let request = Request::post(format!("/workspaces/{id}/a2a"), CALL);
     gateway
@@ -202,7 +194,9 @@ async fn no_connection_of_one_workspace_serves_another() {
     assert_eq!(send(&gateway, "c").await.status, 200);
     assert_eq!(agent.agent.connections(), 2, "each has its own");
     // Whoever is not trusted any more is not trusted on the open connection either.
-    let answer = patch(&gateway, "a", json!({"upstream_tls": ca(&theirs)})).await;
+    let answer = gateway
+        .patch("a", json!({"upstream_tls": ca(&theirs)}))
+        .await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(send(&gateway, "a").await.reason(), "agent_unreachable");
     assert_eq!(agent.agent.count(), 3);
@@ -218,7 +212,7 @@ on_both_pairs! {
         assumed(&gateway, "a", &url, &Value::Null).await;
         let mut tls = client(&mine);
         tls["ca"] = authority.pem().into();
-        let changed = patch(&gateway, "a", json!({"upstream_tls": tls})).await;
+        let changed = gateway.patch("a", json!({"upstream_tls": tls})).await;
         assert_eq!(changed.status, 200, "{}", changed.text());
         let read = gateway.as_operator(Request::get("/workspaces/a")).await;
         assert_eq!(read.json()["upstream_tls"], changed.json()["upstream_tls"]);
@@ -236,17 +230,17 @@ on_both_pairs! {
         let read = gateway.call(&Request::get("/workspaces/a").bearer(&sibling.token)).await;
         assert!(read.status == 200 && read.json().get("upstream_tls").is_none(), "{}", read.text());
         // It outlives the process, and other changes.
-        assert_eq!(patch(&gateway, "a", json!({"name": "A"})).await.status, 200);
+        assert_eq!(gateway.patch("a", json!({"name": "A"})).await.status, 200);
         gateway.restart().await;
         let answer = send(&gateway, "a").await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(patch(&gateway, "a", json!({"upstream_tls": null})).await.status, 200);
+        assert_eq!(gateway.patch("a", json!({"upstream_tls": null})).await.status, 200);
         assert_eq!(stored(&gateway.sql_url(), "a").await, None);
         let read = gateway.as_operator(Request::get("/workspaces/a")).await;
         assert!(read.json().get("upstream_tls").is_none(), "{}", read.text());
         assert_eq!(send(&gateway, "a").await.reason(), "agent_unreachable");
         // A removed workspace keeps no key.
-        assert_eq!(patch(&gateway, "a", json!({"upstream_tls": client(&mine)})).await.status, 200);
+        assert_eq!(gateway.patch("a", json!({"upstream_tls": client(&mine)})).await.status, 200);
         let gone = gateway.as_operator(Request::new("DELETE", "/workspaces/a")).await;
         assert_eq!(gone.status, 200, "{}", gone.text());
         assert_eq!(stored(&gateway.sql_url(), "a").await, None);
@@ -274,7 +268,7 @@ on_both_pairs! {
             let new = json!({"id": "b", "name": "b", "upstream_tls": tls}).to_string();
             let request = Request::post("/workspaces", new).field("X-Request-Id", "seen");
             let created = gateway.as_operator(request).await;
-            let changed = patch(&gateway, "a", json!({"name": "b", "upstream_tls": tls})).await;
+            let changed = gateway.patch("a", json!({"name": "b", "upstream_tls": tls})).await;
             for answer in [created, changed] {
                 assert_refusal(&answer, "/workspaces", "seen", "invalid_params", part);
                 let text = answer.text();
@@ -287,8 +281,7 @@ on_both_pairs! {
         let org = gateway.as_operator(org).await.json()["token"].as_str().unwrap().to_owned();
         gateway.create(json!({"id": "c", "name": "c", "org": "acme"})).await;
         for tls in [json!({"ca": authority.pem()}), Value::Null] {
-            let mut request = Request::post("/workspaces/c", json!({"upstream_tls": tls}).to_string());
-            request.method = "PATCH".into();
+            let request = Request::patch("/workspaces/c", json!({"upstream_tls": tls}).to_string());
             let answer = gateway.call(&request.bearer(&org)).await;
             assert_eq!(answer.reason(), "not_permitted", "{}", answer.text());
         }
@@ -309,10 +302,10 @@ on_both_pairs! {
         let answer = gateway.call(&request).await;
         assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
         assert!(answer.text().contains("https://"), "{}", answer.text());
-        let answer = patch(&gateway, "a", json!({"url": agent.url()})).await;
+        let answer = gateway.patch("a", json!({"url": agent.url()})).await;
         assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
         assumed(&gateway, "b", &agent.url(), &Value::Null).await;
-        let answer = patch(&gateway, "b", json!({"upstream_tls": tls})).await;
+        let answer = gateway.patch("b", json!({"upstream_tls": tls})).await;
         assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
         assert_eq!(agent.connections(), 0);
     }

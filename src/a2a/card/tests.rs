@@ -424,13 +424,17 @@ fn an_interface_lends_its_path_only() {
         {"url": "https://10.0.0.1/rest/%2e%2e/v1?x=1#f", "protocolBinding": "http+json", "protocolVersion": "1.0", "tenant": "t"}]));
     let text = card.to_string();
     let card = Card::read(text.as_bytes()).unwrap();
-    let rest = card.interface(Binding::HttpJson).unwrap();
+    let rest = card.interfaces(Binding::HttpJson).next().unwrap();
     assert_eq!(
         (rest.path().as_deref(), rest.tenant.as_deref()),
         (Some("/v1"), Some("t"))
     );
     assert_eq!(
-        card.interface(Binding::JsonRpc).unwrap().path().as_deref(),
+        card.interfaces(Binding::JsonRpc)
+            .next()
+            .unwrap()
+            .path()
+            .as_deref(),
         Some("/rpc")
     );
     assert_eq!(card.generation(), Generation::V1);
@@ -440,7 +444,8 @@ fn an_interface_lends_its_path_only() {
                 .to_string();
         let rest = Card::read(text.as_bytes())
             .unwrap()
-            .interface(Binding::HttpJson)
+            .interfaces(Binding::HttpJson)
+            .next()
             .unwrap();
         assert_eq!(rest.path(), None, "{url}");
     }

@@ -9,7 +9,7 @@ use secrecy::SecretString;
 use toml::{Table, Value};
 
 use super::{ConfigError, Loaded, Problem, Setting, Source, Unmasked};
-use crate::config::{Config, Serving, Tls, check, exposure, layer};
+use crate::config::{Config, check, exposure, layer};
 
 /// The operator's token in the environment.
 const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
@@ -240,19 +240,9 @@ impl Merge {
                 .get(key)
                 .map_or(Source::Default, |(_, source)| source.clone())
         };
-        let notes =
+        let checked =
             check::check(&config, &source_of).map_err(|problems| ConfigError { problems })?;
-        config.server.tls.serving = serving(&config.server.tls).map_err(|(key, reason)| {
-            let source = Some(source_of(key));
-            let key = Some(key.to_owned());
-            ConfigError {
-                problems: vec![Problem {
-                    key,
-                    source,
-                    reason,
-                }],
-            }
-        })?;
+        config.server.tls.serving = checked.serving;
         let settings = layer::leaves(&effective)
             .into_iter()
             .map(|(key, value)| Setting {
@@ -265,17 +255,9 @@ impl Merge {
         Ok(Loaded {
             config,
             settings,
-            notes,
+            notes: checked.notes,
         })
     }
-}
-
-/// What TLS is to be served with, if it is.
-fn serving(tls: &Tls) -> Result<Option<Serving>, (&'static str, String)> {
-    let (Some(cert), Some(key)) = (&tls.cert, &tls.key) else {
-        return Ok(None);
-    };
-    Serving::read(cert, key, tls.client_ca.as_deref()).map(Some)
 }
 
 /// Whether every user of the machine may have access to a file.

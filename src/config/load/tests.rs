@@ -299,6 +299,7 @@ fn senseless_and_unsafe_values_are_refused() {
         ("stores.shared=redis://h/db", "not a Redis URL"),
         ("stores.shared=rediss://h#insecure", "certificates"),
         ("keys.dir=", "must name a folder"),
+        ("tokens.pair_ttl=0s", "must be 10s to 24h"),
         ("limits.bodies_bytes=1MiB", "at least limits.request_bytes"),
     ] {
         refused(set(&[value]), "", reason);

@@ -163,6 +163,7 @@ impl Merged {
         let settings: Vec<Setting> = new.into_values().collect();
         // Loading has checked the new values among themselves, not beside those that stay.
         let notes = check::check(&config, &|key| source(&settings, key));
+        let notes = notes.map(|checked| checked.notes);
         let notes = notes.or_else(|problems| refuse(problems, &waiting))?;
         let told = Told {
             settings,

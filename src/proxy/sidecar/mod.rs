@@ -103,11 +103,12 @@ impl Guard {
         let head = session.req_header();
         refuse_declared_oversize(&exchange.config.limits, head)?;
         let (body, share) = if public {
-            (Bytes::new(), Share::of(&self.relay.bodies))
+            (Bytes::new(), Share::of(&self.relay.bodies, None))
         } else {
             let token = presented(head)?;
             exchange.pair = Some(self.sidecar.authenticate(token).await?);
-            body::read(&self.relay, &exchange.config, session).await?
+            // All come through gateways, which give each caller its share.
+            body::read(&self.relay, &exchange.config, session, None).await?
         };
         exchange.request_bytes = body.len() as u64;
         let method = read_call(session.req_header(), &body, exchange);

@@ -192,6 +192,11 @@ impl Folder {
         Ok(retired)
     }
 
+    pub(super) fn not_published(&self) -> KeyError {
+        let path = self.path.clone();
+        KeyError::NotPublished { path }
+    }
+
     fn at(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

@@ -65,6 +65,12 @@ pub enum KeyError {
         /// Which.
         path: PathBuf,
     },
+    /// What it signs nobody could verify. A bug: each form of a key that is read can be published.
+    #[error("{} holds a key that cannot be published, so nobody could verify what it signs: rotate the keys, and remove it", path.display())]
+    NotPublished {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The system gave no randomness.
     #[error("cannot make a key: the system gives no randomness")]
     Generation,
@@ -152,7 +158,9 @@ impl Ring {
         let whole = public.len() == held.len();
         let signing = held.into_iter().next().map(|one| one.key);
         Ok(Self {
-            signing: signing.filter(|_| whole).ok_or(KeyError::Generation)?,
+            signing: signing
+                .filter(|_| whole)
+                .ok_or_else(|| folder.not_published())?,
             known,
             public,
             jwks: jwks.into(),

@@ -109,6 +109,14 @@ impl Request {
         request
     }
 
+    /// A JSON PATCH.
+    pub(crate) fn patch(path: impl Into<String>, body: impl AsRef<[u8]>) -> Self {
+        Self {
+            method: "PATCH".into(),
+            ..Self::post(path, body)
+        }
+    }
+
     pub(crate) fn field(mut self, name: &str, value: impl Into<String>) -> Self {
         self.fields.push((name.into(), value.into()));
         self

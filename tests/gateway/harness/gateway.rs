@@ -1,6 +1,6 @@
 //! The real binary as a child process, and the ways to set it up.
 
-use std::io::{Read, Write};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -302,11 +302,7 @@ impl Gateway {
 
     /// Everything it logged so far.
     pub(crate) fn log(&self) -> String {
-        let mut text = String::new();
-        if let Ok(mut file) = std::fs::File::open(self.dir.join("log")) {
-            let _ = file.read_to_string(&mut text);
-        }
-        text
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
     }
 
     /// The access lines of one request, waiting for the first.
@@ -335,6 +331,13 @@ impl Gateway {
     /// A request as the operator.
     pub(crate) async fn as_operator(&self, request: Request) -> Answer {
         self.call(&request.bearer(ADMIN)).await
+    }
+
+    /// A change of a workspace by the operator, as the request `seen`.
+    pub(crate) async fn patch(&self, id: &str, body: Value) -> Answer {
+        let request = Request::patch(format!("/workspaces/{id}"), body.to_string());
+        self.as_operator(request.field("X-Request-Id", "seen"))
+            .await
     }
 
     /// A GET on the admin listener.

@@ -1,12 +1,12 @@
 //! An identity provider: keys, tokens, and a host for its JWKS that can be told to misbehave.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
+use aws_lc_rs::hmac;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 use tokio::io::copy_bidirectional;
@@ -20,24 +20,37 @@ pub(crate) const AUDIENCE: &str = "the-gateway";
 
 /// An Ed25519 key with its name.
 pub(crate) struct Key {
-    kid: String,
-    public: String,
-    signing: EncodingKey,
+    pub(crate) kid: String,
+    pair: Ed25519KeyPair,
 }
 
 impl Key {
     pub(crate) fn new(kid: &str) -> Self {
-        let pair = Ed25519KeyPair::generate().expect("a key");
-        let der: Pkcs8V1Der<'_> = pair.as_der().expect("its form");
         Self {
             kid: kid.to_owned(),
-            public: URL_SAFE_NO_PAD.encode(pair.public_key().as_ref()),
-            signing: EncodingKey::from_ed_der(der.as_ref()),
+            pair: Ed25519KeyPair::generate().expect("a key"),
+        }
+    }
+
+    /// A private key of a gateway itself, in its file: what it signs is genuine in all but its content.
+    pub(crate) fn stolen(path: &Path, kid: &Value) -> Self {
+        let pem = std::fs::read_to_string(path).expect("a key file");
+        let text: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+        let der = STANDARD.decode(text).expect("base64");
+        Self {
+            kid: kid.as_str().expect("a kid").to_owned(),
+            pair: Ed25519KeyPair::from_pkcs8(&der).expect("an Ed25519 key"),
         }
     }
 
     pub(crate) fn jwk(&self) -> Value {
-        json!({"kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA", "kid": self.kid, "x": self.public})
+        let x = URL_SAFE_NO_PAD.encode(self.pair.public_key().as_ref());
+        json!({"kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA", "kid": self.kid, "x": x})
+    }
+
+    /// The header of its tokens.
+    pub(crate) fn head(&self, typ: &str) -> Value {
+        json!({"alg": "EdDSA", "typ": typ, "kid": self.kid})
     }
 
     /// A token with exactly these claims.
@@ -46,13 +59,28 @@ impl Key {
     }
 
     pub(crate) fn sign_as(&self, typ: &str, kid: &str, claims: &Value) -> String {
-        let head = Header {
-            typ: Some(typ.to_owned()),
-            kid: Some(kid.to_owned()),
-            ..Header::new(Algorithm::EdDSA)
-        };
-        jsonwebtoken::encode(&head, claims, &self.signing).expect("signed")
+        let head = json!({"alg": "EdDSA", "typ": typ, "kid": kid});
+        self.sign_text(&head.to_string(), &claims.to_string())
     }
+
+    /// A token of exactly these texts, whatever they are.
+    pub(crate) fn sign_text(&self, head: &str, claims: &str) -> String {
+        let input = signing_input(head, claims);
+        let signature = self.pair.sign(input.as_bytes());
+        format!("{input}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+}
+
+/// A token of exactly these texts that is authenticated with a secret.
+pub(crate) fn with_hmac(head: &str, claims: &str, by: hmac::Algorithm, secret: &[u8]) -> String {
+    let input = signing_input(head, claims);
+    let tag = hmac::sign(&hmac::Key::new(by, secret), input.as_bytes());
+    format!("{input}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()))
+}
+
+fn signing_input(head: &str, claims: &str) -> String {
+    let [head, claims] = [head, claims].map(|part| URL_SAFE_NO_PAD.encode(part));
+    format!("{head}.{claims}")
 }
 
 /// The provider.

@@ -50,6 +50,11 @@ impl Certificate {
             .set("server.tls.key", &path("key.pem"))
     }
 
+    /// The file that it is in.
+    pub(crate) fn path(&self) -> std::path::PathBuf {
+        self.dir.path().join("cert.pem")
+    }
+
     /// A TLS connection that offers `protocols` by ALPN.
     pub(crate) async fn connect(
         &self,

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Request, Seat};
 
+mod raw;
 mod translated;
 
 struct Case {
@@ -41,6 +42,14 @@ impl Case {
             caller,
             target,
         }
+    }
+
+    /// The request lines that reached the target, but for questions after its card.
+    fn reached(&self) -> Vec<String> {
+        let requests = self.target.agent.requests();
+        let lines = requests.iter().filter_map(|r| r.head.lines().next());
+        let lines = lines.filter(|line| !line.contains("/.well-known/"));
+        lines.map(str::to_owned).collect()
     }
 
     fn below(&self, tail: &str) -> String {

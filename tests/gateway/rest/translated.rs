@@ -176,7 +176,7 @@ async fn what_is_no_message_or_no_argument_is_refused_and_reaches_nobody() {
         case.gateway.call(&text).await.reason(),
         "unsupported_media_type"
     );
-    assert_eq!(case.target.agent.count(), 0);
+    assert_eq!(case.reached(), Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -143,7 +143,7 @@ async fn tokens_are_asked_for_looked_into_and_verified() {
         (
             &["token", "verify", pair, "--audience", "one"][..],
             gateway,
-            "another issuer or audience",
+            r#"it is for "two", and "one" was expected"#,
         ),
         (&other_issuer, gateway, "another issuer or audience"),
         (
@@ -189,6 +189,14 @@ async fn tokens_are_asked_for_looked_into_and_verified() {
         (status, &said["sub"], &said["workspaces"][0]),
         (0, &"ada".into(), &"two".into())
     );
+
+    let for_two = ["token", "verify", "-", "--audience", "two"];
+    let (status, _, error) = run(&for_two, gateway, "", &token).await;
+    let named = format!(
+        r#"it is for "http://{}", and "two" was expected"#,
+        family.gateway.public
+    );
+    assert!(status == 1 && error.contains(&named), "{error}");
 
     for (arguments, token, status, complaint) in [
         (

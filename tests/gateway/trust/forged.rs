@@ -1,47 +1,16 @@
 //! Tokens that are not what they say (RFC 8725, and what else is known of JWTs), each refused with the
 //! contract's reason before anything reaches the agent.
 
-use std::fs;
-use std::path::Path;
-
 use aws_lc_rs::hmac;
-use aws_lc_rs::signature::Ed25519KeyPair;
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::{Family, jwks};
+use crate::harness::issuer::{Key, with_hmac};
 use crate::harness::{Pair, Request};
 
 const TYP: &str = "a2a-pair+jwt";
-
-/// A private key of the gateway itself: what it signs is genuine in all but its content.
-struct Stolen {
-    pair: Ed25519KeyPair,
-    kid: String,
-}
-
-impl Stolen {
-    fn from(path: &Path, kid: &Value) -> Self {
-        let pem = fs::read_to_string(path).unwrap();
-        let text: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
-        Self {
-            pair: Ed25519KeyPair::from_pkcs8(&STANDARD.decode(text).unwrap()).unwrap(),
-            kid: kid.as_str().unwrap().to_owned(),
-        }
-    }
-
-    fn head(&self) -> Value {
-        json!({"alg": "EdDSA", "typ": TYP, "kid": self.kid})
-    }
-
-    fn sign(&self, head: &str, claims: &str) -> String {
-        let text = |part: &str| URL_SAFE_NO_PAD.encode(part);
-        let input = format!("{}.{}", text(head), text(claims));
-        let signature = self.pair.sign(input.as_bytes());
-        format!("{input}.{}", URL_SAFE_NO_PAD.encode(signature))
-    }
-}
 
 fn now() -> i64 {
     i64::try_from(jsonwebtoken::get_current_timestamp()).unwrap()
@@ -67,12 +36,9 @@ async fn no_forged_token_proves_anything() {
     let family = Family::new(Pair::Embedded).await;
     let published = jwks(&family.gateway).await;
     let folder = family.gateway.dir.join("keys");
-    let key = Stolen::from(&folder.join("active.pem"), &published["keys"][0]["kid"]);
-    let next = Stolen::from(&folder.join("next.pem"), &published["keys"][1]["kid"]);
-    let stranger = Stolen {
-        pair: Ed25519KeyPair::generate().unwrap(),
-        kid: key.kid.clone(),
-    };
+    let key = Key::stolen(&folder.join("active.pem"), &published["keys"][0]["kid"]);
+    let next = Key::stolen(&folder.join("next.pem"), &published["keys"][1]["kid"]);
+    let stranger = Key::new(&key.kid);
     let issuer = format!("http://{}", family.gateway.public);
     let claims = || {
         json!({
@@ -80,13 +46,13 @@ async fn no_forged_token_proves_anything() {
             "jti": "j-1", "scope": "a2a:message", "rel": "sibling", "org": "acme", "gen": 0,
         })
     };
-    let say = |claims: Value| key.sign(&key.head().to_string(), &claims.to_string());
-    let head = |head: Value| key.sign(&head.to_string(), &claims().to_string());
+    let say = |claims: Value| key.sign_text(&key.head(TYP).to_string(), &claims.to_string());
+    let head = |head: Value| key.sign_text(&head.to_string(), &claims().to_string());
     let good = say(claims());
     assert_eq!(family.call(&good).await.0, 200, "what is right is right");
     assert_eq!(
         family
-            .call(&next.sign(&next.head().to_string(), &claims().to_string()))
+            .call(&next.sign_text(&next.head(TYP).to_string(), &claims().to_string()))
             .await
             .0,
         200
@@ -100,10 +66,8 @@ async fn no_forged_token_proves_anything() {
 
     // RFC 8725, 2.1 and 3.1: the algorithm is the key's, not the token's.
     let hmac = |secret: &[u8], alg: &str, algorithm: hmac::Algorithm| {
-        let head = with(key.head(), "alg", alg.into()).to_string();
-        let input = format!("{}.{}", encoded(&head), encoded(&claims().to_string()));
-        let tag = hmac::sign(&hmac::Key::new(algorithm, secret), input.as_bytes());
-        format!("{input}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()))
+        let head = with(key.head(TYP), "alg", alg.into()).to_string();
+        with_hmac(&head, &claims().to_string(), algorithm, secret)
     };
     let x = published["keys"][0]["x"].as_str().unwrap();
     let jwks_bytes = family
@@ -120,14 +84,14 @@ async fn no_forged_token_proves_anything() {
             "alg none, with a kid",
             format!(
                 "{}.{c}.",
-                encoded(&with(key.head(), "alg", "none".into()).to_string())
+                encoded(&with(key.head(TYP), "alg", "none".into()).to_string())
             ),
         ),
         (
             "alg nOnE, signed",
             format!(
                 "{}.{c}.{s}",
-                encoded(&with(key.head(), "alg", "nOnE".into()).to_string())
+                encoded(&with(key.head(TYP), "alg", "nOnE".into()).to_string())
             ),
         ),
         (
@@ -153,21 +117,21 @@ async fn no_forged_token_proves_anything() {
         ("HMAC with nothing", hmac(b"", "HS384", hmac::HMAC_SHA384)),
         (
             "another alg of the key",
-            head(with(key.head(), "alg", "ES256".into())),
+            head(with(key.head(TYP), "alg", "ES256".into())),
         ),
         (
             "an alg of RSA",
-            head(with(key.head(), "alg", "RS256".into())),
+            head(with(key.head(TYP), "alg", "RS256".into())),
         ),
         (
             "an unknown alg",
-            head(with(key.head(), "alg", "Ed448".into())),
+            head(with(key.head(TYP), "alg", "Ed448".into())),
         ),
-        ("no alg", head(without(key.head(), "alg"))),
+        ("no alg", head(without(key.head(TYP), "alg"))),
         (
             "alg twice",
-            key.sign(
-                &twice(&key.head(), r#""alg":"none""#),
+            key.sign_text(
+                &twice(&key.head(TYP), r#""alg":"none""#),
                 &claims().to_string(),
             ),
         ),
@@ -186,7 +150,7 @@ async fn no_forged_token_proves_anything() {
         ("zip", "DEF".into()),
         ("cty", "JWT".into()),
     ] {
-        forged.push((name, head(with(key.head(), name, value))));
+        forged.push((name, head(with(key.head(TYP), name, value))));
     }
     for kid in [
         json!(""),
@@ -201,12 +165,15 @@ async fn no_forged_token_proves_anything() {
         json!([key.kid]),
         json!(key.kid.to_uppercase()),
     ] {
-        forged.push(("kid", head(with(key.head(), "kid", kid))));
+        forged.push(("kid", head(with(key.head(TYP), "kid", kid))));
     }
-    forged.push(("no kid", head(without(key.head(), "kid"))));
+    forged.push(("no kid", head(without(key.head(TYP), "kid"))));
     forged.push((
         "kid twice",
-        key.sign(&twice(&key.head(), r#""kid":"x""#), &claims().to_string()),
+        key.sign_text(
+            &twice(&key.head(TYP), r#""kid":"x""#),
+            &claims().to_string(),
+        ),
     ));
     // 3.11: one type for one use.
     for typ in [
@@ -218,9 +185,9 @@ async fn no_forged_token_proves_anything() {
         "at+jwt",
         "",
     ] {
-        forged.push(("typ", head(with(key.head(), "typ", typ.into()))));
+        forged.push(("typ", head(with(key.head(TYP), "typ", typ.into()))));
     }
-    forged.push(("no typ", head(without(key.head(), "typ"))));
+    forged.push(("no typ", head(without(key.head(TYP), "typ"))));
     // Signatures.
     let other = say(claims());
     let swapped = other.rsplit('.').next().unwrap();
@@ -230,7 +197,7 @@ async fn no_forged_token_proves_anything() {
     forged.extend([
         (
             "a stranger's signature",
-            stranger.sign(&stranger.head().to_string(), &claims().to_string()),
+            stranger.sign_text(&stranger.head(TYP).to_string(), &claims().to_string()),
         ),
         ("no signature", format!("{h}.{c}.")),
         ("half a signature", format!("{h}.{c}.{}", &s[..s.len() / 2])),
@@ -270,15 +237,15 @@ async fn no_forged_token_proves_anything() {
         ("a JWE", format!("{h}.{c}.{s}.{c}.{s}")),
         (
             "claims that are a token",
-            key.sign(&key.head().to_string(), &good),
+            key.sign_text(&key.head(TYP).to_string(), &good),
         ),
         (
             "claims that are a list",
-            key.sign(&key.head().to_string(), "[]"),
+            key.sign_text(&key.head(TYP).to_string(), "[]"),
         ),
         (
             "claims that are no JSON",
-            key.sign(&key.head().to_string(), "{"),
+            key.sign_text(&key.head(TYP).to_string(), "{"),
         ),
         (
             "too long",
@@ -295,7 +262,7 @@ async fn no_forged_token_proves_anything() {
         let more = format!("{}:{}", json!(name), claims()[name]);
         forged.push((
             name,
-            key.sign(&key.head().to_string(), &twice(&claims(), &more)),
+            key.sign_text(&key.head(TYP).to_string(), &twice(&claims(), &more)),
         ));
     }
     for (name, value) in [

@@ -183,8 +183,7 @@ on_both_pairs! {
 
         // Where the agent has a credential of its own, that one keeps its field.
         let auth = json!({"upstream_auth": {"type": "bearer", "token": "the-agents-own"}}).to_string();
-        let mut request = Request::post("/workspaces/two", auth);
-        request.method = "PATCH".into();
+        let request = Request::patch("/workspaces/two", auth);
         assert_eq!(gateway.as_operator(request).await.status, 200);
         assert_eq!(family.call(&family.one.token).await.0, 200);
         let arrived = family.two.agent.take();
@@ -198,8 +197,7 @@ on_both_pairs! {
         let (gateway, token) = (&family.gateway, family.pair_token().await);
         assert_eq!(family.call(&token).await.0, 200);
         let moved = |body: Value| {
-            let mut request = Request::post("/workspaces/one", body.to_string());
-            request.method = "PATCH".into();
+            let request = Request::patch("/workspaces/one", body.to_string());
             gateway.as_operator(request)
         };
         gateway.create(json!({"id": "else", "name": "else", "org": "acme"})).await;
@@ -217,8 +215,7 @@ on_both_pairs! {
             if parent == "above" {
                 gateway.create(json!({"id": "above", "name": "above", "org": "acme"})).await;
             }
-            let mut lead = Request::post("/workspaces/lead", json!({"parent_id": parent}).to_string());
-            lead.method = "PATCH".into();
+            let lead = Request::patch("/workspaces/lead", json!({"parent_id": parent}).to_string());
             assert_eq!(gateway.as_operator(lead).await.status, 200);
             let now = generation().await;
             assert!(now > earlier, "{now} after {earlier}");
