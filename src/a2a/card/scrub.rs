@@ -52,6 +52,7 @@ impl Addresses {
     pub(super) fn replace(&self, text: String, base: &str) -> String {
         let mut replaced = String::new();
         let mut copied = 0;
+        let mut names = 0;
         let mut at = 0;
         while let Some(start) = text[at..].find('"').map(|found| at + found) {
             let end = string_end(&text, start);
@@ -59,7 +60,12 @@ impl Addresses {
             // A lone surrogate says nothing that could be decoded: the spelling is looked at then.
             let inside = said(&text[start..end]);
             let inside = inside.map_or(Cow::Borrowed(&text[start + 1..end - 1]), Cow::Owned);
-            if let Some(clean) = self.replaced(&inside, base) {
+            if let Some(mut clean) = self.replaced(&inside, base) {
+                // Names stay apart, also where only an address told them apart.
+                if text[end..].trim_start().starts_with(':') {
+                    names += 1;
+                    clean.push_str(&format!("#{names}"));
+                }
                 replaced.push_str(&text[copied..start]);
                 replaced.push_str(&quoted(&clean));
                 copied = end;

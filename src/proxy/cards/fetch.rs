@@ -77,7 +77,14 @@ async fn try_fetch(
             bytes_max: AGENT_CARD_BYTES_MAX,
             idle: asked.config.upstream.idle,
         };
-        let (head, body) = question.ask(relay).await?;
+        let answered = match question.ask(relay).await {
+            // A pooled connection may have died under it, and a GET may be sent twice.
+            Err(refusal) if refusal.reason == Reason::AgentProtocolError => {
+                question.ask(relay).await
+            }
+            answered => answered,
+        };
+        let (head, body) = answered?;
         match judge(&head, &body) {
             Ok(()) => return Ok(body),
             Err(refusal) => first = first.or(Some(refusal)),
