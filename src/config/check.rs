@@ -253,6 +253,7 @@ impl Checks<'_> {
             ("upstream.idle", c.upstream.idle),
             ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
             ("tokens.pair_ttl", c.tokens.pair_ttl),
+            ("a2a.task_ttl", c.a2a.task_ttl),
         ];
         let zero_is_fine = [
             ("server.drain", c.server.drain),
