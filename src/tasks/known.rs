@@ -107,6 +107,22 @@ impl Memory {
         (self.now() < known.until.load(Ordering::Relaxed)).then_some(known)
     }
 
+    /// It is there, unless it was somewhere else before.
+    pub(super) async fn claim_at(&self, key: &str, target: &WorkspaceId, lasts: Duration) {
+        let now = self.now();
+        let new = async {
+            Placed {
+                target: target.clone(),
+                until: now + millis(lasts),
+            }
+        };
+        let entry = self.places.entry_by_ref(key);
+        entry
+            .or_insert_with_if(new, |placed| placed.until <= now)
+            .await;
+    }
+
+    /// Notes what the store says.
     pub(super) async fn put_at(&self, key: &str, target: &WorkspaceId, lasts: Duration) {
         let placed = Placed {
             target: target.clone(),
@@ -129,13 +145,12 @@ impl Memory {
         }
         let last = known.renewed.load(Ordering::Relaxed);
         let due = last == 0 || now >= last + millis(ttl / RENEWALS_IN_TTL);
-        let exchange = |now| {
-            let ordering = (Ordering::Relaxed, Ordering::Relaxed);
-            known
-                .renewed
-                .compare_exchange(last, now, ordering.0, ordering.1)
-        };
-        due && exchange(now).is_ok()
+        // Of several uses at once, one is written down.
+        let relaxed = Ordering::Relaxed;
+        let renewed = &known.renewed;
+        due && renewed
+            .compare_exchange(last, now, relaxed, relaxed)
+            .is_ok()
     }
 
     fn known(&self, owner: &str, lasts: Duration) -> Known {

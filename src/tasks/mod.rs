@@ -4,7 +4,7 @@
 //! Owns `gw:task:{target}:{task}` (the owner) and `gw:task-at:{owner}:{task}` (the target) in the shared
 //! state, both for `a2a.task_ttl` after the owner's last use. The first who started a task owns it. What
 //! this replica learnt counts here at once, and for the others as soon as it is written: in the
-//! background, off the way of the answer. One gateway alone keeps it in memory, within a bound of its own:
+//! background, off the way of the answer. Where one caller has two tasks of one id, the first is found by it. One gateway alone keeps it in memory, within a bound of its own:
 //! callers must not be able to fill the store that leases live in.
 //!
 //! Invariants: a task that is known to be another caller's is never let through; a store that cannot be
@@ -90,7 +90,7 @@ impl Tasks {
         }
         if new {
             self.metrics.tasks_learnt.inc();
-            self.memory.put_at(&at, target, lasts).await;
+            self.memory.claim_at(&at, target, lasts).await;
             let (owner, target) = (Arc::clone(&known.owner), target.clone());
             self.note(Note::Claim {
                 key,
@@ -99,7 +99,7 @@ impl Tasks {
                 target,
             });
         } else {
-            self.renew(&known, key, at);
+            self.renew(&known, target, key, at).await;
         }
     }
 
@@ -147,7 +147,7 @@ impl Tasks {
             visible.push(match known {
                 None => true,
                 Some(known) if *known.owner == me => {
-                    self.renew(&known, key, key::at(&me, task));
+                    self.renew(&known, target, key, key::at(&me, task)).await;
                     true
                 }
                 Some(known) => is_above(hierarchy, proof, &known.owner).await?,
@@ -207,10 +207,16 @@ impl Tasks {
     }
 
     /// The owner uses the task: it lives on.
-    fn renew(&self, known: &Known, key: String, at: String) {
+    async fn renew(&self, known: &Known, target: &WorkspaceId, key: String, at: String) {
         let ttl = self.config.get().a2a.task_ttl;
-        if self.memory.renew(known, ttl, self.shared.is_some()) {
+        let alone = self.shared.is_none();
+        if !self.memory.renew(known, ttl, !alone) {
+            return;
+        }
+        if !alone {
             self.note(Note::Renew { key, at });
+        } else if self.memory.at(&at).await.is_none_or(|at| at == *target) {
+            self.memory.put_at(&at, target, ttl).await;
         }
     }
 }

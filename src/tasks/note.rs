@@ -98,21 +98,38 @@ impl Tasks {
                 owner,
                 target,
             } => {
-                if !shared.set_if_absent(key, owner, ttl).await? {
-                    let first = shared.get(key).await?;
-                    if let Some(first) = first.filter(|first| **first != **owner) {
-                        // Another replica was told of it before.
-                        let lasts = self.memory.lasts(ttl, true);
-                        self.memory.put(key, &first, lasts).await;
-                        return Ok(());
-                    }
+                let lasts = self.memory.lasts(ttl, true);
+                if let Some(first) = claim(shared, key, owner, ttl).await? {
+                    // Another replica was told of it before.
+                    self.memory.put(key, &first, lasts).await;
+                    return Ok(());
                 }
-                shared.set(at, target.as_str(), Some(ttl)).await
+                let first = claim(shared, at, target.as_str(), ttl).await?;
+                if let Some(first) = first.and_then(|id| WorkspaceId::parse(&id).ok()) {
+                    self.memory.put_at(at, &first, lasts).await;
+                }
+                Ok(())
             }
             Note::Renew { key, at } => {
                 let keys = [key.as_str(), at.as_str()];
                 shared.refresh(&keys, ttl).await.map(drop)
             }
         }
+    }
+}
+
+/// Writes what nobody wrote before, or else lets it live on. Answers with what is there instead.
+async fn claim(
+    shared: &Shared,
+    key: &str,
+    value: &str,
+    ttl: Duration,
+) -> Result<Option<String>, Unavailable> {
+    if shared.set_if_absent(key, value, ttl).await? {
+        return Ok(None);
+    }
+    match shared.get(key).await? {
+        Some(first) if first != value => Ok(Some(first)),
+        _ => shared.refresh(&[key], ttl).await.map(|_| None),
     }
 }

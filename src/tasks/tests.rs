@@ -85,6 +85,10 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
     );
     let at = room.tasks.target_of(&ann, "t-1").await.unwrap();
     assert_eq!(at, Some(id("dev")));
+    // Another agent cannot draw its caller's questions to itself.
+    room.tasks.learn(&ann.owner(), &id("ops"), "t-1").await;
+    let at = room.tasks.target_of(&ann, "t-1").await.unwrap();
+    assert_eq!(at, Some(id("dev")));
     let elsewhere = room.tasks.target_of(&canvas("bob", None), "t-1").await;
     assert_eq!(elsewhere.unwrap(), None);
 }
@@ -119,6 +123,8 @@ async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use() {
         tokio::time::advance(Duration::from_secs(23 * 3600)).await;
         assert_eq!(room.sees(&bob, "t").await, Err(Reason::TaskNotFound));
         assert_eq!(room.sees(&ann, "t").await, Ok(()));
+        let at = room.tasks.target_of(&ann, "t").await.unwrap();
+        assert_eq!(at, Some(id("dev")));
     }
     tokio::time::advance(Duration::from_secs(25 * 3600)).await;
     assert_eq!(room.sees(&bob, "t").await, Ok(()));
