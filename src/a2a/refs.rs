@@ -284,10 +284,20 @@ impl<'a> Search<'a> {
         let text = self.text;
         let walked = leaves(&mut self.walker(value), &mut |leaf| match leaf.kind {
             Kind::String => self.id(&String::from_utf8_lossy(&leaf.said(text.as_bytes()))),
-            Kind::Number => self.id(leaf.raw_str(text)),
+            Kind::Number => self.number(leaf.raw_str(text)),
             _ => {}
         });
         debug_assert!(walked.is_ok(), "it was read before");
+    }
+
+    /// As it is spelled, and as a loose agent writes it: `7.0` is the task `7`.
+    fn number(&mut self, raw: &str) {
+        self.id(raw);
+        let number = raw.parse::<f64>().ok();
+        // Larger ones get an exponent, and are nobody's ids.
+        if let Some(number) = number.filter(|number| number.abs() < 1e21) {
+            self.id(&number.to_string());
+        }
     }
 
     fn id(&mut self, id: &str) {

@@ -240,6 +240,7 @@ impl Checks<'_> {
         let c = self.config;
         let zero_is_senseless = [
             ("stores.timeout", c.stores.timeout),
+            ("a2a.task_ttl", c.a2a.task_ttl),
             ("timeouts.connect", c.timeouts.connect),
             ("timeouts.head", c.timeouts.head),
             ("timeouts.idle", c.timeouts.idle),
@@ -253,7 +254,6 @@ impl Checks<'_> {
             ("upstream.idle", c.upstream.idle),
             ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
             ("tokens.pair_ttl", c.tokens.pair_ttl),
-            ("a2a.task_ttl", c.a2a.task_ttl),
         ];
         let zero_is_fine = [
             ("server.drain", c.server.drain),
