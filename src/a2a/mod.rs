@@ -7,8 +7,10 @@ pub mod envelope;
 pub mod event;
 pub mod generation;
 pub mod method;
+pub mod refs;
 pub mod reply;
 pub mod rest;
+pub mod task;
 pub mod task_list;
 
 mod bare;

@@ -218,6 +218,9 @@ pub struct A2a {
     pub default_workspace: Option<WorkspaceId>,
     /// Whether callers may ask for push notifications, unless the workspace says otherwise.
     pub push_notifications: bool,
+    /// How long a task's owner is remembered after the last use.
+    #[serde(with = "duration")]
+    pub task_ttl: Duration,
 }
 
 /// `[card]`: what the gateway does to agents' cards.

@@ -68,7 +68,20 @@ pub(super) async fn admit(
     head: &RequestHeader,
     target: Result<WorkspaceId, InvalidWorkspaceId>,
 ) -> Result<Admitted, Rejection> {
-    let Allowed { proof, permit } = allow(gateway, exchange, head, target).await?;
+    let allowed = allow(gateway, exchange, head, target).await?;
+    reach(gateway, exchange, head, allowed).await
+}
+
+/// Runs the checks that are about the target and the call.
+///
+/// # Errors
+/// The first refusal.
+pub(super) async fn reach(
+    gateway: &Gateway,
+    exchange: &Exchange,
+    head: &RequestHeader,
+    Allowed { proof, permit }: Allowed,
+) -> Result<Admitted, Rejection> {
     let destination = gateway.directory.resolve(&permit).await?;
     let timeout = requested_timeout(head, exchange.config.timeouts.max)?;
     let hops = hops(head, exchange.config.forward.max_hops)?;
@@ -101,6 +114,19 @@ pub(super) async fn allow(
 ) -> Result<Allowed, Rejection> {
     let target = target?;
     exchange.callee = Some(target.clone());
+    let proof = prove(gateway, exchange, head).await?;
+    permit(gateway, exchange, proof, &target).await
+}
+
+/// Who asks, and that they may ask now.
+///
+/// # Errors
+/// The first refusal.
+pub(super) async fn prove(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    head: &RequestHeader,
+) -> Result<Arc<Proof>, Rejection> {
     refuse_declared_oversize(&exchange.config.limits, head)?;
     let proof = gateway
         .identity
@@ -111,7 +137,20 @@ pub(super) async fn allow(
         Identity::check_caller(&proof, Some(claimed.as_bytes()))?;
     }
     exchange.allowance = gateway.rates.admit(&proof)?;
-    let permit = gateway.hierarchy.permit(&proof, &target).await?;
+    Ok(proof)
+}
+
+/// That who was proven may reach the target.
+///
+/// # Errors
+/// `not_permitted`, `store_unavailable`.
+pub(super) async fn permit(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    proof: Arc<Proof>,
+    target: &WorkspaceId,
+) -> Result<Allowed, Rejection> {
+    let permit = gateway.hierarchy.permit(&proof, target).await?;
     exchange.rule = Some(permit.rule().word());
     Ok(Allowed { proof, permit })
 }

@@ -10,8 +10,9 @@ use super::body::{self, CallShape, check_media_type, prefers_stream};
 use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
-use super::{Proxy, wrong_method};
+use super::{Proxy, references, wrong_method};
 use crate::a2a::Generation;
+use crate::a2a::task::Binding;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 
 impl Proxy {
@@ -45,6 +46,8 @@ impl Proxy {
             prefers_stream: prefers_stream(&session.req_header().headers),
         };
         let completed = body::complete(exchange, &admitted, received, &shape)?;
+        references::check(&self.gateway, exchange, &admitted, &completed.refs).await?;
+        references::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
         let outgoing = Outgoing {
             verb: Method::POST,
             target: None,
@@ -53,7 +56,7 @@ impl Proxy {
             method_name: completed.method_name,
             body: completed.body,
             share,
-            rewrite: self.rewrite(exchange, &admitted, true).await?,
+            rewrite: self.rewrite(exchange, &admitted, Binding::Rpc).await?,
         };
         self.forward(session, exchange, admitted, outgoing).await
     }

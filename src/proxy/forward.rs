@@ -14,11 +14,13 @@ use super::exchange::Exchange;
 use super::fields::{Forwarded, request_head, response_head};
 use super::received::Share;
 use super::relay::{Forward, refuse_redirect};
-use super::rewrite::Rewrite;
+use super::rewrite::{OwnTasks, Rewrite};
 use super::upstream::Call;
 use crate::a2a::done::Done;
 use crate::a2a::method::Method as A2aMethod;
+use crate::a2a::task::Binding;
 use crate::directory::Agent;
+use crate::identity::Principal;
 use crate::rejection::Rejection;
 
 /// A request as the agent gets it.
@@ -81,7 +83,7 @@ impl Proxy {
         self.relay.run(session, exchange, forward, answer).await
     }
 
-    /// How the answer to a call is changed, by what it asks for; `in_envelope`: it is of JSON-RPC.
+    /// How the answer to a call is changed, by what it asks for.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -89,18 +91,28 @@ impl Proxy {
         &self,
         exchange: &Exchange,
         admitted: &Admitted,
-        in_envelope: bool,
+        binding: Binding,
     ) -> Result<Option<Rewrite>, Rejection> {
-        if exchange.method != A2aMethod::GetExtendedCard {
-            return Ok(None);
-        }
-        let card = ExtendedCard {
-            gateway: Arc::clone(&self.gateway),
-            config: Arc::clone(&exchange.config),
-            source: self.gateway.directory.card_source(&admitted.permit).await?,
-            in_envelope,
-        };
-        Ok(Some(Rewrite::ExtendedCard(Box::new(card))))
+        Ok(match exchange.method {
+            A2aMethod::GetExtendedCard => {
+                let card = ExtendedCard {
+                    gateway: Arc::clone(&self.gateway),
+                    config: Arc::clone(&exchange.config),
+                    source: self.gateway.directory.card_source(&admitted.permit).await?,
+                };
+                Some(Rewrite::ExtendedCard(binding, Box::new(card)))
+            }
+            // An operator may ask for every task.
+            A2aMethod::ListTasks if admitted.proof.principal != Principal::Operator => {
+                let own = OwnTasks {
+                    gateway: Arc::clone(&self.gateway),
+                    proof: Arc::clone(&admitted.proof),
+                    target: admitted.permit.target().clone(),
+                };
+                Some(Rewrite::Tasks(binding, Box::new(own)))
+            }
+            _ => None,
+        })
     }
 
     /// Writes the request's head for the wire, with a token of its own.

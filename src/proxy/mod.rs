@@ -25,6 +25,7 @@ mod hygiene;
 mod listener;
 mod origin;
 mod received;
+mod references;
 mod reject;
 mod relay;
 mod rest;
@@ -107,7 +108,7 @@ impl Proxy {
             Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {
                 self.card(session, request_id, target, Words::Rpc).await
             }
-            Route::A2a(target) => self.a2a(session, request_id, (target, None)).await,
+            Route::A2a(target) => self.a2a(session, request_id, Asked::Call(target)).await,
             Route::Card(target) => self.card(session, request_id, target, Words::Rpc).await,
             Route::CardBeside(target) => self.card(session, request_id, target, Words::Plain).await,
             Route::DefaultCard => {
@@ -118,8 +119,12 @@ impl Proxy {
                 }
             }
             Route::Below(target, tail) => {
-                let tail = tail.to_owned();
-                self.a2a(session, request_id, (target, Some(tail))).await
+                let asked = Asked::Below(target, tail.to_owned());
+                self.a2a(session, request_id, asked).await
+            }
+            Route::Task(task) => {
+                let asked = Asked::Task(task.to_owned());
+                self.a2a(session, request_id, asked).await
             }
             Route::Control => self.control(session, request_id).await,
         }
@@ -132,12 +137,12 @@ impl Proxy {
         self.relay.open()
     }
 
-    /// `/workspaces/{id}/a2a`, or a path below it: from admission to the record.
+    /// A call in one of its forms: from admission to the record.
     async fn a2a(
         self: &Arc<Self>,
         session: &mut ServerSession,
         request_id: RequestId,
-        (target, tail): (Result<WorkspaceId, InvalidWorkspaceId>, Option<String>),
+        asked: Asked,
     ) -> Result<(), BrokenOff> {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
@@ -145,14 +150,21 @@ impl Proxy {
         let _running = self.gateway.drain.enter();
         let events = Some(&self.gateway.events);
         let mut exchange = Exchange::begin(&self.relay, events, request_id);
-        let ended = match tail {
-            None => self.call(session, &mut exchange, target).await,
-            // Boxed: it is rarer, and would otherwise widen every exchange's future.
-            Some(tail) => Box::pin(self.rest(session, &mut exchange, target, &tail)).await,
+        let mut words = Words::Rpc;
+        let ended = match asked {
+            Asked::Call(target) => self.call(session, &mut exchange, target).await,
+            // Boxed: they are rarer, and would otherwise widen every exchange's future.
+            Asked::Below(target, tail) => {
+                Box::pin(self.rest(session, &mut exchange, target, &tail)).await
+            }
+            Asked::Task(task) => {
+                words = Words::Plain;
+                Box::pin(self.task(session, &mut exchange, &task)).await
+            }
         };
         match exchange.ended(ended) {
             Ok(ended) => ended,
-            Err(rejection) => self.refuse(session, exchange, rejection, Words::Rpc).await,
+            Err(rejection) => self.refuse(session, exchange, rejection, words).await,
         }
     }
 
@@ -228,6 +240,16 @@ impl Proxy {
             &self.gateway.config().server.trusted_proxies,
         )
     }
+}
+
+/// The forms of a call.
+enum Asked {
+    /// JSON-RPC at the base of a workspace.
+    Call(Result<WorkspaceId, InvalidWorkspaceId>),
+    /// A path below it.
+    Below(Result<WorkspaceId, InvalidWorkspaceId>, String),
+    /// `/tasks/{task_id}`, whosever agent it is at: the id as the path spells it.
+    Task(String),
 }
 
 /// `method_not_allowed`, with what is.

@@ -8,18 +8,21 @@ use http::Method as Verb;
 use pingora::protocols::http::ServerSession;
 use serde_json::{Value, json};
 
-use super::admit::{Admitted, admit};
-use super::body::{self, CallShape, check_media_type};
+use super::admit::{Admitted, admit, permit, prove, reach};
+use super::body::{self, CallShape, check_media_type, refusal};
 use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
 use super::received::Share;
 use super::rewrite::Rewrite;
-use super::{Proxy, wrong_method};
+use super::{Proxy, references, wrong_method};
 use crate::a2a::Generation;
 use crate::a2a::done::{Done, Step};
+use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
+use crate::a2a::refs::Refs;
 use crate::a2a::rest;
+use crate::a2a::task::Binding;
 use crate::config::Complete;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
@@ -65,7 +68,11 @@ impl Proxy {
         let received = body::read(&self.relay, &exchange.config, session, caller).await?;
         let outgoing = match way {
             Way::Raw { interface } => {
-                let rewrite = self.rewrite(exchange, &admitted, false).await?;
+                let mut refs = Refs::of_rest(&received.0, exchange.method).map_err(refusal)?;
+                refs.tasks.extend(rest.tasks);
+                references::check(&self.gateway, exchange, &admitted, &refs).await?;
+                references::follow(&self.gateway, exchange, &admitted, Binding::Rest);
+                let rewrite = self.rewrite(exchange, &admitted, Binding::Rest).await?;
                 let target = (&*interface, tail);
                 raw(session, exchange, target, received, rewrite)
             }
@@ -81,15 +88,85 @@ impl Proxy {
                         .await,
                     prefers_stream: stream,
                 };
-                send(exchange, &admitted, &shape, received)?
+                let (body, share) = received;
+                let completed = send(exchange, &admitted, &shape, body)?;
+                references::check(&self.gateway, exchange, &admitted, &completed.refs).await?;
+                references::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
+                let version_1_0 = shape.generation == Generation::V1;
+                Outgoing {
+                    verb: Verb::POST,
+                    target: None,
+                    version_1_0,
+                    done: completed.done,
+                    method_name: completed.method_name,
+                    body: completed.body,
+                    share,
+                    rewrite: Some(Rewrite::BareResult),
+                }
             }
             Way::Task { method, params } => {
-                let (body, share) = received;
-                let generation = self.generation(exchange, &admitted, &agent, &body).await;
-                about_task(exchange, generation, method, &params, share)
+                exchange.method = method;
+                let call = (rest.tasks, params);
+                self.about_task(exchange, &admitted, call, received).await?
             }
         };
         self.forward(session, exchange, admitted, outgoing).await
+    }
+
+    /// `/tasks/{task_id}`: the caller's own task, at whichever agent it was started.
+    pub(super) async fn task(
+        self: &Arc<Self>,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        segment: &str,
+    ) -> Result<Ended, Ended> {
+        self.preliminaries(session)?;
+        let _place = self.relay.place()?;
+        let head = session.req_header();
+        let tail = format!("tasks/{segment}");
+        let tasks =
+            rest::read(head.method.as_str(), &tail).map_or_else(Vec::new, |rest| rest.tasks);
+        let Way::Task { method, params } = translated(&head.method, &tail, head.uri.query())?
+        else {
+            return Err(no_such_route().into());
+        };
+        exchange.method = method;
+        let proof = prove(&self.gateway, exchange, head).await?;
+        let target = self
+            .gateway
+            .tasks
+            .target_of(&proof, params["id"].as_str().unwrap_or_default());
+        let target = target.await?.ok_or_else(|| {
+            let message = "no task of this id is known to be the caller's: ask its agent, at \
+                           /workspaces/{id}/a2a/tasks/{task_id}";
+            Rejection::new(Reason::TaskNotFound, message)
+        })?;
+        exchange.callee = Some(target.clone());
+        let allowed = permit(&self.gateway, exchange, proof, &target).await?;
+        let admitted = reach(&self.gateway, exchange, head, allowed).await?;
+        let caller = admitted.caller();
+        let received = body::read(&self.relay, &exchange.config, session, caller).await?;
+        let call = (tasks, params);
+        let outgoing = self.about_task(exchange, &admitted, call, received).await?;
+        self.forward(session, exchange, admitted, outgoing).await
+    }
+
+    /// A call about one task, and whether the caller may make it.
+    async fn about_task(
+        &self,
+        exchange: &mut Exchange,
+        admitted: &Admitted,
+        (tasks, params): (Vec<String>, Value),
+        (body, share): (Bytes, Share),
+    ) -> Result<Outgoing, Rejection> {
+        let refs = Refs {
+            tasks,
+            ..Refs::default()
+        };
+        references::check(&self.gateway, exchange, admitted, &refs).await?;
+        let agent = admitted.agent()?;
+        let generation = self.generation(exchange, admitted, agent, &body).await;
+        Ok(task_call(exchange, generation, &params, share))
     }
 }
 
@@ -194,41 +271,31 @@ fn send(
     exchange: &mut Exchange,
     admitted: &Admitted,
     shape: &CallShape,
-    (received, share): (Bytes, Share),
-) -> Result<Outgoing, Rejection> {
+    received: Bytes,
+) -> Result<Completed, Rejection> {
     let completed = body::complete(exchange, admitted, received, shape)?;
     let expected = if shape.prefers_stream {
         Method::SendStreamingMessage
     } else {
         Method::SendMessage
     };
-    if !completed.wrapped || completed.method != expected {
-        return Err(Rejection::new(
-            Reason::InvalidRequest,
-            "this route takes the message alone, {\"message\": {…}}; POST JSON-RPC to /workspaces/{id}/a2a",
-        ));
+    if completed.wrapped && completed.method == expected {
+        return Ok(completed);
     }
-    Ok(Outgoing {
-        verb: Verb::POST,
-        target: None,
-        version_1_0: shape.generation == Generation::V1,
-        done: completed.done,
-        method_name: completed.method_name,
-        body: completed.body,
-        share,
-        rewrite: Some(Rewrite::BareResult),
-    })
+    Err(Rejection::new(
+        Reason::InvalidRequest,
+        "this route takes the message alone, {\"message\": {…}}; POST JSON-RPC to /workspaces/{id}/a2a",
+    ))
 }
 
 /// `tasks/get` or `tasks/cancel` of one task.
-fn about_task(
+fn task_call(
     exchange: &mut Exchange,
     generation: Generation,
-    method: Method,
     params: &Value,
     share: Share,
 ) -> Outgoing {
-    let name = match (method, generation) {
+    let name = match (exchange.method, generation) {
         (Method::CancelTask, Generation::V0) => "tasks/cancel",
         (Method::CancelTask, Generation::V1) => "CancelTask",
         (_, Generation::V0) => "tasks/get",
@@ -237,7 +304,6 @@ fn about_task(
     let id = uuid::Uuid::new_v4().to_string();
     let call = json!({"jsonrpc": "2.0", "id": id, "method": name, "params": params});
     let body = Bytes::from(call.to_string());
-    exchange.method = method;
     exchange.request_bytes = body.len() as u64;
     let mut done = Done::default();
     done.add(Step::Envelope);

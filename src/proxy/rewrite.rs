@@ -1,6 +1,8 @@
 //! How an agent's answer is changed before it goes to the caller: where the gateway translated the
 //! call, or where the answer says what is not for this caller.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{StatusCode, header};
 use pingora::http::ResponseHeader;
@@ -9,14 +11,30 @@ use super::cards::ExtendedCard;
 use super::ended::internal;
 use crate::a2a::bare_result;
 use crate::a2a::reply::Reply;
+use crate::a2a::task::Binding;
+use crate::a2a::task_list::TaskList;
+use crate::gateway::Gateway;
+use crate::identity::Proof;
+use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
 /// What is done to an answer.
 pub(super) enum Rewrite {
     /// The call came without JSON-RPC, and was translated: its result goes back bare.
     BareResult,
-    /// The agent's card is in it.
-    ExtendedCard(Box<ExtendedCard>),
+    /// The agent's card is in it, with its addresses.
+    ExtendedCard(Binding, Box<ExtendedCard>),
+    /// Tasks are in it, some of them other callers'.
+    Tasks(Binding, Box<OwnTasks>),
+}
+
+/// Whose tasks a list may show.
+pub(super) struct OwnTasks {
+    pub(super) gateway: Arc<Gateway>,
+    /// Who asks.
+    pub(super) proof: Arc<Proof>,
+    /// Whom.
+    pub(super) target: WorkspaceId,
 }
 
 /// Fields that speak of the body as it was.
@@ -45,25 +63,35 @@ impl Rewrite {
                 "the agent compressed its answer, which nobody asked for",
             ));
         }
-        match self {
-            Self::ExtendedCard(_) if is_stream => Err(unreadable(
+        if is_stream && !matches!(self, Self::BareResult) {
+            return Err(unreadable(
                 "the agent answered with a stream where it was asked for one thing",
-            )),
-            Self::BareResult | Self::ExtendedCard(_) => Ok(()),
+            ));
         }
+        Ok(())
     }
 
     /// The body that goes to the caller, and the head with it.
     ///
     /// # Errors
-    /// `agent_protocol_error` when it can't be read.
-    pub(super) fn answer(self, head: &mut ResponseHeader, body: Bytes) -> Result<Bytes, Rejection> {
+    /// `agent_protocol_error` when it can't be read; `store_unavailable`.
+    pub(super) async fn answer(
+        self,
+        head: &mut ResponseHeader,
+        body: Bytes,
+    ) -> Result<Bytes, Rejection> {
         for name in OF_THE_BODY {
             head.remove_header(name);
         }
+        let success = head.status.is_success();
         match self {
             Self::BareResult => bare_result(head, body),
-            Self::ExtendedCard(card) => card.answer(head.status.is_success(), body),
+            Self::ExtendedCard(binding, card) => {
+                with_result(binding, success, body, async |text| card.served(text)).await
+            }
+            Self::Tasks(binding, own) => {
+                with_result(binding, success, body, async |text| own.only(text).await).await
+            }
         }
     }
 
@@ -71,9 +99,57 @@ impl Rewrite {
     pub(super) fn events(&self, events: Bytes) -> Bytes {
         match self {
             Self::BareResult => bare_result::events(&events).into(),
-            Self::ExtendedCard(_) => events,
+            Self::ExtendedCard(..) | Self::Tasks(..) => events,
         }
     }
+}
+
+impl OwnTasks {
+    /// The list without other callers' tasks, and without what is no task.
+    async fn only(&self, text: &str) -> Result<String, Rejection> {
+        let list = TaskList::read(text)
+            .ok_or_else(|| unreadable("the agent's answer holds no list of tasks"))?;
+        let ids = list.ids();
+        let known: Vec<String> = ids.iter().flatten().cloned().collect();
+        let (tasks, hierarchy) = (&self.gateway.tasks, &self.gateway.hierarchy);
+        let visible = tasks.visible(hierarchy, &self.proof, &self.target, &known);
+        let mut visible = visible.await?.into_iter();
+        let keep: Vec<bool> = ids
+            .iter()
+            .map(|id| id.is_some() && visible.next().unwrap_or(false))
+            .collect();
+        Ok(list.only(&keep))
+    }
+}
+
+/// The answer with another result. Errors are the agent's own, and pass.
+async fn with_result(
+    binding: Binding,
+    success: bool,
+    body: Bytes,
+    change: impl AsyncFnOnce(&str) -> Result<String, Rejection>,
+) -> Result<Bytes, Rejection> {
+    if binding == Binding::Rest {
+        if !success {
+            return Ok(body);
+        }
+        let text = std::str::from_utf8(&body);
+        let text = text.map_err(|_| unreadable("the agent's answer is not UTF-8"))?;
+        return Ok(change(text).await?.into());
+    }
+    let reply = Reply::read(&body);
+    let Some(result) = reply.as_ref().and_then(Reply::result) else {
+        let error = reply.is_some_and(|reply| reply.error().is_some());
+        return if error || !success {
+            Ok(body)
+        } else {
+            Err(no_response())
+        };
+    };
+    let changed = change(result).await?;
+    Ok(reply
+        .map_or_else(String::new, |reply| reply.with_result(changed))
+        .into())
 }
 
 fn bare_result(head: &mut ResponseHeader, body: Bytes) -> Result<Bytes, Rejection> {
@@ -90,11 +166,13 @@ fn bare_result(head: &mut ResponseHeader, body: Bytes) -> Result<Bytes, Rejectio
     }
     match reply.as_ref().and_then(Reply::result) {
         Some(result) => Ok(Bytes::copy_from_slice(result.as_bytes())),
-        None if head.status.is_success() => {
-            Err(unreadable("the agent's answer is no JSON-RPC response"))
-        }
+        None if head.status.is_success() => Err(no_response()),
         None => Ok(body),
     }
+}
+
+fn no_response() -> Rejection {
+    unreadable("the agent's answer is no JSON-RPC response")
 }
 
 fn unreadable(message: &'static str) -> Rejection {

@@ -29,6 +29,8 @@ pub(super) enum Route<'p> {
     DefaultCard,
     /// Below the base: the rest of the path, without the slash before it.
     Below(Result<WorkspaceId, InvalidWorkspaceId>, &'p str),
+    /// `/tasks/{task_id}`: a task, wherever it is.
+    Task(&'p str),
     /// Everything else.
     Control,
 }
@@ -38,6 +40,11 @@ pub(super) enum Route<'p> {
 pub(super) fn route(path: &str) -> Route<'_> {
     if path == WELL_KNOWN[0] {
         return Route::DefaultCard;
+    }
+    let task = path.strip_prefix("/tasks/");
+    let task = task.map(|task| task.strip_suffix('/').unwrap_or(task));
+    if let Some(task) = task.filter(|task| !task.is_empty() && !task.contains('/')) {
+        return Route::Task(task);
     }
     let Some((id, rest)) = path
         .strip_prefix("/workspaces/")
@@ -102,6 +109,10 @@ mod tests {
             ),
             ("/workspaces/dev/.well-known/jwks.json", Route::Control),
             ("/.well-known/agent-card.json", Route::DefaultCard),
+            ("/tasks/t-1", Route::Task("t-1")),
+            ("/tasks/t%20/", Route::Task("t%20")),
+            ("/tasks/", Route::Control),
+            ("/tasks/t/cancel", Route::Control),
             ("/.well-known/agent.json", Route::Control),
             ("/.well-known/jwks.json", Route::Control),
             ("/workspaces/dev/a2ax", Route::Control),

@@ -58,6 +58,7 @@ impl Unary<'_> {
     ) -> Result<Ended, Ended> {
         if self.head_only {
             // Its connection is dropped: what an agent sends behind such a head is anybody's guess.
+            let length = length.filter(|_| self.whole.is_none());
             self.begin(session, head, length).await?;
             self.write(session, exchange, Bytes::new(), true).await?;
             return Ok(Ended::Answered);
@@ -81,6 +82,8 @@ impl Unary<'_> {
                     rejection.into()
                 });
             }
+            // Before the caller has the id: it may ask for the task at once.
+            exchange.look_at(&piece).await;
             if let Some(whole) = &mut self.whole {
                 let taken = whole.relay.hold(&mut whole.share, piece.len());
                 taken.map_err(|full| full.fact("delivered", "true"))?;
@@ -106,7 +109,7 @@ impl Unary<'_> {
         home.take_back(upstream).await;
         let mut rest = held.freeze();
         if let Some(whole) = self.whole.take() {
-            rest = whole.rewrite.answer(head, rest)?;
+            rest = Box::pin(whole.rewrite.answer(head, rest)).await?;
             exchange.status = head.status.as_u16();
         }
         if !sent {

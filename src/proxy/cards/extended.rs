@@ -3,70 +3,34 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use super::cache::{served, unreadable};
+use super::cache::{served, signed, unreadable};
 use crate::a2a::card::{Card, Unreadable};
-use crate::a2a::reply::Reply;
 use crate::config::Config;
 use crate::directory::CardSource;
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Rejection};
 
-/// How an answer with a card in it is changed.
+/// Whose extended card is asked for, and how it is served.
 pub(in crate::proxy) struct ExtendedCard {
     pub(in crate::proxy) gateway: Arc<Gateway>,
     /// As it is for the exchange.
     pub(in crate::proxy) config: Arc<Config>,
-    /// Whose card it is.
+    /// Whose.
     pub(in crate::proxy) source: Arc<CardSource>,
-    /// Whether it is the result of a JSON-RPC call, or stands alone.
-    pub(in crate::proxy) in_envelope: bool,
 }
 
 impl ExtendedCard {
-    /// The agent's answer with the card in it as callers may see it. Errors are the agent's own, and
-    /// pass.
+    /// The card as callers may see it.
     ///
     /// # Errors
-    /// `agent_protocol_error` for a success that holds no card.
-    pub(in crate::proxy) fn answer(&self, success: bool, body: Bytes) -> Result<Bytes, Rejection> {
-        if !self.in_envelope {
-            return match (self.served(&body)?, success) {
-                (Some(card), _) => Ok(card.into()),
-                (None, false) => Ok(body),
-                (None, true) => Err(no_card()),
-            };
-        }
-        let reply = Reply::read(&body);
-        let Some(result) = reply.as_ref().and_then(Reply::result) else {
-            let error = reply.is_some_and(|reply| reply.error().is_some());
-            return if error || !success {
-                Ok(body)
-            } else {
-                Err(no_card())
-            };
-        };
-        let card = self.served(result.as_bytes())?.ok_or_else(no_card)?;
-        Ok(reply
-            .map_or_else(|| card.clone(), |reply| reply.with_result(card.clone()))
-            .into())
-    }
-
-    /// `None`: it is no card.
-    fn served(&self, text: &[u8]) -> Result<Option<String>, Rejection> {
-        match Card::fetched(text) {
-            Ok(card) => {
-                let card = served(card, &self.source, &self.config).map_err(unreadable)?;
-                Ok(Some(super::cache::signed(
-                    &self.gateway,
-                    card,
-                    &self.config,
-                )))
-            }
-            Err(Unreadable::NoCard | Unreadable::Form) => Ok(None),
-            Err(broken) => Err(unreadable(broken)),
-        }
+    /// `agent_protocol_error` when it is none.
+    pub(in crate::proxy) fn served(&self, text: &str) -> Result<String, Rejection> {
+        let card = Card::fetched(text.as_bytes()).map_err(|broken| match broken {
+            Unreadable::NoCard | Unreadable::Form => no_card(),
+            Unreadable::TooLong => unreadable(broken),
+        })?;
+        let card = served(card, &self.source, &self.config).map_err(unreadable)?;
+        Ok(signed(&self.gateway, card, &self.config))
     }
 }
 
