@@ -83,6 +83,13 @@ class Agent:
     def url(self):
         return self.origin + self.path
 
+    def card_at(self, base):
+        """Its card as a gateway serves it."""
+        card = json.dumps(self.card)
+        for path in ("/a2a/jsonrpc", "/a2a/rest", "/"):
+            card = card.replace(f'"{self.origin}{path}"', f'"{base}"')
+        return json.loads(card)
+
     def requests(self):
         """What it received so far; bodies as bytes, the fields of one name joined."""
         found = [json.loads(line) for line in self.record.read_text().splitlines()]
@@ -179,7 +186,7 @@ def listens(port):
 
 
 class Gateway:
-    """The real binary on stores of its own, with the callers `alice` and `bob` in one family with every agent."""
+    """The real binary on stores of its own, with the callers `alice` and `bob` in one `family` with every agent."""
 
     def __init__(self, stage, sets):
         self.stage, self.port, self.admin = stage, free_port(), free_port()
@@ -193,8 +200,9 @@ class Gateway:
         }
         self.command = [stage.binary, "serve", *(f"--set={key}={value}" for key, value in settings.items())]
         self.start()
-        self.operate("POST", "/workspaces", {"id": "family", "name": "family"})
-        self.tokens = {name: self.enrol(name) for name in ("alice", "bob")}
+        self.tokens = {"operator": ADMIN, "family": self.enrol("family")}
+        for name in ("alice", "bob"):
+            self.tokens[name] = self.enrol(name, parent_id="family")
 
     def start(self):
         environment = {**os.environ, "A2A_GATEWAY_ADMIN_TOKEN": ADMIN}
@@ -212,9 +220,9 @@ class Gateway:
         assert answer.status in (200, 201), f"{method} {path}: {answer}"
         return answer.json()
 
-    def enrol(self, name):
+    def enrol(self, name, **more):
         """A caller that has a token and is never called."""
-        made = self.operate("POST", "/workspaces", {"id": name, "name": name, "parent_id": "family"})
+        made = self.operate("POST", "/workspaces", {"id": name, "name": name, **more})
         body = {"id": name, "url": "http://127.0.0.1:9/", "agent_card": {"name": name, "description": name, "version": "1"}}
         return call("POST", f"{self.origin}/registry/register", made["enrolment_token"], body).json()["token"]
 

@@ -148,10 +148,12 @@ class Scenarios {
     return { task_id, context_id };
   };
 
+  look = async ({ task_id }) => told(await this.sdk.get(task_id));
+
   intrude = async ({ task_id, context_id }) => {
     const attempts = {
       get: () => this.sdk.get(task_id),
-      list: () => this.sdk.list(context_id),
+      list: async () => (await this.sdk.list(context_id)).map((task) => task.task_id),
       subscribe: async () => (await this.sdk.subscribe(task_id).next()).value,
       push: () => this.sdk.push(task_id, HOOK),
       continue: () => this.one("more", { task: task_id, context: context_id }),

@@ -199,11 +199,14 @@ class Scenarios:
         task = await self._one("ask")
         return {"task_id": task["task_id"], "context_id": task["context_id"]}
 
+    async def look(self, theirs):
+        return told(await self.sdk.get(theirs["task_id"]))
+
     async def intrude(self, theirs):
         found = {}
         for name, attempt in {
             "get": lambda: self.sdk.get(theirs["task_id"]),
-            "list": lambda: self.sdk.list(theirs["context_id"]),
+            "list": lambda: self._listed(theirs["context_id"]),
             "subscribe": lambda: self._subscribed(theirs["task_id"]),
             "push": lambda: self.sdk.push(theirs["task_id"], HOOK),
             "continue": lambda: self._one("more", task=theirs["task_id"], context=theirs["context_id"]),
@@ -211,6 +214,9 @@ class Scenarios:
         }.items():
             found[name] = await outcome(attempt())
         return found
+
+    async def _listed(self, context_id):
+        return [task["task_id"] for task in await self.sdk.list(context_id)]
 
     async def _subscribed(self, task_id):
         async with aclosing(self.sdk.subscribe(task_id)) as events:
