@@ -1,5 +1,7 @@
 """Two callers and one agent: what one begins the other cannot touch, in both dialects and bindings, also after a restart."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 from matrix import cells
 from stage import SDKS
 
@@ -9,15 +11,13 @@ AGENTS = ("py03", "py13", "js13")
 
 def driven(stage, gateway, agents, bases, who, scenarios, given_cards):
     """What the drivers report, by cell, when `who` runs the scenarios of each cell."""
-    found = {}
-    for client in SDKS:
-        jobs = []
-        for cell, more in scenarios.items():
-            if cell[0] == client:
-                _, agent, binding, version = cell
-                jobs.append({"name": "/".join(cell), "base": bases[agent], "token": gateway.tokens[who], "binding": binding,
-                             "version": version, "scenarios": [more], "card": agents[agent].card_at(bases[agent]) if given_cards else None})
-        found |= stage.drive(client, jobs)
+    jobs = {client: [] for client in SDKS}
+    for cell, scenario in scenarios.items():
+        client, agent, binding, version = cell
+        jobs[client].append({"name": "/".join(cell), "base": bases[agent], "token": gateway.tokens[who], "binding": binding,
+                             "version": version, "scenarios": [scenario], "card": agents[agent].card_at(bases[agent]) if given_cards else None})
+    with ThreadPoolExecutor(len(SDKS)) as pool:
+        found = {name: result for of_client in pool.map(stage.drive, jobs, jobs.values()) for name, result in of_client.items()}
     return {cell: found["/".join(cell)] for cell in scenarios}
 
 

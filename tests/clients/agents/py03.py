@@ -10,7 +10,11 @@ from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskSt
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Part, TaskState, TextPart
 from a2a.utils import new_agent_text_message, new_task
 from serving import serve, word_and_number
+from sse_starlette.sse import EventSourceResponse
 from starlette.routing import Route
+
+# So that a stream on which nothing happens can be seen to be pinged.
+EventSourceResponse.DEFAULT_PING_INTERVAL = 1
 
 
 def text_parts(text):

@@ -1,10 +1,10 @@
 // What the JavaScript agents share: a port of their own, and a record of every request as it came.
-import { createWriteStream } from "node:fs";
+import { openSync, writeSync } from "node:fs";
 import { createServer } from "node:http";
 
 /** Serves what `make` returns for the agent's own URL. Usage of an agent: FILE of the record; prints its port. */
 export function serve(make) {
-  const log = createWriteStream(process.argv[2], { flags: "a" });
+  const log = openSync(process.argv[2], "a");
   const server = createServer();
   server.listen(0, "127.0.0.1", () => {
     const { port } = server.address();
@@ -17,7 +17,8 @@ export function serve(make) {
           fields.push([request.rawHeaders[at].toLowerCase(), request.rawHeaders[at + 1]]);
         }
         const { method, url: target } = request;
-        log.write(`${JSON.stringify({ method, target, fields, body: Buffer.concat(body).toString("base64") })}\n`);
+        // At once: who is answered may look.
+        writeSync(log, `${JSON.stringify({ method, target, fields, body: Buffer.concat(body).toString("base64") })}\n`);
       };
       if (request.method === "POST") {
         // A listener of our own would start the body before the SDK listens.

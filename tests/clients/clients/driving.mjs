@@ -101,6 +101,14 @@ class Scenarios {
     return [told(asked), told(answered)];
   };
 
+  zombie = async () => {
+    const stream = [];
+    const [id, following] = await this.begun("zombie", stream);
+    const canceled = told(await this.sdk.cancel(id));
+    const error = await following.then(() => null, failed);
+    return { canceled, stream, error };
+  };
+
   cancel = async () => {
     const stream = [];
     const [id, following] = await this.begun("wait", stream);

@@ -12,6 +12,8 @@ from contextlib import aclosing
 import httpx
 
 PATIENCE = 30
+# For a scenario as a whole: 20,000 events take the SDK for Python a while.
+SCENARIO_PATIENCE = 90
 # Longer texts are told by their length.
 TEXT_MAX = 64
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -257,6 +259,6 @@ async def run(make):
                 # Tells the agent's record which request belongs to what; gateways pass it on.
                 http.headers["baggage"] = f"job={job['name']},scenario={name}"
                 method = getattr(Scenarios(sdk), name)
-                saw = await outcome(asyncio.wait_for(method(argument) if argument else method(), PATIENCE))
+                saw = await outcome(asyncio.wait_for(method(argument) if argument else method(), SCENARIO_PATIENCE))
                 found[name] = {"saw": saw, "wire": recording.take()}
     json.dump(results, sys.stdout)
