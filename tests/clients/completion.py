@@ -131,7 +131,7 @@ def judge(answer, words, asked, body, received):
     return None
 
 
-def run(stage, _):
+def run(stage):
     agents = stage.agents(*AGENTS)
     gateway = stage.gateway()
     token, failures, table = gateway.tokens["alice"], [], {}

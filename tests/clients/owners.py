@@ -9,13 +9,13 @@ from stage import SDKS
 AGENTS = ("py03", "py13", "js13")
 
 
-def driven(stage, gateway, agents, bases, who, scenarios, given_cards):
+def driven(stage, gateway, bases, who, scenarios):
     """What the drivers report, by cell, when `who` runs the scenarios of each cell."""
     jobs = {client: [] for client in SDKS}
     for cell, scenario in scenarios.items():
         client, agent, binding, version = cell
         jobs[client].append({"name": "/".join(cell), "base": bases[agent], "token": gateway.tokens[who], "binding": binding,
-                             "version": version, "scenarios": [scenario], "card": agents[agent].card_at(bases[agent]) if given_cards else None})
+                             "version": version, "scenarios": [scenario]})
     with ThreadPoolExecutor(len(SDKS)) as pool:
         found = {name: result for of_client in pool.map(stage.drive, jobs, jobs.values()) for name, result in of_client.items()}
     return {cell: found["/".join(cell)] for cell in scenarios}
@@ -44,14 +44,14 @@ def judge(task_id, result):
     return wrong
 
 
-def run(stage, given_cards):
+def run(stage):
     agents = stage.agents(*AGENTS)
     gateway = stage.gateway(**{"stores.shared": stage.redis()})
     bases = {name: gateway.seat(agent) for name, agent in agents.items()}
     table = {cell: [] for cell, why in cells() if why is None and cell[1] in AGENTS}
 
     def drive(who, scenarios):
-        return driven(stage, gateway, agents, bases, who, scenarios, given_cards)
+        return driven(stage, gateway, bases, who, scenarios)
 
     def began(result):
         return result.get("begin", {}).get("saw", {}).get("got")

@@ -6,7 +6,7 @@ import sys
 
 from stage import Stage
 
-PARTS = ["matrix", "pocketpaw", "owners", "load", "completion"]
+PARTS = ["matrix", "pocketpaw", "owners", "load", "completion", "documents"]
 # Of a failure, in characters.
 TOLD_MAX = 1500
 
@@ -16,10 +16,9 @@ def main():
     options.add_argument("gateway", help="the binary")
     options.add_argument("packages", help="what scripts/clients printed")
     options.add_argument("part", choices=PARTS)
-    options.add_argument("--given-cards", action="store_true", help="clients are given a card instead of fetching one")
     options = options.parse_args()
     with Stage(options.gateway, options.packages) as stage:
-        failures = importlib.import_module(options.part).run(stage, options.given_cards)
+        failures = importlib.import_module(options.part).run(stage)
     for failure in failures:
         print(f"FAILED {' '.join(failure.split())[:TOLD_MAX]}")
     sys.exit(1 if failures else 0)

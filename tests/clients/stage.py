@@ -83,13 +83,6 @@ class Agent:
     def url(self):
         return self.origin + self.path
 
-    def card_at(self, base):
-        """Its card as a gateway serves it."""
-        card = json.dumps(self.card)
-        for path in ("/a2a/jsonrpc", "/a2a/rest", "/"):
-            card = card.replace(f'"{self.origin}{path}"', f'"{base}"')
-        return json.loads(card)
-
     def requests(self):
         """What it received so far; bodies as bytes, the fields of one name joined."""
         found = [json.loads(line) for line in self.record.read_text().splitlines()]

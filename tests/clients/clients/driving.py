@@ -1,6 +1,6 @@
 """What the Python drivers share: reading jobs, the scenarios in terms of an SDK, and a record of what went over the wire.
 
-A driver reads `{"jobs": [{"name", "base", "token", "binding", "version", "scenarios", "card"?}]}` from standard input and
+A driver reads `{"jobs": [{"name", "base", "token", "binding", "version", "scenarios"}]}` from standard input and
 prints `{name: {scenario: {"saw", "wire"}}}`. `saw` is what the SDK made of it, the same for every SDK.
 """
 

@@ -35,8 +35,7 @@ class Sdk {
   }
 
   async connect() {
-    const { card, base } = this.job;
-    this.client = await this.factory.createFromAgentCard(card ?? (await this.resolver.resolve(`${base}/`, ".well-known/agent-card.json")));
+    this.client = await this.factory.createFromUrl(`${this.job.base}/`, ".well-known/agent-card.json");
   }
 
   async card() {

@@ -51,8 +51,8 @@ class Sdk {
   }
 
   async connect() {
-    const { card: given, base, binding, version } = this.job;
-    const card = given ? this.resolver.normalizeAgentCard(given) : await this.resolver.resolve(`${base}/`, ".well-known/agent-card.json");
+    const { base, binding, version } = this.job;
+    const card = await this.resolver.resolve(`${base}/`, ".well-known/agent-card.json");
     // The one interface that this job is about; the SDK would take the best.
     const supportedInterfaces = card.supportedInterfaces
       .filter((one) => one.protocolBinding === binding && one.protocolVersion.startsWith(version))

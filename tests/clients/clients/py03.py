@@ -5,7 +5,6 @@ import uuid
 
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.types import (
-    AgentCard,
     GetTaskPushNotificationConfigParams,
     Message,
     Part,
@@ -44,14 +43,11 @@ class Sdk:
         self.http, self.job = http, job
 
     async def connect(self):
-        if self.job.get("card"):
-            self._card = AgentCard.model_validate(self.job["card"])
-        else:
-            self._card = await A2ACardResolver(self.http, self.job["base"]).get_agent_card()
+        card = await A2ACardResolver(self.http, self.job["base"]).get_agent_card()
         self.clients = {}
         for stream in (False, True):
             config = ClientConfig(httpx_client=self.http, streaming=stream, supported_transports=[self.job["binding"]])
-            self.clients[stream] = ClientFactory(config).create(self._card)
+            self.clients[stream] = ClientFactory(config).create(card)
 
     async def card(self):
         card = await A2ACardResolver(self.http, self.job["base"]).get_agent_card()

@@ -4,7 +4,6 @@ import asyncio
 import uuid
 
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
-from a2a.client.card_resolver import parse_agent_card
 from a2a.types import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
@@ -53,10 +52,7 @@ class Sdk:
         self.http, self.job = http, job
 
     async def connect(self):
-        if self.job.get("card"):
-            card = parse_agent_card(self.job["card"])
-        else:
-            card = await A2ACardResolver(self.http, self.job["base"]).get_agent_card()
+        card = await A2ACardResolver(self.http, self.job["base"]).get_agent_card()
         # The one interface that this job is about; the SDK would take the best.
         wanted = [i for i in card.supported_interfaces
                   if i.protocol_binding == self.job["binding"] and i.protocol_version.startswith(self.job["version"])]

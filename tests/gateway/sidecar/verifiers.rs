@@ -1,7 +1,7 @@
 //! The verifiers of `docs/security.md`, run as they stand there, on tokens of a real gateway.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use base64::Engine;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::bent;
 use super::gateway::register;
+use crate::harness::packages::installed;
 use crate::harness::sidecar::GUARDED;
 use crate::harness::{Agent, CALL, Gateway, Pair, Request};
 
@@ -44,18 +45,6 @@ for (const { token, body } of JSON.parse(readFileSync(0, "utf8"))) {
 }
 process.stdout.write(JSON.stringify(answers));
 "#;
-
-/// Where PyJWT and jose are; installed first, if they are not.
-fn installed() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let output = Command::new(root.join("scripts/verifiers"))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "scripts/verifiers: {told}");
-    String::from_utf8(output.stdout).unwrap().trim().into()
-}
 
 /// Runs `program`, of which a file named `name` is made, on the cases.
 fn run(command: &mut Command, file: &Path, program: &str, cases: &Value) -> Vec<Value> {
@@ -201,7 +190,7 @@ async fn the_documents_verifiers_admit_what_is_good_and_nothing_else() {
     let javascript = filled_in("js", &gateway) + JAVASCRIPT;
     let shown = cases.shown();
     let running = tokio::task::spawn_blocking(move || {
-        let installed = installed();
+        let installed = installed("scripts/verifiers");
         let dir = tempfile::tempdir().unwrap();
         let mut interpreter = Command::new(installed.join("python/bin/python"));
         let in_python = run(
