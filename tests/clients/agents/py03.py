@@ -13,7 +13,7 @@ from serving import serve, word_and_number
 from sse_starlette.sse import EventSourceResponse
 from starlette.routing import Route
 
-# So that a stream on which nothing happens can be seen to be pinged.
+# So that a stream on which nothing happens is soon pinged.
 EventSourceResponse.DEFAULT_PING_INTERVAL = 1
 
 
