@@ -35,11 +35,11 @@ class Sdk {
   }
 
   async connect() {
-    this.client = await this.factory.createFromUrl(`${this.job.base}/`, ".well-known/agent-card.json");
+    this.client = await this.factory.createFromUrl(`${this.job.base}/`);
   }
 
   async card() {
-    const card = await this.resolver.resolve(`${this.job.base}/`, ".well-known/agent-card.json");
+    const card = await this.resolver.resolve(`${this.job.base}/`);
     return { name: card.name, skills: card.skills.map(({ id }) => id) };
   }
 

@@ -52,7 +52,7 @@ class Sdk {
 
   async connect() {
     const { base, binding, version } = this.job;
-    const card = await this.resolver.resolve(`${base}/`, ".well-known/agent-card.json");
+    const card = await this.resolver.resolve(`${base}/`);
     // The one interface that this job is about; the SDK would take the best.
     const supportedInterfaces = card.supportedInterfaces
       .filter((one) => one.protocolBinding === binding && one.protocolVersion.startsWith(version))
@@ -61,7 +61,7 @@ class Sdk {
   }
 
   async card() {
-    const card = await this.resolver.resolve(`${this.job.base}/`, ".well-known/agent-card.json");
+    const card = await this.resolver.resolve(`${this.job.base}/`);
     return { name: card.name, skills: card.skills.map(({ id }) => id) };
   }
 

@@ -35,7 +35,7 @@ async function streamed(client, text, act = () => {}) {
 }
 
 async function discovered(Transport) {
-  const client = await factory(Transport).createFromUrl(`${base}/`, ".well-known/agent-card.json");
+  const client = await factory(Transport).createFromUrl(`${base}/`);
   return streamed(client, "stream 3");
 }
 
