@@ -19,7 +19,7 @@ GOT = {
 }
 CANNOT = {"js13": {"big": "this client takes 4 MiB for an event"}}
 # An idle clock shorter than the stream's: the agent's pings count for it, and not for the other.
-CLOCKS = {"timeouts.idle": "4s", "timeouts.stream": "8s"}
+CLOCKS = {"timeouts.idle": "6s", "timeouts.stream": "12s"}
 
 
 def judge(sdk, scenario, found):

@@ -6,8 +6,7 @@ from stage import SDKS, call, events
 
 # What an SDK must find in a task, and PocketPaw's tasks do not have.
 WHY = "the agent's tasks have no `kind` and no `contextId`, without which this SDK reads no task; the agent did accept the call"
-
-# The version that its card says.
+# Of the version that its card says.
 OLD = "this SDK knows A2A 1.0 and 0.3, and the card says 0.2"
 
 
@@ -58,7 +57,7 @@ CODES = {"cancel of an ended task": -32002, "message to an ended task": -32003, 
          "accepted_output_modes image/png": -32005, "push": -32004, "an unknown method": -32601}
 
 
-def routes(base, token):
+def routes(base, token, other):
     """The routes of its own beside JSON-RPC, which the gateway translates: name, what is wrong or None."""
     def ask(method, path, body=None):
         return call(method, base + path, token, body)
@@ -75,6 +74,8 @@ def routes(base, token):
         yield f"GET tasks/ID{length}", None if fine else got
     above = call("GET", f"{base.removesuffix('/a2a')}/tasks/{task['id']}", token)
     yield "GET /workspaces/…/tasks/ID", None if above.status == 200 and above.json()["id"] == task["id"] else above
+    foreign = call("GET", f"{base}/tasks/{task['id']}", other)
+    yield "GET tasks/ID of another caller", None if foreign.status == 404 and b"-32001" in foreign.body else foreign
     waiting = ask("POST", "/tasks/send", message("ask")).json()
     canceled = ask("POST", f"/tasks/{waiting['id']}/cancel")
     fine = canceled.status == 200 and canceled.json()["status"]["state"] == "canceled"
@@ -109,7 +110,7 @@ def run(stage):
     bare = call("POST", base, token, {"params": message("task")}).json()
     line("JSON-RPC, a bare body, which it refuses itself", None if bare.get("result", {}).get("status") == {"state": "completed"} else bare)
     try:
-        for name, wrong in routes(base, token):
+        for name, wrong in routes(base, token, gateway.tokens["bob"]):
             line(name, wrong)
     except (KeyError, ValueError) as error:
         line("its own routes", f"{type(error).__name__}: {error}")

@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -169,8 +170,11 @@ class Stage:
 
 
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """One below the ephemeral range, so that no outgoing connection takes it before it is listened on."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def listens(port):
