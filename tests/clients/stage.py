@@ -164,7 +164,7 @@ class Stage:
     def drive(self, sdk, jobs):
         """What a driver reports of its jobs."""
         driver = subprocess.run(list(map(str, self.program("clients", sdk, sdk))), input=json.dumps({"jobs": jobs}), text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=4 * PATIENCE)
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=10 * PATIENCE)
         assert driver.returncode == 0, f"the driver {sdk}: {driver.stderr}"
         return json.loads(driver.stdout)
 
