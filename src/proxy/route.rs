@@ -41,9 +41,7 @@ pub(super) fn route(path: &str) -> Route<'_> {
     if path == WELL_KNOWN[0] {
         return Route::DefaultCard;
     }
-    let task = path.strip_prefix("/tasks/");
-    let task = task.map(|task| task.strip_suffix('/').unwrap_or(task));
-    if let Some(task) = task.filter(|task| !task.is_empty() && !task.contains('/')) {
+    if let Some(task) = path.strip_prefix("/tasks/").and_then(one_segment) {
         return Route::Task(task);
     }
     let Some((id, rest)) = path
@@ -56,6 +54,10 @@ pub(super) fn route(path: &str) -> Route<'_> {
     if is_card(rest) {
         return Route::CardBeside(WorkspaceId::parse(id));
     }
+    // For clients that take the workspace, and not its base, for the agent.
+    if rest.strip_prefix("tasks/").and_then(one_segment).is_some() {
+        return Route::Below(WorkspaceId::parse(id), rest);
+    }
     match rest.strip_prefix("a2a") {
         Some("" | "/") => Route::A2a(WorkspaceId::parse(id)),
         Some(below) => match below.strip_prefix('/') {
@@ -65,6 +67,12 @@ pub(super) fn route(path: &str) -> Route<'_> {
         },
         None => Route::Control,
     }
+}
+
+/// The one segment that `path` is, without a slash at its end.
+fn one_segment(path: &str) -> Option<&str> {
+    let segment = path.strip_suffix('/').unwrap_or(path);
+    (!segment.is_empty() && !segment.contains('/')).then_some(segment)
 }
 
 #[cfg(test)]
@@ -110,6 +118,11 @@ mod tests {
             ("/workspaces/dev/.well-known/jwks.json", Route::Control),
             ("/.well-known/agent-card.json", Route::DefaultCard),
             ("/tasks/t-1", Route::Task("t-1")),
+            (
+                "/workspaces/dev/tasks/t-1",
+                Route::Below(WorkspaceId::parse("dev"), "tasks/t-1"),
+            ),
+            ("/workspaces/dev/tasks", Route::Control),
             ("/tasks/t%20/", Route::Task("t%20")),
             ("/tasks/", Route::Control),
             ("/tasks/t/cancel", Route::Control),

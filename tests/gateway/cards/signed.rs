@@ -2,7 +2,6 @@
 //! canonicalisation of its own.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use a2a_gateway::trust::{SigningAlgorithm, rotate};
 use serde_json::{Value, json};
 
 use super::{add, card_of, generations, patch, serving};
+use crate::harness::packages::installed;
 use crate::harness::{Builder, Pair, Request};
 
 /// Reads cards and keys, and answers for each card: how many of its signatures are over the document as
@@ -53,15 +53,8 @@ json.dump([{"document": over_the_document(card), "sdk": by_the_sdk(card)} for ca
 
 /// Has `cards` verified with `jwks`.
 fn verified(cards: &[Value], jwks: &Value, jku: &str) -> Vec<Value> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let installed = Command::new(root.join("scripts/verifiers"))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&installed.stderr);
-    assert!(installed.status.success(), "scripts/verifiers: {told}");
-    let python = String::from_utf8(installed.stdout).unwrap();
-    let mut child = Command::new(Path::new(python.trim()).join("python/bin/python"))
+    let installed = installed("scripts/verifiers");
+    let mut child = Command::new(installed.join("python/bin/python"))
         .args(["-c", VERIFIER])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
