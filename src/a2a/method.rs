@@ -103,6 +103,25 @@ impl Method {
         self as usize
     }
 
+    /// Whether the call is about one task that exists, and says which.
+    pub const fn is_of_a_task(self) -> bool {
+        matches!(
+            self,
+            Self::CancelTask | Self::GetTask | Self::SubscribeToTask
+        ) || self.is_of_push()
+    }
+
+    /// Whether the call is about the push configurations of a task.
+    pub const fn is_of_push(self) -> bool {
+        matches!(
+            self,
+            Self::CreatePushConfig
+                | Self::DeletePushConfig
+                | Self::GetPushConfig
+                | Self::ListPushConfigs
+        )
+    }
+
     /// Whether the call carries a message in `params.message`.
     pub const fn sends(self) -> bool {
         matches!(self, Self::SendMessage | Self::SendStreamingMessage)

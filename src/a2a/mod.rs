@@ -5,6 +5,8 @@ pub mod envelope;
 pub mod event;
 pub mod generation;
 pub mod method;
+pub mod refs;
+pub mod task;
 
 mod bare;
 mod call;
