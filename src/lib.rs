@@ -29,6 +29,8 @@ pub mod workspace;
 
 pub mod hierarchy;
 
+pub mod tasks;
+
 pub mod events;
 
 pub mod directory;

@@ -117,6 +117,7 @@ fn rooms_keep_their_walls() {
         "identity",
         "workspace",
         "hierarchy",
+        "tasks",
         "directory",
         "events",
         "db",

@@ -208,6 +208,9 @@ pub enum LineageReach {
 pub struct A2a {
     /// How much of an incomplete call is filled in.
     pub complete: Complete,
+    /// How long a task's owner is remembered after the last use.
+    #[serde(with = "duration")]
+    pub task_ttl: Duration,
 }
 
 /// `a2a.complete`, also per workspace.

@@ -29,6 +29,7 @@ mod sweep;
 mod tell;
 mod upstream_auth;
 mod upstream_tls;
+mod webhook;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -25,6 +25,10 @@ pub struct Metrics {
     total_seconds: [Histogram; 2],
     /// Bytes of request bodies as they went to agents.
     pub request_bytes: IntCounter,
+    /// Tasks whose owner this replica learnt.
+    pub tasks_learnt: IntCounter,
+    /// Owners and uses of tasks that are not written down for other replicas.
+    pub task_notes_dropped: IntCounter,
     /// Request bodies for which there was no room.
     pub bodies_refused: IntCounter,
     /// Bytes of response bodies as they went to callers.
@@ -172,6 +176,16 @@ impl Metrics {
                 &r,
                 "a2a_gateway_request_bytes_total",
                 "Bytes of request bodies sent to agents.",
+            ),
+            tasks_learnt: counter(
+                &r,
+                "a2a_gateway_tasks_learnt_total",
+                "Tasks whose owner this replica learnt from an agent's answer.",
+            ),
+            task_notes_dropped: counter(
+                &r,
+                "a2a_gateway_task_notes_dropped_total",
+                "Owners and uses of tasks that were not written down for other replicas: the queue was full.",
             ),
             bodies_refused: counter(
                 &r,

@@ -22,6 +22,7 @@ mod hygiene;
 mod listener;
 mod origin;
 mod received;
+mod references;
 mod reject;
 mod relay;
 mod route;
@@ -58,6 +59,8 @@ use self::reject::{Dialect, answer};
 use self::relay::{Forward, Relay, refuse_redirect};
 use self::route::{Route, route};
 use self::upstream::Call;
+use crate::a2a::refs::Refs;
+use crate::a2a::task::Binding;
 use crate::config::Derived;
 use crate::directory::{Agent, Destination};
 use crate::gateway::Gateway;
@@ -160,6 +163,8 @@ impl Proxy {
         check_media_type(&session.req_header().headers)?;
         let (received, share) = body::read(&self.relay, &exchange.config, session).await?;
         let prepared = self.prepare(session, exchange, &admitted, received, client)?;
+        references::check(&self.gateway, exchange, &admitted, &prepared.refs).await?;
+        references::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);
         let Prepared {
@@ -167,6 +172,7 @@ impl Proxy {
             call,
             completed,
             clocks,
+            refs: _,
         } = prepared;
         let directory = &self.gateway.directory;
         let _slot = directory.slot(&agent)?;
@@ -240,6 +246,7 @@ impl Proxy {
                 agent.idle_timeout,
             ),
             completed: (!completed.done.is_empty()).then(|| completed.done.to_string()),
+            refs: completed.refs,
             call: Call::new(wire, completed.body),
         })
     }
@@ -328,6 +335,8 @@ struct Prepared {
     /// For `X-A2A-Completed`.
     completed: Option<String>,
     clocks: Clocks,
+    /// Tasks and URLs that it refers to.
+    refs: Refs,
 }
 
 /// Requests to the control plane whose bodies are on their way. They have places of their own, as many

@@ -193,6 +193,7 @@ impl<'a> Events<'a> {
         if passed.events > 0 {
             self.exchange.events += u64::from(passed.events);
             self.finished = passed.last_was_final.then(Instant::now);
+            self.exchange.look_at_events(&passed.bytes).await;
         }
         if !passed.bytes.is_empty() {
             self.write(passed.bytes, false).await?;

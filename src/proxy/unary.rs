@@ -66,6 +66,8 @@ impl Unary<'_> {
                     rejection.into()
                 });
             }
+            // Before the caller has the id: it may ask for the task at once.
+            exchange.look_at(&piece).await;
             if !sent && held.len() + piece.len() <= HELD_BYTES_MAX {
                 // The usual answer comes in one piece and is not copied again.
                 held = if held.is_empty() {

@@ -53,6 +53,7 @@ mod slow;
 mod smuggling;
 mod steady;
 mod stores;
+mod tasks;
 mod tls;
 mod tokens;
 mod tree;
