@@ -1,5 +1,6 @@
-//! What travels: methods, envelopes, events. Pure: no I/O, no clock, no framework.
+//! What travels: methods, envelopes, events, agent cards. Pure: no I/O, no clock, no framework.
 
+pub mod card;
 pub mod done;
 pub mod envelope;
 pub mod event;
