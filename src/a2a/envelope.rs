@@ -70,6 +70,14 @@ pub struct Completed {
     pub idempotency_key: Option<String>,
 }
 
+/// Whether the body is an object without `jsonrpc`, of which the gateway makes a call.
+pub fn is_bare(body: &[u8]) -> bool {
+    let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+    let text = std::str::from_utf8(body).ok();
+    let call = text.and_then(|text| Call::read(text.as_bytes()).ok());
+    call.is_some_and(|call| !call.enveloped)
+}
+
 /// Longest method name that is told of, in bytes. Real ones have up to 40.
 pub const METHOD_NAME_BYTES_MAX: usize = 128;
 

@@ -39,7 +39,7 @@ pub struct Metrics {
     pub target_permits: IntGauge,
     /// Attempts that were made again because nothing had been sent.
     pub resends: IntCounter,
-    cache: [[IntCounter; 2]; 4],
+    cache: [[IntCounter; 2]; 5],
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
     /// Control-plane answers by route and status class.
@@ -54,6 +54,7 @@ pub struct Metrics {
     pub keys_current: IntGauge,
     rate_shares: [IntCounter; 3],
     jwks_fetches: [IntCounter; 7],
+    card_fetches: IntCounterVec,
     token_uses: IntCounterVec,
     tokens_kept: IntGauge,
     config_reloaded: IntGauge,
@@ -237,6 +238,12 @@ impl Metrics {
                 "1 while the trust keys in force are those in keys.dir; 0 while they cannot be read again.",
             ),
             jwks_fetches: JwksFetch::ALL.map(|o| jwks_fetches.with_label_values(&[o.word()])),
+            card_fetches: counters(
+                &r,
+                "a2a_gateway_card_fetches_total",
+                "Fetches of agents' cards: fetched, or the reason why not.",
+                &["outcome"],
+            ),
             token_uses: counters(
                 &r,
                 "a2a_gateway_token_uses_total",
@@ -307,6 +314,11 @@ impl Metrics {
     /// Counts one fetch of an issuer's keys.
     pub fn jwks_fetch(&self, outcome: JwksFetch) {
         self.jwks_fetches[outcome as usize].inc();
+    }
+
+    /// Counts one fetch of a card: `fetched`, or a reason.
+    pub fn card_fetch(&self, outcome: &'static str) {
+        self.card_fetches.with_label_values(&[outcome]).inc();
     }
 
     /// Counts one token that a sidecar verified, by a word of a closed set; `kept` are remembered.

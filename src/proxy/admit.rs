@@ -45,6 +45,37 @@ pub(super) async fn admit(
     head: &RequestHeader,
     target: Result<WorkspaceId, InvalidWorkspaceId>,
 ) -> Result<Admitted, Rejection> {
+    let Allowed { proof, permit } = allow(gateway, exchange, head, target).await?;
+    let destination = gateway.directory.resolve(&permit).await?;
+    let timeout = requested_timeout(head, exchange.config.timeouts.max)?;
+    let hops = hops(head, exchange.config.forward.max_hops)?;
+    Ok(Admitted {
+        proof,
+        permit,
+        destination,
+        timeout,
+        hops,
+    })
+}
+
+/// Proof that the caller may reach the target, in whatever state that is.
+pub(super) struct Allowed {
+    /// Who asks.
+    pub(super) proof: Arc<Proof>,
+    /// That they may.
+    pub(super) permit: Permit,
+}
+
+/// Runs the checks that are about the caller.
+///
+/// # Errors
+/// The first refusal.
+pub(super) async fn allow(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    head: &RequestHeader,
+    target: Result<WorkspaceId, InvalidWorkspaceId>,
+) -> Result<Allowed, Rejection> {
     let target = target?;
     exchange.callee = Some(target.clone());
     refuse_declared_oversize(&exchange.config.limits, head)?;
@@ -59,16 +90,7 @@ pub(super) async fn admit(
     exchange.allowance = gateway.rates.admit(&proof)?;
     let permit = gateway.hierarchy.permit(&proof, &target).await?;
     exchange.rule = Some(permit.rule().word());
-    let destination = gateway.directory.resolve(&permit).await?;
-    let timeout = requested_timeout(head, exchange.config.timeouts.max)?;
-    let hops = hops(head, exchange.config.forward.max_hops)?;
-    Ok(Admitted {
-        proof,
-        permit,
-        destination,
-        timeout,
-        hops,
-    })
+    Ok(Allowed { proof, permit })
 }
 
 /// The one `Authorization` field. Of two nobody knows which the sender meant, so they prove nothing.
@@ -154,7 +176,10 @@ fn whole_number(field: &[u8]) -> Option<u64> {
 }
 
 /// `X-A2A-Hops`: how many gateways the call went through before, and one more.
-fn hops(head: &RequestHeader, max: u32) -> Result<u32, Rejection> {
+///
+/// # Errors
+/// `invalid_request`, `loop_detected`.
+pub(super) fn hops(head: &RequestHeader, max: u32) -> Result<u32, Rejection> {
     let before = match single(head, &X_A2A_HOPS)? {
         None => 0,
         Some(field) => whole_number(field).ok_or_else(|| {

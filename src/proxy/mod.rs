@@ -1,5 +1,5 @@
 //! The data plane, in the order a request meets it: [`hygiene`], [`origin`], [`mod@route`], [`mod@admit`],
-//! [`body`], [`relay`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
+//! [`body`], [`relay`], [`cards`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
 //!
 //! The gateway is a Pingora `ServerApp` ([`Connections`]): it holds connection and session itself
 //! from the first byte to the last, since the phases of `ProxyHttp` can neither bound a body before
@@ -9,6 +9,7 @@ mod addresses;
 mod admit;
 mod body;
 mod bridge;
+mod cards;
 mod certificates;
 mod chunks;
 mod connections;
@@ -42,6 +43,7 @@ use pingora::protocols::http::ServerSession;
 use self::addresses::Addresses;
 use self::admit::admit;
 use self::body::{CallShape, check_media_type, prefers_stream};
+use self::cards::{Cards, Words};
 // Pure, and for `fuzz/` only: every byte that arrives is judged by these three.
 pub use self::chunks::{Broken, Chunks};
 pub use self::connections::Connections;
@@ -56,8 +58,11 @@ pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
 use self::reject::{Dialect, answer};
 use self::relay::{Forward, Relay, refuse_redirect};
+pub use self::route::ROUTES as A2A_ROUTES;
 use self::route::{Route, route};
 use self::upstream::Call;
+use crate::a2a::Generation;
+use crate::a2a::method::Method as A2aMethod;
 use crate::config::Derived;
 use crate::directory::{Agent, Destination};
 use crate::gateway::Gateway;
@@ -69,6 +74,7 @@ struct Proxy {
     gateway: Arc<Gateway>,
     control: axum::Router,
     relay: Arc<Relay>,
+    cards: Cards,
     receiving: Receiving,
     origins: Derived<Origins>,
     extra_fields: Derived<HashSet<HeaderName>>,
@@ -90,6 +96,7 @@ impl Proxy {
                 extra_fields(&config.forward.headers).unwrap_or_default()
             }),
             control,
+            cards: Cards::default(),
             receiving: Receiving::default(),
             gateway: Arc::clone(&gateway),
         })
@@ -101,7 +108,19 @@ impl Proxy {
         let request_id =
             RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
         match route(head.uri.path()) {
+            Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {
+                self.card(session, request_id, target, Words::Rpc).await
+            }
             Route::A2a(target) => self.a2a(session, request_id, target).await,
+            Route::Card(target) => self.card(session, request_id, target, Words::Rpc).await,
+            Route::CardBeside(target) => self.card(session, request_id, target, Words::Plain).await,
+            Route::DefaultCard => {
+                let default = self.gateway.config().a2a.default_workspace.clone();
+                match default {
+                    Some(id) => self.card(session, request_id, Ok(id), Words::Plain).await,
+                    None => self.control(session, request_id).await,
+                }
+            }
             Route::BelowBase => self.below_base(session, request_id).await,
             Route::Control => self.control(session, request_id).await,
         }
@@ -128,16 +147,27 @@ impl Proxy {
         let events = Some(&self.gateway.events);
         let mut exchange = Exchange::begin(&self.relay, events, request_id);
         let ended = self.exchange(session, &mut exchange, target).await;
-        let rejection = match exchange.ended(ended) {
-            Ok(ended) => return ended,
-            Err(rejection) => rejection,
-        };
+        match exchange.ended(ended) {
+            Ok(ended) => ended,
+            Err(rejection) => self.refuse(session, exchange, rejection, Words::Rpc).await,
+        }
+    }
+
+    /// Tells the caller of a refusal, with what it may still ask for.
+    async fn refuse(
+        &self,
+        session: &mut ServerSession,
+        mut exchange: Exchange,
+        rejection: Rejection,
+        words: Words,
+    ) -> Result<(), BrokenOff> {
         let mut rejection = self.gateway.rates.failed(self.client(session), rejection);
         if let Some(allowance) = &exchange.allowance {
             rejection = allowance.told_with(rejection);
         }
         let origins = self.origins.get();
-        BrokenOff::unless(reject::refuse(session, &origins, &mut exchange, &rejection).await)
+        let told = reject::refuse(session, &origins, &mut exchange, &rejection, words);
+        BrokenOff::unless(told.await)
     }
 
     /// Admission, body, relay. Each step takes what the one before proved.
@@ -150,16 +180,29 @@ impl Proxy {
         self.preliminaries(session)?;
         let _place = self.relay.place()?;
         if session.req_header().method != Method::POST {
-            let mut rejection =
-                Rejection::new(Reason::MethodNotAllowed, "send A2A calls with POST");
-            rejection.allow = Some("POST, OPTIONS");
-            return Err(rejection.into());
+            let message = "send A2A calls with POST; GET reads the agent's card";
+            return Err(wrong_method(message, "GET, HEAD, POST, OPTIONS").into());
         }
         let client = self.client(session);
         let admitted = admit(&self.gateway, exchange, session.req_header(), target).await?;
         check_media_type(&session.req_header().headers)?;
         let (received, share) = body::read(&self.relay, &exchange.config, session).await?;
-        let prepared = self.prepare(session, exchange, &admitted, received, client)?;
+        let generation = match &admitted.destination {
+            // Boxed: it is rare that there is anything to ask for.
+            Destination::Agent(agent) if !agent.has_card => {
+                Box::pin(self.generation(exchange, &admitted, agent, &received)).await
+            }
+            Destination::Agent(agent) => agent.generation,
+            Destination::Inbox => Generation::default(),
+        };
+        let target = (&admitted, generation);
+        let prepared = self.prepare(session, exchange, target, received, client)?;
+        let extended = match exchange.method {
+            A2aMethod::GetExtendedCard => {
+                Some(self.gateway.directory.card_source(&admitted.permit).await?)
+            }
+            _ => None,
+        };
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);
         let Prepared {
@@ -178,6 +221,10 @@ impl Proxy {
             share,
             clocks,
         };
+        if let Some(source) = extended {
+            let told = self.extended_card(session, exchange, forward, &source, completed);
+            return Box::pin(told).await;
+        }
         let answer = |head: &_, session: &ServerSession, exchange: &_| {
             refuse_redirect(head)?;
             let request = &session.req_header().headers;
@@ -191,7 +238,7 @@ impl Proxy {
         &self,
         session: &ServerSession,
         exchange: &mut Exchange,
-        admitted: &admit::Admitted,
+        (admitted, generation): (&admit::Admitted, Generation),
         received: bytes::Bytes,
         client: IpAddr,
     ) -> Result<Prepared, Rejection> {
@@ -205,7 +252,7 @@ impl Proxy {
         };
         let call = CallShape {
             complete: agent.complete,
-            generation: agent.generation,
+            generation,
             prefers_stream: prefers_stream(&head.headers),
         };
         let completed = body::complete(exchange, admitted, received, &call)?;
@@ -227,7 +274,7 @@ impl Proxy {
             } else {
                 "http"
             },
-            version_1_0: completed.wrapped && agent.generation == crate::a2a::Generation::V1,
+            version_1_0: completed.wrapped && generation == Generation::V1,
             body_len: completed.body.len(),
         };
         let wire = request_head(&forwarded, &self.extra_fields.get());
@@ -319,6 +366,13 @@ impl Proxy {
             &self.gateway.config().server.trusted_proxies,
         )
     }
+}
+
+/// `method_not_allowed`, with what is.
+fn wrong_method(message: &'static str, allow: &'static str) -> Rejection {
+    let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
+    rejection.allow = Some(allow);
+    rejection
 }
 
 /// A call as it leaves, and for whom.

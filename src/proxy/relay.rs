@@ -209,7 +209,7 @@ async fn await_head(
 
 /// Refuses an answer whose end is a matter of opinion, or whose coding would be lost on the way, as
 /// we refuse such requests (RFC 9112, 6.1 and 6.3).
-fn refuse_by_framing(head: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection> {
+pub(super) fn refuse_by_framing(head: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection> {
     let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else {
         return Ok(());
@@ -246,7 +246,7 @@ fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
     }
 }
 
-fn content_length(head: &ResponseHeader) -> Option<u64> {
+pub(super) fn content_length(head: &ResponseHeader) -> Option<u64> {
     head.headers
         .get(header::CONTENT_LENGTH)?
         .to_str()

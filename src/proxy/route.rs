@@ -2,11 +2,31 @@
 
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 
+/// Where cards are looked for: A2A 0.3 and 1.0, and 0.2.
+const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
+
+/// The A2A routes, by HTTP method and pattern. `HEAD` goes with `GET`.
+pub const ROUTES: [(&str, &str); 7] = [
+    ("POST", "/workspaces/{id}/a2a"),
+    ("GET", "/workspaces/{id}/a2a"),
+    ("GET", "/workspaces/{id}/a2a/.well-known/agent-card.json"),
+    ("GET", "/workspaces/{id}/a2a/.well-known/agent.json"),
+    ("GET", "/workspaces/{id}/.well-known/agent-card.json"),
+    ("GET", "/workspaces/{id}/.well-known/agent.json"),
+    ("GET", "/.well-known/agent-card.json"),
+];
+
 /// Where a request goes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// `/workspaces/{id}/a2a` or `/workspaces/{id}/a2a/`: the JSON-RPC endpoint of one workspace.
     A2a(Result<WorkspaceId, InvalidWorkspaceId>),
+    /// Where the card of one workspace is, below the base: an A2A route.
+    Card(Result<WorkspaceId, InvalidWorkspaceId>),
+    /// The same beside the base, for clients that resolve `.well-known` against it.
+    CardBeside(Result<WorkspaceId, InvalidWorkspaceId>),
+    /// `/.well-known/agent-card.json`: the card of `a2a.default_workspace`.
+    DefaultCard,
     /// Below the base; which routes exist there is said by `docs/api.md`.
     BelowBase,
     /// Everything else.
@@ -16,14 +36,24 @@ pub(super) enum Route {
 /// Classes a raw, still encoded path. An encoded id is no id: `%` is not in its alphabet, so two
 /// spellings of one path never name the same workspace.
 pub(super) fn route(path: &str) -> Route {
+    if path == WELL_KNOWN[0] {
+        return Route::DefaultCard;
+    }
     let Some((id, rest)) = path
         .strip_prefix("/workspaces/")
         .and_then(|p| p.split_once('/'))
     else {
         return Route::Control;
     };
+    let is_card = |path: &str| WELL_KNOWN.iter().any(|known| known[1..] == *path);
+    if is_card(rest) {
+        return Route::CardBeside(WorkspaceId::parse(id));
+    }
     match rest.strip_prefix("a2a") {
         Some("" | "/") => Route::A2a(WorkspaceId::parse(id)),
+        Some(below) if below.strip_prefix('/').is_some_and(is_card) => {
+            Route::Card(WorkspaceId::parse(id))
+        }
         Some(below) if below.starts_with('/') => Route::BelowBase,
         _ => Route::Control,
     }
@@ -45,10 +75,31 @@ mod tests {
             ),
             ("/workspaces//a2a", Route::A2a(Err(InvalidWorkspaceId))),
             ("/workspaces/d%65v/a2a", Route::A2a(Err(InvalidWorkspaceId))),
+            ("/workspaces/dev/a2a/v1/card", Route::BelowBase),
             (
                 "/workspaces/dev/a2a/.well-known/agent-card.json",
+                Route::Card(WorkspaceId::parse("dev")),
+            ),
+            (
+                "/workspaces/dev/a2a/.well-known/agent.json",
+                Route::Card(WorkspaceId::parse("dev")),
+            ),
+            (
+                "/workspaces/dev/a2a//.well-known/agent.json",
                 Route::BelowBase,
             ),
+            (
+                "/workspaces/dev/.well-known/agent-card.json",
+                Route::CardBeside(WorkspaceId::parse("dev")),
+            ),
+            (
+                "/workspaces/a:b/.well-known/agent.json",
+                Route::CardBeside(Err(InvalidWorkspaceId)),
+            ),
+            ("/workspaces/dev/.well-known/jwks.json", Route::Control),
+            ("/.well-known/agent-card.json", Route::DefaultCard),
+            ("/.well-known/agent.json", Route::Control),
+            ("/.well-known/jwks.json", Route::Control),
             ("/workspaces/dev/a2ax", Route::Control),
             ("/workspaces/dev", Route::Control),
             ("/workspaces/dev/tokens", Route::Control),

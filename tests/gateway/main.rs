@@ -19,6 +19,7 @@ mod beats_events;
 mod bodies;
 mod browser;
 mod browsers;
+mod cards;
 mod certificates;
 mod clocks;
 mod directory;
