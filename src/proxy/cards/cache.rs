@@ -137,29 +137,36 @@ impl Kept {
     ) -> Self {
         let failed = fetched.is_err();
         let kid = config.card.sign.then(|| gateway.keys.kid());
-        let registered = source.registered.as_deref().map(str::as_bytes);
-        let counts = match (&fetched, registered) {
-            (Ok(Some(card)), _) => Ok(&**card),
-            (_, Some(card)) => Ok(card),
-            (Err(refusal), None) => Err(refusal.clone()),
-            (Ok(None), None) => Err(no_card()),
+        let base = base(config, &source.id);
+        let facts = Facts {
+            base: &base,
+            name: &source.name,
+            role: source.role.as_deref(),
+            hidden: &source.hidden,
+            bearer: config.card.declare_security,
+            push_notifications: source.push_notifications,
         };
-        let card = counts.and_then(|text| Card::read(text).map_err(unreadable));
-        let generation = card.as_ref().ok().map(Card::generation);
-        let served = card.and_then(|card| {
-            let served = card.served(&Facts {
-                base: &base(config, &source.id),
-                name: &source.name,
-                role: source.role.as_deref(),
-                hidden: &source.hidden,
-                bearer: config.card.declare_security,
-                push_notifications: source.push_notifications,
-            });
-            served.map_err(unreadable)
-        });
+        let serve = |text: &[u8]| {
+            let card = Card::read(text).map_err(unreadable)?;
+            let generation = card.generation();
+            let served = card.served(&facts).map_err(unreadable)?;
+            Ok((served, generation))
+        };
+        let own = fetched.as_ref().map(Option::as_deref);
+        let own = own.unwrap_or_default();
+        let registered = source.registered.as_deref().map(str::as_bytes);
+        let mut made = Err(fetched.as_ref().err().cloned().unwrap_or_else(no_card));
+        for text in own.into_iter().chain(registered) {
+            made = serve(text);
+            if made.is_ok() {
+                break;
+            }
+        }
+        let generation = made.as_ref().ok().map(|(_, generation)| *generation);
         let before = before.and_then(|kept| kept.served.as_ref().ok());
         Self {
-            served: served.map(|text| Served::new(gateway, text, config, kid.as_deref(), before)),
+            served: made
+                .map(|(text, _)| Served::new(gateway, text, config, kid.as_deref(), before)),
             generation,
             failed,
             made_at: Instant::now(),
