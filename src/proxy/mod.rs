@@ -119,7 +119,11 @@ impl Proxy {
                 }
             }
             Route::Below(target, tail) => {
-                let asked = Asked::Below(target, tail.to_owned());
+                let asked = Asked::Below(target, tail.to_owned(), Words::Rpc);
+                self.a2a(session, request_id, asked).await
+            }
+            Route::TaskBeside(target, tail) => {
+                let asked = Asked::Below(target, tail.to_owned(), Words::Plain);
                 self.a2a(session, request_id, asked).await
             }
             Route::Task(task) => {
@@ -154,7 +158,8 @@ impl Proxy {
         let ended = match asked {
             Asked::Call(target) => self.call(session, &mut exchange, target).await,
             // Boxed: they are rarer, and would otherwise widen every exchange's future.
-            Asked::Below(target, tail) => {
+            Asked::Below(target, tail, said) => {
+                words = said;
                 Box::pin(self.rest(session, &mut exchange, target, &tail)).await
             }
             Asked::Task(task) => {
@@ -246,8 +251,8 @@ impl Proxy {
 enum Asked {
     /// JSON-RPC at the base of a workspace.
     Call(Result<WorkspaceId, InvalidWorkspaceId>),
-    /// A path below it.
-    Below(Result<WorkspaceId, InvalidWorkspaceId>, String),
+    /// A path below it, or beside, as if it were below.
+    Below(Result<WorkspaceId, InvalidWorkspaceId>, String, Words),
     /// `/tasks/{task_id}`, whosever agent it is at: the id as the path spells it.
     Task(String),
 }

@@ -80,19 +80,23 @@ impl Rewrite {
         head: &mut ResponseHeader,
         body: Bytes,
     ) -> Result<Bytes, Rejection> {
+        let success = head.status.is_success();
+        let changed = match self {
+            Self::BareResult => bare_result(head, &body)?,
+            Self::ExtendedCard(binding, card) => {
+                with_result(binding, success, &body, async |text| card.served(text)).await?
+            }
+            Self::Tasks(binding, own) => {
+                with_result(binding, success, &body, async |text| own.only(text).await).await?
+            }
+        };
+        let Some(changed) = changed else {
+            return Ok(body);
+        };
         for name in OF_THE_BODY {
             head.remove_header(name);
         }
-        let success = head.status.is_success();
-        match self {
-            Self::BareResult => bare_result(head, body),
-            Self::ExtendedCard(binding, card) => {
-                with_result(binding, success, body, async |text| card.served(text)).await
-            }
-            Self::Tasks(binding, own) => {
-                with_result(binding, success, body, async |text| own.only(text).await).await
-            }
-        }
+        Ok(changed.into())
     }
 
     /// Whole events as they go to the caller.
@@ -105,8 +109,8 @@ impl Rewrite {
 }
 
 impl OwnTasks {
-    /// The list without other callers' tasks, and without what is no task.
-    async fn only(&self, text: &str) -> Result<String, Rejection> {
+    /// The list without other callers' tasks, and without what is no task. `None`: it is already.
+    async fn only(&self, text: &str) -> Result<Option<String>, Rejection> {
         let list = TaskList::read(text)
             .ok_or_else(|| unreadable("the agent's answer holds no list of tasks"))?;
         let ids = list.ids();
@@ -122,38 +126,35 @@ impl OwnTasks {
     }
 }
 
-/// The answer with another result. Errors are the agent's own, and pass.
+/// The answer with another result; `None`: it passes as it is, as the agent's own errors do.
 async fn with_result(
     binding: Binding,
     success: bool,
-    body: Bytes,
-    change: impl AsyncFnOnce(&str) -> Result<String, Rejection>,
-) -> Result<Bytes, Rejection> {
+    body: &[u8],
+    change: impl AsyncFnOnce(&str) -> Result<Option<String>, Rejection>,
+) -> Result<Option<String>, Rejection> {
     if binding == Binding::Rest {
         if !success {
-            return Ok(body);
+            return Ok(None);
         }
-        let text = std::str::from_utf8(&body);
-        let text = text.map_err(|_| unreadable("the agent's answer is not UTF-8"))?;
-        return Ok(change(text).await?.into());
+        let text = std::str::from_utf8(body);
+        return change(text.map_err(|_| unreadable("the agent's answer is not UTF-8"))?).await;
     }
-    let reply = Reply::read(&body);
+    let reply = Reply::read(body);
     let Some(result) = reply.as_ref().and_then(Reply::result) else {
         let error = reply.is_some_and(|reply| reply.error().is_some());
         return if error || !success {
-            Ok(body)
+            Ok(None)
         } else {
             Err(no_response())
         };
     };
     let changed = change(result).await?;
-    Ok(reply
-        .map_or_else(String::new, |reply| reply.with_result(changed))
-        .into())
+    Ok(changed.and_then(|changed| Some(reply?.with_result(changed))))
 }
 
-fn bare_result(head: &mut ResponseHeader, body: Bytes) -> Result<Bytes, Rejection> {
-    let reply = Reply::read(&body);
+fn bare_result(head: &mut ResponseHeader, body: &[u8]) -> Result<Option<String>, Rejection> {
+    let reply = Reply::read(body);
     if let Some(error) = reply.as_ref().and_then(Reply::error) {
         let code = reply.as_ref().map_or(0, Reply::error_code);
         let status = StatusCode::from_u16(bare_result::status(code));
@@ -162,12 +163,12 @@ fn bare_result(head: &mut ResponseHeader, body: Bytes) -> Result<Bytes, Rejectio
             head.set_status(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))
                 .map_err(internal)?;
         }
-        return Ok(bare_result::error_body(error).into());
+        return Ok(Some(bare_result::error_body(error)));
     }
     match reply.as_ref().and_then(Reply::result) {
-        Some(result) => Ok(Bytes::copy_from_slice(result.as_bytes())),
+        Some(result) => Ok(Some(result.to_owned())),
         None if head.status.is_success() => Err(no_response()),
-        None => Ok(body),
+        None => Ok(None),
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) enum Route<'p> {
     DefaultCard,
     /// Below the base: the rest of the path, without the slash before it.
     Below(Result<WorkspaceId, InvalidWorkspaceId>, &'p str),
+    /// `tasks/{task_id}` beside the base.
+    TaskBeside(Result<WorkspaceId, InvalidWorkspaceId>, &'p str),
     /// `/tasks/{task_id}`: a task, wherever it is.
     Task(&'p str),
     /// Everything else.
@@ -56,7 +58,7 @@ pub(super) fn route(path: &str) -> Route<'_> {
     }
     // For clients that take the workspace, and not its base, for the agent.
     if rest.strip_prefix("tasks/").and_then(one_segment).is_some() {
-        return Route::Below(WorkspaceId::parse(id), rest);
+        return Route::TaskBeside(WorkspaceId::parse(id), rest);
     }
     match rest.strip_prefix("a2a") {
         Some("" | "/") => Route::A2a(WorkspaceId::parse(id)),
@@ -120,7 +122,7 @@ mod tests {
             ("/tasks/t-1", Route::Task("t-1")),
             (
                 "/workspaces/dev/tasks/t-1",
-                Route::Below(WorkspaceId::parse("dev"), "tasks/t-1"),
+                Route::TaskBeside(WorkspaceId::parse("dev"), "tasks/t-1"),
             ),
             ("/workspaces/dev/tasks", Route::Control),
             ("/tasks/t%20/", Route::Task("t%20")),

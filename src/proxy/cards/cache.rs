@@ -166,20 +166,32 @@ impl Kept {
     ) -> Self {
         let failed = fetched.is_err();
         let kid = config.card.sign.then(|| gateway.keys.kid());
-        let registered = source.registered.as_deref().map(str::as_bytes);
-        let counts = match (&fetched, registered) {
-            (Ok(Some(card)), _) => Ok(&**card),
-            (_, Some(card)) => Ok(card),
-            (Err(refusal), None) => Err(refusal.clone()),
-            (Ok(None), None) => Err(no_card()),
+        let serve = |text: &[u8]| {
+            let card = Card::read(text).map_err(unreadable)?;
+            let (generation, http_json) = (card.generation(), HttpJson::of(&card));
+            let served = served(card, source, config).map_err(unreadable)?;
+            Ok((served, generation, http_json))
         };
-        let card = counts.and_then(|text| Card::read(text).map_err(unreadable));
-        let generation = card.as_ref().ok().map(Card::generation);
-        let http_json = card.as_ref().map(HttpJson::of).unwrap_or_default();
-        let served = card.and_then(|card| served(card, source, config).map_err(unreadable));
+        let own = fetched.as_ref().map(Option::as_deref);
+        let own = own.unwrap_or_default();
+        let registered = source.registered.as_deref().map(str::as_bytes);
+        let mut made = Err(fetched.as_ref().err().cloned().unwrap_or_else(no_card));
+        for text in own.into_iter().chain(registered) {
+            made = serve(text);
+            if made.is_ok() {
+                break;
+            }
+        }
         let before = before.and_then(|kept| kept.served.as_ref().ok());
+        let (served, generation, http_json) = match made {
+            Ok((text, generation, http_json)) => {
+                let served = Served::new(gateway, text, config, kid.as_deref(), before);
+                (Ok(served), Some(generation), http_json)
+            }
+            Err(refusal) => (Err(refusal), None, HttpJson::default()),
+        };
         Self {
-            served: served.map(|text| Served::new(gateway, text, config, kid.as_deref(), before)),
+            served,
             generation,
             http_json,
             failed,

@@ -20,17 +20,20 @@ pub(in crate::proxy) struct ExtendedCard {
 }
 
 impl ExtendedCard {
-    /// The card as callers may see it.
+    /// The card as callers may see it. `None`: it has nothing that a card has, and is an answer like
+    /// any other.
     ///
     /// # Errors
-    /// `agent_protocol_error` when it is none.
-    pub(in crate::proxy) fn served(&self, text: &str) -> Result<String, Rejection> {
-        let card = Card::fetched(text.as_bytes()).map_err(|broken| match broken {
-            Unreadable::NoCard | Unreadable::Form => no_card(),
-            Unreadable::TooLong => unreadable(broken),
-        })?;
+    /// `agent_protocol_error` when it can't be read.
+    pub(in crate::proxy) fn served(&self, text: &str) -> Result<Option<String>, Rejection> {
+        let card = match Card::fetched(text.as_bytes()) {
+            Ok(card) => card,
+            Err(Unreadable::NoCard) => return Ok(None),
+            Err(Unreadable::Form) => return Err(no_card()),
+            Err(broken) => return Err(unreadable(broken)),
+        };
         let card = served(card, &self.source, &self.config).map_err(unreadable)?;
-        Ok(signed(&self.gateway, card, &self.config))
+        Ok(Some(signed(&self.gateway, card, &self.config)))
     }
 }
 

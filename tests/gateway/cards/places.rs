@@ -170,6 +170,16 @@ fn failures() -> Vec<(&'static str, Vec<Step>, &'static str)> {
             "agent_protocol_error",
         ),
         (
+            "too large with our URLs in it",
+            with(
+                "200 OK",
+                "",
+                &json!({"name": "raw-upstream", "url": "http://h:1/", "x": "h:1 ".repeat(60_000)})
+                    .to_string(),
+            ),
+            "agent_protocol_error",
+        ),
+        (
             "compressed",
             with("200 OK", "Content-Encoding: gzip\r\n", raw),
             "agent_protocol_error",

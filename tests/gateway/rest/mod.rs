@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Request, Seat};
 
+mod owners;
 mod raw;
 mod translated;
 

@@ -7,7 +7,7 @@ use crate::harness::{Agent, LAST_CHUNK, Request, SSE_HEAD, Step, card, chunk, ok
 
 /// A card with both bindings, in the words of 0.3 or of 1.0, whose URLs are good for nothing but their
 /// paths.
-fn with_rest(v1: bool) -> Value {
+pub(super) fn with_rest(v1: bool) -> Value {
     let mut card = card("target");
     if v1 {
         card["supportedInterfaces"] = json!([
