@@ -139,6 +139,10 @@ impl Call {
             b"id" => take(&mut self.id, walker, &name, "id", &mut self.twice),
             b"method" => take(&mut self.method, walker, &name, "method", &mut self.twice),
             other => {
+                // Some parsers compare names without case: for them it stands twice.
+                if other.eq_ignore_ascii_case(b"method") {
+                    note(&mut self.twice, "method");
+                }
                 self.has_more = true;
                 self.is_message |= matches!(other, b"parts" | b"content" | b"text");
                 self.is_answer |= matches!(other, b"result" | b"error");

@@ -63,6 +63,13 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Whether it holds nothing but what is plain or empty.
+    pub(in crate::a2a) fn is_flat(&self) -> bool {
+        let empty = |value: &str| value[1..value.len() - 1].trim().is_empty();
+        let mut values = self.0.iter().map(|field| &*field.value);
+        values.all(|value| !matches!(kind(value), Kind::Array | Kind::Object) || empty(value))
+    }
+
     /// Whether there is such a member.
     pub(in crate::a2a) fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
@@ -139,6 +146,7 @@ pub(in crate::a2a) fn elements(text: &str) -> Option<Vec<&str>> {
             Ok(())
         })
         .ok()?;
+    walker.end().ok()?;
     Some(elements)
 }
 

@@ -120,7 +120,8 @@ impl Place {
         of_folded(name, |name| match name {
             b"id" | b"taskid" => Some(Self::TaskId),
             b"name" | b"parent" => Some(Self::Name),
-            b"message" => Some(Self::Message),
+            // `request`: as the proto of 0.3 calls it, and some clients of its HTTP+JSON binding send it.
+            b"message" | b"request" => Some(Self::Message),
             b"configuration" => Some(Self::Configuration),
             _ => push(name),
         })

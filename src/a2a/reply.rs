@@ -15,7 +15,12 @@ impl<'a> Reply<'a> {
 
     /// The result as it is spelled, if there is one and no error.
     pub fn result(&self) -> Option<&str> {
-        let result = self.0.get("result").filter(|_| self.error().is_none());
+        self.any_result().filter(|_| self.error().is_none())
+    }
+
+    /// The same, also beside an error.
+    pub fn any_result(&self) -> Option<&str> {
+        let result = self.0.get("result");
         result.filter(|result| kind(result) != Kind::Null)
     }
 

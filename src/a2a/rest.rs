@@ -15,52 +15,72 @@ pub struct Rest {
     pub generation: Generation,
 }
 
+/// Words of these paths, in lower case. Agents' routers differ in which of them they take for a tenant,
+/// and some compare without case.
+const WORDS: [&str; 7] = [
+    "v1",
+    "tasks",
+    "card",
+    "extendedagentcard",
+    "pushnotificationconfigs",
+    "message:send",
+    "message:stream",
+];
+
 /// Reads the path `tail` below the base, without the slash before it and without its query. Its
 /// segments are spelled in one way only: [`crate::proxy`] refuses others before.
 ///
-/// `None`: there is no such route. A tenant may stand in front of a path of 1.0 (A2A 1.0, 11.1).
+/// A tenant may stand in front of a path of 1.0 (A2A 1.0, 11.1). `None`: there is no such route, or two
+/// routers could read it differently: a word of these paths in another case, or where a tenant or an id
+/// would be.
 pub fn read(verb: &str, tail: &str) -> Option<Rest> {
     let tail = tail.strip_suffix('/').unwrap_or(tail);
     // Agents decode a path before they look for its route.
-    let segments: Vec<String> = tail.split('/').map(decoded).collect();
+    let segments: Option<Vec<String>> = tail.split('/').map(decoded).collect();
+    let segments = segments?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     match segments.as_slice() {
-        ["v1", rest @ ..] => operation(verb, rest, Generation::V0).or_else(|| {
-            Some(Rest {
-                method: Method::Other,
-                tasks: Vec::new(),
-                generation: Generation::V0,
-            })
+        ["v1", rest @ ..] if rest.iter().any(|segment| is_word(segment)) => {
+            operation(verb, rest, Generation::V0)
+        }
+        // In no version, and nothing that an agent could take for what is.
+        ["v1", ..] => Some(Rest {
+            method: Method::Other,
+            tasks: Vec::new(),
+            generation: Generation::V0,
         }),
-        rest => operation(verb, rest, Generation::V1).or_else(|| {
-            let (_tenant, rest) = rest.split_first()?;
-            operation(verb, rest, Generation::V1)
-        }),
+        [first, rest @ ..] if !is_word(first) => operation(verb, rest, Generation::V1),
+        rest => operation(verb, rest, Generation::V1),
     }
 }
 
+/// Whether a segment is one of the words, or is it with an action behind (`tasks:x`), in any case.
+fn is_word(segment: &str) -> bool {
+    let folded = segment.to_ascii_lowercase();
+    let before = folded.split(':').next().unwrap_or_default();
+    WORDS.contains(&folded.as_str()) || WORDS.contains(&before)
+}
+
 fn operation(verb: &str, segments: &[&str], generation: Generation) -> Option<Rest> {
+    let old = generation == Generation::V0;
     let (method, tasks) = match *segments {
         ["message:send"] => (with(verb, &["POST"], Method::SendMessage), Vec::new()),
         ["message:stream"] => (
             with(verb, &["POST"], Method::SendStreamingMessage),
             Vec::new(),
         ),
-        ["card"] if generation == Generation::V0 => {
-            (with(verb, &["GET"], Method::GetExtendedCard), Vec::new())
+        // Whatever the verb: what comes back may be the same.
+        ["card"] if old => (Method::GetExtendedCard, Vec::new()),
+        ["extendedAgentCard"] if !old => (Method::GetExtendedCard, Vec::new()),
+        ["tasks"] => (Method::ListTasks, Vec::new()),
+        ["tasks", task] => one_task(verb, task)?,
+        ["tasks", task, "pushNotificationConfigs"] => (push_configs(verb, false), named(task)?),
+        ["tasks", task, "pushNotificationConfigs", config] if !is_word(config) => {
+            (push_configs(verb, true), named(task)?)
         }
-        ["extendedAgentCard"] if generation == Generation::V1 => {
-            (with(verb, &["GET"], Method::GetExtendedCard), Vec::new())
+        ["tasks", task, ref rest @ ..] if !rest.iter().any(|segment| is_word(segment)) => {
+            (Method::Other, named(task)?)
         }
-        ["tasks"] => (with(verb, &["GET"], Method::ListTasks), Vec::new()),
-        ["tasks", task] => one_task(verb, task),
-        ["tasks", task, "pushNotificationConfigs"] => {
-            (push_configs(verb, false), vec![task.to_owned()])
-        }
-        ["tasks", task, "pushNotificationConfigs", _] => {
-            (push_configs(verb, true), vec![task.to_owned()])
-        }
-        ["tasks", task, ..] => (Method::Other, vec![task.to_owned()]),
         _ => return None,
     };
     Some(Rest {
@@ -71,29 +91,33 @@ fn operation(verb: &str, segments: &[&str], generation: Generation) -> Option<Re
 }
 
 /// `tasks/{id}`, `tasks/{id}:cancel`, `tasks/{id}:subscribe`.
-fn one_task(verb: &str, segment: &str) -> (Method, Vec<String>) {
-    let Some((task, action)) = segment.rsplit_once(':') else {
-        let method = with(verb, &["GET"], Method::GetTask);
-        return (method, vec![segment.to_owned()]);
-    };
-    let method = match action {
-        "cancel" => with(verb, &["POST"], Method::CancelTask),
+fn one_task(verb: &str, segment: &str) -> Option<(Method, Vec<String>)> {
+    let method = match segment.rsplit_once(':').map(|(_, action)| action) {
+        Some("cancel") => with(verb, &["POST"], Method::CancelTask),
         // The text of 1.0 says POST, its proto annotation GET.
-        "subscribe" => with(verb, &["GET", "POST"], Method::SubscribeToTask),
+        Some("subscribe") => with(verb, &["GET", "POST"], Method::SubscribeToTask),
         _ => with(verb, &["GET"], Method::GetTask),
     };
-    (method, vec![segment.to_owned(), task.to_owned()])
+    Some((method, named(segment)?))
+}
+
+/// The ids that a segment may mean: all of it, or what is before a colon.
+fn named(segment: &str) -> Option<Vec<String>> {
+    if is_word(segment) {
+        return None;
+    }
+    let colons = segment.match_indices(':').map(|(at, _)| &segment[..at]);
+    let ids = std::iter::once(segment).chain(colons);
+    Some(ids.map(str::to_owned).collect())
 }
 
 fn push_configs(verb: &str, one: bool) -> Method {
     match (verb, one) {
-        ("POST", false) => Method::CreatePushConfig,
         ("GET" | "HEAD", false) => Method::ListPushConfigs,
         ("GET" | "HEAD", true) => Method::GetPushConfig,
-        ("DELETE", true) => Method::DeletePushConfig,
-        // In no version. Where an agent has it, it sets one.
-        ("PUT" | "PATCH", true) => Method::CreatePushConfig,
-        _ => Method::Other,
+        ("DELETE", _) => Method::DeletePushConfig,
+        // In no version but for `POST` on all. Where an agent has it, it sets one.
+        _ => Method::CreatePushConfig,
     }
 }
 
@@ -106,8 +130,8 @@ fn with(verb: &str, verbs: &[&str], method: Method) -> Method {
     }
 }
 
-/// A segment without its percent-encoding. One that is none stays, and names nothing.
-fn decoded(segment: &str) -> String {
+/// A segment without its percent-encoding. `None`: that is no UTF-8, which agents read differently.
+fn decoded(segment: &str) -> Option<String> {
     let bytes = segment.as_bytes();
     let mut said = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -125,7 +149,7 @@ fn decoded(segment: &str) -> String {
             }
         }
     }
-    String::from_utf8_lossy(&said).into_owned()
+    String::from_utf8(said).ok()
 }
 
 #[cfg(test)]
@@ -215,6 +239,12 @@ mod tests {
             ),
             ("POST", "tasks/t/anything/else", rest(Other, V1, &["t"])),
             ("POST", "tasks/send", rest(Other, V1, &["send"])),
+            ("POST", "tasks", rest(ListTasks, V1, &[])),
+            (
+                "GET",
+                "tasks/a:b:c",
+                rest(GetTask, V1, &["a:b:c", "a", "a:b"]),
+            ),
             ("GET", "v1/card", rest(GetExtendedCard, V0, &[])),
             ("GET", "extendedAgentCard", rest(GetExtendedCard, V1, &[])),
             ("GET", "v1/else", rest(Other, V0, &[])),
@@ -224,6 +254,21 @@ mod tests {
             ("GET", "else", None),
             ("GET", "acme/else", None),
             ("GET", "a/b/tasks", None),
+            // What another router could read as something else.
+            ("GET", "v1/Tasks/t", None),
+            ("GET", "v1/TASKS", None),
+            ("GET", "v1/Card", None),
+            ("GET", "Tasks/t", None),
+            ("GET", "tasks/tasks/t", None),
+            ("POST", "tasks/tasks/t:cancel", None),
+            ("GET", "tasks/extendedAgentCard", None),
+            ("GET", "v1/extendedAgentCard", None),
+            ("GET", "v1/acme/tasks", None),
+            ("GET", "v1/tasks:x", None),
+            ("POST", "tasks/t/pushnotificationconfigs", None),
+            ("GET", "tasks/t/x/tasks", None),
+            ("GET", "acme/v1/tasks", None),
+            ("GET", "tasks/%E4", None),
             ("GET", "", None),
         ];
         for (verb, tail, expected) in cases {

@@ -23,7 +23,8 @@ impl<'a> TaskList<'a> {
         // A page without tasks may lack the member (ProtoJSON leaves out what is empty).
         let tasks = match around.borrowed("tasks") {
             Some(tasks) => elements(tasks)?,
-            None => Vec::new(),
+            None if around.is_flat() => Vec::new(),
+            None => return None,
         };
         Some(Self {
             around: Some(around),

@@ -11,8 +11,8 @@ use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
 use super::{Proxy, references, wrong_method};
-use crate::a2a::Generation;
 use crate::a2a::task::Binding;
+use crate::a2a::{Generation, envelope};
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 
 impl Proxy {
@@ -38,7 +38,8 @@ impl Proxy {
             agent.generation
         } else {
             // Boxed: it is rare that there is anything to ask for.
-            Box::pin(self.generation(exchange, &admitted, agent, &received)).await
+            let is_bare = envelope::is_bare(&received);
+            Box::pin(self.generation(exchange, &admitted, agent, is_bare)).await
         };
         let shape = CallShape {
             complete: agent.complete,

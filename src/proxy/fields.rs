@@ -95,7 +95,7 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
     // RFC 9110, 8.6: a length is told where the method gives a body a meaning.
     let bodiless = forwarded.body_len == 0
         && !matches!(*forwarded.verb, Method::POST | Method::PUT | Method::PATCH);
-    if !typed && !bodiless {
+    if !typed && forwarded.body_len > 0 {
         put("content-type", b"application/json");
     }
     if forwarded.version_1_0 && !headers.contains_key("a2a-version") {

@@ -64,7 +64,13 @@ impl Proxy {
         drop(admitted);
         let directory = &self.gateway.directory;
         let _slot = directory.slot(&agent)?;
-        let address = directory.address(&agent.endpoint).await?;
+        let address = match &outgoing.target {
+            None => directory.address(&agent.endpoint).await?,
+            Some(target) => {
+                let endpoint = agent.endpoint.at(target.clone());
+                Box::pin(directory.address(&endpoint)).await?
+            }
+        };
         let connect = exchange.config.timeouts.connect;
         let forward = Forward {
             peer: self.relay.upstream.peer(&agent, address, connect).await,
@@ -98,7 +104,7 @@ impl Proxy {
                 let card = ExtendedCard {
                     gateway: Arc::clone(&self.gateway),
                     config: Arc::clone(&exchange.config),
-                    source: self.gateway.directory.card_source(&admitted.permit).await?,
+                    source: Box::pin(self.gateway.directory.card_source(&admitted.permit)).await?,
                 };
                 Some(Rewrite::ExtendedCard(binding, Box::new(card)))
             }

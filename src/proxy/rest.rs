@@ -83,9 +83,7 @@ impl Proxy {
                         Complete::Off => Complete::Bare,
                         complete => complete,
                     },
-                    generation: self
-                        .generation(exchange, &admitted, &agent, &received.0)
-                        .await,
+                    generation: self.generation(exchange, &admitted, &agent, true).await,
                     prefers_stream: stream,
                 };
                 let (body, share) = received;
@@ -107,7 +105,8 @@ impl Proxy {
             Way::Task { method, params } => {
                 exchange.method = method;
                 let call = (rest.tasks, params);
-                self.about_task(exchange, &admitted, call, received).await?
+                self.about_task(exchange, &admitted, call, received.1)
+                    .await?
             }
         };
         self.forward(session, exchange, admitted, outgoing).await
@@ -147,7 +146,9 @@ impl Proxy {
         let caller = admitted.caller();
         let received = body::read(&self.relay, &exchange.config, session, caller).await?;
         let call = (tasks, params);
-        let outgoing = self.about_task(exchange, &admitted, call, received).await?;
+        let outgoing = self
+            .about_task(exchange, &admitted, call, received.1)
+            .await?;
         self.forward(session, exchange, admitted, outgoing).await
     }
 
@@ -157,7 +158,7 @@ impl Proxy {
         exchange: &mut Exchange,
         admitted: &Admitted,
         (tasks, params): (Vec<String>, Value),
-        (body, share): (Bytes, Share),
+        share: Share,
     ) -> Result<Outgoing, Rejection> {
         let refs = Refs {
             tasks,
@@ -165,7 +166,7 @@ impl Proxy {
         };
         references::check(&self.gateway, exchange, admitted, &refs).await?;
         let agent = admitted.agent()?;
-        let generation = self.generation(exchange, admitted, agent, &body).await;
+        let generation = self.generation(exchange, admitted, agent, true).await;
         Ok(task_call(exchange, generation, &params, share))
     }
 }

@@ -37,6 +37,9 @@ pub(super) struct OwnTasks {
     pub(super) target: WorkspaceId,
 }
 
+/// Most tasks in one list. A2A 1.0 allows 100 (`pageSize`).
+const LISTED_MAX: usize = 1000;
+
 /// Fields that speak of the body as it was.
 const OF_THE_BODY: [&str; 6] = [
     "etag",
@@ -114,6 +117,11 @@ impl OwnTasks {
         let list = TaskList::read(text)
             .ok_or_else(|| unreadable("the agent's answer holds no list of tasks"))?;
         let ids = list.ids();
+        if ids.len() > LISTED_MAX {
+            return Err(unreadable(
+                "the agent lists more than 1000 tasks at once; ask for shorter pages",
+            ));
+        }
         let known: Vec<String> = ids.iter().flatten().cloned().collect();
         let (tasks, hierarchy) = (&self.gateway.tasks, &self.gateway.hierarchy);
         let visible = tasks.visible(hierarchy, &self.proof, &self.target, &known);
@@ -141,7 +149,7 @@ async fn with_result(
         return change(text.map_err(|_| unreadable("the agent's answer is not UTF-8"))?).await;
     }
     let reply = Reply::read(body);
-    let Some(result) = reply.as_ref().and_then(Reply::result) else {
+    let Some(result) = reply.as_ref().and_then(Reply::any_result) else {
         let error = reply.is_some_and(|reply| reply.error().is_some());
         return if error || !success {
             Ok(None)

@@ -6,7 +6,7 @@ use http::{StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::ended::{
     Clocks, Ended, broken_http, chunk, internal, left, shutting_down, silent, timed_out, too_large,
@@ -109,7 +109,9 @@ impl Unary<'_> {
         home.take_back(upstream).await;
         let mut rest = held.freeze();
         if let Some(whole) = self.whole.take() {
-            rest = Box::pin(whole.rewrite.answer(head, rest)).await?;
+            let changed = Box::pin(whole.rewrite.answer(head, rest));
+            let changed = timeout_at(self.clocks.total, changed).await;
+            rest = changed.map_err(|_| timed_out("total"))??;
             exchange.status = head.status.as_u16();
         }
         if !sent {

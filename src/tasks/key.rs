@@ -3,11 +3,15 @@
 
 use crate::ids::WorkspaceId;
 
-/// Whose it is.
+/// Whose it is. Agents may take ids that differ in case, or in spaces around, for the same.
 pub(super) fn task(target: &WorkspaceId, task: &str) -> String {
     let mut key = format!("gw:task:{target}:");
-    escape(task, &mut key);
+    escape(&folded(task), &mut key);
     key
+}
+
+fn folded(task: &str) -> String {
+    task.trim_matches(' ').to_ascii_lowercase()
 }
 
 /// Where somebody's task is.
@@ -15,7 +19,7 @@ pub(super) fn at(owner: &str, task: &str) -> String {
     let mut key = "gw:task-at:".to_owned();
     escape(owner, &mut key);
     key.push(':');
-    escape(task, &mut key);
+    escape(&folded(task), &mut key);
     key
 }
 
@@ -38,10 +42,10 @@ mod tests {
     fn no_id_reaches_another_key() {
         let target = WorkspaceId::parse("dev").unwrap();
         for (id, escaped) in [
-            ("0199c-AZ_.1", "0199c-AZ_.1"),
+            (" 0199c-AZ_.1 ", "0199c-az_.1"),
             ("a:b", "a%3Ab"),
-            ("a%3Ab", "a%253Ab"),
-            ("x\r\nSET y", "x%0D%0ASET%20y"),
+            ("a%3Ab", "a%253ab"),
+            ("x\r\nset y", "x%0D%0Aset%20y"),
             ("ä", "%C3%A4"),
             ("../*", "..%2F%2A"),
         ] {

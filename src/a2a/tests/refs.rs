@@ -88,6 +88,7 @@ fn a_message_names_the_task_that_it_goes_on_with() {
             "t u",
         ),
         (format!(r#"{{"message":{{{said},"TaskID":"t"}}}}"#), "t"),
+        (format!(r#"{{"request":{{{said},"taskId":"t"}}}}"#), "t"),
         (
             format!(r#"{{"message":{{{said},"referenceTaskIds":["t","u"]}}}}"#),
             "t u",

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::cache::{served, signed, unreadable};
 use crate::a2a::card::{Card, Unreadable};
 use crate::config::Config;
-use crate::directory::CardSource;
+use crate::directory::{AGENT_CARD_BYTES_MAX, CardSource};
 use crate::gateway::Gateway;
+use crate::proxy::ended::too_large;
 use crate::rejection::{Reason, Rejection};
 
 /// Whose extended card is asked for, and how it is served.
@@ -20,18 +21,21 @@ pub(in crate::proxy) struct ExtendedCard {
 }
 
 impl ExtendedCard {
-    /// The card as callers may see it. `None`: it has nothing that a card has, and is an answer like
-    /// any other.
+    /// The card as callers may see it. `None`: there is nothing in it.
     ///
     /// # Errors
-    /// `agent_protocol_error` when it can't be read.
+    /// `agent_protocol_error` when it is none, `response_too_large`.
     pub(in crate::proxy) fn served(&self, text: &str) -> Result<Option<String>, Rejection> {
-        let card = match Card::fetched(text.as_bytes()) {
-            Ok(card) => card,
-            Err(Unreadable::NoCard) => return Ok(None),
-            Err(Unreadable::Form) => return Err(no_card()),
-            Err(broken) => return Err(unreadable(broken)),
-        };
+        if text.len() > AGENT_CARD_BYTES_MAX {
+            return Err(too_large(AGENT_CARD_BYTES_MAX as u64));
+        }
+        if text.trim() == "{}" {
+            return Ok(None);
+        }
+        let card = Card::fetched(text.as_bytes()).map_err(|broken| match broken {
+            Unreadable::NoCard | Unreadable::Form => no_card(),
+            Unreadable::TooLong => unreadable(broken),
+        })?;
         let card = served(card, &self.source, &self.config).map_err(unreadable)?;
         Ok(Some(signed(&self.gateway, card, &self.config)))
     }

@@ -22,10 +22,10 @@ use super::ended::{Ended, left, shutting_down};
 use super::exchange::Exchange;
 use super::listener::BrokenOff;
 use super::{Proxy, wrong_method};
-use crate::a2a::{Generation, envelope, method};
+use crate::a2a::{Generation, method};
 use crate::directory::{Agent, CardSource};
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
-use crate::rejection::Rejection;
+use crate::rejection::{Reason, Rejection};
 
 /// In which words a refusal is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +105,15 @@ impl Proxy {
     ) -> Result<Option<String>, Rejection> {
         let source = self.gateway.directory.card_source(&admitted.permit).await?;
         let kept = self.kept_card(exchange, admitted.hops, &source).await;
+        if let Err(refusal) = &kept.served
+            && matches!(
+                refusal.reason,
+                Reason::AgentUnreachable | Reason::AgentTimeout
+            )
+        {
+            // Nobody knows how it wants to be spoken to.
+            return Err(refusal.clone());
+        }
         Ok(kept.http_json.path(generation).map(str::to_owned))
     }
 
@@ -127,7 +136,7 @@ impl Proxy {
         exchange: &Exchange,
         admitted: &Admitted,
         agent: &Agent,
-        body: &[u8],
+        is_bare: bool,
     ) -> Generation {
         if agent.has_card {
             return agent.generation;
@@ -138,7 +147,7 @@ impl Proxy {
         if let Some(generation) = self.cards.generation(&source).await {
             return generation;
         }
-        if !envelope::is_bare(body) {
+        if !is_bare {
             return agent.generation;
         }
         let kept = self.kept_card(exchange, admitted.hops, &source).await;
