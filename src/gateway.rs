@@ -19,6 +19,7 @@ use crate::identity::{Identity, Rates};
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::store::{InvalidUrl, Unavailable};
+use crate::tasks::Tasks;
 use crate::telemetry::Chain;
 use crate::trust::{KeyError, Keys, Seal};
 use crate::workspace::Workspaces;
@@ -60,6 +61,8 @@ pub struct Gateway {
     pub workspaces: Workspaces,
     /// May they.
     pub hierarchy: Hierarchy,
+    /// Whose task is it.
+    pub tasks: Arc<Tasks>,
     /// What happened.
     pub events: Arc<Events>,
     /// Where is the agent.
@@ -120,6 +123,7 @@ impl Gateway {
                 Arc::new(seal),
                 Arc::clone(&metrics),
             ),
+            tasks: Tasks::new(config.clone(), shared.clone(), Arc::clone(&metrics)),
             events,
             drain: Arc::default(),
             workspaces,
@@ -165,6 +169,7 @@ impl Gateway {
         tokio::join!(
             self.coherence.run(),
             self.identity.run(),
+            self.tasks.run(),
             self.rates.share(&self.shared, &self.metrics),
             self.directory.follow(),
             self.directory.follow_lapses(),
@@ -243,8 +248,9 @@ impl Gateway {
         }
     }
 
-    /// Writes down all that heartbeats said: before the end.
+    /// Writes down all that heartbeats said, and whose tasks are: before the end.
     pub async fn flush(&self) {
+        self.tasks.flush().await;
         if let Err(error) = self.directory.flush_all().await {
             tracing::warn!(error = %Chain(&error), "The last heartbeats are not written down");
         }

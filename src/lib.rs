@@ -1,7 +1,8 @@
 //! An A2A gateway. Read the modules in this order; each depends only on those above it.
 
-pub mod config;
 pub mod ids;
+
+pub mod config;
 pub mod rejection;
 
 // What travels: pure, no I/O, no clock.
@@ -28,6 +29,8 @@ pub mod identity;
 pub mod workspace;
 
 pub mod hierarchy;
+
+pub mod tasks;
 
 pub mod events;
 

@@ -37,6 +37,8 @@ pub enum Reason {
     WorkspaceNotFound,
     /// A task that another caller started.
     TaskNotFound,
+    /// Push notifications are switched off for the workspace.
+    PushNotSupported,
     /// The path exists, the HTTP method does not.
     MethodNotAllowed,
     /// The request did not arrive in time.
@@ -89,7 +91,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, for metrics and tests.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::ParseError,
         Self::InvalidRequest,
         Self::InvalidParams,
@@ -102,6 +104,7 @@ impl Reason {
         Self::NotFound,
         Self::WorkspaceNotFound,
         Self::TaskNotFound,
+        Self::PushNotSupported,
         Self::MethodNotAllowed,
         Self::RequestTimeout,
         Self::Conflict,
@@ -145,6 +148,7 @@ impl Reason {
             Self::NotFound => ("not_found", 404, -32_600),
             Self::WorkspaceNotFound => ("workspace_not_found", 404, -32_000),
             Self::TaskNotFound => ("task_not_found", 404, -32_001),
+            Self::PushNotSupported => ("push_not_supported", 400, -32_003),
             Self::MethodNotAllowed => ("method_not_allowed", 405, -32_600),
             Self::RequestTimeout => ("request_timeout", 408, -32_000),
             Self::Conflict => ("conflict", 409, -32_000),
@@ -197,6 +201,8 @@ pub struct Rejection {
     pub message: Cow<'static, str>,
     /// When to try again, in whole seconds; also the `Retry-After` field.
     pub retry_after: Option<u64>,
+    /// The JSON-RPC code, where it is not the reason's own.
+    pub rpc_code: Option<i32>,
     /// The `Allow` field of a 405.
     pub allow: Option<&'static str>,
     /// Response fields besides, such as the `RateLimit-*` ones.
@@ -214,6 +220,7 @@ impl Rejection {
             reason,
             message: message.into(),
             retry_after: None,
+            rpc_code: None,
             allow: None,
             fields: Vec::new(),
             facts: Vec::new(),
@@ -225,6 +232,13 @@ impl Rejection {
     #[must_use]
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after.as_secs().max(1));
+        self
+    }
+
+    /// Another JSON-RPC code than the reason's own.
+    #[must_use]
+    pub fn rpc_code(mut self, code: i32) -> Self {
+        self.rpc_code = Some(code);
         self
     }
 
@@ -261,7 +275,7 @@ impl Rejection {
             metadata.insert((*name).into(), value.as_str().into());
         }
         let error = json!({
-            "code": self.reason.rpc_code(),
+            "code": self.rpc_code.unwrap_or_else(|| self.reason.rpc_code()),
             "message": self.message,
             "data": [{
                 "@type": "type.googleapis.com/google.rpc.ErrorInfo",

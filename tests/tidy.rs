@@ -117,6 +117,7 @@ fn rooms_keep_their_walls() {
         "identity",
         "workspace",
         "hierarchy",
+        "tasks",
         "directory",
         "events",
         "db",
@@ -243,7 +244,8 @@ fn openapi_has_exactly_the_routes_that_there_are() {
         .iter()
         .map(|(method, path)| format!("{method} {path}"))
         .collect();
-    routes.insert("POST /workspaces/{id}/a2a".to_owned());
+    let a2a = a2a_gateway::proxy::A2A_ROUTES.iter();
+    routes.extend(a2a.map(|(method, path)| format!("{method} {path}")));
     // The admin listener's: every one is read.
     let admin = text("src/admin/mod.rs");
     for route in admin.split(".route(\"").skip(1) {

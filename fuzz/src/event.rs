@@ -1,6 +1,7 @@
-//! `a2a::event::Splitter`. The first byte of an input says how the stream behind it is cut.
+//! `a2a::event::Splitter`, and `a2a::task::TaskScan` over the same bytes. The first byte of an input says how the stream behind it is cut.
 
 use a2a_gateway::a2a::event::{Framing, Splitter};
+use a2a_gateway::a2a::task::{Binding, TaskScan};
 use bytes::Bytes;
 
 /// Runs one input.
@@ -19,6 +20,11 @@ pub fn run(input: &[u8]) {
         (state % 16 + 1) as usize
     };
     assert_eq!(whole, split(stream, cut), "in pieces");
+    let (mut scan, mut pieces) = (TaskScan::new(Binding::Rpc), TaskScan::new(Binding::Rpc));
+    let found = scan.push(stream);
+    let in_pieces = stream.chunks(1).find_map(|byte| pieces.push(byte));
+    assert_eq!(found, in_pieces, "the task, byte by byte");
+    TaskScan::new(Binding::Rest).push_events(stream);
     // Of a last line that may go on nobody can tell yet.
     if !stream.ends_with(b"\r") {
         assert_eq!(whole.events, events(stream), "counted line by line");

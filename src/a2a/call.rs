@@ -3,6 +3,7 @@
 use super::envelope::METHOD_NAME_BYTES_MAX;
 use super::json::{Kind, Member, Name, Object, Value};
 use super::method::Method;
+use super::refs::{Noted, Place};
 use super::walker::{Broken, Walker};
 
 /// A body, read. Spans point into its text; names are compared unescaped.
@@ -30,6 +31,8 @@ pub(super) struct Call {
     pub(super) twice: Option<&'static str>,
     /// What is in `params`, if that is an object.
     pub(super) inner: Params,
+    /// `params` in another spelling.
+    pub(super) noted: Noted,
 }
 
 /// `params` of a send call.
@@ -51,6 +54,8 @@ pub(super) struct Params {
     pub(super) body: Message,
     /// The first member here or below that is read and stands twice.
     pub(super) twice: Option<&'static str>,
+    /// Members that may refer to a task or a URL.
+    pub(super) noted: Noted,
 }
 
 /// `params.message` of a send call.
@@ -76,6 +81,8 @@ pub(super) struct Message {
     pub(super) role: Option<Member>,
     /// Some part has `type` and no `kind`.
     pub(super) typed_parts: bool,
+    /// Members that may refer to a task.
+    pub(super) noted: Noted,
 }
 
 /// Why a body is not a call.
@@ -132,6 +139,10 @@ impl Call {
             b"id" => take(&mut self.id, walker, &name, "id", &mut self.twice),
             b"method" => take(&mut self.method, walker, &name, "method", &mut self.twice),
             other => {
+                // Some parsers compare names without case: for them it stands twice.
+                if other.eq_ignore_ascii_case(b"method") {
+                    note(&mut self.twice, "method");
+                }
                 self.has_more = true;
                 self.is_message |= matches!(other, b"parts" | b"content" | b"text");
                 self.is_answer |= matches!(other, b"result" | b"error");
@@ -139,6 +150,7 @@ impl Call {
                 if other == b"message" {
                     self.message = Some(name.with(value));
                 }
+                self.noted.note(Place::at_top(other), value);
                 Ok(value)
             }
         })?;
@@ -177,7 +189,7 @@ impl Call {
 
 impl Params {
     /// Walks over the value of `params`, whatever it is.
-    fn walk(&mut self, walker: &mut Walker<'_>) -> Result<Value, Broken> {
+    pub(super) fn walk(&mut self, walker: &mut Walker<'_>) -> Result<Value, Broken> {
         if walker.peek() != Some(b'{') {
             return walker.value();
         }
@@ -205,7 +217,11 @@ impl Params {
                 "target_agent_id",
                 &mut self.twice,
             ),
-            _ => walker.value(),
+            other => {
+                let value = walker.value()?;
+                self.noted.note(Place::in_params(other), value);
+                Ok(value)
+            }
         })?;
         Ok(self.object.value())
     }
@@ -230,7 +246,7 @@ impl Params {
 
 impl Message {
     /// Walks over the value of `message`, whatever it is.
-    fn walk(
+    pub(super) fn walk(
         &mut self,
         walker: &mut Walker<'_>,
         twice: &mut Option<&'static str>,
@@ -242,7 +258,11 @@ impl Message {
             let (slot, word) = match &*name.said {
                 b"messageId" => (&mut self.message_id, "messageId"),
                 b"message_id" => (&mut self.snake_id, "message_id"),
-                b"task_id" => (&mut self.task_id, "task_id"),
+                b"task_id" => {
+                    let value = take(&mut self.task_id, walker, &name, "task_id", twice)?;
+                    self.noted.note(Some(Place::OwnTaskId), value);
+                    return Ok(value);
+                }
                 b"metadata" => (&mut self.metadata, "metadata"),
                 b"role" => (&mut self.role, "role"),
                 b"text" => (&mut self.text, "text"),
@@ -255,7 +275,11 @@ impl Message {
                     keep(slot, &name, value, word, twice);
                     return Ok(value);
                 }
-                _ => return walker.value(),
+                other => {
+                    let value = walker.value()?;
+                    self.noted.note(Place::in_message(other), value);
+                    return Ok(value);
+                }
             };
             take(slot, walker, &name, word, twice)
         })?;

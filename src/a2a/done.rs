@@ -71,7 +71,8 @@ impl Done {
         self.0 & (1 << step as u16) != 0
     }
 
-    pub(super) fn add(&mut self, step: Step) {
+    /// Notes that `step` was done.
+    pub fn add(&mut self, step: Step) {
         self.0 |= 1 << step as u16;
     }
 }

@@ -28,6 +28,7 @@ use super::generation::Generation;
 use super::json::{Kind, Value};
 use super::message;
 use super::method::Method;
+use super::refs::Refs;
 use super::walker::DEPTH_MAX;
 use crate::config::Complete;
 
@@ -68,6 +69,16 @@ pub struct Completed {
     pub done: Done,
     /// `params.message.task_id`, the client's own task id, in every mode.
     pub idempotency_key: Option<String>,
+    /// The tasks and URLs that it refers to, as the agent may read it.
+    pub refs: Refs,
+}
+
+/// Whether the body is an object without `jsonrpc`, of which the gateway makes a call.
+pub fn is_bare(body: &[u8]) -> bool {
+    let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+    let text = std::str::from_utf8(body).ok();
+    let call = text.and_then(|text| Call::read(text.as_bytes()).ok());
+    call.is_some_and(|call| !call.enveloped)
 }
 
 /// Longest method name that is told of, in bytes. Real ones have up to 40.
@@ -131,7 +142,7 @@ impl Refusal {
         Self::request(format!("\"{word}\" stands twice; send it once"))
     }
 
-    fn with_id(self, rpc_id: Option<String>) -> Fault {
+    pub(super) fn with_id(self, rpc_id: Option<String>) -> Fault {
         Fault {
             kind: self.kind,
             rpc_id,
@@ -171,6 +182,7 @@ pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, F
             wrapped: draft.wrapped,
             done: draft.done,
             idempotency_key: draft.idempotency_key,
+            refs: draft.refs,
         }),
     }
 }
@@ -183,9 +195,10 @@ struct Draft {
     wrapped: bool,
     done: Done,
     idempotency_key: Option<String>,
+    refs: Refs,
 }
 
-fn readable(body: &[u8]) -> Result<&str, Refusal> {
+pub(super) fn readable(body: &[u8]) -> Result<&str, Refusal> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Err(Refusal::parse("the body is empty; send a JSON-RPC request"));
     }
@@ -197,7 +210,7 @@ fn readable(body: &[u8]) -> Result<&str, Refusal> {
     })
 }
 
-fn refuse(unreadable: Unreadable, text: &str) -> Fault {
+pub(super) fn refuse(unreadable: Unreadable, text: &str) -> Fault {
     match unreadable {
         Unreadable::Syntax(at) => {
             Refusal::parse(format!("the body is not JSON at byte {at}")).with_id(None)
@@ -225,9 +238,11 @@ fn draft(call: &Call, text: &str, completion: &Completion<'_>) -> Result<Draft, 
         Complete::Off => false,
     };
     if !touched {
+        let method = call.method(text.as_bytes());
         return Ok(Draft {
             body: None,
-            method: call.method(text.as_bytes()),
+            refs: Refs::of(call, text, method, false)?,
+            method,
             method_name: call.method_name(text),
             wrapped: false,
             done: Done::default(),
@@ -301,6 +316,7 @@ fn edited(
     }
     Ok(Draft {
         body: (!work.edits.is_empty()).then(|| work.edits.apply(text)),
+        refs: Refs::of(call, text, method, work.done.has(Step::TaskId))?,
         method,
         method_name,
         wrapped: bare,

@@ -218,7 +218,7 @@ impl Splitter {
 
 /// The lines of a block, without their ends. A byte order mark, which only a stream's first line
 /// may have, is no part of it.
-fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = block.strip_prefix(b"\xef\xbb\xbf").unwrap_or(block);
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -234,7 +234,7 @@ fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// The value of a `data` line.
-fn data_of(line: &[u8]) -> Option<&[u8]> {
+pub(super) fn data_of(line: &[u8]) -> Option<&[u8]> {
     match line.strip_prefix(b"data")? {
         [] => Some(&[]),
         [b':', b' ', value @ ..] | [b':', value @ ..] => Some(value),

@@ -3,6 +3,8 @@
 /// What a call asks for, whichever version's name it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Method {
+    /// No call: the agent's card was asked for.
+    AgentCard,
     /// `CancelTask`, `tasks/cancel`.
     CancelTask,
     /// `CreateTaskPushNotificationConfig`, `tasks/pushNotificationConfig/set`.
@@ -33,7 +35,8 @@ pub enum Method {
 
 impl Method {
     /// All of them, in the order of [`Method::index`].
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
+        Self::AgentCard,
         Self::CancelTask,
         Self::CreatePushConfig,
         Self::DeletePushConfig,
@@ -82,6 +85,7 @@ impl Method {
     /// Metric label: a closed set, so that a caller cannot grow our time series.
     pub const fn label(self) -> &'static str {
         match self {
+            Self::AgentCard => "agent_card",
             Self::CancelTask => "cancel_task",
             Self::CreatePushConfig => "create_push_config",
             Self::DeletePushConfig => "delete_push_config",
@@ -101,6 +105,25 @@ impl Method {
     /// Position in [`Method::ALL`].
     pub const fn index(self) -> usize {
         self as usize
+    }
+
+    /// Whether the call is about one task that exists, and says which.
+    pub const fn is_of_a_task(self) -> bool {
+        matches!(
+            self,
+            Self::CancelTask | Self::GetTask | Self::SubscribeToTask
+        ) || self.is_of_push()
+    }
+
+    /// Whether the call is about the push configurations of a task.
+    pub const fn is_of_push(self) -> bool {
+        matches!(
+            self,
+            Self::CreatePushConfig
+                | Self::DeletePushConfig
+                | Self::GetPushConfig
+                | Self::ListPushConfigs
+        )
     }
 
     /// Whether the call carries a message in `params.message`.

@@ -1,14 +1,22 @@
-//! What travels: methods, envelopes, events. Pure: no I/O, no clock, no framework.
+//! What travels: methods, envelopes, events, agent cards. Pure: no I/O, no clock, no framework.
 
+pub mod bare_result;
+pub mod card;
 pub mod done;
 pub mod envelope;
 pub mod event;
 pub mod generation;
 pub mod method;
+pub mod refs;
+pub mod reply;
+pub mod rest;
+pub mod task;
+pub mod task_list;
 
 mod bare;
 mod call;
 mod edit;
+mod fields;
 mod json;
 mod message;
 mod part;

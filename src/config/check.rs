@@ -254,6 +254,7 @@ impl Checks<'_> {
         let c = self.config;
         let zero_is_senseless = [
             ("stores.timeout", c.stores.timeout),
+            ("a2a.task_ttl", c.a2a.task_ttl),
             ("timeouts.connect", c.timeouts.connect),
             ("timeouts.head", c.timeouts.head),
             ("timeouts.idle", c.timeouts.idle),

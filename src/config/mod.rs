@@ -33,6 +33,7 @@ pub use self::restart::RESTART_KEYS;
 pub use self::tls_pair::Serving;
 pub use self::trusted::AgentPrefix;
 use self::value::{ByteSize, duration, name_servers, secret_url};
+use crate::ids::WorkspaceId;
 
 /// The whole configuration, as one immutable value.
 #[derive(Clone, Debug, Deserialize)]
@@ -52,6 +53,8 @@ pub struct Config {
     pub access: Access,
     /// `[a2a]`
     pub a2a: A2a,
+    /// `[card]`
+    pub card: Card,
     /// `[timeouts]`
     pub timeouts: Timeouts,
     /// `[limits]`
@@ -210,6 +213,24 @@ pub enum LineageReach {
 pub struct A2a {
     /// How much of an incomplete call is filled in.
     pub complete: Complete,
+    /// Whose card stands at `/.well-known/agent-card.json`.
+    #[serde(default, deserialize_with = "value::workspace_id")]
+    pub default_workspace: Option<WorkspaceId>,
+    /// Whether callers may ask for push notifications, unless the workspace says otherwise.
+    pub push_notifications: bool,
+    /// How long a task's owner is remembered after the last use.
+    #[serde(with = "duration")]
+    pub task_ttl: Duration,
+}
+
+/// `[card]`: what the gateway does to agents' cards.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Card {
+    /// Whether the gateway signs the cards that it serves.
+    pub sign: bool,
+    /// Whether a card declares the gateway's bearer scheme in the place of the agent's.
+    pub declare_security: bool,
 }
 
 /// `a2a.complete`, also per workspace.

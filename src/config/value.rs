@@ -5,6 +5,8 @@ use std::fmt;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
+use crate::ids::WorkspaceId;
+
 /// A size in bytes, written `"10MiB"`, `"64KiB"`, `"512B"` or as a bare number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
@@ -94,6 +96,19 @@ pub mod duration {
             ))
         })
     }
+}
+
+/// The id of a workspace, if it is there.
+///
+/// # Errors
+/// When the text has not the form of one.
+pub fn workspace_id<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<WorkspaceId>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let id = WorkspaceId::parse(&text);
+    id.map(Some)
+        .map_err(|error| D::Error::custom(format!("`{text}` is no workspace: {error}")))
 }
 
 /// A URL that may carry a password.

@@ -46,6 +46,8 @@ pub(super) struct Patch {
     #[serde(default, deserialize_with = "said")]
     complete: Option<Option<Complete>>,
     #[serde(default, deserialize_with = "said")]
+    push_notifications: Option<Option<bool>>,
+    #[serde(default, deserialize_with = "said")]
     upstream_auth: Option<Option<Box<RawValue>>>,
     #[serde(default, deserialize_with = "said")]
     upstream_tls: Option<Box<RawValue>>,
@@ -86,6 +88,7 @@ impl Patch {
             max_concurrent: self.max_concurrent,
             liveness: self.liveness,
             complete: self.complete,
+            push_notifications: self.push_notifications,
             upstream_auth,
             upstream_tls,
             status: self.status,

@@ -15,7 +15,7 @@ use crate::store::{Cause, Unavailable};
 const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, text. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, &str); 6] = [
+const MIGRATIONS: [(i64, &str, &str); 7] = [
     (
         1,
         "workspaces",
@@ -33,6 +33,11 @@ const MIGRATIONS: [(i64, &str, &str); 6] = [
         6,
         "upstream_tls",
         include_str!("migrations/0006_upstream_tls.sql"),
+    ),
+    (
+        7,
+        "push_notifications",
+        include_str!("migrations/0007_push_notifications.sql"),
     ),
 ];
 

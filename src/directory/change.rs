@@ -42,6 +42,8 @@ pub struct Change {
     pub liveness: Option<Liveness>,
     /// How much of an incomplete call is filled in.
     pub complete: Option<Option<Complete>>,
+    /// Whether callers may ask for push notifications.
+    pub push_notifications: Option<Option<bool>>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<Option<UpstreamAuth>>,
     /// TLS towards the agent. Operators only.
@@ -234,6 +236,7 @@ fn judge(
     put(&mut settings.max_concurrent, &change.max_concurrent);
     put(&mut settings.liveness, &change.liveness);
     put(&mut settings.complete, &change.complete);
+    put(&mut settings.push_notifications, &change.push_notifications);
     put(&mut settings.upstream_auth, &vetted.upstream_auth);
     put(&mut settings.upstream_tls, &vetted.upstream_tls);
     if change.url.is_some() || change.upstream_tls.is_some() {

@@ -115,6 +115,16 @@ impl Endpoint {
         policy.permits(address, trusted)
     }
 
+    /// Another path on the same server. What is trusted for one path need not be for another, so its
+    /// address is judged for this one.
+    #[must_use]
+    pub fn at(&self, path_and_query: String) -> Self {
+        Self {
+            path_and_query,
+            ..self.clone()
+        }
+    }
+
     /// The URL as it was understood: the one spelling that is kept and handed out.
     pub fn url(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };

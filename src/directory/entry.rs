@@ -2,12 +2,13 @@
 //! from them for a message. Judged once, when it is loaded.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::card::CardSource;
 use super::endpoint::Endpoint;
 use super::{Agent, Destination, Directory, RETRY_AFTER, URL_RENEWAL};
 use crate::a2a::Generation;
@@ -76,6 +77,8 @@ pub(super) struct Entry {
     /// When the URL keys were last renewed: milliseconds after `loaded_at`.
     urls_renewed_at: AtomicU64,
     reach: Result<Destination, Rejection>,
+    /// What its card is made of, once somebody asked.
+    pub(super) card: OnceLock<Arc<CardSource>>,
     /// Whether changes of its URL keys are heard of.
     watched: Arc<AtomicBool>,
 }
@@ -107,6 +110,7 @@ impl Directory {
             lapse_noted: AtomicBool::new(false),
             urls_renewed_at: AtomicU64::new(NEVER),
             reach,
+            card: OnceLock::new(),
             watched: Arc::clone(&self.watched),
         }
     }
@@ -181,6 +185,7 @@ impl Directory {
     fn agent(&self, workspace: &Workspace, endpoint: Endpoint) -> Agent {
         let config = self.config.get();
         let card = workspace.agent_card.as_ref();
+        let has_card = card.is_some();
         let card = card.and_then(|card| serde_json::from_str(card.get()).ok());
         let seconds = workspace.idle_timeout_seconds.filter(|s| *s > 0);
         let own_max = workspace.max_concurrent.filter(|max| *max > 0);
@@ -188,6 +193,10 @@ impl Directory {
             id: workspace.id.clone(),
             endpoint,
             generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
+            has_card,
+            push_notifications: workspace
+                .push_notifications
+                .unwrap_or(config.a2a.push_notifications),
             complete: workspace.complete.unwrap_or(config.a2a.complete),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
             upstream_auth: None,

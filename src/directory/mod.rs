@@ -8,6 +8,7 @@
 
 mod address;
 mod beat;
+mod card;
 mod change;
 mod discover;
 mod endpoint;
@@ -29,6 +30,7 @@ mod sweep;
 mod tell;
 mod upstream_auth;
 mod upstream_tls;
+mod webhook;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -57,6 +59,7 @@ use crate::workspace::Workspaces;
 
 pub use self::address::Policy;
 pub use self::beat::{Beat, Beaten};
+pub use self::card::{CardPlace, CardSource};
 pub use self::change::Change;
 pub use self::discover::Discovered;
 pub use self::endpoint::Endpoint;
@@ -93,6 +96,10 @@ pub struct Agent {
     pub endpoint: Endpoint,
     /// Which generation of A2A it speaks, by its card.
     pub generation: Generation,
+    /// Whether it registered one. If it did not, a fetched card may know better.
+    pub has_card: bool,
+    /// Whether callers may ask it for push notifications.
+    pub push_notifications: bool,
     /// How much of an incomplete call is filled in.
     pub complete: Complete,
     /// Its own bound on silence; `None`: `timeouts.idle`.

@@ -190,6 +190,7 @@ mod tests {
             card_url: None,
             agent_card: None,
             upstream_auth: None,
+            push_notifications: None,
             upstream_tls: None,
             complete: None,
             max_concurrent: None,

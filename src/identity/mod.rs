@@ -177,6 +177,17 @@ impl Proof {
         }
     }
 
+    /// Who owns what the caller starts. Like the principal's name, but for canvas users, whose names only
+    /// say who they are together with their org and whoever vouches for them. `:` is in no workspace id.
+    pub fn owner(&self) -> String {
+        let Principal::Canvas { user, org, .. } = &self.principal else {
+            return self.principal.to_string();
+        };
+        let issuer = self.signer.as_ref().and_then(|by| by.named.issuer.as_ref());
+        // Names are anybody's text: JSON keeps them apart.
+        format!("canvas:{}", serde_json::json!([issuer, org, user]))
+    }
+
     fn is_current(&self) -> bool {
         self.expires_at.is_none_or(|at| now_ms() < at)
             && self.signer.as_ref().is_none_or(|by| !by.key.is_withdrawn())

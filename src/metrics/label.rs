@@ -46,14 +46,17 @@ pub enum Cache {
     Directory,
     /// Caller and target to the grant between them.
     Grants,
+    /// Workspace to its agent's card.
+    Cards,
 }
 
 impl Cache {
-    pub(super) const ALL: [Self; 4] = [
+    pub(super) const ALL: [Self; 5] = [
         Self::Credentials,
         Self::Lineages,
         Self::Directory,
         Self::Grants,
+        Self::Cards,
     ];
 
     pub(super) const fn label(self) -> &'static str {
@@ -62,6 +65,7 @@ impl Cache {
             Self::Lineages => "lineages",
             Self::Directory => "directory",
             Self::Grants => "grants",
+            Self::Cards => "cards",
         }
     }
 }

@@ -25,6 +25,10 @@ pub struct Metrics {
     total_seconds: [Histogram; 2],
     /// Bytes of request bodies as they went to agents.
     pub request_bytes: IntCounter,
+    /// Tasks whose owner this replica learnt.
+    pub tasks_learnt: IntCounter,
+    /// Owners and uses of tasks that are not written down for other replicas.
+    pub task_notes_dropped: IntCounter,
     /// Request bodies for which there was no room.
     pub bodies_refused: IntCounter,
     /// Bytes of response bodies as they went to callers.
@@ -39,7 +43,7 @@ pub struct Metrics {
     pub target_permits: IntGauge,
     /// Attempts that were made again because nothing had been sent.
     pub resends: IntCounter,
-    cache: [[IntCounter; 2]; 4],
+    cache: [[IntCounter; 2]; 5],
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
     /// Control-plane answers by route and status class.
@@ -54,6 +58,7 @@ pub struct Metrics {
     pub keys_current: IntGauge,
     rate_shares: [IntCounter; 3],
     jwks_fetches: [IntCounter; 7],
+    card_fetches: IntCounterVec,
     token_uses: IntCounterVec,
     tokens_kept: IntGauge,
     config_reloaded: IntGauge,
@@ -173,6 +178,16 @@ impl Metrics {
                 "a2a_gateway_request_bytes_total",
                 "Bytes of request bodies sent to agents.",
             ),
+            tasks_learnt: counter(
+                &r,
+                "a2a_gateway_tasks_learnt_total",
+                "Tasks whose owner this replica learnt from an agent's answer.",
+            ),
+            task_notes_dropped: counter(
+                &r,
+                "a2a_gateway_task_notes_dropped_total",
+                "Owners and uses of tasks that were not written down for other replicas: the queue was full.",
+            ),
             bodies_refused: counter(
                 &r,
                 "a2a_gateway_bodies_refused_total",
@@ -237,6 +252,12 @@ impl Metrics {
                 "1 while the trust keys in force are those in keys.dir; 0 while they cannot be read again.",
             ),
             jwks_fetches: JwksFetch::ALL.map(|o| jwks_fetches.with_label_values(&[o.word()])),
+            card_fetches: counters(
+                &r,
+                "a2a_gateway_card_fetches_total",
+                "Fetches of agents' cards: fetched, or the reason why not.",
+                &["outcome"],
+            ),
             token_uses: counters(
                 &r,
                 "a2a_gateway_token_uses_total",
@@ -307,6 +328,11 @@ impl Metrics {
     /// Counts one fetch of an issuer's keys.
     pub fn jwks_fetch(&self, outcome: JwksFetch) {
         self.jwks_fetches[outcome as usize].inc();
+    }
+
+    /// Counts one fetch of a card: `fetched`, or a reason.
+    pub fn card_fetch(&self, outcome: &'static str) {
+        self.card_fetches.with_label_values(&[outcome]).inc();
     }
 
     /// Counts one token that a sidecar verified, by a word of a closed set; `kept` are remembered.

@@ -10,8 +10,9 @@ use http::header::{self, HeaderName};
 use pingora::http::RequestHeader;
 
 use super::exchange::Exchange;
+use super::received::Caller;
 use crate::config::Limits;
-use crate::directory::Destination;
+use crate::directory::{Agent, Destination};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::identity::{Identity, Proof};
@@ -35,6 +36,28 @@ pub(super) struct Admitted {
     pub(super) hops: u32,
 }
 
+impl Admitted {
+    /// In whose name bodies take room. Open mode does not tell callers apart.
+    pub(super) fn caller(&self) -> Option<Caller> {
+        Some(self.proof.rate_key).filter(|key| *key != 0)
+    }
+
+    /// The agent, if it can be reached.
+    ///
+    /// # Errors
+    /// `store_unavailable` for one that polls for its messages.
+    pub(super) fn agent(&self) -> Result<&Arc<Agent>, Rejection> {
+        match &self.destination {
+            Destination::Agent(agent) => Ok(agent),
+            Destination::Inbox => Err(Rejection::new(
+                Reason::StoreUnavailable,
+                "the target polls for its messages, and this gateway has no inbox",
+            )
+            .retry_after(Duration::from_secs(15))),
+        }
+    }
+}
+
 /// Runs the checks that need no body, in the contract's order.
 ///
 /// # Errors
@@ -45,20 +68,20 @@ pub(super) async fn admit(
     head: &RequestHeader,
     target: Result<WorkspaceId, InvalidWorkspaceId>,
 ) -> Result<Admitted, Rejection> {
-    let target = target?;
-    exchange.callee = Some(target.clone());
-    refuse_declared_oversize(&exchange.config.limits, head)?;
-    let proof = gateway
-        .identity
-        .authenticate_message(authorization(head)?)
-        .await?;
-    exchange.proof = Some(Arc::clone(&proof));
-    for claimed in head.headers.get_all("x-workspace-id") {
-        Identity::check_caller(&proof, Some(claimed.as_bytes()))?;
-    }
-    exchange.allowance = gateway.rates.admit(&proof)?;
-    let permit = gateway.hierarchy.permit(&proof, &target).await?;
-    exchange.rule = Some(permit.rule().word());
+    let allowed = allow(gateway, exchange, head, target).await?;
+    reach(gateway, exchange, head, allowed).await
+}
+
+/// Runs the checks that are about the target and the call.
+///
+/// # Errors
+/// The first refusal.
+pub(super) async fn reach(
+    gateway: &Gateway,
+    exchange: &Exchange,
+    head: &RequestHeader,
+    Allowed { proof, permit }: Allowed,
+) -> Result<Admitted, Rejection> {
     let destination = gateway.directory.resolve(&permit).await?;
     let timeout = requested_timeout(head, exchange.config.timeouts.max)?;
     let hops = hops(head, exchange.config.forward.max_hops)?;
@@ -69,6 +92,67 @@ pub(super) async fn admit(
         timeout,
         hops,
     })
+}
+
+/// Proof that the caller may reach the target, in whatever state that is.
+pub(super) struct Allowed {
+    /// Who asks.
+    pub(super) proof: Arc<Proof>,
+    /// That they may.
+    pub(super) permit: Permit,
+}
+
+/// Runs the checks that are about the caller.
+///
+/// # Errors
+/// The first refusal.
+pub(super) async fn allow(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    head: &RequestHeader,
+    target: Result<WorkspaceId, InvalidWorkspaceId>,
+) -> Result<Allowed, Rejection> {
+    let target = target?;
+    exchange.callee = Some(target.clone());
+    let proof = prove(gateway, exchange, head).await?;
+    permit(gateway, exchange, proof, &target).await
+}
+
+/// Who asks, and that they may ask now.
+///
+/// # Errors
+/// The first refusal.
+pub(super) async fn prove(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    head: &RequestHeader,
+) -> Result<Arc<Proof>, Rejection> {
+    refuse_declared_oversize(&exchange.config.limits, head)?;
+    let proof = gateway
+        .identity
+        .authenticate_message(authorization(head)?)
+        .await?;
+    exchange.proof = Some(Arc::clone(&proof));
+    for claimed in head.headers.get_all("x-workspace-id") {
+        Identity::check_caller(&proof, Some(claimed.as_bytes()))?;
+    }
+    exchange.allowance = gateway.rates.admit(&proof)?;
+    Ok(proof)
+}
+
+/// That who was proven may reach the target.
+///
+/// # Errors
+/// `not_permitted`, `store_unavailable`.
+pub(super) async fn permit(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    proof: Arc<Proof>,
+    target: &WorkspaceId,
+) -> Result<Allowed, Rejection> {
+    let permit = gateway.hierarchy.permit(&proof, target).await?;
+    exchange.rule = Some(permit.rule().word());
+    Ok(Allowed { proof, permit })
 }
 
 /// The one `Authorization` field. Of two nobody knows which the sender meant, so they prove nothing.
@@ -154,7 +238,10 @@ fn whole_number(field: &[u8]) -> Option<u64> {
 }
 
 /// `X-A2A-Hops`: how many gateways the call went through before, and one more.
-fn hops(head: &RequestHeader, max: u32) -> Result<u32, Rejection> {
+///
+/// # Errors
+/// `invalid_request`, `loop_detected`.
+pub(super) fn hops(head: &RequestHeader, max: u32) -> Result<u32, Rejection> {
     let before = match single(head, &X_A2A_HOPS)? {
         None => 0,
         Some(field) => whole_number(field).ok_or_else(|| {

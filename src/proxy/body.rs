@@ -262,7 +262,7 @@ pub(super) struct CallShape {
     pub(super) prefers_stream: bool,
 }
 
-fn refusal(fault: Fault) -> Rejection {
+pub(super) fn refusal(fault: Fault) -> Rejection {
     let reason = match fault.kind {
         FaultKind::ParseError => Reason::ParseError,
         FaultKind::InvalidRequest => Reason::InvalidRequest,

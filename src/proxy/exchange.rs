@@ -20,6 +20,7 @@ use crate::identity::{Allowance, Proof};
 use crate::ids::{RequestId, WorkspaceId};
 use crate::metrics::{Metrics, Outcome, Shape};
 use crate::rejection::{Reason, Rejection};
+use crate::tasks::Learner;
 use crate::trust::PairClaims;
 
 /// One request and its response on an A2A route, as it is left behind.
@@ -60,6 +61,8 @@ pub(super) struct Exchange {
     pub(super) shape: Shape,
     /// How long the agent took to answer.
     pub(super) head: Option<Duration>,
+    /// Looks for the task in the answer, until it is found.
+    pub(super) learner: Option<Box<Learner>>,
     outcome: Option<Outcome>,
 }
 
@@ -90,6 +93,7 @@ impl Exchange {
             events: 0,
             shape: Shape::Unary,
             head: None,
+            learner: None,
             outcome: None,
         }
     }
@@ -113,6 +117,31 @@ impl Exchange {
                 Ok(Err(BrokenOff::Ours))
             }
             Ended::Refused(rejection) => Err(rejection),
+        }
+    }
+
+    /// Looks for the task in a piece of an answer in one body.
+    pub(super) async fn look_at(&mut self, piece: &[u8]) {
+        if let Some(learner) = &mut self.learner
+            && let Some(task) = learner.look_at(piece)
+        {
+            self.learn(task).await;
+        }
+    }
+
+    /// The same in whole events of a stream.
+    pub(super) async fn look_at_events(&mut self, events: &[u8]) {
+        if let Some(learner) = &mut self.learner
+            && let Some(task) = learner.look_at_events(events)
+        {
+            self.learn(task).await;
+        }
+    }
+
+    async fn learn(&mut self, task: String) {
+        if let Some(learner) = self.learner.take() {
+            // Boxed: once in an exchange, and it would widen every one's future.
+            Box::pin(learner.learn(task)).await;
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use secrecy::{ExposeSecret, SecretString};
 
@@ -36,6 +36,10 @@ const CALLER_TOKEN: &str = "x-a2a-caller-token";
 pub(super) struct Forwarded<'a> {
     /// As the caller sent it.
     pub(super) head: &'a RequestHeader,
+    /// The HTTP method for the agent.
+    pub(super) verb: &'a Method,
+    /// Path and query for the agent.
+    pub(super) target: &'a str,
     /// Where to.
     pub(super) agent: &'a Agent,
     /// The exchange's id.
@@ -59,8 +63,9 @@ pub(super) struct Forwarded<'a> {
 /// Writes the request head for the wire: one allocation, no map in between.
 pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName>) -> Vec<u8> {
     let mut wire = Vec::with_capacity(1024 + forwarded.body_len.min(super::upstream::ONE_WRITE));
-    wire.extend_from_slice(b"POST ");
-    wire.extend_from_slice(forwarded.agent.endpoint.path_and_query.as_bytes());
+    wire.extend_from_slice(forwarded.verb.as_str().as_bytes());
+    wire.push(b' ');
+    wire.extend_from_slice(forwarded.target.as_bytes());
     wire.extend_from_slice(b" HTTP/1.1\r\n");
     let mut put = |name: &str, value: &[u8]| {
         wire.extend_from_slice(name.as_bytes());
@@ -87,13 +92,18 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
             put(name.as_str(), value.as_bytes());
         }
     }
-    if !typed {
+    // RFC 9110, 8.6: a length is told where the method gives a body a meaning.
+    let bodiless = forwarded.body_len == 0
+        && !matches!(*forwarded.verb, Method::POST | Method::PUT | Method::PATCH);
+    if !typed && forwarded.body_len > 0 {
         put("content-type", b"application/json");
     }
     if forwarded.version_1_0 && !headers.contains_key("a2a-version") {
         put("a2a-version", b"1.0");
     }
-    put("content-length", forwarded.body_len.to_string().as_bytes());
+    if !bodiless {
+        put("content-length", forwarded.body_len.to_string().as_bytes());
+    }
     put("x-request-id", forwarded.request_id.as_str().as_bytes());
     if let Some(caller) = forwarded.caller {
         put("x-workspace-id", caller.as_str().as_bytes());

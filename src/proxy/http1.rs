@@ -140,8 +140,15 @@ async fn refuse(stream: &mut Stream, held: &[u8], scan: &Scan, why: &'static str
     let rejection = Rejection::new(Reason::InvalidRequest, why);
     let request_id = RequestId::from_caller(scan.value(held, "x-request-id"));
     let dialect = match scan.path(held).map(route) {
-        Some(Route::A2a(_) | Route::BelowBase) => Dialect::Rpc(None),
-        Some(Route::Control) | None => Dialect::Plain,
+        Some(Route::A2a(_) | Route::Card(_) | Route::Below(..)) => Dialect::Rpc(None),
+        Some(
+            Route::CardBeside(_)
+            | Route::DefaultCard
+            | Route::TaskBeside(..)
+            | Route::Task(_)
+            | Route::Control,
+        )
+        | None => Dialect::Plain,
     };
     let answer = wire(&rejection, &request_id, dialect, scan.is_head);
     part(stream, &answer, DRAIN).await;

@@ -1,5 +1,5 @@
 //! The data plane, in the order a request meets it: [`hygiene`], [`origin`], [`mod@route`], [`mod@admit`],
-//! [`body`], [`relay`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
+//! [`body`], [`relay`], [`cards`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
 //!
 //! The gateway is a Pingora `ServerApp` ([`Connections`]): it holds connection and session itself
 //! from the first byte to the last, since the phases of `ProxyHttp` can neither bound a body before
@@ -9,12 +9,15 @@ mod addresses;
 mod admit;
 mod body;
 mod bridge;
+mod call;
+mod cards;
 mod certificates;
 mod chunks;
 mod connections;
 mod ended;
 mod exchange;
 mod fields;
+mod forward;
 mod head;
 mod http1;
 mod http2;
@@ -22,8 +25,11 @@ mod hygiene;
 mod listener;
 mod origin;
 mod received;
+mod references;
 mod reject;
 mod relay;
+mod rest;
+mod rewrite;
 mod route;
 mod sidecar;
 mod stream;
@@ -34,32 +40,28 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use http::{HeaderName, Method};
 use pingora::protocols::http::ServerSession;
 
 use self::addresses::Addresses;
-use self::admit::admit;
-use self::body::{CallShape, check_media_type, prefers_stream};
+use self::cards::{Cards, Words};
 // Pure, and for `fuzz/` only: every byte that arrives is judged by these three.
 pub use self::chunks::{Broken, Chunks};
 pub use self::connections::Connections;
-use self::ended::{Clocks, Ended, internal, patiently};
+use self::ended::patiently;
 use self::exchange::Exchange;
 pub use self::fields::extra_fields;
-use self::fields::{Forwarded, request_head, response_head};
 pub use self::head::{Scan, Whole, Why};
 pub use self::hygiene::check as check_head;
 use self::listener::BrokenOff;
 pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
 use self::reject::{Dialect, answer};
-use self::relay::{Forward, Relay, refuse_redirect};
+use self::relay::Relay;
+pub use self::route::ROUTES as A2A_ROUTES;
 use self::route::{Route, route};
-use self::upstream::Call;
 use crate::config::Derived;
-use crate::directory::{Agent, Destination};
 use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
@@ -69,6 +71,7 @@ struct Proxy {
     gateway: Arc<Gateway>,
     control: axum::Router,
     relay: Arc<Relay>,
+    cards: Cards,
     receiving: Receiving,
     origins: Derived<Origins>,
     extra_fields: Derived<HashSet<HeaderName>>,
@@ -90,6 +93,7 @@ impl Proxy {
                 extra_fields(&config.forward.headers).unwrap_or_default()
             }),
             control,
+            cards: Cards::default(),
             receiving: Receiving::default(),
             gateway: Arc::clone(&gateway),
         })
@@ -101,8 +105,31 @@ impl Proxy {
         let request_id =
             RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
         match route(head.uri.path()) {
-            Route::A2a(target) => self.a2a(session, request_id, target).await,
-            Route::BelowBase => self.below_base(session, request_id).await,
+            Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {
+                self.card(session, request_id, target, Words::Rpc).await
+            }
+            Route::A2a(target) => self.a2a(session, request_id, Asked::Call(target)).await,
+            Route::Card(target) => self.card(session, request_id, target, Words::Rpc).await,
+            Route::CardBeside(target) => self.card(session, request_id, target, Words::Plain).await,
+            Route::DefaultCard => {
+                let default = self.gateway.config().a2a.default_workspace.clone();
+                match default {
+                    Some(id) => self.card(session, request_id, Ok(id), Words::Plain).await,
+                    None => self.control(session, request_id).await,
+                }
+            }
+            Route::Below(target, tail) => {
+                let asked = Asked::Below(target, tail.to_owned(), Words::Rpc);
+                self.a2a(session, request_id, asked).await
+            }
+            Route::TaskBeside(target, tail) => {
+                let asked = Asked::Below(target, tail.to_owned(), Words::Plain);
+                self.a2a(session, request_id, asked).await
+            }
+            Route::Task(task) => {
+                let asked = Asked::Task(task.to_owned());
+                self.a2a(session, request_id, asked).await
+            }
             Route::Control => self.control(session, request_id).await,
         }
     }
@@ -114,12 +141,12 @@ impl Proxy {
         self.relay.open()
     }
 
-    /// `/workspaces/{id}/a2a`: from admission to the record.
+    /// A call in one of its forms: from admission to the record.
     async fn a2a(
         self: &Arc<Self>,
         session: &mut ServerSession,
         request_id: RequestId,
-        target: Result<WorkspaceId, InvalidWorkspaceId>,
+        asked: Asked,
     ) -> Result<(), BrokenOff> {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
@@ -127,143 +154,40 @@ impl Proxy {
         let _running = self.gateway.drain.enter();
         let events = Some(&self.gateway.events);
         let mut exchange = Exchange::begin(&self.relay, events, request_id);
-        let ended = self.exchange(session, &mut exchange, target).await;
-        let rejection = match exchange.ended(ended) {
-            Ok(ended) => return ended,
-            Err(rejection) => rejection,
+        let mut words = Words::Rpc;
+        let ended = match asked {
+            Asked::Call(target) => self.call(session, &mut exchange, target).await,
+            // Boxed: they are rarer, and would otherwise widen every exchange's future.
+            Asked::Below(target, tail, said) => {
+                words = said;
+                Box::pin(self.rest(session, &mut exchange, target, &tail)).await
+            }
+            Asked::Task(task) => {
+                words = Words::Plain;
+                Box::pin(self.task(session, &mut exchange, &task)).await
+            }
         };
+        match exchange.ended(ended) {
+            Ok(ended) => ended,
+            Err(rejection) => self.refuse(session, exchange, rejection, words).await,
+        }
+    }
+
+    /// Tells the caller of a refusal, with what it may still ask for.
+    async fn refuse(
+        &self,
+        session: &mut ServerSession,
+        mut exchange: Exchange,
+        rejection: Rejection,
+        words: Words,
+    ) -> Result<(), BrokenOff> {
         let mut rejection = self.gateway.rates.failed(self.client(session), rejection);
         if let Some(allowance) = &exchange.allowance {
             rejection = allowance.told_with(rejection);
         }
         let origins = self.origins.get();
-        BrokenOff::unless(reject::refuse(session, &origins, &mut exchange, &rejection).await)
-    }
-
-    /// Admission, body, relay. Each step takes what the one before proved.
-    async fn exchange(
-        self: &Arc<Self>,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        target: Result<WorkspaceId, InvalidWorkspaceId>,
-    ) -> Result<Ended, Ended> {
-        self.preliminaries(session)?;
-        let _place = self.relay.place()?;
-        if session.req_header().method != Method::POST {
-            let mut rejection =
-                Rejection::new(Reason::MethodNotAllowed, "send A2A calls with POST");
-            rejection.allow = Some("POST, OPTIONS");
-            return Err(rejection.into());
-        }
-        let client = self.client(session);
-        let admitted = admit(&self.gateway, exchange, session.req_header(), target).await?;
-        check_media_type(&session.req_header().headers)?;
-        // Open mode does not tell callers apart.
-        let caller = Some(admitted.proof.rate_key).filter(|key| *key != 0);
-        let (received, share) = body::read(&self.relay, &exchange.config, session, caller).await?;
-        let prepared = self.prepare(session, exchange, &admitted, received, client)?;
-        // The proof and the permit have done their work; a stream may last for half an hour.
-        drop(admitted);
-        let Prepared {
-            agent,
-            call,
-            completed,
-            clocks,
-        } = prepared;
-        let directory = &self.gateway.directory;
-        let _slot = directory.slot(&agent)?;
-        let address = directory.address(&agent.endpoint).await?;
-        let connect = exchange.config.timeouts.connect;
-        let forward = Forward {
-            peer: self.relay.upstream.peer(&agent, address, connect).await,
-            call,
-            share,
-            clocks,
-        };
-        let answer = |head: &_, session: &ServerSession, exchange: &_| {
-            refuse_redirect(head)?;
-            let request = &session.req_header().headers;
-            response_head(head, request, &self.origins.get(), exchange, completed).map_err(internal)
-        };
-        self.relay.run(session, exchange, forward, answer).await
-    }
-
-    /// Completes the call and writes it for the wire.
-    fn prepare(
-        &self,
-        session: &ServerSession,
-        exchange: &mut Exchange,
-        admitted: &admit::Admitted,
-        received: bytes::Bytes,
-        client: IpAddr,
-    ) -> Result<Prepared, Rejection> {
-        let head = session.req_header();
-        let Destination::Agent(agent) = &admitted.destination else {
-            return Err(Rejection::new(
-                Reason::StoreUnavailable,
-                "the target polls for its messages, and this gateway has no inbox",
-            )
-            .retry_after(Duration::from_secs(15)));
-        };
-        let call = CallShape {
-            complete: agent.complete,
-            generation: agent.generation,
-            prefers_stream: prefers_stream(&head.headers),
-        };
-        let completed = body::complete(exchange, admitted, received, &call)?;
-        let caller_token = self.gateway.identity.issue_caller_token(
-            admitted.permit.pair(&admitted.proof.principal.to_string()),
-            completed.method_name.as_deref(),
-            &completed.body,
-        )?;
-        let forwarded = Forwarded {
-            head,
-            agent,
-            request_id: &exchange.request_id,
-            caller: admitted.permit.caller(),
-            caller_token: &caller_token,
-            hops: admitted.hops,
-            client,
-            scheme: if exchange.config.server.tls.cert.is_some() {
-                "https"
-            } else {
-                "http"
-            },
-            version_1_0: completed.wrapped && agent.generation == crate::a2a::Generation::V1,
-            body_len: completed.body.len(),
-        };
-        let wire = request_head(&forwarded, &self.extra_fields.get());
-        Ok(Prepared {
-            agent: Arc::clone(agent),
-            clocks: Clocks::new(
-                &exchange.config.timeouts,
-                exchange.started,
-                admitted.timeout,
-                agent.idle_timeout,
-            ),
-            completed: (!completed.done.is_empty()).then(|| completed.done.to_string()),
-            call: Call::new(wire, completed.body),
-        })
-    }
-
-    /// Below the base there is nothing yet but the base itself.
-    async fn below_base(
-        self: &Arc<Self>,
-        session: &mut ServerSession,
-        request_id: RequestId,
-    ) -> Result<(), BrokenOff> {
-        if let Some(answered) = self.preflight(session, &request_id).await {
-            return answered;
-        }
-        let rejection = self.preliminaries(session).err();
-        let rejection = rejection.unwrap_or_else(|| {
-            Rejection::new(
-                Reason::NotFound,
-                "no such A2A route; POST to /workspaces/{id}/a2a",
-            )
-        });
-        let (origins, dialect) = (self.origins.get(), Dialect::Rpc(None));
-        BrokenOff::unless(answer(session, &origins, &request_id, &rejection, dialect).await)
+        let told = reject::refuse(session, &origins, &mut exchange, &rejection, words);
+        BrokenOff::unless(told.await)
     }
 
     /// Hands everything else to the control plane.
@@ -323,13 +247,21 @@ impl Proxy {
     }
 }
 
-/// A call as it leaves, and for whom.
-struct Prepared {
-    agent: Arc<Agent>,
-    call: Call,
-    /// For `X-A2A-Completed`.
-    completed: Option<String>,
-    clocks: Clocks,
+/// The forms of a call.
+enum Asked {
+    /// JSON-RPC at the base of a workspace.
+    Call(Result<WorkspaceId, InvalidWorkspaceId>),
+    /// A path below it, or beside, as if it were below.
+    Below(Result<WorkspaceId, InvalidWorkspaceId>, String, Words),
+    /// `/tasks/{task_id}`, whosever agent it is at: the id as the path spells it.
+    Task(String),
+}
+
+/// `method_not_allowed`, with what is.
+fn wrong_method(message: &'static str, allow: &'static str) -> Rejection {
+    let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
+    rejection.allow = Some(allow);
+    rejection
 }
 
 /// Requests to the control plane whose bodies are on their way. They have places of their own, as many

@@ -5,6 +5,7 @@ use http::{HeaderValue, StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 
+use super::cards::Words;
 use super::ended::patiently;
 use super::exchange::Exchange;
 use super::origin::Origins;
@@ -122,22 +123,20 @@ fn head(
     Ok(head)
 }
 
-/// Refuses on an A2A route: notes it in the record, counts failures of proof, and answers.
+/// Refuses an exchange: notes it in the record, counts failures of proof, and answers.
 pub(super) async fn refuse(
     session: &mut ServerSession,
     origins: &Origins,
     exchange: &mut Exchange,
     rejection: &Rejection,
+    words: Words,
 ) -> pingora::Result<()> {
     exchange.rejected(rejection);
     exchange.status = rejection.reason.status();
     let rpc_id = exchange.rpc_id.clone();
-    answer(
-        session,
-        origins,
-        &exchange.request_id,
-        rejection,
-        Dialect::Rpc(rpc_id.as_deref()),
-    )
-    .await
+    let dialect = match words {
+        Words::Rpc => Dialect::Rpc(rpc_id.as_deref()),
+        Words::Plain => Dialect::Plain,
+    };
+    answer(session, origins, &exchange.request_id, rejection, dialect).await
 }

@@ -16,7 +16,8 @@ use super::ended::{Clocks, Ended, broken_http, left, shutting_down, timed_out, t
 use super::exchange::Exchange;
 use super::hygiene::states_length;
 use super::received::{Bound, Room, Share};
-use super::unary::Unary;
+use super::rewrite::Rewrite;
+use super::unary::{Unary, Whole};
 use super::upstream::{Call, Home, Upstream};
 use super::{Slot, stream};
 use crate::config::Live;
@@ -55,6 +56,8 @@ pub(super) struct Forward {
     pub(super) share: Share,
     /// When it must be over.
     pub(super) clocks: Clocks,
+    /// How the answer is changed on its way.
+    pub(super) rewrite: Option<Rewrite>,
 }
 
 impl Relay {
@@ -127,6 +130,7 @@ impl Relay {
             call,
             share,
             clocks,
+            rewrite,
         } = forward;
         let mut cut = self.drain.watch();
         let sent = self
@@ -137,12 +141,21 @@ impl Relay {
             sent = sent => sent?,
             () = cut.requested() => return Err(shutting_down("unknown").into()),
         };
-        drop((call, share));
+        drop(call);
+        // An answer that is changed takes its caller's room as the request did, until it is whole.
+        let whole = rewrite.map(|rewrite| Whole {
+            rewrite,
+            relay: self,
+            share,
+        });
         await_head(session, &mut upstream, &clocks, &mut cut).await?;
         exchange.head = Some(exchange.started.elapsed());
         let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
         refuse_by_framing(head, &upstream.get_headers_raw_bytes())?;
         refuse_by_head(head, exchange.config.limits.response_bytes.0)?;
+        if let Some(whole) = &whole {
+            whole.rewrite.refuse_by_head(head, is_event_stream(head))?;
+        }
         let head_only = session.req_header().method == Method::HEAD;
         let is_stream = is_event_stream(head) && !head_only;
         let mut answer = answer(head, session, exchange)?;
@@ -160,6 +173,7 @@ impl Relay {
                 clocks: &clocks,
                 cut,
                 framed,
+                rewrite: whole.map(|whole| whole.rewrite),
             };
             stream::pass(session, exchange, (upstream, home), answer, ends).await
         } else {
@@ -169,6 +183,7 @@ impl Relay {
                 head_only,
                 clocks: &clocks,
                 cut,
+                whole,
             };
             let answer = (&mut answer, length);
             unary
@@ -215,7 +230,7 @@ async fn await_head(
 
 /// Refuses an answer whose end is a matter of opinion, or whose coding would be lost on the way, as
 /// we refuse such requests (RFC 9112, 6.1 and 6.3).
-fn refuse_by_framing(head: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection> {
+pub(super) fn refuse_by_framing(head: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection> {
     let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else {
         return Ok(());
@@ -252,7 +267,7 @@ fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
     }
 }
 
-fn content_length(head: &ResponseHeader) -> Option<u64> {
+pub(super) fn content_length(head: &ResponseHeader) -> Option<u64> {
     head.headers
         .get(header::CONTENT_LENGTH)?
         .to_str()

@@ -2,31 +2,79 @@
 
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 
+/// Where cards are looked for: A2A 0.3 and 1.0, and 0.2.
+const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
+
+/// The A2A routes, by HTTP method and pattern. `HEAD` goes with `GET`.
+pub const ROUTES: [(&str, &str); 7] = [
+    ("POST", "/workspaces/{id}/a2a"),
+    ("GET", "/workspaces/{id}/a2a"),
+    ("GET", "/workspaces/{id}/a2a/.well-known/agent-card.json"),
+    ("GET", "/workspaces/{id}/a2a/.well-known/agent.json"),
+    ("GET", "/workspaces/{id}/.well-known/agent-card.json"),
+    ("GET", "/workspaces/{id}/.well-known/agent.json"),
+    ("GET", "/.well-known/agent-card.json"),
+];
+
 /// Where a request goes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum Route<'p> {
     /// `/workspaces/{id}/a2a` or `/workspaces/{id}/a2a/`: the JSON-RPC endpoint of one workspace.
     A2a(Result<WorkspaceId, InvalidWorkspaceId>),
-    /// Below the base; which routes exist there is said by `docs/api.md`.
-    BelowBase,
+    /// Where the card of one workspace is, below the base: an A2A route.
+    Card(Result<WorkspaceId, InvalidWorkspaceId>),
+    /// The same beside the base, for clients that resolve `.well-known` against it.
+    CardBeside(Result<WorkspaceId, InvalidWorkspaceId>),
+    /// `/.well-known/agent-card.json`: the card of `a2a.default_workspace`.
+    DefaultCard,
+    /// Below the base: the rest of the path, without the slash before it.
+    Below(Result<WorkspaceId, InvalidWorkspaceId>, &'p str),
+    /// `tasks/{task_id}` beside the base.
+    TaskBeside(Result<WorkspaceId, InvalidWorkspaceId>, &'p str),
+    /// `/tasks/{task_id}`: a task, wherever it is.
+    Task(&'p str),
     /// Everything else.
     Control,
 }
 
 /// Classes a raw, still encoded path. An encoded id is no id: `%` is not in its alphabet, so two
 /// spellings of one path never name the same workspace.
-pub(super) fn route(path: &str) -> Route {
+pub(super) fn route(path: &str) -> Route<'_> {
+    if path == WELL_KNOWN[0] {
+        return Route::DefaultCard;
+    }
+    if let Some(task) = path.strip_prefix("/tasks/").and_then(one_segment) {
+        return Route::Task(task);
+    }
     let Some((id, rest)) = path
         .strip_prefix("/workspaces/")
         .and_then(|p| p.split_once('/'))
     else {
         return Route::Control;
     };
+    let is_card = |path: &str| WELL_KNOWN.iter().any(|known| known[1..] == *path);
+    if is_card(rest) {
+        return Route::CardBeside(WorkspaceId::parse(id));
+    }
+    // For clients that take the workspace, and not its base, for the agent.
+    if rest.strip_prefix("tasks/").and_then(one_segment).is_some() {
+        return Route::TaskBeside(WorkspaceId::parse(id), rest);
+    }
     match rest.strip_prefix("a2a") {
         Some("" | "/") => Route::A2a(WorkspaceId::parse(id)),
-        Some(below) if below.starts_with('/') => Route::BelowBase,
-        _ => Route::Control,
+        Some(below) => match below.strip_prefix('/') {
+            Some(tail) if is_card(tail) => Route::Card(WorkspaceId::parse(id)),
+            Some(tail) => Route::Below(WorkspaceId::parse(id), tail),
+            None => Route::Control,
+        },
+        None => Route::Control,
     }
+}
+
+/// The one segment that `path` is, without a slash at its end.
+fn one_segment(path: &str) -> Option<&str> {
+    let segment = path.strip_suffix('/').unwrap_or(path);
+    (!segment.is_empty() && !segment.contains('/')).then_some(segment)
 }
 
 #[cfg(test)]
@@ -46,9 +94,42 @@ mod tests {
             ("/workspaces//a2a", Route::A2a(Err(InvalidWorkspaceId))),
             ("/workspaces/d%65v/a2a", Route::A2a(Err(InvalidWorkspaceId))),
             (
-                "/workspaces/dev/a2a/.well-known/agent-card.json",
-                Route::BelowBase,
+                "/workspaces/dev/a2a/v1/card",
+                Route::Below(WorkspaceId::parse("dev"), "v1/card"),
             ),
+            (
+                "/workspaces/dev/a2a/.well-known/agent-card.json",
+                Route::Card(WorkspaceId::parse("dev")),
+            ),
+            (
+                "/workspaces/dev/a2a/.well-known/agent.json",
+                Route::Card(WorkspaceId::parse("dev")),
+            ),
+            (
+                "/workspaces/dev/a2a//.well-known/agent.json",
+                Route::Below(WorkspaceId::parse("dev"), "/.well-known/agent.json"),
+            ),
+            (
+                "/workspaces/dev/.well-known/agent-card.json",
+                Route::CardBeside(WorkspaceId::parse("dev")),
+            ),
+            (
+                "/workspaces/a:b/.well-known/agent.json",
+                Route::CardBeside(Err(InvalidWorkspaceId)),
+            ),
+            ("/workspaces/dev/.well-known/jwks.json", Route::Control),
+            ("/.well-known/agent-card.json", Route::DefaultCard),
+            ("/tasks/t-1", Route::Task("t-1")),
+            (
+                "/workspaces/dev/tasks/t-1",
+                Route::TaskBeside(WorkspaceId::parse("dev"), "tasks/t-1"),
+            ),
+            ("/workspaces/dev/tasks", Route::Control),
+            ("/tasks/t%20/", Route::Task("t%20")),
+            ("/tasks/", Route::Control),
+            ("/tasks/t/cancel", Route::Control),
+            ("/.well-known/agent.json", Route::Control),
+            ("/.well-known/jwks.json", Route::Control),
             ("/workspaces/dev/a2ax", Route::Control),
             ("/workspaces/dev", Route::Control),
             ("/workspaces/dev/tokens", Route::Control),

@@ -15,6 +15,7 @@ use super::ended::{
     within,
 };
 use super::exchange::Exchange;
+use super::rewrite::Rewrite;
 use super::upstream::Home;
 use crate::a2a::event::{self, Splitter};
 use crate::drain::Cut;
@@ -43,6 +44,8 @@ pub(super) struct Ends<'a> {
     pub(super) cut: Cut,
     /// Whether the agent's framing says where the body ends.
     pub(super) framed: bool,
+    /// How events are changed on their way.
+    pub(super) rewrite: Option<Rewrite>,
 }
 
 /// Relays the stream to its end.
@@ -90,6 +93,8 @@ struct Events<'a> {
     cut: Cut,
     /// Whether the agent's framing says where the body ends.
     framed: bool,
+    /// How events are changed on their way.
+    rewrite: Option<Rewrite>,
 }
 
 /// What a wait ended with.
@@ -109,6 +114,7 @@ impl<'a> Events<'a> {
             clocks,
             cut,
             framed,
+            rewrite,
         }: Ends<'a>,
     ) -> Self {
         let now = Instant::now();
@@ -122,6 +128,7 @@ impl<'a> Events<'a> {
             finished: None,
             cut,
             framed,
+            rewrite,
         }
     }
 
@@ -146,7 +153,10 @@ impl<'a> Events<'a> {
                 Step::AgentEnded if !self.framed && self.splitter.pending_len() > 0 => {
                     return Ok(self.parting(&broken_http(None)));
                 }
-                Step::AgentEnded => return Ok(std::mem::take(&mut self.splitter).take_rest()),
+                Step::AgentEnded => {
+                    let rest = std::mem::take(&mut self.splitter).take_rest();
+                    return Ok(self.changed(rest));
+                }
                 Step::Finished => return Ok(Bytes::new()),
                 Step::Cut(rejection) => return Ok(self.parting(&rejection)),
             }
@@ -193,11 +203,20 @@ impl<'a> Events<'a> {
         if passed.events > 0 {
             self.exchange.events += u64::from(passed.events);
             self.finished = passed.last_was_final.then(Instant::now);
+            self.exchange.look_at_events(&passed.bytes).await;
         }
         if !passed.bytes.is_empty() {
-            self.write(passed.bytes, false).await?;
+            let events = self.changed(passed.bytes);
+            self.write(events, false).await?;
         }
         Ok(None)
+    }
+
+    fn changed(&self, events: Bytes) -> Bytes {
+        match &self.rewrite {
+            Some(rewrite) => rewrite.events(events),
+            None => events,
+        }
     }
 
     async fn write(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {

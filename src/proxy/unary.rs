@@ -6,13 +6,16 @@ use http::{StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::ended::{
     Clocks, Ended, broken_http, chunk, internal, left, shutting_down, silent, timed_out, too_large,
     within,
 };
 use super::exchange::Exchange;
+use super::received::Share;
+use super::relay::Relay;
+use super::rewrite::Rewrite;
 use super::upstream::Home;
 use crate::drain::Cut;
 
@@ -30,6 +33,18 @@ pub(super) struct Unary<'a> {
     pub(super) clocks: &'a Clocks,
     /// Says when a drain is over.
     pub(super) cut: Cut,
+    /// It is changed on its way, for which it must be whole.
+    pub(super) whole: Option<Whole<'a>>,
+}
+
+/// What an answer needs that is not passed on before it is whole.
+pub(super) struct Whole<'a> {
+    /// How it is changed.
+    pub(super) rewrite: Rewrite,
+    /// Where it takes room.
+    pub(super) relay: &'a Relay,
+    /// The room that it takes.
+    pub(super) share: Share,
 }
 
 impl Unary<'_> {
@@ -43,6 +58,7 @@ impl Unary<'_> {
     ) -> Result<Ended, Ended> {
         if self.head_only {
             // Its connection is dropped: what an agent sends behind such a head is anybody's guess.
+            let length = length.filter(|_| self.whole.is_none());
             self.begin(session, head, length).await?;
             self.write(session, exchange, Bytes::new(), true).await?;
             return Ok(Ended::Answered);
@@ -66,7 +82,14 @@ impl Unary<'_> {
                     rejection.into()
                 });
             }
-            if !sent && held.len() + piece.len() <= HELD_BYTES_MAX {
+            // Before the caller has the id: it may ask for the task at once.
+            exchange.look_at(&piece).await;
+            if let Some(whole) = &mut self.whole {
+                let taken = whole.relay.hold(&mut whole.share, piece.len());
+                taken.map_err(|full| full.fact("delivered", "true"))?;
+            }
+            let hold = self.whole.is_some() || held.len() + piece.len() <= HELD_BYTES_MAX;
+            if !sent && hold {
                 // The usual answer comes in one piece and is not copied again.
                 held = if held.is_empty() {
                     BytesMut::from(piece)
@@ -84,10 +107,17 @@ impl Unary<'_> {
             self.write(session, exchange, piece, false).await?;
         }
         home.take_back(upstream).await;
-        if !sent {
-            self.begin(session, head, Some(held.len() as u64)).await?;
+        let mut rest = held.freeze();
+        if let Some(whole) = self.whole.take() {
+            let changed = Box::pin(whole.rewrite.answer(head, rest));
+            let changed = timeout_at(self.clocks.total, changed).await;
+            rest = changed.map_err(|_| timed_out("total"))??;
+            exchange.status = head.status.as_u16();
         }
-        self.write(session, exchange, held.freeze(), true).await?;
+        if !sent {
+            self.begin(session, head, Some(rest.len() as u64)).await?;
+        }
+        self.write(session, exchange, rest, true).await?;
         Ok(Ended::Answered)
     }
 

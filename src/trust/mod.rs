@@ -1,6 +1,7 @@
 //! SIGNED TOKENS AND SEALED SECRETS: the gateway's own keys, what they signed or sealed, and the keys
 //! of foreign issuers.
 
+mod card;
 mod certificate;
 mod file;
 mod jwks;
@@ -10,6 +11,7 @@ mod published;
 mod seal;
 mod token;
 
+pub use card::{CardSignError, sign_card};
 pub use certificate::{CertificateSummary, Certificates, PEM_BYTES_MAX, PemError, private_key};
 pub use jwks::{KEYS_MAX, KeySet, KeySetError, PublicKey};
 pub use keys::{

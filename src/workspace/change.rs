@@ -42,6 +42,8 @@ pub struct Settings {
     pub upstream_tls: Option<SealedTls>,
     /// How much of an incomplete call is filled in.
     pub complete: Option<Complete>,
+    /// Whether callers may ask for push notifications.
+    pub push_notifications: Option<bool>,
     /// Calls in progress at most.
     pub max_concurrent: Option<u32>,
 }
@@ -63,6 +65,7 @@ impl Settings {
             upstream_auth: workspace.upstream_auth.clone(),
             upstream_tls: workspace.upstream_tls.clone(),
             complete: workspace.complete,
+            push_notifications: workspace.push_notifications,
             max_concurrent: workspace.max_concurrent,
         }
     }
@@ -250,6 +253,7 @@ async fn write(
         .bind(settings.max_concurrent.map(i64::from))
         .bind(now.0)
         .bind(i64::from(moves))
-        .bind(tls_text(settings.upstream_tls.as_ref())?);
+        .bind(tls_text(settings.upstream_tls.as_ref())?)
+        .bind(settings.push_notifications.map(i64::from));
     optional(row.fetch_optional(connection).await?, workspace)
 }

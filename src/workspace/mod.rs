@@ -57,6 +57,8 @@ pub struct Workspace {
     pub upstream_tls: Option<SealedTls>,
     /// How much of an incomplete call is filled in; `None`: as `a2a.complete` says.
     pub complete: Option<Complete>,
+    /// Whether callers may ask for push notifications; `None`: as `a2a.push_notifications` says.
+    pub push_notifications: Option<bool>,
     /// Calls in progress at most; `None`: as `limits.target_concurrency` says.
     pub max_concurrent: Option<u32>,
     /// Longest silence in an answer, in seconds; `None`: as `timeouts.idle` says.

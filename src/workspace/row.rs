@@ -43,6 +43,7 @@ pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
         complete: text(row, "complete")?
             .map(|word| complete(&word))
             .transpose()?,
+        push_notifications: number(row, "push_notifications")?.map(|on| on != 0),
         max_concurrent: number(row, "max_concurrent")?,
         idle_timeout_seconds: number(row, "idle_timeout_seconds")?,
         current_task: text(row, "current_task")?,

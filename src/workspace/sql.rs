@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 macro_rules! columns {
     () => {
         "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, \
-         agent_card, upstream_auth, upstream_tls, complete, max_concurrent, idle_timeout_seconds, current_task, active_tasks, \
+         agent_card, upstream_auth, upstream_tls, complete, push_notifications, max_concurrent, idle_timeout_seconds, current_task, active_tasks, \
          last_seen, created_at, updated_at"
     };
 }
@@ -79,7 +79,7 @@ pub(super) const CHANGE: &str = concat!(
      delivery_mode = $7, liveness = $8, url = $9, internal_url = $10, card_url = $11, \
      upstream_auth = $12, complete = $13, max_concurrent = $14, updated_at = $15, \
      access_generation = CASE WHEN $16 = 0 THEN access_generation \
-       WHEN access_generation >= $15 THEN access_generation + 1 ELSE $15 END, upstream_tls = $17 WHERE id = $1 RETURNING ",
+       WHEN access_generation >= $15 THEN access_generation + 1 ELSE $15 END, upstream_tls = $17, push_notifications = $18 WHERE id = $1 RETURNING ",
     columns!()
 );
 

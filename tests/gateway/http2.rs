@@ -387,7 +387,7 @@ async fn refusals_are_json_with_the_request_id() {
     let bearer = |request: Request| request.bearer(&case.caller.token);
     let rows = [
         (Request::post(&a2a, CALL), 401, "unauthenticated"),
-        (bearer(Request::get(&a2a)), 405, "method_not_allowed"),
+        (bearer(Request::new("PUT", &a2a)), 405, "method_not_allowed"),
         (
             bearer(Request::post("/workspaces/nobody/a2a", CALL)),
             403,

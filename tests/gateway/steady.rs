@@ -39,7 +39,7 @@ pub(crate) async fn asked(gateway: &Gateway) -> BTreeMap<String, u64> {
 }
 
 /// A gateway whose link to other replicas is up: when it comes up, everything is asked again.
-async fn linked(pair: Pair) -> Gateway {
+pub(crate) async fn linked(pair: Pair) -> Gateway {
     let gateway = Gateway::start(pair).await;
     let deadline = Instant::now() + Duration::from_secs(10);
     while gateway.metric("a2a_gateway_coherent", &[]).await != 1.0 {

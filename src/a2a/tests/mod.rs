@@ -5,7 +5,9 @@ mod event;
 mod message;
 mod pass;
 mod properties;
+mod refs;
 mod refuse;
+mod task;
 mod v1;
 
 use bytes::Bytes;

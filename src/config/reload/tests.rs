@@ -168,6 +168,7 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             ("server.trusted_proxies" | "address.allow", _) => vec!["10.9.0.0/16"].into(),
             ("address.nameservers", _) => vec!["10.9.0.53"].into(),
             (_, toml::Value::Integer(n)) => (n + 1).into(),
+            (_, toml::Value::Boolean(on)) => (!on).into(),
             (_, toml::Value::Array(_)) => vec!["https://else.example"].into(),
             (_, toml::Value::String(text)) if text.ends_with("iB") => "9MiB".into(),
             (_, toml::Value::String(text)) if humantime::parse_duration(text).is_ok() => {

@@ -209,6 +209,23 @@ impl Hierarchy {
         Ok(said.map_err(|why| why_not(&one, &other, why)))
     }
 
+    /// Whether `upper` is the parent of `lower` or, with `access.lineage = "any"`, further up its line.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn is_above(
+        &self,
+        upper: &WorkspaceId,
+        lower: &WorkspaceId,
+    ) -> Result<bool, Rejection> {
+        let (upper, lower) = tokio::try_join!(self.find(upper), self.find(lower))?;
+        let (Some(upper), Some(lower)) = (upper, lower) else {
+            return Ok(false);
+        };
+        let rule = decide(&upper, &lower, self.reach());
+        Ok(matches!(rule, Ok(Rule::Parent | Rule::Ancestor)))
+    }
+
     /// With the rule, the caller's org and the generation of the pair.
     async fn relate(
         &self,

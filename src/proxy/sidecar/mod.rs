@@ -146,6 +146,7 @@ impl Guard {
             call: Call::new(wire, body),
             share,
             clocks: Clocks::new(timeouts, exchange.started, None, None),
+            rewrite: None,
         })
     }
 

@@ -277,6 +277,32 @@ impl Keys {
         Ok(token)
     }
 
+    /// Signs `payload` as a JWS whose payload stands elsewhere (RFC 7515, appendix F): header and
+    /// signature, as they are encoded. The header names `jku`, where the key is published.
+    ///
+    /// # Errors
+    /// [`SignError`].
+    pub fn sign_detached(
+        &self,
+        typ: &str,
+        jku: &str,
+        payload: &[u8],
+    ) -> Result<(String, String), SignError> {
+        let ring = self.ring.load();
+        let (alg, kid) = (ring.signing.algorithm().word(), ring.signing.kid());
+        let head = json!({"alg": alg, "typ": typ, "kid": kid, "jku": jku});
+        let head = URL_SAFE_NO_PAD.encode(head.to_string());
+        let mut input = format!("{head}.");
+        URL_SAFE_NO_PAD.encode_string(payload, &mut input);
+        let signature = ring.signing.sign(input.as_bytes());
+        Ok((head, signature.ok_or(SignError::Randomness)?))
+    }
+
+    /// Whether signing the same twice gives the same.
+    pub fn signs_alike(&self) -> bool {
+        self.ring.load().signing.algorithm() == SigningAlgorithm::EdDsa
+    }
+
     /// Verifies `token`: signed here, of type `typ`, from `issuer`, for `audience`, within its time.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -50,6 +51,8 @@ const FILES: &[(&str, &str, &str)] = &[
         include_str!("pages/socket.js"),
     ),
     ("/page.js", "text/javascript", include_str!("pages/page.js")),
+    ("/sdk.html", "text/html", include_str!("pages/sdk.html")),
+    ("/sdk.js", "text/javascript", include_str!("pages/sdk.js")),
 ];
 
 /// A web site on two origins, `http://127.0.0.1:PORT` and `http://localhost:PORT`. To a gateway on
@@ -61,6 +64,8 @@ pub(super) struct Site {
 
 #[derive(Default)]
 struct Shared {
+    /// What is served below `/node_modules/`.
+    packages: Option<PathBuf>,
     task: Mutex<Value>,
     findings: Mutex<Option<Value>>,
     found: Condvar,
@@ -69,9 +74,21 @@ struct Shared {
 impl Site {
     /// Serves on a free port, as long as the test process lives.
     pub(super) fn start() -> Self {
+        Self::serve(Shared::default())
+    }
+
+    /// The same, with modules from a folder that has a `node_modules`.
+    pub(super) fn with_packages(folder: PathBuf) -> Self {
+        Self::serve(Shared {
+            packages: Some(folder),
+            ..Shared::default()
+        })
+    }
+
+    fn serve(shared: Shared) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(shared);
         let serving = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -122,6 +139,12 @@ fn serve(mut stream: TcpStream, shared: &Shared) {
             (200, "application/json", task)
         }
         ("GET", "/echo", _) => (200, "text/plain", head.clone()),
+        ("GET", _, _) if path.starts_with("/node_modules/") => {
+            let module = shared.packages.as_ref().map(|f| f.join(&path[1..]));
+            let text = module.and_then(|file| std::fs::read_to_string(file).ok());
+            let status = if text.is_some() { 200 } else { 404 };
+            (status, "text/javascript", text.unwrap_or_default())
+        }
         ("POST", "/findings", _) => {
             *shared.findings.lock().unwrap() = Some(serde_json::from_slice(&body).unwrap());
             shared.found.notify_all();

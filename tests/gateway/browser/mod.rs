@@ -3,6 +3,7 @@
 //! decides what is sent, and what a page may read.
 
 mod chromium;
+mod sdk;
 mod sockets;
 
 use std::time::{Duration, Instant};

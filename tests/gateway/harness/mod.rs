@@ -8,6 +8,7 @@ pub(crate) mod client;
 pub(crate) mod dns;
 pub(crate) mod gateway;
 pub(crate) mod issuer;
+pub(crate) mod packages;
 pub(crate) mod planted;
 pub(crate) mod refusal;
 pub(crate) mod relay;

@@ -1,7 +1,7 @@
 //! The verifiers of `docs/security.md`, run as they stand there, on tokens of a real gateway.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use base64::Engine;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::flaws::Forger;
 use super::gateway::register;
 use crate::harness::issuer::Key;
+use crate::harness::packages::installed;
 use crate::harness::sidecar::GUARDED;
 use crate::harness::{Agent, CALL, Gateway, Pair, Recorded, Request};
 
@@ -45,18 +46,6 @@ for (const { token, body } of JSON.parse(readFileSync(0, "utf8"))) {
 }
 process.stdout.write(JSON.stringify(answers));
 "#;
-
-/// Where PyJWT and jose are; installed first, if they are not.
-fn installed() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let output = Command::new(root.join("scripts/verifiers"))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "scripts/verifiers: {told}");
-    String::from_utf8(output.stdout).unwrap().trim().into()
-}
 
 /// Runs `program`, of which a file named `name` is made, on the cases.
 fn run(command: &mut Command, file: &Path, program: &str, cases: &Value) -> Vec<Value> {
@@ -220,7 +209,9 @@ fn filled_in(language: &str, gateway: &Gateway) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documents_verifiers_admit_what_is_good_and_nothing_else() {
     // First, since tokens end while it takes its time.
-    let installed = tokio::task::spawn_blocking(installed).await.unwrap();
+    let installed = tokio::task::spawn_blocking(|| installed("scripts/verifiers"))
+        .await
+        .unwrap();
     let gateway = Gateway::start(Pair::Embedded).await;
     let cases = Cases::of_a_gateway(&gateway).await;
     let python = filled_in("python", &gateway) + PYTHON;

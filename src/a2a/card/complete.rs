@@ -1,0 +1,166 @@
+//! What a card must have for clients to take it: names of members as A2A spells them, and what its
+//! generation requires, from what is registered.
+
+use super::interfaces;
+use crate::a2a::fields::{Fields, array, elements, kind, quoted, said};
+use crate::a2a::json::Kind;
+
+/// What an agent takes and gives that does not tell.
+const MODES: &str = r#"["text/plain"]"#;
+/// The version of an agent that does not tell.
+const VERSION: &str = "0.0.0";
+/// The version of A2A of a 0.x card that does not tell: the one that clients of it assume, too.
+const PROTOCOL_VERSION: &str = "0.3.0";
+/// Skills at most that are no objects and are made some.
+const SKILLS_MADE_MAX: usize = 256;
+
+/// The switches in `capabilities`.
+const FLAGS: [&str; 4] = [
+    "streaming",
+    "pushNotifications",
+    "stateTransitionHistory",
+    "extendedAgentCard",
+];
+
+/// Names in snake case, as `PocketPaw` and writers of `ProtoJSON` have them.
+const TOP: [(&str, &str); 7] = [
+    ("default_input_modes", "defaultInputModes"),
+    ("default_output_modes", "defaultOutputModes"),
+    ("documentation_url", "documentationUrl"),
+    ("icon_url", "iconUrl"),
+    ("security_schemes", "securitySchemes"),
+    ("security_requirements", "securityRequirements"),
+    (
+        "supports_authenticated_extended_card",
+        "supportsAuthenticatedExtendedCard",
+    ),
+];
+
+/// Gives every member that clients look for its name of today.
+pub(super) fn respell(card: &mut Fields<'_>) {
+    card.rename(&TOP);
+    interfaces::respell(card);
+}
+
+/// Fills in what is required and missing, or of the wrong type. `name` and `role` are the registry's.
+pub(super) fn fill(card: &mut Fields<'_>, name: &str, role: Option<&str>) {
+    if card.text("name").is_none_or(|said| said.is_empty()) {
+        card.set("name", quoted(name));
+    }
+    if card.text("description").is_none() {
+        card.set("description", quoted(role.unwrap_or(name)));
+    }
+    if card.text("version").is_none() {
+        // `1`, and not `"1"`: what is meant is clear.
+        let number = card.get("version").filter(|v| kind(v) == Kind::Number);
+        let version = number.unwrap_or(VERSION).to_owned();
+        card.set("version", quoted(&version));
+    }
+    if interfaces::is_v0(card) && card.text("protocolVersion").is_none() {
+        card.set("protocolVersion", quoted(PROTOCOL_VERSION));
+    }
+    for modes in ["defaultInputModes", "defaultOutputModes"] {
+        let value = card.get(modes).unwrap_or_default();
+        let list = elements(value).is_some_and(|all| all.iter().all(|e| kind(e) == Kind::String));
+        if !list {
+            let one = said(value).map(|mode| array(&[quoted(&mode)]));
+            card.set(modes, one.unwrap_or_else(|| MODES.to_owned()));
+        }
+    }
+    let skills = skills(card.get("skills").unwrap_or_default());
+    card.set("skills", skills);
+    provider(card);
+}
+
+/// The switches, `pushNotifications` off where the gateway has it so.
+pub(super) fn capabilities(card: &mut Fields<'_>, push_notifications: bool) {
+    let value = card.get("capabilities").unwrap_or_default().to_owned();
+    let mut capabilities = Fields::read(&value).unwrap_or_default();
+    capabilities.rename(&[
+        ("push_notifications", "pushNotifications"),
+        ("state_transition_history", "stateTransitionHistory"),
+        ("extended_agent_card", "extendedAgentCard"),
+    ]);
+    for flag in FLAGS {
+        if capabilities
+            .get(flag)
+            .is_some_and(|v| kind(v) != Kind::Bool)
+        {
+            capabilities.remove(flag);
+        }
+    }
+    if !push_notifications {
+        capabilities.set("pushNotifications", "false");
+    }
+    card.set("capabilities", capabilities.write());
+}
+
+fn skills(value: &str) -> String {
+    let mut made = 0;
+    let skills = elements(value).unwrap_or_default();
+    let complete = |(at, skill): (usize, &str)| {
+        if let Some(name) = said(skill) {
+            made += 1;
+            return (made <= SKILLS_MADE_MAX).then(|| skill_of(&name, at));
+        }
+        let mut fields = Fields::read(skill)?;
+        fields.rename(&[
+            ("input_modes", "inputModes"),
+            ("output_modes", "outputModes"),
+        ]);
+        complete_skill(&mut fields, at);
+        Some(fields.write())
+    };
+    let complete: Vec<String> = skills
+        .into_iter()
+        .enumerate()
+        .filter_map(complete)
+        .collect();
+    array(&complete)
+}
+
+fn skill_of(name: &str, at: usize) -> String {
+    let mut fields = Fields::default();
+    if !name.is_empty() {
+        fields.set("id", quoted(name));
+    }
+    complete_skill(&mut fields, at);
+    fields.write()
+}
+
+fn complete_skill(skill: &mut Fields<'_>, at: usize) {
+    let id = skill.text("id").or_else(|| skill.text("name"));
+    let id = id.unwrap_or_else(|| format!("skill-{}", at + 1));
+    if skill.text("id").is_none() {
+        skill.set("id", quoted(&id));
+    }
+    if skill.text("name").is_none() {
+        skill.set("name", quoted(&id));
+    }
+    if skill.text("description").is_none() {
+        let name = skill.text("name").unwrap_or(id);
+        skill.set("description", quoted(&name));
+    }
+    if skill.get("tags").and_then(elements).is_none() {
+        skill.set("tags", "[]");
+    }
+}
+
+/// Optional, but whole where it is.
+fn provider(card: &mut Fields<'_>) {
+    let Some(value) = card.get("provider").map(str::to_owned) else {
+        return;
+    };
+    let whole = Fields::read(&value)
+        .is_some_and(|p| p.text("organization").is_some() && p.text("url").is_some());
+    if whole || kind(&value) == Kind::Null {
+        return;
+    }
+    let Some(mut provider) = Fields::read(&value).filter(|p| p.text("organization").is_some())
+    else {
+        card.remove("provider");
+        return;
+    };
+    provider.set("url", quoted(""));
+    card.set("provider", provider.write());
+}

@@ -1,0 +1,213 @@
+//! Where a card says that its agent listens, in the words of each generation, and the same with the
+//! gateway in the agent's place.
+//!
+//! | Generation | Members |
+//! |---|---|
+//! | 0.2 | `url`: JSON-RPC |
+//! | 0.3 | `url` with `preferredTransport`; `additionalInterfaces` of `url` and `transport` |
+//! | 1.0 | `supportedInterfaces` of `url`, `protocolBinding`, `protocolVersion` and `tenant` |
+//!
+//! A hybrid card has both, and both are rewritten.
+
+use url::Url;
+
+use crate::a2a::fields::{Fields, array, elements, quoted};
+
+/// Version of a 1.0 interface that names none.
+const VERSION_1: &str = "1.0";
+
+/// Interfaces of one list that are looked at. Real cards have up to six.
+const INTERFACES_MAX: usize = 64;
+
+/// How an interface is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// JSON-RPC over HTTP.
+    JsonRpc,
+    /// HTTP with JSON bodies, "REST".
+    HttpJson,
+}
+
+impl Binding {
+    /// `None`: gRPC, or one that nobody here speaks.
+    fn parse(word: &str) -> Option<Self> {
+        if word.eq_ignore_ascii_case("JSONRPC") {
+            Some(Self::JsonRpc)
+        } else if word.eq_ignore_ascii_case("HTTP+JSON") {
+            Some(Self::HttpJson)
+        } else {
+            None
+        }
+    }
+}
+
+/// One interface of an agent, as its card describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// How it is spoken; `None`: in a way that is not carried, such as gRPC.
+    pub binding: Option<Binding>,
+    /// Where, as the card spells it. Nobody has judged it.
+    pub url: String,
+    /// The version of A2A, if the card says it.
+    pub version: Option<String>,
+    /// The tenant that callers name.
+    pub tenant: Option<String>,
+}
+
+impl Interface {
+    /// The path of its URL: all of it that is used. Host and port are those that were registered and
+    /// vetted, so that a card cannot send the gateway anywhere else.
+    pub fn path(&self) -> Option<String> {
+        let url = Url::parse(&self.url).ok()?;
+        matches!(url.scheme(), "http" | "https").then(|| url.path().to_owned())
+    }
+}
+
+/// Gives the members of the interfaces their names of today.
+pub(super) fn respell(card: &mut Fields<'_>) {
+    card.rename(&[
+        ("preferred_transport", "preferredTransport"),
+        ("protocol_version", "protocolVersion"),
+        ("additional_interfaces", "additionalInterfaces"),
+        ("supported_interfaces", "supportedInterfaces"),
+    ]);
+}
+
+/// Whether the card has the list of 1.0.
+pub(super) fn is_v1(card: &Fields<'_>) -> bool {
+    let list = card.get("supportedInterfaces").and_then(elements);
+    list.is_some_and(|list| !list.is_empty())
+}
+
+/// Whether clients of 0.x can find an interface in it, or it has none at all.
+pub(super) fn is_v0(card: &Fields<'_>) -> bool {
+    !is_v1(card) || card.text("url").is_some()
+}
+
+/// Every interface of the card, the preferred one first in each generation.
+pub(super) fn all(card: &Fields<'_>) -> Vec<Interface> {
+    let mut found = Vec::new();
+    for element in list(card, "supportedInterfaces") {
+        let binding = element.text("protocolBinding");
+        found.push(Interface {
+            binding: Binding::parse(binding.as_deref().unwrap_or("JSONRPC")),
+            url: element.text("url").unwrap_or_default(),
+            version: element.text("protocolVersion"),
+            tenant: element.text("tenant"),
+        });
+    }
+    let version = card.text("protocolVersion");
+    if let Some(url) = card.text("url") {
+        let transport = card.text("preferredTransport");
+        found.push(Interface {
+            binding: Binding::parse(transport.as_deref().unwrap_or("JSONRPC")),
+            url,
+            version: version.clone(),
+            tenant: None,
+        });
+    }
+    for element in list(card, "additionalInterfaces") {
+        found.push(Interface {
+            binding: element.text("transport").and_then(|t| Binding::parse(&t)),
+            url: element.text("url").unwrap_or_default(),
+            version: version.clone(),
+            tenant: None,
+        });
+    }
+    found
+}
+
+/// Has every interface point at `base`, where the gateway speaks JSON-RPC and HTTP+JSON. Others are
+/// dropped; a card that is left without any offers JSON-RPC, which is always there.
+pub(super) fn point_at(base: &str, card: &mut Fields<'_>) {
+    let (v0, v1) = (is_v0(card), is_v1(card));
+    if v1 {
+        let list = served_v1(card, base);
+        card.set("supportedInterfaces", list);
+    } else {
+        card.remove("supportedInterfaces");
+    }
+    if v0 {
+        serve_v0(card, base);
+    } else {
+        // Without a `url` nobody reads them.
+        card.remove("url");
+        card.remove("additionalInterfaces");
+        card.remove("preferredTransport");
+    }
+}
+
+fn served_v1(card: &Fields<'_>, base: &str) -> String {
+    let mut version = None;
+    let mut served = Vec::new();
+    for mut element in list(card, "supportedInterfaces") {
+        let stated = element.text("protocolVersion");
+        version = version.or_else(|| stated.clone());
+        let binding = element.text("protocolBinding");
+        match &binding {
+            Some(word) if Binding::parse(word).is_none() => continue,
+            Some(_) => {}
+            None => element.set("protocolBinding", quoted("JSONRPC")),
+        }
+        if stated.is_none() {
+            element.set("protocolVersion", quoted(VERSION_1));
+        }
+        if element.text("tenant").is_none() {
+            element.remove("tenant");
+        }
+        element.set("url", quoted(base));
+        served.push(element.write());
+    }
+    if served.is_empty() {
+        let version = version.unwrap_or_else(|| VERSION_1.to_owned());
+        served.push(format!(
+            r#"{{"url":{},"protocolBinding":"JSONRPC","protocolVersion":{}}}"#,
+            quoted(base),
+            quoted(&version)
+        ));
+    }
+    array(&served)
+}
+
+fn serve_v0(card: &mut Fields<'_>, base: &str) {
+    let mut served = Vec::new();
+    let mut first = None;
+    for mut element in list(card, "additionalInterfaces") {
+        let Some(transport) = element.text("transport") else {
+            continue;
+        };
+        if Binding::parse(&transport).is_some() {
+            first.get_or_insert(transport);
+            element.set("url", quoted(base));
+            served.push(element.write());
+        }
+    }
+    if served.is_empty() {
+        card.remove("additionalInterfaces");
+    } else {
+        card.set("additionalInterfaces", array(&served));
+    }
+    card.set("url", quoted(base));
+    let preferred = card.text("preferredTransport");
+    let carried = preferred
+        .as_deref()
+        .is_some_and(|word| Binding::parse(word).is_some());
+    if !carried && card.has("preferredTransport") {
+        let instead = first.unwrap_or_else(|| "JSONRPC".to_owned());
+        card.set("preferredTransport", quoted(&instead));
+    }
+}
+
+/// The elements of a list of interfaces that can be read.
+fn list<'c>(card: &'c Fields<'_>, name: &str) -> Vec<Fields<'c>> {
+    let elements = card.get(name).and_then(elements).unwrap_or_default();
+    let readable = elements.into_iter().filter_map(Fields::read);
+    let mut list: Vec<_> = readable.take(INTERFACES_MAX).collect();
+    for element in &mut list {
+        element.rename(&[
+            ("protocol_binding", "protocolBinding"),
+            ("protocol_version", "protocolVersion"),
+        ]);
+    }
+    list
+}

@@ -1,0 +1,221 @@
+//! Where an agent listens is nobody's business but the gateway's: whatever a card says of it
+//! elsewhere than in its interfaces, in a description, an extension or the name of a member, the
+//! gateway's base stands there instead.
+
+use std::borrow::Cow;
+
+use url::{Position, Url};
+
+use crate::a2a::fields::{quoted, said};
+
+/// Addresses that are looked for at most. Those that the gateway knows come first.
+const ADDRESSES_MAX: usize = 64;
+
+/// Longest scheme and user name in front of an address that go with it, in bytes.
+const URL_START_MAX: usize = 256;
+
+/// What must not be shown.
+#[derive(Debug, Default)]
+pub(super) struct Addresses(Vec<Address>);
+
+/// One of them, in lower case.
+#[derive(Debug, PartialEq, Eq)]
+struct Address {
+    /// `host:port`, or a host that stands behind `://`, for the port that need not be said.
+    authority: String,
+    needs_scheme: bool,
+}
+
+impl Addresses {
+    /// Those of `urls`, but for the gateway's own.
+    pub(super) fn of<'u>(urls: impl Iterator<Item = &'u str>, base: &str) -> Self {
+        let own: Vec<Address> = addresses(base);
+        let mut found = Vec::new();
+        for address in urls.flat_map(addresses) {
+            let new = !own.contains(&address) && !found.contains(&address);
+            if new && found.len() < ADDRESSES_MAX {
+                found.push(address);
+            }
+        }
+        Self(found)
+    }
+
+    /// Whether `text` names one of them.
+    pub(super) fn are_in(&self, text: &str) -> bool {
+        let text = text.to_ascii_lowercase();
+        self.0
+            .iter()
+            .any(|address| address.find(&text, 0).is_some())
+    }
+
+    /// The JSON `text` with `base` in the place of each, in every string of it.
+    pub(super) fn replace(&self, text: String, base: &str) -> String {
+        let mut replaced = String::new();
+        let mut copied = 0;
+        let mut names = 0;
+        let mut at = 0;
+        while let Some(start) = text[at..].find('"').map(|found| at + found) {
+            let end = string_end(&text, start);
+            at = end;
+            // A lone surrogate says nothing that could be decoded: the spelling is looked at then.
+            let inside = said(&text[start..end]);
+            let inside = inside.map_or(Cow::Borrowed(&text[start + 1..end - 1]), Cow::Owned);
+            if let Some(mut clean) = self.replaced(&inside, base) {
+                // Names stay apart, also where only an address told them apart.
+                if text[end..].trim_start().starts_with(':') {
+                    names += 1;
+                    clean.push_str(&format!("#{names}"));
+                }
+                replaced.push_str(&text[copied..start]);
+                replaced.push_str(&quoted(&clean));
+                copied = end;
+            }
+        }
+        if copied == 0 {
+            return text;
+        }
+        replaced.push_str(&text[copied..]);
+        replaced
+    }
+
+    /// `None`: there is nothing to replace.
+    fn replaced(&self, said: &str, base: &str) -> Option<String> {
+        let lower = said.to_ascii_lowercase();
+        let mut clean = String::new();
+        let mut copied = 0;
+        // Each is looked for once from begin to end, however often another one is found.
+        let found = self.0.iter().map(|address| address.find(&lower, 0));
+        let mut found: Vec<_> = found.collect();
+        while let Some((start, end)) = found.iter().flatten().min().copied() {
+            clean.push_str(&said[copied..start]);
+            clean.push_str(base);
+            copied = end;
+            for (address, place) in self.0.iter().zip(&mut found) {
+                if place.is_some_and(|(start, _)| start < copied) {
+                    *place = address.find(&lower, copied);
+                }
+            }
+        }
+        if copied == 0 {
+            return None;
+        }
+        clean.push_str(&said[copied..]);
+        Some(clean)
+    }
+}
+
+impl Address {
+    /// The first place in `text`, which is in lower case, from `from` on: with the scheme and the
+    /// user name in front of it, if they are there.
+    fn find(&self, text: &str, from: usize) -> Option<(usize, usize)> {
+        let mut at = from;
+        loop {
+            let start = at + text[at..].find(&self.authority)?;
+            let end = start + self.authority.len();
+            at = start + self.authority.chars().next().map_or(1, char::len_utf8);
+            let before = text[from..start].chars().next_back();
+            let part_of_name = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | '_');
+            if before.is_some_and(part_of_name) {
+                continue;
+            }
+            let mut behind = text[end..].chars();
+            let next = behind.next();
+            let goes_on = match next {
+                // The end of a sentence, or of a name with its dot.
+                Some('.') => behind.next().is_some_and(char::is_alphanumeric),
+                Some(':') => self.needs_scheme && behind.next().is_some_and(|c| c.is_ascii_digit()),
+                Some(next) => part_of_name(next),
+                None => false,
+            };
+            if goes_on {
+                continue;
+            }
+            let nearby = text
+                .floor_char_boundary(start.saturating_sub(URL_START_MAX))
+                .max(from);
+            let start = scheme_start(&text[nearby..start]) + nearby;
+            let scheme = text[start..end].contains("://");
+            if !self.needs_scheme || scheme {
+                return Some((start, end));
+            }
+        }
+    }
+}
+
+/// Where the URL begins whose authority follows `before`: behind it there is only `scheme://`, and
+/// perhaps a user name.
+fn scheme_start(before: &str) -> usize {
+    let authority = match before.rfind("://") {
+        Some(at) => at + 3,
+        None => return before.len(),
+    };
+    let user = &before[authority..];
+    let is_user = user.ends_with('@') && !user.contains(['/', '?', '#', ' ']);
+    if !user.is_empty() && !is_user {
+        return before.len();
+    }
+    let scheme = before[..authority - 3]
+        .rfind(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.')))
+        .map_or(0, |at| {
+            at + before[at..].chars().next().map_or(1, char::len_utf8)
+        });
+    scheme.min(before.len())
+}
+
+/// How the place of `url` may be spelled. gRPC interfaces are often no URL: `10.0.0.7:50051`.
+fn addresses(url: &str) -> Vec<Address> {
+    let parsed = match Url::parse(url) {
+        Ok(parsed) if parsed.has_host() => parsed,
+        _ => match Url::parse(&format!("http://{url}")) {
+            Ok(parsed) if parsed.port().is_some() => parsed,
+            _ => return Vec::new(),
+        },
+    };
+    let Some(host) = parsed.host_str() else {
+        return Vec::new();
+    };
+    let host = host.to_ascii_lowercase();
+    let mut found = Vec::new();
+    if let Some(port) = parsed.port_or_known_default() {
+        found.push(Address {
+            authority: format!("{host}:{port}"),
+            needs_scheme: false,
+        });
+    }
+    if parsed.port().is_none() {
+        found.push(Address {
+            authority: host.clone(),
+            needs_scheme: true,
+        });
+    }
+    // As the card spells it, where that is not how it is understood: `0x7f.1:80`.
+    let spelled = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let spelled = spelled.split(['/', '?', '#']).next().unwrap_or_default();
+    let spelled = spelled
+        .rsplit('@')
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    let understood = &parsed[Position::BeforeHost..Position::AfterPort];
+    if spelled.contains(':') && spelled != understood && spelled.len() > 2 {
+        found.push(Address {
+            authority: spelled,
+            needs_scheme: false,
+        });
+    }
+    found
+}
+
+/// Offset behind the closing quote of the string that begins at `start`. The text is valid JSON.
+fn string_end(text: &str, start: usize) -> usize {
+    let bytes = text.as_bytes();
+    let mut at = start + 1;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}

@@ -1,0 +1,50 @@
+//! How callers prove themselves: to the gateway, by a bearer token, whatever the agent behind it asks
+//! for. In the words of the card's generation, of both in a hybrid one.
+
+use super::interfaces;
+use crate::a2a::fields::{Fields, array, elements};
+
+/// The name of the scheme in the card.
+const V0_SCHEME: &str = r#""type":"http","scheme":"bearer""#;
+const V1_SCHEME: &str = r#""httpAuthSecurityScheme":{"scheme":"bearer"}"#;
+
+/// Declares the gateway's scheme in the place of the agent's.
+pub(super) fn declare(card: &mut Fields<'_>) {
+    let (v0, v1) = (interfaces::is_v0(card), interfaces::is_v1(card));
+    let scheme = match (v0, v1) {
+        (true, true) => format!("{V0_SCHEME},{V1_SCHEME}"),
+        (true, false) => V0_SCHEME.to_owned(),
+        (false, _) => V1_SCHEME.to_owned(),
+    };
+    card.set("securitySchemes", format!(r#"{{"bearer":{{{scheme}}}}}"#));
+    if v0 {
+        card.set("security", r#"[{"bearer":[]}]"#);
+    } else {
+        card.remove("security");
+    }
+    if v1 {
+        let required = r#"[{"schemes":{"bearer":{"list":[]}}}]"#;
+        card.set("securityRequirements", required);
+    } else {
+        card.remove("securityRequirements");
+    }
+    // As 0.1 had it.
+    if card.has("authentication") {
+        card.set("authentication", r#"{"schemes":["bearer"]}"#);
+    }
+    // They name schemes of the agent's, which are gone.
+    let skills = card.get("skills").and_then(elements).unwrap_or_default();
+    let skills: Vec<String> = skills.into_iter().map(without_security).collect();
+    let skills = array(&skills);
+    card.set("skills", skills);
+}
+
+fn without_security(skill: &str) -> String {
+    let Some(mut fields) = Fields::read(skill) else {
+        return skill.to_owned();
+    };
+    for name in ["security", "securityRequirements", "security_requirements"] {
+        fields.remove(name);
+    }
+    fields.write()
+}

@@ -1,0 +1,225 @@
+//! What of a card is signed (A2A 1.0, 8.4): all of it but its signatures.
+//!
+//! Verifiers differ in what they take for "all of it". Some canonicalise the document as it was sent.
+//! The SDKs read it into the types of A2A 1.0 first and canonicalise those: members that 1.0 does not
+//! know are gone then, those of 0.x have become others, and so are empty ones and `null`s. Where the two
+//! differ the card gets a signature over each: one that can be verified is enough for either.
+
+use serde_json::{Map, Value, json};
+
+use crate::a2a::fields::Fields;
+
+/// What is kept of a value when it is read into the types of 1.0.
+enum Shape {
+    /// All of it.
+    Any,
+    /// A switch that is not there while it is off.
+    Flag,
+    /// These members.
+    Object(&'static [(&'static str, Shape)]),
+    /// Elements of one shape.
+    List(&'static Shape),
+    /// Values of one shape under any name.
+    Map(&'static Shape),
+}
+
+use Shape::{Any, Flag, List, Object};
+
+const REQUIREMENT: Shape = Object(&[("schemes", Shape::Map(&Object(&[("list", Any)])))]);
+
+const CARD: Shape = Object(&[
+    ("name", Any),
+    ("description", Any),
+    (
+        "supportedInterfaces",
+        List(&Object(&[
+            ("url", Any),
+            ("protocolBinding", Any),
+            ("tenant", Any),
+            ("protocolVersion", Any),
+        ])),
+    ),
+    ("provider", Object(&[("url", Any), ("organization", Any)])),
+    ("version", Any),
+    ("documentationUrl", Any),
+    (
+        "capabilities",
+        Object(&[
+            ("streaming", Any),
+            ("pushNotifications", Any),
+            (
+                "extensions",
+                List(&Object(&[
+                    ("uri", Any),
+                    ("description", Any),
+                    ("required", Flag),
+                    ("params", Any),
+                ])),
+            ),
+            ("extendedAgentCard", Any),
+        ]),
+    ),
+    ("securitySchemes", Any),
+    ("securityRequirements", List(&REQUIREMENT)),
+    ("defaultInputModes", Any),
+    ("defaultOutputModes", Any),
+    (
+        "skills",
+        List(&Object(&[
+            ("id", Any),
+            ("name", Any),
+            ("description", Any),
+            ("tags", Any),
+            ("examples", Any),
+            ("inputModes", Any),
+            ("outputModes", Any),
+            ("securityRequirements", List(&REQUIREMENT)),
+        ])),
+    ),
+    ("iconUrl", Any),
+]);
+
+/// The forms of a served card over which signatures are made: the document, and, where it is another,
+/// what the SDKs make of it. `None`: it has a number or a string that no canonical form has.
+pub fn forms(card: &str) -> Option<Vec<Value>> {
+    let mut document: Value = serde_json::from_str(card).ok()?;
+    document.as_object_mut()?.remove("signatures");
+    let mut known = document.clone();
+    modernise(known.as_object_mut()?);
+    let known = cleaned(kept(known, &CARD)).unwrap_or_else(|| json!({}));
+    let mut forms = vec![document];
+    if known != forms[0] {
+        forms.push(known);
+    }
+    Some(forms)
+}
+
+/// The card with its signatures, each a JSON object.
+pub fn with_signatures(card: &str, signatures: &[Value]) -> String {
+    let Some(mut fields) = Fields::read(card) else {
+        return card.to_owned();
+    };
+    fields.set("signatures", Value::from(signatures).to_string());
+    fields.write()
+}
+
+/// Has members of 0.x as 1.0 has them.
+fn modernise(card: &mut Map<String, Value>) {
+    let version = card.remove("protocolVersion").unwrap_or("0.3.0".into());
+    let main = card.remove("url");
+    let transport = card
+        .remove("preferredTransport")
+        .unwrap_or("JSONRPC".into());
+    let more = card.remove("additionalInterfaces");
+    if let (false, Some(url)) = (card.contains_key("supportedInterfaces"), main) {
+        let interface = |url: &Value, binding: &Value| json!({"url": url, "protocolBinding": binding, "protocolVersion": version});
+        let more = more.as_ref().and_then(Value::as_array);
+        let more = more.into_iter().flatten();
+        let all = std::iter::once(interface(&url, &transport))
+            .chain(more.map(|one| interface(&one["url"], &one["transport"])));
+        let all: Vec<Value> = all.collect();
+        card.insert("supportedInterfaces".into(), all.into());
+    }
+    if card.remove("supportsAuthenticatedExtendedCard") == Some(Value::Bool(true))
+        && let Some(capabilities) = card.get_mut("capabilities").and_then(Value::as_object_mut)
+    {
+        let flag = capabilities.entry("extendedAgentCard");
+        flag.or_insert(Value::Bool(true));
+    }
+    modernise_requirements(card);
+    let skills = card.get_mut("skills").and_then(Value::as_array_mut);
+    for skill in skills.into_iter().flatten() {
+        if let Some(skill) = skill.as_object_mut() {
+            modernise_requirements(skill);
+        }
+    }
+    let schemes = card
+        .get_mut("securitySchemes")
+        .and_then(Value::as_object_mut);
+    for scheme in schemes.into_iter().flat_map(Map::values_mut) {
+        modernise_scheme(scheme);
+    }
+}
+
+fn modernise_requirements(of: &mut Map<String, Value>) {
+    let Some(Value::Array(old)) = of.remove("security") else {
+        return;
+    };
+    if of.contains_key("securityRequirements") {
+        return;
+    }
+    let requirement = |old: &Value| {
+        let schemes = old.as_object().into_iter().flatten();
+        let schemes = schemes.map(|(name, scopes)| (name.clone(), json!({"list": scopes})));
+        json!({"schemes": schemes.collect::<Map<_, _>>()})
+    };
+    let new: Vec<Value> = old.iter().map(requirement).collect();
+    of.insert("securityRequirements".into(), new.into());
+}
+
+fn modernise_scheme(scheme: &mut Value) {
+    let Some(members) = scheme.as_object_mut() else {
+        return;
+    };
+    let named = match members.remove("type").as_ref().and_then(Value::as_str) {
+        Some("apiKey") => "apiKeySecurityScheme",
+        Some("http") => "httpAuthSecurityScheme",
+        Some("oauth2") => "oauth2SecurityScheme",
+        Some("openIdConnect") => "openIdConnectSecurityScheme",
+        Some("mutualTLS") => "mtlsSecurityScheme",
+        _ => return,
+    };
+    if let Some(place) = members.remove("in") {
+        members.insert("location".into(), place);
+    }
+    // Of a hybrid scheme: its other half.
+    members.remove(named);
+    *scheme = json!({ named: members });
+}
+
+fn kept(value: Value, shape: &Shape) -> Value {
+    match (shape, value) {
+        (Flag, Value::Bool(false)) => Value::Null,
+        (Any | Flag, value) => value,
+        (Object(known), Value::Object(mut members)) => {
+            let kept_member = |(name, shape): &(&str, Shape)| {
+                let value = members.remove(*name)?;
+                Some(((*name).to_owned(), kept(value, shape)))
+            };
+            known
+                .iter()
+                .filter_map(kept_member)
+                .collect::<Map<_, _>>()
+                .into()
+        }
+        (List(element), Value::Array(list)) => {
+            let list = list.into_iter().map(|one| kept(one, element));
+            list.collect::<Vec<_>>().into()
+        }
+        (Shape::Map(of), Value::Object(members)) => {
+            let members = members.into_iter().map(|(name, one)| (name, kept(one, of)));
+            members.collect::<Map<_, _>>().into()
+        }
+        (_, value) => value,
+    }
+}
+
+/// Without what is empty, at every level.
+fn cleaned(value: Value) -> Option<Value> {
+    match value {
+        Value::Null => None,
+        Value::String(text) if text.is_empty() => None,
+        Value::Array(list) => {
+            let list: Vec<Value> = list.into_iter().filter_map(cleaned).collect();
+            (!list.is_empty()).then(|| list.into())
+        }
+        Value::Object(members) => {
+            let members = members.into_iter();
+            let members: Map<_, _> = members
+                .filter_map(|(name, value)| cleaned(value).map(|value| (name, value)))
+                .collect();
+            (!members.is_empty()).then(|| members.into())
+        }
+        other => Some(other),
+    }
+}

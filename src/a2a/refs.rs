@@ -1,0 +1,402 @@
+//! What a call refers to: tasks, which must be the caller's, and URLs that an agent is asked to call.
+//!
+//! Parsers differ: some take the first of two members and some the last, some compare names without
+//! case (Go), some know `task_id` for `taskId` (`ProtoJSON`, pydantic). Whatever one of them could take for
+//! such a reference counts, under every spelling and as often as it stands, whichever the method:
+//!
+//! - in `params`: `id`, `taskId`, and resource names (`name`, `parent`: `tasks/{id}/…`);
+//! - in `params.message`: `taskId`, `referenceTaskIds`, and `task_id` where the completion leaves it;
+//! - in `params.configuration` and a push configuration, at any depth: `url`, `taskId`;
+//! - in the whole `params` of a call that sets a push configuration: the same.
+//!
+//! What stands in a message's parts and metadata is content, and refers to nothing here.
+
+use super::call::{Call, Message, Params, Unreadable};
+use super::envelope::{Fault, Refusal, readable, refuse};
+use super::json::{Kind, Value};
+use super::method::Method;
+use super::walker::{Broken, Walker};
+
+/// Longest id of a task that is known to the gateway, in bytes. Real ones have 36.
+pub const TASK_ID_BYTES_MAX: usize = 256;
+
+/// Tasks that one call may refer to.
+const TASKS_MAX: usize = 100;
+
+/// URLs that one call may name for an agent to call. Each may take a look-up of its name.
+const URLS_MAX: usize = 4;
+
+/// Members that are noted while a body is read. A call has one or two.
+const NOTED_MAX: usize = 64;
+
+/// Longest name of a member that is compared: all that matter are shorter, with every `_` they may have.
+const NAME_BYTES_MAX: usize = 48;
+
+/// What a call refers to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refs {
+    /// Ids of tasks, each once.
+    pub tasks: Vec<String>,
+    /// Where an agent is asked to send push notifications, each once.
+    pub push_urls: Vec<String>,
+    /// It carries a push configuration, be there a URL in it or not.
+    pub sets_push: bool,
+}
+
+impl Refs {
+    /// What the body of a REST call refers to. What its path refers to is for whoever routes it.
+    ///
+    /// # Errors
+    /// [`Fault`] when it is not JSON, ambiguous, or refers to more than can be checked.
+    pub fn of_rest(body: &[u8], method: Method) -> Result<Self, Fault> {
+        let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+        if body.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Self::default());
+        }
+        let text = readable(body).map_err(|refusal| refusal.with_id(None))?;
+        let mut params = Params::default();
+        let mut walker = Walker::new(text.as_bytes());
+        let walked = params
+            .walk(&mut walker)
+            .and_then(|value| walker.end().map(|()| value));
+        let value = walked.map_err(|broken| match broken {
+            Broken::Syntax(at) => refuse(Unreadable::Syntax(at), text),
+            Broken::TooDeep => refuse(Unreadable::TooDeep(None), text),
+        })?;
+        if let Some(word) = params.twice.filter(|_| method.sends()) {
+            return Err(Refusal::twice(word).with_id(None));
+        }
+        let mut search = Search::new(text, method, false);
+        search.params(&params, Some(value));
+        search.end().map_err(|refusal| refusal.with_id(None))
+    }
+
+    /// What a call refers to. `task_id_moved`: `message.task_id` does not reach the agent as that.
+    ///
+    /// # Errors
+    /// When it refers to more than can be checked.
+    pub(super) fn of(
+        call: &Call,
+        text: &str,
+        method: Method,
+        task_id_moved: bool,
+    ) -> Result<Self, Refusal> {
+        let mut search = Search::new(text, method, task_id_moved);
+        search.params(&call.inner, call.params.map(|params| params.value));
+        search.noted(&call.noted);
+        search.end()
+    }
+}
+
+/// What a member may refer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Ids of tasks: a string, or several of them.
+    TaskId,
+    /// `message.task_id`, exactly so: the client's own id of the task, which the completion moves.
+    OwnTaskId,
+    /// The name of a resource: `tasks/{id}/pushNotificationConfigs/{config}`.
+    Name,
+    /// `message` in another spelling.
+    Message,
+    /// `params` in another spelling.
+    Params,
+    /// `configuration` of a send call: a push configuration may be inside.
+    Configuration,
+    /// A push configuration.
+    Push,
+    /// Where an agent is to call.
+    Url,
+}
+
+impl Place {
+    /// Of a member of the top level that is not exactly `params`.
+    pub(super) fn at_top(name: &[u8]) -> Option<Self> {
+        of_folded(name, |name| (name == b"params").then_some(Self::Params))
+    }
+
+    /// Of a member of `params` that is not exactly `message`.
+    pub(super) fn in_params(name: &[u8]) -> Option<Self> {
+        of_folded(name, |name| match name {
+            b"id" | b"taskid" => Some(Self::TaskId),
+            b"name" | b"parent" => Some(Self::Name),
+            // `request`: as the proto of 0.3 calls it, and some clients of its HTTP+JSON binding send it.
+            b"message" | b"request" => Some(Self::Message),
+            b"configuration" => Some(Self::Configuration),
+            _ => push(name),
+        })
+    }
+
+    /// Of a member of `message` that is not exactly `task_id`.
+    pub(super) fn in_message(name: &[u8]) -> Option<Self> {
+        of_folded(name, |name| match name {
+            b"taskid" | b"referencetaskids" => Some(Self::TaskId),
+            _ => None,
+        })
+    }
+
+    /// Of a member in a configuration, at any depth.
+    fn in_configuration(name: &[u8]) -> Option<Self> {
+        of_folded(name, |name| match name {
+            b"taskid" => Some(Self::TaskId),
+            b"name" | b"parent" => Some(Self::Name),
+            b"url" => Some(Self::Url),
+            _ => push(name),
+        })
+    }
+}
+
+/// 0.1, 0.2 and 0.3, 1.0.
+fn push(name: &[u8]) -> Option<Place> {
+    let push = matches!(
+        name,
+        b"pushnotification" | b"pushnotificationconfig" | b"taskpushnotificationconfig"
+    );
+    push.then_some(Place::Push)
+}
+
+/// Hands over the name as the laxest parser reads it: without case and `_`. Go folds two letters that
+/// are not ASCII, too: `ſ` is an `s`, and the sign for Kelvin a `k`.
+fn of_folded(name: &[u8], place: impl FnOnce(&[u8]) -> Option<Place>) -> Option<Place> {
+    let mut folded = [0; NAME_BYTES_MAX];
+    let mut len = 0;
+    let mut rest = name;
+    loop {
+        let (byte, behind) = match rest {
+            [] => return place(&folded[..len]),
+            [b'_', behind @ ..] => {
+                rest = behind;
+                continue;
+            }
+            [0xc5, 0xbf, behind @ ..] => (b's', behind),
+            [0xe2, 0x84, 0xaa, behind @ ..] => (b'k', behind),
+            [byte, behind @ ..] => (byte.to_ascii_lowercase(), behind),
+        };
+        *folded.get_mut(len)? = byte;
+        len += 1;
+        rest = behind;
+    }
+}
+
+/// Members that may refer to something, met while a body is read.
+#[derive(Debug, Default)]
+pub(super) struct Noted {
+    members: Vec<(Place, Value)>,
+    too_many: bool,
+}
+
+impl Noted {
+    /// Keeps the place of a value, if it is one.
+    pub(super) fn note(&mut self, place: Option<Place>, value: Value) {
+        let Some(place) = place.filter(|_| value.kind != Kind::Null) else {
+            return;
+        };
+        if self.members.len() == NOTED_MAX {
+            self.too_many = true;
+        } else {
+            self.members.push((place, value));
+        }
+    }
+}
+
+/// What was found so far.
+struct Search<'a> {
+    text: &'a str,
+    method: Method,
+    task_id_moved: bool,
+    refs: Refs,
+    too_many: Option<&'static str>,
+}
+
+impl<'a> Search<'a> {
+    fn new(text: &'a str, method: Method, task_id_moved: bool) -> Self {
+        Self {
+            text,
+            method,
+            task_id_moved,
+            refs: Refs::default(),
+            too_many: None,
+        }
+    }
+
+    fn end(self) -> Result<Refs, Refusal> {
+        match self.too_many {
+            Some(what) => Err(Refusal::request(what)),
+            None => Ok(self.refs),
+        }
+    }
+
+    /// `value`: the whole of them.
+    fn params(&mut self, params: &Params, value: Option<Value>) {
+        self.noted(&params.noted);
+        self.noted(&params.body.noted);
+        let Some(value) = value else { return };
+        match (self.method, value.kind) {
+            (Method::CreatePushConfig, _) => self.configuration(value),
+            (method, Kind::Array) if method.is_of_a_task() => self.ids(value),
+            _ => {}
+        }
+    }
+
+    fn noted(&mut self, noted: &Noted) {
+        if noted.too_many {
+            self.too_many = Some(TOO_MANY_MEMBERS);
+        }
+        for (place, value) in &noted.members {
+            self.member(*place, *value);
+        }
+    }
+
+    fn member(&mut self, place: Place, value: Value) {
+        match place {
+            Place::TaskId => self.ids(value),
+            Place::OwnTaskId if self.task_id_moved => {}
+            Place::OwnTaskId => self.ids(value),
+            Place::Name => self.name(value, true),
+            Place::Message => {
+                let (mut message, mut twice) = (Message::default(), None);
+                let walked = message.walk(&mut self.walker(value), &mut twice);
+                if walked.is_ok() {
+                    self.noted(&message.noted);
+                }
+            }
+            Place::Params => {
+                let mut params = Params::default();
+                if params.walk(&mut self.walker(value)).is_ok() {
+                    self.params(&params, Some(value));
+                }
+            }
+            Place::Configuration => self.configuration(value),
+            Place::Push => {
+                self.refs.sets_push = true;
+                self.configuration(value);
+            }
+            Place::Url => self.url(value),
+        }
+    }
+
+    /// A walk over a value that was read before: it breaks nowhere.
+    fn walker(&self, value: Value) -> Walker<'a> {
+        Walker::from(self.text.as_bytes(), value.start)
+    }
+
+    /// Everything in a value that could be taken for an id: a loose agent makes a string of anything.
+    fn ids(&mut self, value: Value) {
+        let text = self.text;
+        let walked = leaves(&mut self.walker(value), &mut |leaf| match leaf.kind {
+            Kind::String => self.id(&String::from_utf8_lossy(&leaf.said(text.as_bytes()))),
+            Kind::Number => self.number(leaf.raw_str(text)),
+            _ => {}
+        });
+        debug_assert!(walked.is_ok(), "it was read before");
+    }
+
+    /// As it is spelled, and as a loose agent writes it: `7.0` is the task `7`.
+    fn number(&mut self, raw: &str) {
+        self.id(raw);
+        let number = raw.parse::<f64>().ok();
+        // Larger ones get an exponent, and are nobody's ids.
+        if let Some(number) = number.filter(|number| number.abs() < 1e21) {
+            self.id(&number.to_string());
+        }
+    }
+
+    fn id(&mut self, id: &str) {
+        if id.len() > TASK_ID_BYTES_MAX {
+            // Of a method that nobody knows, it may be anything.
+            if !matches!(self.method, Method::Other | Method::Unread) {
+                self.too_many = Some(TOO_LONG);
+            }
+            return;
+        }
+        let known = self.refs.tasks.iter().any(|known| known == id);
+        if known || id.is_empty() {
+            return;
+        }
+        if self.refs.tasks.len() == TASKS_MAX {
+            self.too_many = Some(TOO_MANY_TASKS);
+            return;
+        }
+        self.refs.tasks.push(id.to_owned());
+    }
+
+    /// `tasks/{id}` and what may stand around it. `bare`: or the id itself.
+    fn name(&mut self, value: Value, bare: bool) {
+        if value.kind != Kind::String {
+            return;
+        }
+        let said = value.said(self.text.as_bytes());
+        let said = String::from_utf8_lossy(&said);
+        let mut segments = said.split('/');
+        if bare && !said.contains('/') {
+            self.id(&said);
+        }
+        while let Some(segment) = segments.next() {
+            if segment.eq_ignore_ascii_case("tasks")
+                && let Some(id) = segments.clone().next()
+            {
+                self.id(id);
+            }
+        }
+    }
+
+    fn url(&mut self, value: Value) {
+        let said = value.said(self.text.as_bytes());
+        let url = String::from_utf8_lossy(&said);
+        if self.refs.push_urls.iter().any(|known| *known == url) {
+            return;
+        }
+        if self.refs.push_urls.len() == URLS_MAX {
+            self.too_many = Some(TOO_MANY_URLS);
+            return;
+        }
+        self.refs.push_urls.push(url.into_owned());
+    }
+
+    /// Looks through the whole of a configuration.
+    fn configuration(&mut self, value: Value) {
+        let walked = members(&mut self.walker(value), &mut |place, value| match place {
+            Place::TaskId => self.ids(value),
+            Place::Name => self.name(value, false),
+            Place::Push if value.kind != Kind::Null => self.refs.sets_push = true,
+            Place::Url if value.kind == Kind::String => self.url(value),
+            _ => {}
+        });
+        debug_assert!(walked.is_ok(), "it was read before");
+    }
+}
+
+const TOO_MANY_MEMBERS: &str = "the call names tasks in too many members; name one";
+const TOO_MANY_TASKS: &str = "the call refers to more than 100 tasks; split it";
+const TOO_MANY_URLS: &str =
+    "the call names more than 4 URLs for push notifications; set one configuration at a time";
+const TOO_LONG: &str = "the id of a task has at most 256 bytes";
+
+/// Hands over every value that is neither object nor array, at any depth.
+fn leaves(walker: &mut Walker<'_>, each: &mut dyn FnMut(Value)) -> Result<Value, Broken> {
+    match walker.peek() {
+        Some(b'[') => walker.array(|walker| leaves(walker, each).map(drop)),
+        Some(b'{') => walker
+            .object(|walker, _| leaves(walker, each))
+            .map(|object| object.value()),
+        _ => walker.value().inspect(|value| each(*value)),
+    }
+}
+
+/// Hands over every member that may refer to something, at any depth.
+fn members(walker: &mut Walker<'_>, each: &mut dyn FnMut(Place, Value)) -> Result<Value, Broken> {
+    match walker.peek() {
+        Some(b'[') => walker.array(|walker| members(walker, each).map(drop)),
+        Some(b'{') => walker
+            .object(|walker, name| {
+                let place = Place::in_configuration(&name.said);
+                let value = members(walker, each)?;
+                if let Some(place) = place {
+                    each(place, value);
+                }
+                Ok(value)
+            })
+            .map(|object| object.value()),
+        _ => walker.value(),
+    }
+}

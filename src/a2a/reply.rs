@@ -1,0 +1,79 @@
+//! A JSON-RPC answer, taken apart where the gateway has to change its result.
+
+use super::fields::{Fields, kind};
+use super::json::Kind;
+
+/// An answer that can be read.
+pub struct Reply<'a>(Fields<'a>);
+
+impl<'a> Reply<'a> {
+    /// `None`: it is no JSON object, or a member stands in it twice.
+    pub fn read(body: &'a [u8]) -> Option<Self> {
+        let text = std::str::from_utf8(body).ok()?;
+        Fields::read(text).map(Self)
+    }
+
+    /// The result as it is spelled, if there is one and no error.
+    pub fn result(&self) -> Option<&str> {
+        self.any_result().filter(|_| self.error().is_none())
+    }
+
+    /// The same, also beside an error.
+    pub fn any_result(&self) -> Option<&str> {
+        let result = self.0.get("result");
+        result.filter(|result| kind(result) != Kind::Null)
+    }
+
+    /// The error as it is spelled.
+    pub fn error(&self) -> Option<&str> {
+        let error = self.0.get("error");
+        error.filter(|error| kind(error) != Kind::Null)
+    }
+
+    /// The code of the error; 0: none.
+    pub fn error_code(&self) -> i64 {
+        let error = self.error().and_then(Fields::read);
+        let code = error.as_ref().and_then(|error| error.get("code"));
+        code.and_then(|code| code.parse().ok()).unwrap_or(0)
+    }
+
+    /// The answer with another result.
+    pub fn with_result(mut self, result: String) -> String {
+        self.0.set("result", result);
+        self.0.write()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_result_or_an_error() {
+        let cases = [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{"a":1.0}}"#,
+                Some(r#"{"a":1.0}"#),
+                None,
+                0,
+            ),
+            (r#"{"result":"x","error":null}"#, Some(r#""x""#), None, 0),
+            (
+                r#"{"error":{"code":-32001,"message":"x"}}"#,
+                None,
+                Some(r#"{"code":-32001,"message":"x"}"#),
+                -32001,
+            ),
+            (r#"{"error":"no","result":{}}"#, None, Some(r#""no""#), 0),
+            (r#"{"result":null}"#, None, None, 0),
+        ];
+        for (text, result, error, code) in cases {
+            let reply = Reply::read(text.as_bytes()).unwrap();
+            let read = (reply.result(), reply.error(), reply.error_code());
+            assert_eq!(read, (result, error, code), "{text}");
+        }
+        for none in ["[]", "", r#"{"result":1,"result":2}"#, "{\"result\":1} x"] {
+            assert!(Reply::read(none.as_bytes()).is_none(), "{none}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Which task an answer is about: found while the answer passes, in whatever pieces it comes.
+//!
+//! Nothing of the answer is kept but the string that is being compared: pydantic writes artifacts and
+//! history before the id, so megabytes may come first. Tolerant: an agent's JSON is its own matter. What
+//! is broken is not looked at any further.
+
+use super::event;
+use super::json::unescape;
+use super::refs::TASK_ID_BYTES_MAX;
+
+/// Bytes of a string that are kept: an id with every character escaped.
+const KEPT_BYTES_MAX: usize = 6 * TASK_ID_BYTES_MAX;
+
+/// Where the answer has its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// In `result` of a response, whose own `id` is the call's.
+    Rpc,
+    /// The answer is the result.
+    Rest,
+}
+
+/// Looks for the id of the task in one answer, or in the events of one stream: the first one counts.
+#[derive(Debug)]
+pub struct TaskScan {
+    binding: Binding,
+    state: State,
+    /// The objects around the next byte, from the outside. Others are only counted.
+    path: [Level; DEPTH_MAX],
+    depth: usize,
+    /// Open objects and arrays inside that are of no interest.
+    skipped: usize,
+    /// What the member means whose value comes next.
+    name: Name,
+    /// The string that is being compared, as it is spelled.
+    kept: Vec<u8>,
+    /// The next byte is escaped.
+    escaped: bool,
+}
+
+/// The answer, `result`, `result.task`.
+const DEPTH_MAX: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    /// A response.
+    Envelope,
+    /// A task, a message, an update, or an object that holds one of them under its name.
+    Result,
+    /// `task`
+    Task,
+    /// `message`, `statusUpdate` and the like.
+    Update,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    /// The id of the task.
+    Id,
+    /// An object in which it may be.
+    Object(Level),
+    /// Nothing of interest.
+    Other,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The answer.
+    Start,
+    /// A name, or the end of the object.
+    Member,
+    /// The rest of a name.
+    NameText,
+    /// `:`
+    Colon,
+    /// A value.
+    Value,
+    /// The rest of a string that is the id.
+    IdText,
+    /// The rest of any other string.
+    OtherText,
+    /// The rest of a number or a word.
+    Scalar,
+    /// `,` or the end of the object.
+    Comma,
+    /// Something in an object or array of no interest.
+    Skipped,
+    /// The rest of a string there.
+    SkippedText,
+    /// Nothing: it was found, or the answer is over, or none that can be read.
+    Over,
+}
+
+impl TaskScan {
+    /// At the start of an answer.
+    pub fn new(binding: Binding) -> Self {
+        Self {
+            binding,
+            state: State::Start,
+            path: [Level::Envelope; DEPTH_MAX],
+            depth: 0,
+            skipped: 0,
+            name: Name::Other,
+            kept: Vec::new(),
+            escaped: false,
+        }
+    }
+
+    /// Takes the next piece of an answer. The id is told once.
+    pub fn push(&mut self, piece: &[u8]) -> Option<String> {
+        let mut rest = piece;
+        while !rest.is_empty() && self.state != State::Over {
+            rest = match self.state {
+                State::NameText | State::IdText | State::OtherText | State::SkippedText => {
+                    let (behind, ended) = self.text(rest);
+                    if ended && let Some(id) = self.text_ended() {
+                        return Some(id);
+                    }
+                    behind
+                }
+                State::Skipped => self.skip(rest),
+                State::Scalar => {
+                    let end = rest.iter().position(|byte| ends_scalar(*byte));
+                    if end.is_some() {
+                        self.state = State::Comma;
+                    }
+                    &rest[end.unwrap_or(rest.len())..]
+                }
+                _ => {
+                    self.state = self.step(rest[0]);
+                    &rest[1..]
+                }
+            };
+        }
+        None
+    }
+
+    /// Takes the next whole events of a stream, each of which has an answer in its `data`.
+    pub fn push_events(&mut self, events: &[u8]) -> Option<String> {
+        for line in event::lines(events) {
+            if line.is_empty() {
+                *self = Self {
+                    kept: std::mem::take(&mut self.kept),
+                    ..Self::new(self.binding)
+                };
+            } else if let Some(data) = event::data_of(line) {
+                let found = self.push(data).or_else(|| self.push(b"\n"));
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+        None
+    }
+
+    /// Moves over one byte between strings.
+    fn step(&mut self, byte: u8) -> State {
+        match (self.state, byte) {
+            // A byte order mark is white space in front of an answer.
+            (State::Start, 0xef | 0xbb | 0xbf) => State::Start,
+            (state, b' ' | b'\t' | b'\n' | b'\r') => state,
+            (State::Start, b'{') => {
+                let level = match self.binding {
+                    Binding::Rpc => Level::Envelope,
+                    Binding::Rest => Level::Result,
+                };
+                self.enter(level)
+            }
+            (State::Member, b'"') => self.open(State::NameText),
+            (State::Member | State::Comma, b'}') => {
+                self.depth -= 1;
+                if self.depth == 0 {
+                    State::Over
+                } else {
+                    State::Comma
+                }
+            }
+            (State::Colon, b':') => State::Value,
+            (State::Comma, b',') => State::Member,
+            (State::Value, b'"') if self.name == Name::Id => self.open(State::IdText),
+            (State::Value, b'"') => self.open(State::OtherText),
+            (State::Value, b'{') => match self.name {
+                Name::Object(level) => self.enter(level),
+                Name::Id | Name::Other => self.pass_over(),
+            },
+            (State::Value, b'[') => self.pass_over(),
+            (State::Value, byte) if !ends_scalar(byte) => State::Scalar,
+            _ => State::Over,
+        }
+    }
+
+    fn enter(&mut self, level: Level) -> State {
+        // Levels follow each other in one order, so there are never more than these.
+        let Some(place) = self.path.get_mut(self.depth) else {
+            return State::Over;
+        };
+        *place = level;
+        self.depth += 1;
+        State::Member
+    }
+
+    fn pass_over(&mut self) -> State {
+        self.skipped = 1;
+        State::Skipped
+    }
+
+    fn open(&mut self, state: State) -> State {
+        self.kept.clear();
+        self.escaped = false;
+        state
+    }
+
+    /// Moves to the next thing that counts in what is of no interest.
+    fn skip<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
+        let of_interest = |byte: &u8| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']');
+        let Some(at) = rest.iter().position(of_interest) else {
+            return &[];
+        };
+        match rest[at] {
+            b'"' => {
+                self.escaped = false;
+                self.state = State::SkippedText;
+            }
+            b'{' | b'[' => self.skipped = self.skipped.saturating_add(1),
+            _ => {
+                self.skipped -= 1;
+                if self.skipped == 0 {
+                    self.state = State::Comma;
+                }
+            }
+        }
+        &rest[at + 1..]
+    }
+
+    /// Moves on in a string; says whether it ends here.
+    fn text<'a>(&mut self, mut rest: &'a [u8]) -> (&'a [u8], bool) {
+        loop {
+            if self.escaped {
+                let Some((byte, behind)) = rest.split_first() else {
+                    return (rest, false);
+                };
+                self.escaped = false;
+                self.keep(std::slice::from_ref(byte));
+                rest = behind;
+            }
+            let end = memchr::memchr2(b'"', b'\\', rest);
+            self.keep(&rest[..end.unwrap_or(rest.len())]);
+            let Some(end) = end else { return (&[], false) };
+            let behind = &rest[end + 1..];
+            if rest[end] == b'"' {
+                return (behind, true);
+            }
+            self.keep(b"\\");
+            self.escaped = true;
+            rest = behind;
+        }
+    }
+
+    /// Beyond the bound the string is longer than any that counts: one byte more says so.
+    fn keep(&mut self, bytes: &[u8]) {
+        if matches!(self.state, State::NameText | State::IdText) {
+            let room = (KEPT_BYTES_MAX + 1).saturating_sub(self.kept.len());
+            self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+    }
+
+    fn text_ended(&mut self) -> Option<String> {
+        match self.state {
+            State::NameText => {
+                self.name = self.meant();
+                self.state = State::Colon;
+            }
+            State::SkippedText => self.state = State::Skipped,
+            State::IdText => {
+                self.state = State::Comma;
+                let id = self.said()?;
+                if !id.is_empty() && id.len() <= TASK_ID_BYTES_MAX {
+                    let id = String::from_utf8_lossy(&id).into_owned();
+                    // What replaces broken UTF-8 may be longer.
+                    self.state = State::Over;
+                    return Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
+                }
+            }
+            _ => self.state = State::Comma,
+        }
+        None
+    }
+
+    fn said(&self) -> Option<std::borrow::Cow<'_, [u8]>> {
+        (self.kept.len() <= KEPT_BYTES_MAX).then(|| unescape(&self.kept))
+    }
+
+    /// What the name means in the object around it.
+    fn meant(&self) -> Name {
+        let (Some(name), Some(level)) = (self.said(), self.depth.checked_sub(1)) else {
+            return Name::Other;
+        };
+        match (self.path[level], &*name) {
+            (Level::Envelope, b"result") => Name::Object(Level::Result),
+            (Level::Result | Level::Task, b"id")
+            | (Level::Result | Level::Update, b"taskId" | b"task_id") => Name::Id,
+            (Level::Result, b"task") => Name::Object(Level::Task),
+            (
+                Level::Result,
+                b"message" | b"msg" | b"statusUpdate" | b"artifactUpdate" | b"status_update"
+                | b"artifact_update",
+            ) => Name::Object(Level::Update),
+            _ => Name::Other,
+        }
+    }
+}
+
+const fn ends_scalar(byte: u8) -> bool {
+    matches!(
+        byte,
+        b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r' | b':' | b'{' | b'[' | b'"'
+    )
+}

@@ -1,0 +1,108 @@
+//! The answer to a call that lists tasks, with those left out that are another caller's.
+
+use super::fields::{Fields, array, elements};
+
+/// A list as it came.
+pub struct TaskList<'a> {
+    /// The object that the list is in; `None`: it stands alone.
+    around: Option<Fields<'a>>,
+    tasks: Vec<&'a str>,
+}
+
+impl<'a> TaskList<'a> {
+    /// Reads what a call for tasks was answered with: `{"tasks":[…]}`, or the list alone. `None`: it is
+    /// neither, or a member stands twice in it, so that nobody can tell which one counts.
+    pub fn read(result: &'a str) -> Option<Self> {
+        if let Some(tasks) = elements(result) {
+            return Some(Self {
+                around: None,
+                tasks,
+            });
+        }
+        let around = Fields::read(result)?;
+        // A page without tasks may lack the member (ProtoJSON leaves out what is empty).
+        let tasks = match around.borrowed("tasks") {
+            Some(tasks) => elements(tasks)?,
+            None if around.is_flat() => Vec::new(),
+            None => return None,
+        };
+        Some(Self {
+            around: Some(around),
+            tasks,
+        })
+    }
+
+    /// The tasks' ids. `None`: one that has none.
+    pub fn ids(&self) -> Vec<Option<String>> {
+        let id = |task: &&str| Fields::read(task).and_then(|task| task.text("id"));
+        self.tasks.iter().map(id).collect()
+    }
+
+    /// The answer with those tasks alone for which `keep` says so; `None`: with all of them. How many
+    /// there are in all is not told then: that number is about others' too.
+    pub fn only(self, keep: &[bool]) -> Option<String> {
+        let kept = self.tasks.iter().zip(keep).filter(|(_, keep)| **keep);
+        let kept: Vec<&str> = kept.map(|(task, _)| *task).collect();
+        if kept.len() == self.tasks.len() {
+            return None;
+        }
+        let Some(mut around) = self.around else {
+            return Some(array(&kept));
+        };
+        around.set("tasks", array(&kept));
+        for total in ["totalSize", "total_size"] {
+            if around.has(total) {
+                around.set(total, kept.len().to_string());
+            }
+        }
+        Some(around.write())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_tasks_are_left_out_and_nothing_else_is_touched() {
+        let cases = [
+            (
+                r#"{"tasks":[{"id":"a","n":1.0},{"id":"b"},{"id":"c"}],"totalSize":30,"nextPageToken":"x"}"#,
+                r#"{"tasks":[{"id":"a","n":1.0},{"id":"c"}],"totalSize":2,"nextPageToken":"x"}"#,
+            ),
+            (
+                r#"[{"id":"a"},{"id":"b"}, {"x":[],"id":"c"}]"#,
+                r#"[{"id":"a"},{"x":[],"id":"c"}]"#,
+            ),
+            (
+                r#"{"tasks":["b",{"id":"b","id":"a"},7]}"#,
+                r#"{"tasks":[]}"#,
+            ),
+        ];
+        for (sent, expected) in cases {
+            let list = TaskList::read(sent).unwrap();
+            let keep: Vec<bool> = list
+                .ids()
+                .iter()
+                .map(|id| id.as_deref().is_some_and(|id| id != "b"))
+                .collect();
+            assert_eq!(list.only(&keep).as_deref(), Some(expected), "{sent}");
+        }
+        for all in [
+            r#"{"tasks":[{"id":"a"}],"totalSize":30}"#,
+            r#"{"pageSize":3}"#,
+            "[]",
+        ] {
+            assert_eq!(TaskList::read(all).unwrap().only(&[true]), None, "{all}");
+        }
+        for none in [
+            "",
+            "7",
+            r#"{"tasks":{}}"#,
+            r#"{"tasks":[],"tasks":[]}"#,
+            r#"{"tasks":null}"#,
+        ] {
+            assert!(TaskList::read(none).is_none(), "{none}");
+        }
+    }
+}

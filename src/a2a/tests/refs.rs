@@ -1,0 +1,277 @@
+//! What a call refers to, by tables: every dialect, every spelling, every repetition.
+
+use serde_json::json;
+
+use super::{BARE, FULL, OFF, V1, run};
+use crate::a2a::envelope::{Completion, FaultKind};
+use crate::a2a::method::Method;
+use crate::a2a::refs::Refs;
+
+fn rpc(method: &str, params: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":"call","method":"{method}","params":{params}}}"#)
+}
+
+fn refs(body: &str, completion: &Completion<'_>) -> Refs {
+    let completed = run(body, completion);
+    completed
+        .unwrap_or_else(|fault| panic!("{body}: {fault:?}"))
+        .refs
+}
+
+fn tasks(body: &str) -> String {
+    refs(body, &FULL).tasks.join(" ")
+}
+
+#[test]
+fn every_method_and_spelling_names_its_task() {
+    for method in [
+        "tasks/get",
+        "tasks/cancel",
+        "tasks/resubscribe",
+        "tasks/pushNotification/set",
+        "tasks/pushNotificationConfig/get",
+        "tasks/pushNotificationConfig/list",
+        "tasks/pushNotificationConfig/delete",
+        "GetTask",
+        "CancelTask",
+        "SubscribeToTask",
+        "CreateTaskPushNotificationConfig",
+        "GetTaskPushNotificationConfig",
+        "ListTaskPushNotificationConfigs",
+        "DeleteTaskPushNotificationConfig",
+        // Nobody knows it, and yet an agent may.
+        "tasks/archive",
+    ] {
+        for (params, expected) in [
+            (r#"{"id":"t"}"#, "t"),
+            (r#"{"taskId":"t","id":"c"}"#, "t c"),
+            (r#"{"task_id":"t"}"#, "t"),
+            (r#"{"\u0069d":"\u0074"}"#, "t"),
+            (r#"{"ID":"t","Task_ID":"u"}"#, "t u"),
+            ("{\"taſ\u{212a}Id\":\"t\"}", "t"),
+            (r#"{"id":"a","id":"b","id":"a"}"#, "a b"),
+            (r#"{"id":7}"#, "7"),
+            (r#"{"id":70e-1}"#, "70e-1 7"),
+            (r#"{"id":1e400}"#, "1e400"),
+            (r#"{"id":["t",{"x":"u"}]}"#, "t u"),
+            (r#"{"id":null}"#, ""),
+            (r#"{"id":""}"#, ""),
+            (r#"{"name":"tasks/t"}"#, "t"),
+            (r#"{"name":"tasks/t/pushNotificationConfigs/c"}"#, "t"),
+            (r#"{"parent":"tenants/x/tasks/t"}"#, "t"),
+            (r#"{"name":"t"}"#, "t"),
+            (r#"{"metadata":{"id":"t"}}"#, ""),
+            (r"{}", ""),
+        ] {
+            assert_eq!(tasks(&rpc(method, params)), expected, "{method} {params}");
+        }
+    }
+    assert_eq!(tasks(&rpc("tasks/get", r#"["t",["u"]]"#)), "t u");
+    assert_eq!(tasks(&rpc("x", r#"["t"]"#)), "");
+    let other = r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","Params":{"id":"t"}}"#;
+    assert_eq!(tasks(other), "t");
+    assert_eq!(
+        tasks(r#"{"jsonrpc":"2.0","id":"t","method":"tasks/get"}"#),
+        ""
+    );
+    assert_eq!(tasks(r#"{"method":"tasks/get","params":{"id":"t"}}"#), "t");
+}
+
+#[test]
+fn a_message_names_the_task_that_it_goes_on_with() {
+    let said = r#""messageId":"m","role":"user","parts":[{"kind":"text","text":"x"}]"#;
+    for (params, expected) in [
+        (format!(r#"{{"message":{{{said}}}}}"#), ""),
+        (format!(r#"{{"message":{{{said},"taskId":"t"}}}}"#), "t"),
+        (
+            format!(r#"{{"message":{{{said},"taskId":"t","taskId":"u"}}}}"#),
+            "t u",
+        ),
+        (format!(r#"{{"message":{{{said},"TaskID":"t"}}}}"#), "t"),
+        (format!(r#"{{"request":{{{said},"taskId":"t"}}}}"#), "t"),
+        (
+            format!(r#"{{"message":{{{said},"referenceTaskIds":["t","u"]}}}}"#),
+            "t u",
+        ),
+        (
+            format!(r#"{{"message":{{{said},"reference_task_ids":["t"]}}}}"#),
+            "t",
+        ),
+        (format!(r#"{{"Message":{{{said},"taskId":"t"}}}}"#), "t"),
+        // The client's own id, which the completion moves.
+        (format!(r#"{{"message":{{{said},"task_id":"t"}}}}"#), ""),
+        // Content.
+        (
+            format!(
+                r#"{{"message":{{{said},"metadata":{{"taskId":"t"}},"extra":{{"taskId":"t"}}}}}}"#
+            ),
+            "",
+        ),
+        (
+            r#"{"message":{"messageId":"m","parts":[{"kind":"data","data":{"taskId":"t","id":"t"}}]}}"#
+                .to_owned(),
+            "",
+        ),
+        (
+            format!(
+                r#"{{"message":{{{said}}},"configuration":{{"taskPushNotificationConfig":{{"taskId":"t"}}}}}}"#
+            ),
+            "t",
+        ),
+    ] {
+        for method in ["message/send", "message/stream", "SendMessage"] {
+            assert_eq!(tasks(&rpc(method, &params)), expected, "{method} {params}");
+        }
+    }
+    let own = rpc("message/send", r#"{"message":{"task_id":"t"}}"#);
+    for completion in [OFF, BARE] {
+        assert_eq!(refs(&own, &completion).tasks, ["t"], "left where it is");
+    }
+    let of_0_1 = rpc("tasks/send", r#"{"id":"t","message":{"task_id":"u"}}"#);
+    assert_eq!(tasks(&of_0_1), "t u");
+    for bare in [
+        r#"{"message":{"parts":[],"taskId":"t"}}"#,
+        r#"{"params":{"message":{"parts":[],"taskId":"t"}}}"#,
+        r#"{"parts":[],"taskId":"t"}"#,
+    ] {
+        assert_eq!(tasks(bare), "t", "{bare}");
+        assert_eq!(refs(bare, &V1).tasks, ["t"], "{bare}");
+    }
+}
+
+#[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases reads best in one piece"
+)]
+fn urls_for_push_notifications_are_found_wherever_an_agent_reads_them() {
+    for (method, params, urls, sets_push) in [
+        (
+            "message/send",
+            r#"{"message":{},"configuration":{"pushNotificationConfig":{"url":"a","token":"b"}}}"#,
+            "a",
+            true,
+        ),
+        (
+            "SendStreamingMessage",
+            r#"{"message":{},"configuration":{"task_push_notification_config":{"URL":"a","url":"b"}}}"#,
+            "a b",
+            true,
+        ),
+        (
+            "tasks/send",
+            r#"{"id":"t","pushNotification":{"url":"a"}}"#,
+            "a",
+            true,
+        ),
+        (
+            "message/send",
+            r#"{"message":{},"configuration":{"pushNotificationConfig":null,"blocking":true}}"#,
+            "",
+            false,
+        ),
+        (
+            "message/send",
+            r#"{"message":{},"configuration":{"pushNotificationConfig":{"url":7}}}"#,
+            "",
+            true,
+        ),
+        (
+            "message/send",
+            r#"{"message":{"parts":[{"url":"a"}],"metadata":{"url":"a"}},"metadata":{"url":"a"}}"#,
+            "",
+            false,
+        ),
+        (
+            "tasks/pushNotificationConfig/set",
+            r#"{"taskId":"t","pushNotificationConfig":{"url":"\u0061"}}"#,
+            "a",
+            true,
+        ),
+        (
+            "tasks/pushNotification/set",
+            r#"{"id":"t","pushNotificationConfig":{"url":"a","url":"b"}}"#,
+            "a b",
+            true,
+        ),
+        (
+            "CreateTaskPushNotificationConfig",
+            r#"{"taskId":"t","id":"c","url":"a"}"#,
+            "a",
+            false,
+        ),
+        (
+            "CreateTaskPushNotificationConfig",
+            r#"{"parent":"tasks/t","config":{"pushNotificationConfig":{"url":"a"}}}"#,
+            "a",
+            true,
+        ),
+        (
+            "tasks/somethingNew",
+            r#"{"push_notification_config":{"x":[{"url":"a"}]},"url":"b"}"#,
+            "a",
+            true,
+        ),
+    ] {
+        for completion in [FULL, OFF] {
+            let found = refs(&rpc(method, params), &completion);
+            assert_eq!(found.push_urls.join(" "), urls, "{method} {params}");
+            assert_eq!(found.sets_push, sets_push, "{method} {params}");
+        }
+    }
+}
+
+#[test]
+fn what_is_too_much_to_check_is_refused() {
+    let ids = |count: usize| json!((0..count).map(|i| i.to_string()).collect::<Vec<_>>());
+    let send = |count| {
+        rpc(
+            "message/send",
+            &json!({"message": {"referenceTaskIds": ids(count)}}).to_string(),
+        )
+    };
+    assert_eq!(refs(&send(100), &FULL).tasks.len(), 100);
+    let long = |method: &str, len: usize| rpc(method, &json!({"id": "x".repeat(len)}).to_string());
+    assert_eq!(refs(&long("tasks/get", 256), &FULL).tasks.len(), 1);
+    assert!(refs(&long("x", 257), &FULL).tasks.is_empty());
+    let urls: String = (0..5).map(|i| format!(r#","url":"u{i}""#)).collect();
+    let urls = format!(r#"{{"taskId":"t"{urls}}}"#);
+    let members = r#""id":"t","#.repeat(65);
+    for body in [
+        send(101),
+        long("tasks/get", 257),
+        rpc("CreateTaskPushNotificationConfig", &urls),
+        rpc("tasks/get", &format!("{{{members}\"x\":1}}")),
+    ] {
+        for completion in [FULL, OFF] {
+            let fault = run(&body, &completion).unwrap_err();
+            assert_eq!(fault.kind, FaultKind::InvalidRequest, "{body}");
+            assert_eq!(fault.rpc_id.as_deref(), Some(r#""call""#), "{body}");
+        }
+    }
+}
+
+#[test]
+fn a_rest_body_is_its_own_params() {
+    let refs = |body: &str, method| Refs::of_rest(body.as_bytes(), method);
+    let send = r#"{"message":{"taskId":"t","content":[]},"configuration":{"pushNotificationConfig":{"url":"a"}}}"#;
+    let found = refs(send, Method::SendMessage).unwrap();
+    assert_eq!(
+        (found.tasks, found.push_urls),
+        (vec!["t".into()], vec!["a".into()])
+    );
+    assert!(found.sets_push);
+    let create = refs(r#"{"url":"a","id":"c"}"#, Method::CreatePushConfig).unwrap();
+    assert_eq!(create.push_urls, ["a"]);
+    for nothing in ["", " \n", "\u{feff}", "[]", "null", "{}"] {
+        assert_eq!(refs(nothing, Method::CancelTask), Ok(Refs::default()));
+    }
+    for (broken, kind) in [
+        ("{", FaultKind::ParseError),
+        ("{} {}", FaultKind::ParseError),
+        (r#"{"message":{},"message":{}}"#, FaultKind::InvalidRequest),
+    ] {
+        assert_eq!(refs(broken, Method::SendMessage).unwrap_err().kind, kind);
+    }
+    assert!(Refs::of_rest(b"{\"a\":\"\xff\"}", Method::GetTask).is_err());
+}

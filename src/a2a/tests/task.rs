@@ -1,0 +1,258 @@
+//! Which task an answer is about: by a table, and by what holds for every answer, however it is cut.
+
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use serde_json::Value;
+
+use crate::a2a::refs::TASK_ID_BYTES_MAX;
+use crate::a2a::task::{Binding, TaskScan};
+
+fn whole(binding: Binding, answer: &[u8]) -> Option<String> {
+    TaskScan::new(binding).push(answer)
+}
+
+fn in_pieces(binding: Binding, answer: &[u8], cuts: &[usize]) -> Option<String> {
+    let mut scan = TaskScan::new(binding);
+    let mut from = 0;
+    for cut in cuts.iter().copied().chain([answer.len()]) {
+        let found = scan.push(&answer[from..cut]);
+        from = cut;
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+#[test]
+fn every_shape_of_an_answer_names_its_task() {
+    for (result, expected) in [
+        (
+            r#"{"kind":"task","id":"t","contextId":"c","status":{"state":"working"}}"#,
+            Some("t"),
+        ),
+        (
+            r#"{"artifacts":[{"id":"a","parts":[{"text":"\"}"}]}],"history":[{"taskId":"h"}],"id":"t"}"#,
+            Some("t"),
+        ),
+        (r#"{"task":{"contextId":"c","id":"t"}}"#, Some("t")),
+        (
+            r#"{"task":{"history":[{"id":"h","taskId":"h"}],"status":{"message":{"taskId":"s"}},"id":"t"}}"#,
+            Some("t"),
+        ),
+        (
+            r#"{"kind":"status-update","taskId":"t","final":false}"#,
+            Some("t"),
+        ),
+        (
+            r#"{"kind":"artifact-update","artifact":{"id":"a"},"task_id":"t"}"#,
+            Some("t"),
+        ),
+        (r#"{"statusUpdate":{"taskId":"t"}}"#, Some("t")),
+        (
+            r#"{"artifactUpdate":{"artifact":{"taskId":"a"},"taskId":"t"}}"#,
+            Some("t"),
+        ),
+        (r#"{"status_update":{"task_id":"t"}}"#, Some("t")),
+        (r#"{"artifact_update":{"taskId":"t"}}"#, Some("t")),
+        (
+            r#"{"message":{"messageId":"m","id":"m","taskId":"t"}}"#,
+            Some("t"),
+        ),
+        (r#"{"msg":{"taskId":"t"}}"#, Some("t")),
+        (r#"{"kind":"message","messageId":"m","parts":[]}"#, None),
+        (
+            r#"{"\u0069d":"\u0074\/\"\\ä\ud83d\ude00"}"#,
+            Some("t/\"\\ä😀"),
+        ),
+        (r#"{"id":7,"taskId":"t"}"#, Some("t")),
+        (r#"{"id":"","taskId":"t"}"#, Some("t")),
+        (r#"{"id":{"id":"x"},"taskId":null}"#, None),
+        (
+            r#"{"message":{"task":{"id":"x"}},"status":{"id":"x"}}"#,
+            None,
+        ),
+        (r#""t""#, None),
+        (r#"["t",{"id":"t"}]"#, None),
+        ("null", None),
+        ("{}", None),
+    ] {
+        let rest = whole(Binding::Rest, result.as_bytes());
+        assert_eq!(rest.as_deref(), expected, "{result}");
+        for envelope in [
+            format!(r#"{{"jsonrpc":"2.0","id":"call","result":{result}}}"#),
+            format!("\u{feff} {{ \"result\" : {result} ,\"id\":1e5}}\n"),
+        ] {
+            let found = whole(Binding::Rpc, envelope.as_bytes());
+            assert_eq!(found.as_deref(), expected, "{envelope}");
+        }
+        let nested = format!(r#"{{"error":{{"data":{result}}},"id":"call"}}"#);
+        assert_eq!(whole(Binding::Rpc, nested.as_bytes()), None, "{nested}");
+    }
+}
+
+#[test]
+fn an_id_counts_up_to_its_bound_and_nothing_is_kept_of_the_rest() {
+    for (len, found) in [(TASK_ID_BYTES_MAX, true), (TASK_ID_BYTES_MAX + 1, false)] {
+        for id in ["x".repeat(len), "\\u0078".repeat(len)] {
+            let answer = format!(r#"{{"id":"{id}"}}"#);
+            let scanned = whole(Binding::Rest, answer.as_bytes());
+            assert_eq!(scanned.is_some(), found, "{len}");
+        }
+    }
+    let mut scan = TaskScan::new(Binding::Rest);
+    assert_eq!(scan.push(br#"{"artifacts":[{"data":""#), None);
+    for _ in 0..1024 {
+        assert_eq!(scan.push(&[b'x'; 4096]), None);
+        assert_eq!(scan.push(br#"\""#), None);
+    }
+    assert_eq!(scan.push(br#""}],"id":""#), None);
+    for _ in 0..1024 {
+        assert_eq!(scan.push(&[b'x'; 4096]), None);
+    }
+    assert_eq!(scan.push(br#"","taskId":"t""#).as_deref(), Some("t"));
+    let shown = format!("{scan:?}");
+    assert!(shown.len() < 20_000, "{} bytes are kept", shown.len());
+}
+
+#[test]
+fn what_is_no_answer_has_no_task_and_harms_nobody() {
+    let deep = "[".repeat(1_000_000);
+    for answer in [
+        "",
+        "<html>",
+        "{",
+        "{}}",
+        r#"{"id" "t"}"#,
+        r#"{"id":"t"#,
+        r#"{id:"t"}"#,
+        r#"{"x":}"id":"t"}"#,
+        r#"[{"id":"t"}]"#,
+        r#"{"x":1]"id":"t"}"#,
+        r#"{"\u00":"\ud8"#,
+        &format!(r#"{{"x":{deep}"#),
+    ] {
+        assert_eq!(
+            whole(Binding::Rest, answer.as_bytes()),
+            None,
+            "{answer:.40}"
+        );
+    }
+    // Cut off behind the id: the task was started all the same.
+    assert_eq!(
+        whole(Binding::Rest, br#"{"id":"t","x"#).as_deref(),
+        Some("t")
+    );
+}
+
+#[test]
+fn in_a_stream_the_first_event_that_names_a_task_counts() {
+    let stream = concat!(
+        ": ping\n\n",
+        "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"kind\":\"message\",\"parts\":[\n\n",
+        "event: message\r\ndata: {\"jsonrpc\":\"2.0\",\r\ndata:\"id\":1,\"result\":{\"taskId\"\r\ndata: :\"t\"}}\r\n\r\n",
+        "data: {\"result\":{\"taskId\":\"u\"}}\n\n",
+    );
+    let mut scan = TaskScan::new(Binding::Rpc);
+    assert_eq!(scan.push_events(stream.as_bytes()).as_deref(), Some("t"));
+    let mut scan = TaskScan::new(Binding::Rpc);
+    let (first, second) = stream.split_at(stream.find("event:").unwrap());
+    assert_eq!(scan.push_events(first.as_bytes()), None);
+    assert_eq!(scan.push_events(second.as_bytes()).as_deref(), Some("t"));
+}
+
+/// JSON with the names that matter at every level, each at most once in an object.
+fn json() -> impl Strategy<Value = Value> {
+    let text = select(vec!["t", "", "a\"b", "\\", "ä{", "]}", "\u{1}", "taskId"]);
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        text.prop_map(Value::from),
+    ];
+    let names = vec![
+        "result",
+        "id",
+        "taskId",
+        "task_id",
+        "task",
+        "message",
+        "msg",
+        "statusUpdate",
+        "x\"",
+        "y",
+    ];
+    leaf.prop_recursive(5, 64, 6, move |inner| {
+        let member = (select(names.clone()), inner.clone());
+        prop_oneof![
+            prop::collection::vec(inner, 0..4).prop_map(Value::from),
+            prop::collection::vec(member, 0..6).prop_map(|members| {
+                let members = members
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value));
+                Value::Object(members.collect())
+            }),
+        ]
+    })
+}
+
+/// What `serde_json` finds, the first in the order of the text, which is serde_json's order.
+fn expected(result: &Value) -> Option<String> {
+    let said = |value: &Value| {
+        value
+            .as_str()
+            .filter(|id| !id.is_empty())
+            .map(str::to_owned)
+    };
+    let within = |value: &Value, names: &[&str]| {
+        let members = value.as_object().into_iter().flatten();
+        let mut ids = members.filter(|(name, _)| names.contains(&name.as_str()));
+        ids.find_map(|(_, value)| said(value))
+    };
+    result
+        .as_object()?
+        .iter()
+        .find_map(|(name, value)| match name.as_str() {
+            "id" | "taskId" | "task_id" => said(value),
+            "task" => within(value, &["id"]),
+            "message" | "msg" | "statusUpdate" => within(value, &["taskId", "task_id"]),
+            _ => None,
+        })
+}
+
+proptest! {
+    #[test]
+    fn it_finds_what_a_parser_finds_however_the_answer_is_cut(
+        value in json(),
+        pretty in any::<bool>(),
+        cuts in prop::collection::vec(any::<Index>(), 0..8),
+    ) {
+        let text = if pretty {
+            serde_json::to_string_pretty(&value)
+        } else {
+            serde_json::to_string(&value)
+        };
+        let text = text.unwrap().into_bytes();
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len())).collect();
+        cuts.sort_unstable();
+        let bytes: Vec<usize> = (1..text.len()).collect();
+        let rpc = value.get("result").and_then(expected);
+        for (binding, expected) in [(Binding::Rest, expected(&value)), (Binding::Rpc, rpc)] {
+            prop_assert_eq!(&whole(binding, &text), &expected);
+            prop_assert_eq!(&in_pieces(binding, &text, &cuts), &expected);
+            prop_assert_eq!(&in_pieces(binding, &text, &bytes), &expected);
+        }
+    }
+
+    #[test]
+    fn no_bytes_harm_it_and_cuts_change_nothing(
+        bytes in prop::collection::vec(select(b"{}[]\":,\\u00t idx\n\xff".to_vec()), 0..64),
+        cut in any::<Index>(),
+    ) {
+        let cut = cut.index(bytes.len() + 1);
+        for binding in [Binding::Rest, Binding::Rpc] {
+            prop_assert_eq!(whole(binding, &bytes), in_pieces(binding, &bytes, &[cut]));
+        }
+    }
+}

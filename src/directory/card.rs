@@ -1,0 +1,169 @@
+//! What the card of an agent is made of, and where the agent serves its own: the registered `card_url`,
+//! else the well-known paths of its origin, else the same below its URL.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::endpoint::Endpoint;
+use super::entry::{Urls, not_found, removed};
+use super::{Agent, Destination, Directory};
+use crate::hierarchy::Permit;
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+use crate::trust::Sealed;
+use crate::workspace::{Status, Workspace};
+
+/// Where A2A 0.3 and 1.0 have a card, and where 0.2 had it.
+const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
+
+/// Where an agent may serve its card: one server, and paths to try in turn.
+#[derive(Clone, Debug)]
+pub struct CardPlace {
+    /// The server. Judged like any agent's; its path is not used.
+    pub endpoint: Endpoint,
+    /// The agent, where it is the same server: only it gets the agent's credential, and our certificate.
+    pub agent: Option<Arc<Agent>>,
+    /// Paths, with their queries.
+    pub paths: Vec<String>,
+}
+
+/// What the card of one workspace is made of.
+#[derive(Debug)]
+pub struct CardSource {
+    /// Whose.
+    pub id: WorkspaceId,
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub role: Option<String>,
+    /// The card that was registered.
+    pub registered: Option<Arc<str>>,
+    /// Whether callers may ask for push notifications.
+    pub push_notifications: bool,
+    /// URLs of the agent that nobody is told.
+    pub hidden: Vec<String>,
+    /// Where the agent serves its card; why nobody can be asked. `None`: it has only an inbox.
+    pub place: Result<Option<CardPlace>, Rejection>,
+    /// Another one whenever any of it, or how the agent is reached, is another.
+    pub fingerprint: [u8; 32],
+}
+
+impl Directory {
+    /// What the card of a permitted target is made of. It has one also while it cannot be reached.
+    ///
+    /// # Errors
+    /// `workspace_removed`, `workspace_not_found`, `store_unavailable`.
+    pub async fn card_source(&self, permit: &Permit) -> Result<Arc<CardSource>, Rejection> {
+        let entry = self.entry(permit.target()).await?;
+        let destination = self.destination(permit.target(), &entry).await;
+        let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
+        if workspace.status == Status::Removed {
+            return Err(removed());
+        }
+        let source = entry.card.get_or_init(|| {
+            let source = self.source(workspace, &entry.urls, destination);
+            Arc::new(source)
+        });
+        Ok(Arc::clone(source))
+    }
+
+    fn source(
+        &self,
+        workspace: &Workspace,
+        urls: &Urls,
+        destination: Result<Destination, Rejection>,
+    ) -> CardSource {
+        let configured = self.config.get().a2a.push_notifications;
+        let push_notifications = workspace.push_notifications.unwrap_or(configured);
+        let place = match destination {
+            Ok(Destination::Agent(agent)) => {
+                let place = self.place(workspace.card_url.as_deref(), agent);
+                place.map(Some)
+            }
+            Ok(Destination::Inbox) => Ok(None),
+            Err(refusal) => Err(refusal),
+        };
+        let known = [
+            urls.host.as_deref(),
+            urls.internal.as_deref(),
+            workspace.url.as_deref(),
+            workspace.internal_url.as_deref(),
+            workspace.card_url.as_deref(),
+        ];
+        let mut hidden: Vec<String> = known.into_iter().flatten().map(str::to_owned).collect();
+        hidden.dedup();
+        let card = workspace.agent_card.as_deref();
+        let mut source = CardSource {
+            id: workspace.id.clone(),
+            name: workspace.name.clone(),
+            role: workspace.role.clone(),
+            registered: card.map(|card| card.get().into()),
+            push_notifications,
+            hidden,
+            place,
+            fingerprint: [0; 32],
+        };
+        source.fingerprint = fingerprint(&source, workspace);
+        source
+    }
+
+    fn place(&self, card_url: Option<&str>, agent: Arc<Agent>) -> Result<CardPlace, Rejection> {
+        let own = &agent.endpoint;
+        let Some(card_url) = card_url else {
+            let path = own.path_and_query.split('?').next().unwrap_or_default();
+            let below = path.trim_end_matches('/');
+            let mut paths = WELL_KNOWN.map(str::to_owned).to_vec();
+            if !below.is_empty() {
+                paths.extend(WELL_KNOWN.map(|path| format!("{below}{path}")));
+            }
+            return Ok(CardPlace {
+                endpoint: own.clone(),
+                agent: Some(agent),
+                paths,
+            });
+        };
+        let endpoint = Endpoint::parse(card_url, &self.resolver.policy())?;
+        let paths = vec![endpoint.path_and_query.clone()];
+        let same = (endpoint.tls, &endpoint.host) == (own.tls, &own.host);
+        Ok(CardPlace {
+            endpoint: if same { own.clone() } else { endpoint },
+            agent: same.then_some(agent),
+            paths,
+        })
+    }
+}
+
+fn fingerprint(source: &CardSource, workspace: &Workspace) -> [u8; 32] {
+    let auth = workspace.upstream_auth.as_ref().map(Sealed::as_str);
+    let tls = workspace.upstream_tls.as_ref();
+    let place = match &source.place {
+        Ok(Some(place)) => format!("{} {:?}", place.endpoint.url(), place.paths),
+        Ok(None) => String::new(),
+        Err(refusal) => refusal.reason.word().to_owned(),
+    };
+    let parts = [
+        Some(source.name.as_str()),
+        source.role.as_deref(),
+        source.registered.as_deref(),
+        Some(if source.push_notifications {
+            "push"
+        } else {
+            ""
+        }),
+        Some(place.as_str()),
+        auth,
+        tls.map(|tls| tls.sealed.as_str()),
+    ];
+    let mut hash = Sha256::new();
+    for part in parts
+        .into_iter()
+        .chain(source.hidden.iter().map(|url| Some(url.as_str())))
+    {
+        // The length stands in front, so that no two lists read alike.
+        let length = part.map_or(u64::MAX, |part| part.len() as u64);
+        hash.update(length.to_be_bytes());
+        hash.update(part.unwrap_or_default());
+    }
+    hash.finalize().into()
+}

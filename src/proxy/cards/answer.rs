@@ -1,0 +1,100 @@
+//! A card as an HTTP answer: whole, or "not modified".
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+
+use super::cache::{FRESH, Served};
+use crate::identity::Allowance;
+use crate::proxy::ended::{Ended, internal, patiently};
+use crate::proxy::exchange::Exchange;
+use crate::proxy::origin::Origins;
+
+/// Answers with the card, or with 304 where the caller has it.
+pub(super) async fn answer(
+    session: &mut ServerSession,
+    origins: &Origins,
+    exchange: &mut Exchange,
+    card: &Served,
+) -> Result<Ended, Ended> {
+    let request = session.req_header();
+    let known = is_known(&request.headers, &card.tag);
+    let without_body = known || request.method == Method::HEAD;
+    let mut head = head(exchange, card, known).map_err(internal)?;
+    origins.expose(&request.headers, &mut head);
+    exchange.status = head.status.as_u16();
+    let body = if without_body {
+        Bytes::new()
+    } else {
+        card.body.clone()
+    };
+    exchange.response_bytes = body.len() as u64;
+    let write = patiently(session.get_write_timeout(), async {
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(body, true).await
+    });
+    match write.await {
+        Ok(()) => Ok(Ended::Answered),
+        Err(_) => Err(Ended::CallerLeft),
+    }
+}
+
+fn head(exchange: &Exchange, card: &Served, known: bool) -> pingora::Result<ResponseHeader> {
+    let mut head = ResponseHeader::build(if known { 304 } else { 200 }, Some(12))?;
+    if !known {
+        head.append_header(header::CONTENT_TYPE, "application/json")?;
+        head.append_header(header::CONTENT_LENGTH, card.body.len())?;
+    }
+    head.append_header(header::ETAG, card.tag.as_str())?;
+    let modified = httpdate::fmt_http_date(card.modified);
+    head.append_header(header::LAST_MODIFIED, modified)?;
+    // Who may see it is decided for each caller.
+    let kept = format!("private, max-age={}", FRESH.as_secs());
+    head.append_header(header::CACHE_CONTROL, kept)?;
+    head.append_header(header::VARY, "Authorization, Origin")?;
+    head.append_header("x-request-id", exchange.request_id.as_str())?;
+    for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
+        head.append_header(name, value)?;
+    }
+    Ok(head)
+}
+
+/// Whether the caller has this very card (RFC 9110, 13.1.2: compared weakly).
+fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    let opaque = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
+    let known = headers.get_all(header::IF_NONE_MATCH).iter();
+    known
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|known| known.trim() == "*" || opaque(known) == opaque(tag))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_compared_weakly() {
+        let known = |values: &[&str], tag: &str| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::IF_NONE_MATCH, value.parse().unwrap());
+            }
+            is_known(&headers, tag)
+        };
+        for values in [
+            &["\"a\""][..],
+            &["W/\"a\""],
+            &["\"b\", W/\"a\" ,\"c\""],
+            &["\"b\"", "\"a\""],
+            &["*"],
+        ] {
+            assert!(known(values, "\"a\""), "{values:?}");
+            assert!(known(values, "W/\"a\""), "{values:?}");
+        }
+        for values in [&[][..], &["\"b\""], &["a"], &["\"A\""], &[""], &["\"a"]] {
+            assert!(!known(values, "\"a\""), "{values:?}");
+        }
+    }
+}

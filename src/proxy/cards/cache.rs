@@ -1,0 +1,285 @@
+//! Cards in memory: fetched once for all who ask at the same time, and kept while they are fresh. What
+//! is registered anew, another configuration and another key count at once.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use moka::future::Cache;
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+use super::fetch::{Asked, fetch};
+use crate::a2a::Generation;
+use crate::a2a::card::{Binding, Card, Facts, Unreadable};
+use crate::config::Config;
+use crate::directory::CardSource;
+use crate::gateway::Gateway;
+use crate::ids::WorkspaceId;
+use crate::metrics;
+use crate::proxy::relay::Relay;
+use crate::rejection::{Reason, Rejection};
+use crate::telemetry::Chain;
+use crate::trust::sign_card;
+
+/// How long a card counts; callers may keep it for as long.
+pub(super) const FRESH: Duration = Duration::from_secs(30);
+/// How long a fetch that failed counts: enough to shield an agent that is in trouble.
+const FAILED: Duration = Duration::from_secs(3);
+/// How long a card is remembered at all, for what only needs the agent's generation.
+const REMEMBERED: Duration = Duration::from_secs(300);
+/// All cards together.
+const BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// What an entry takes besides its texts.
+const ENTRY_BYTES: usize = 1024;
+
+/// The card of one workspace, as far as there is one.
+pub(super) struct Kept {
+    /// The card for callers; why there is none.
+    pub(super) served: Result<Served, Rejection>,
+    /// Which generation the agent speaks, by the card that counts.
+    pub(super) generation: Option<Generation>,
+    /// Where the agent speaks HTTP+JSON.
+    pub(super) http_json: HttpJson,
+    /// Whether the agent was asked, and did not give it.
+    failed: bool,
+    made_at: Instant,
+    fingerprint: [u8; 32],
+    config: Arc<Config>,
+    /// The key that signed it.
+    kid: Option<String>,
+}
+
+/// The paths at which an agent speaks HTTP+JSON, without a slash at the end, each with whether it is
+/// of 0.x.
+#[derive(Default)]
+pub(super) struct HttpJson(Vec<(bool, String)>);
+
+impl HttpJson {
+    fn of(card: &Card<'_>) -> Self {
+        let found = card.interfaces(Binding::HttpJson).filter_map(|interface| {
+            let version = interface.version.as_deref().unwrap_or("1.0");
+            let path = interface.path()?;
+            Some((
+                version.starts_with("0."),
+                path.trim_end_matches('/').to_owned(),
+            ))
+        });
+        Self(found.collect())
+    }
+
+    /// The one for a request of this generation, or else the first.
+    pub(super) fn path(&self, generation: Generation) -> Option<&str> {
+        let old = generation == Generation::V0;
+        let same = self.0.iter().find(|(of_0_x, _)| *of_0_x == old);
+        same.or_else(|| self.0.first())
+            .map(|(_, path)| path.as_str())
+    }
+}
+
+/// A card, ready for callers.
+#[derive(Clone)]
+pub(super) struct Served {
+    /// JSON.
+    pub(super) body: Bytes,
+    /// The value of `ETag`.
+    pub(super) tag: String,
+    /// Since when it reads like this.
+    pub(super) modified: SystemTime,
+}
+
+/// The cache.
+pub(in crate::proxy) struct Cards {
+    kept: Cache<WorkspaceId, Arc<Kept>>,
+}
+
+impl Default for Cards {
+    fn default() -> Self {
+        let weight = |_: &WorkspaceId, kept: &Arc<Kept>| {
+            let served = kept.served.as_ref().map_or(0, |served| served.body.len());
+            u32::try_from(served + ENTRY_BYTES).unwrap_or(u32::MAX)
+        };
+        Self {
+            kept: Cache::builder()
+                .weigher(weight)
+                .max_capacity(BYTES_MAX)
+                .time_to_live(REMEMBERED)
+                .build(),
+        }
+    }
+}
+
+impl Cards {
+    /// The card of a workspace, fetched if what is remembered does not count any more.
+    pub(super) async fn get(
+        &self,
+        (gateway, relay): (&Gateway, &Relay),
+        source: &CardSource,
+        config: &Arc<Config>,
+        asked: &Asked<'_>,
+    ) -> Arc<Kept> {
+        let kid = config.card.sign.then(|| gateway.keys.kid());
+        let counts = |kept: &Arc<Kept>| kept.counts(source, config, kid.as_deref());
+        let before = self.kept.get(&source.id).await;
+        if let Some(kept) = before.as_ref().filter(|kept| counts(kept)) {
+            gateway.metrics.cache(metrics::Cache::Cards, true);
+            return Arc::clone(kept);
+        }
+        gateway.metrics.cache(metrics::Cache::Cards, false);
+        let make = async {
+            let fetched = match &source.place {
+                Ok(Some(place)) => fetch(relay, &gateway.directory, place, asked)
+                    .await
+                    .map(Some),
+                Ok(None) => Ok(None),
+                Err(refusal) => Err(refusal.clone()),
+            };
+            let made = Kept::make(gateway, source, fetched, config, before.as_deref());
+            Arc::new(made)
+        };
+        let entry = self.kept.entry_by_ref(&source.id);
+        let entry = Box::pin(entry.or_insert_with_if(make, |kept| !counts(kept))).await;
+        entry.into_value()
+    }
+
+    /// Which generation an agent speaks, by what is remembered of its card. Where it was asked in vain
+    /// a moment ago: the one that counts without a card.
+    pub(super) async fn generation(&self, source: &CardSource) -> Option<Generation> {
+        let kept = self.kept.get(&source.id).await?;
+        if kept.fingerprint != source.fingerprint {
+            return None;
+        }
+        let recent = kept.made_at.elapsed() < FRESH;
+        kept.generation.or(recent.then(Generation::default))
+    }
+}
+
+impl Kept {
+    fn make(
+        gateway: &Gateway,
+        source: &CardSource,
+        fetched: Result<Option<Bytes>, Rejection>,
+        config: &Arc<Config>,
+        before: Option<&Self>,
+    ) -> Self {
+        let failed = fetched.is_err();
+        let kid = config.card.sign.then(|| gateway.keys.kid());
+        let serve = |text: &[u8]| {
+            let card = Card::read(text).map_err(unreadable)?;
+            let (generation, http_json) = (card.generation(), HttpJson::of(&card));
+            let served = served(card, source, config).map_err(unreadable)?;
+            Ok((served, generation, http_json))
+        };
+        let own = fetched.as_ref().map(Option::as_deref);
+        let own = own.unwrap_or_default();
+        let registered = source.registered.as_deref().map(str::as_bytes);
+        let mut made = Err(fetched.as_ref().err().cloned().unwrap_or_else(no_card));
+        for text in own.into_iter().chain(registered) {
+            made = serve(text);
+            if made.is_ok() {
+                break;
+            }
+        }
+        let before = before.and_then(|kept| kept.served.as_ref().ok());
+        let (served, generation, http_json) = match made {
+            Ok((text, generation, http_json)) => {
+                let served = Served::new(gateway, text, config, kid.as_deref(), before);
+                (Ok(served), Some(generation), http_json)
+            }
+            Err(refusal) => (Err(refusal), None, HttpJson::default()),
+        };
+        Self {
+            served,
+            generation,
+            http_json,
+            failed,
+            made_at: Instant::now(),
+            fingerprint: source.fingerprint,
+            config: Arc::clone(config),
+            kid,
+        }
+    }
+
+    fn counts(&self, source: &CardSource, config: &Arc<Config>, kid: Option<&str>) -> bool {
+        let fresh = if self.failed { FAILED } else { FRESH };
+        self.made_at.elapsed() < fresh
+            && self.fingerprint == source.fingerprint
+            && Arc::ptr_eq(&self.config, config)
+            && self.kid.as_deref() == kid
+    }
+}
+
+impl Served {
+    fn new(
+        gateway: &Gateway,
+        text: String,
+        config: &Config,
+        kid: Option<&str>,
+        before: Option<&Self>,
+    ) -> Self {
+        // Of what is signed, and by which key: one kind of key signs differently each time.
+        let hash = Sha256::new()
+            .chain_update(&text)
+            .chain_update(kid.unwrap_or_default());
+        let hash = URL_SAFE_NO_PAD.encode(&hash.finalize()[..16]);
+        let weak = if kid.is_some() && !gateway.keys.signs_alike() {
+            "W/"
+        } else {
+            ""
+        };
+        let tag = format!("{weak}\"{hash}\"");
+        let body = signed(gateway, text, config);
+        let same = before.filter(|before| before.tag == tag);
+        Self {
+            modified: same.map_or_else(SystemTime::now, |before| before.modified),
+            body: body.into(),
+            tag,
+        }
+    }
+}
+
+/// The card for callers, but for a signature.
+///
+/// # Errors
+/// [`Unreadable`].
+pub(super) fn served(
+    card: Card<'_>,
+    source: &CardSource,
+    config: &Config,
+) -> Result<String, Unreadable> {
+    card.served(&Facts {
+        base: &format!("{}/workspaces/{}/a2a", config.public_url(), source.id),
+        name: &source.name,
+        role: source.role.as_deref(),
+        hidden: &source.hidden,
+        bearer: config.card.declare_security,
+        push_notifications: source.push_notifications,
+    })
+}
+
+/// Signs it, if `card.sign` says so. A card that cannot be signed is served without a signature, which is what it then has.
+pub(super) fn signed(gateway: &Gateway, text: String, config: &Config) -> String {
+    if !config.card.sign {
+        return text;
+    }
+    let jwks = format!("{}/.well-known/jwks.json", config.public_url());
+    match sign_card(&gateway.keys, &text, &jwks) {
+        Ok(signed) => signed,
+        Err(error) => {
+            tracing::warn!(error = %Chain(&error), "A card is served without a signature");
+            text
+        }
+    }
+}
+
+pub(super) fn unreadable(error: Unreadable) -> Rejection {
+    let message = "the agent's card cannot be served; register one that A2A describes";
+    Rejection::new(Reason::AgentProtocolError, message).cause(error)
+}
+
+fn no_card() -> Rejection {
+    let message = "the workspace has registered no card, and no agent can be asked for one";
+    Rejection::new(Reason::WorkspaceOffline, message).retry_after(Duration::from_secs(15))
+}

@@ -1,0 +1,47 @@
+//! The extended card, which is the result of a call: it tells no more of where the agent listens than
+//! the other.
+
+use std::sync::Arc;
+
+use super::cache::{served, signed, unreadable};
+use crate::a2a::card::{Card, Unreadable};
+use crate::config::Config;
+use crate::directory::{AGENT_CARD_BYTES_MAX, CardSource};
+use crate::gateway::Gateway;
+use crate::proxy::ended::too_large;
+use crate::rejection::{Reason, Rejection};
+
+/// Whose extended card is asked for, and how it is served.
+pub(in crate::proxy) struct ExtendedCard {
+    pub(in crate::proxy) gateway: Arc<Gateway>,
+    /// As it is for the exchange.
+    pub(in crate::proxy) config: Arc<Config>,
+    /// Whose.
+    pub(in crate::proxy) source: Arc<CardSource>,
+}
+
+impl ExtendedCard {
+    /// The card as callers may see it. `None`: there is nothing in it.
+    ///
+    /// # Errors
+    /// `agent_protocol_error` when it is none, `response_too_large`.
+    pub(in crate::proxy) fn served(&self, text: &str) -> Result<Option<String>, Rejection> {
+        if text.len() > AGENT_CARD_BYTES_MAX {
+            return Err(too_large(AGENT_CARD_BYTES_MAX as u64));
+        }
+        if text.trim() == "{}" {
+            return Ok(None);
+        }
+        let card = Card::fetched(text.as_bytes()).map_err(|broken| match broken {
+            Unreadable::NoCard | Unreadable::Form => no_card(),
+            Unreadable::TooLong => unreadable(broken),
+        })?;
+        let card = served(card, &self.source, &self.config).map_err(unreadable)?;
+        Ok(Some(signed(&self.gateway, card, &self.config)))
+    }
+}
+
+fn no_card() -> Rejection {
+    let message = "the agent's answer holds no card";
+    Rejection::new(Reason::AgentProtocolError, message).fact("delivered", "true")
+}

@@ -1,0 +1,161 @@
+//! Sends an admitted request to its agent, whichever binding it came by.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Method;
+use pingora::protocols::http::ServerSession;
+
+use super::Proxy;
+use super::admit::Admitted;
+use super::cards::ExtendedCard;
+use super::ended::{Clocks, Ended, internal};
+use super::exchange::Exchange;
+use super::fields::{Forwarded, request_head, response_head};
+use super::received::Share;
+use super::relay::{Forward, refuse_redirect};
+use super::rewrite::{OwnTasks, Rewrite};
+use super::upstream::Call;
+use crate::a2a::done::Done;
+use crate::a2a::method::Method as A2aMethod;
+use crate::a2a::task::Binding;
+use crate::directory::Agent;
+use crate::identity::Principal;
+use crate::rejection::Rejection;
+
+/// A request as the agent gets it.
+pub(super) struct Outgoing {
+    /// Its HTTP method.
+    pub(super) verb: Method,
+    /// Path and query at the agent; `None`: those of its URL.
+    pub(super) target: Option<String>,
+    /// Its body.
+    pub(super) body: Bytes,
+    /// The room that the body takes.
+    pub(super) share: Share,
+    /// The JSON-RPC method, for the caller token.
+    pub(super) method_name: Option<String>,
+    /// Whether the gateway wrapped the call for a 1.0 target, and so must say its version.
+    pub(super) version_1_0: bool,
+    /// What was completed, for `X-A2A-Completed`.
+    pub(super) done: Done,
+    /// How the answer is changed on its way.
+    pub(super) rewrite: Option<Rewrite>,
+}
+
+impl Proxy {
+    /// Forwards, and passes the answer back.
+    pub(super) async fn forward(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        admitted: Admitted,
+        outgoing: Outgoing,
+    ) -> Result<Ended, Ended> {
+        let agent = Arc::clone(admitted.agent()?);
+        let head = self.request_head(session, exchange, &admitted, &outgoing)?;
+        let clocks = Clocks::new(
+            &exchange.config.timeouts,
+            exchange.started,
+            admitted.timeout,
+            agent.idle_timeout,
+        );
+        // The proof and the permit have done their work; a stream may last for half an hour.
+        drop(admitted);
+        let directory = &self.gateway.directory;
+        let _slot = directory.slot(&agent)?;
+        let address = match &outgoing.target {
+            None => directory.address(&agent.endpoint).await?,
+            Some(target) => {
+                let endpoint = agent.endpoint.at(target.clone());
+                Box::pin(directory.address(&endpoint)).await?
+            }
+        };
+        let connect = exchange.config.timeouts.connect;
+        let forward = Forward {
+            peer: self.relay.upstream.peer(&agent, address, connect).await,
+            call: Call::new(head, outgoing.body),
+            share: outgoing.share,
+            clocks,
+            rewrite: outgoing.rewrite,
+        };
+        let done = outgoing.done;
+        let completed = (!done.is_empty()).then(|| done.to_string());
+        let answer = |head: &_, session: &ServerSession, exchange: &_| {
+            refuse_redirect(head)?;
+            let request = &session.req_header().headers;
+            response_head(head, request, &self.origins.get(), exchange, completed).map_err(internal)
+        };
+        self.relay.run(session, exchange, forward, answer).await
+    }
+
+    /// How the answer to a call is changed, by what it asks for.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub(super) async fn rewrite(
+        &self,
+        exchange: &Exchange,
+        admitted: &Admitted,
+        binding: Binding,
+    ) -> Result<Option<Rewrite>, Rejection> {
+        Ok(match exchange.method {
+            A2aMethod::GetExtendedCard => {
+                let card = ExtendedCard {
+                    gateway: Arc::clone(&self.gateway),
+                    config: Arc::clone(&exchange.config),
+                    source: Box::pin(self.gateway.directory.card_source(&admitted.permit)).await?,
+                };
+                Some(Rewrite::ExtendedCard(binding, Box::new(card)))
+            }
+            // An operator may ask for every task.
+            A2aMethod::ListTasks if admitted.proof.principal != Principal::Operator => {
+                let own = OwnTasks {
+                    gateway: Arc::clone(&self.gateway),
+                    proof: Arc::clone(&admitted.proof),
+                    target: admitted.permit.target().clone(),
+                };
+                Some(Rewrite::Tasks(binding, Box::new(own)))
+            }
+            _ => None,
+        })
+    }
+
+    /// Writes the request's head for the wire, with a token of its own.
+    fn request_head(
+        &self,
+        session: &ServerSession,
+        exchange: &Exchange,
+        admitted: &Admitted,
+        outgoing: &Outgoing,
+    ) -> Result<Vec<u8>, Rejection> {
+        let caller_token = self.gateway.identity.issue_caller_token(
+            admitted.permit.pair(&admitted.proof.principal.to_string()),
+            outgoing.method_name.as_deref(),
+            &outgoing.body,
+        )?;
+        let agent: &Agent = admitted.agent()?;
+        let forwarded = Forwarded {
+            head: session.req_header(),
+            verb: &outgoing.verb,
+            target: outgoing
+                .target
+                .as_deref()
+                .unwrap_or(&agent.endpoint.path_and_query),
+            agent,
+            request_id: &exchange.request_id,
+            caller: admitted.permit.caller(),
+            caller_token: &caller_token,
+            hops: admitted.hops,
+            client: self.client(session),
+            scheme: if exchange.config.server.tls.cert.is_some() {
+                "https"
+            } else {
+                "http"
+            },
+            version_1_0: outgoing.version_1_0,
+            body_len: outgoing.body.len(),
+        };
+        Ok(request_head(&forwarded, &self.extra_fields.get()))
+    }
+}

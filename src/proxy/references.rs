@@ -1,0 +1,85 @@
+//! What a call refers to, asked of the rooms before it is forwarded: may the caller ask for these tasks, and
+//! may the agent be asked to call these URLs? And whose the task is that the answer is about.
+
+use super::admit::Admitted;
+use super::exchange::Exchange;
+use crate::a2a::method::Method;
+use crate::a2a::refs::Refs;
+use crate::a2a::task::Binding;
+use crate::gateway::Gateway;
+use crate::rejection::{Reason, Rejection};
+
+/// Checks what the call refers to. One that refers to nothing asks nobody.
+///
+/// # Errors
+/// `task_not_found`, `push_not_supported`, `address_forbidden`; `store_unavailable`.
+pub(super) async fn check(
+    gateway: &Gateway,
+    exchange: &Exchange,
+    admitted: &Admitted,
+    refs: &Refs,
+) -> Result<(), Rejection> {
+    require_push(admitted.agent()?.push_notifications, exchange.method, refs)?;
+    let target = admitted.permit.target();
+    if !refs.tasks.is_empty() {
+        let asked = gateway
+            .tasks
+            .check(&gateway.hierarchy, &admitted.proof, target, &refs.tasks);
+        // Boxed, here and below: rare, and their futures would widen every exchange's.
+        Box::pin(asked).await?;
+    }
+    for url in &refs.push_urls {
+        Box::pin(gateway.directory.vet_webhook(url)).await?;
+    }
+    Ok(())
+}
+
+/// Has the answer to a message looked at for its task.
+pub(super) fn follow(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    admitted: &Admitted,
+    binding: Binding,
+) {
+    if exchange.method.sends() {
+        let target = admitted.permit.target();
+        let learner = gateway.tasks.learner(&admitted.proof, target, binding);
+        exchange.learner = Some(Box::new(learner));
+    }
+}
+
+fn require_push(allowed: bool, method: Method, refs: &Refs) -> Result<(), Rejection> {
+    if allowed || !(method.is_of_push() || refs.sets_push) {
+        return Ok(());
+    }
+    Err(Rejection::new(
+        Reason::PushNotSupported,
+        "push notifications are switched off for this workspace: leave the configuration out, and stream or \
+         ask for the task",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switched_off_nothing_that_asks_for_push_notifications_passes() {
+        let plain = Refs::default();
+        let sets = Refs {
+            sets_push: true,
+            ..Refs::default()
+        };
+        for method in Method::ALL {
+            let why = require_push(false, method, &plain).map_err(|r| r.reason);
+            let expected = if method.is_of_push() {
+                Err(Reason::PushNotSupported)
+            } else {
+                Ok(())
+            };
+            assert_eq!(why, expected, "{method:?}");
+            assert!(require_push(false, method, &sets).is_err(), "{method:?}");
+            assert!(require_push(true, method, &sets).is_ok(), "{method:?}");
+        }
+    }
+}

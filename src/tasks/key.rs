@@ -1,0 +1,57 @@
+//! Keys in the shared state. Ids of tasks are an agent's text, and names of users an issuer's: escaped, so
+//! that none can reach another key.
+
+use crate::ids::WorkspaceId;
+
+/// Whose it is. Agents may take ids that differ in case, or in spaces around, for the same.
+pub(super) fn task(target: &WorkspaceId, task: &str) -> String {
+    let mut key = format!("gw:task:{target}:");
+    escape(&folded(task), &mut key);
+    key
+}
+
+fn folded(task: &str) -> String {
+    task.trim_matches(' ').to_ascii_lowercase()
+}
+
+/// Where somebody's task is.
+pub(super) fn at(owner: &str, task: &str) -> String {
+    let mut key = "gw:task-at:".to_owned();
+    escape(owner, &mut key);
+    key.push(':');
+    escape(&folded(task), &mut key);
+    key
+}
+
+/// What is in every workspace id stays as it is, and so do the ids that agents usually make.
+fn escape(text: &str, out: &mut String) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-') {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_id_reaches_another_key() {
+        let target = WorkspaceId::parse("dev").unwrap();
+        for (id, escaped) in [
+            (" 0199c-AZ_.1 ", "0199c-az_.1"),
+            ("a:b", "a%3Ab"),
+            ("a%3Ab", "a%253ab"),
+            ("x\r\nset y", "x%0D%0Aset%20y"),
+            ("ä", "%C3%A4"),
+            ("../*", "..%2F%2A"),
+        ] {
+            assert_eq!(task(&target, id), format!("gw:task:dev:{escaped}"));
+            assert_eq!(at("pm", id), format!("gw:task-at:pm:{escaped}"));
+        }
+        assert_ne!(at("a:b", "c"), at("a", "b:c"));
+    }
+}

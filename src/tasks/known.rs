@@ -1,0 +1,173 @@
+//! What this replica knows of tasks, within a bound. Beside a store for all replicas it saves asking;
+//! alone it is all there is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use moka::future::Cache;
+use moka::policy::EvictionPolicy;
+use tokio::time::Instant;
+
+use crate::ids::WorkspaceId;
+
+/// What owners and places may take, each, in bytes: some 200,000 tasks with ids of 36 bytes. Beyond it
+/// those that were not used for the longest time are forgotten.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// What an entry takes besides its texts.
+const ENTRY_BYTES: usize = 200;
+
+/// How long something counts that the store can be asked for again.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(300);
+
+/// Uses in between are not written down: the time to live is this much shorter than it could be, at most.
+const RENEWALS_IN_TTL: u32 = 8;
+
+/// The owner of a task. Times are milliseconds since the room was made.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) owner: Arc<str>,
+    until: AtomicU64,
+    renewed: AtomicU64,
+}
+
+/// Where a task is.
+#[derive(Clone)]
+struct Placed {
+    target: WorkspaceId,
+    until: u64,
+}
+
+pub(super) struct Memory {
+    owners: Cache<String, Arc<Known>>,
+    places: Cache<String, Placed>,
+    started: Instant,
+}
+
+impl Memory {
+    pub(super) fn new() -> Self {
+        let bytes = |texts: usize| u32::try_from(texts + ENTRY_BYTES).unwrap_or(u32::MAX);
+        Self {
+            owners: Cache::builder()
+                .max_capacity(BYTES_MAX)
+                .weigher(move |key: &String, known: &Arc<Known>| {
+                    bytes(key.len() + known.owner.len())
+                })
+                .eviction_policy(EvictionPolicy::lru())
+                .build(),
+            places: Cache::builder()
+                .max_capacity(BYTES_MAX)
+                .weigher(move |key: &String, placed: &Placed| {
+                    bytes(key.len() + placed.target.as_str().len())
+                })
+                .eviction_policy(EvictionPolicy::lru())
+                .build(),
+            started: Instant::now(),
+        }
+    }
+
+    /// How long something counts here that lives for `ttl`.
+    pub(super) fn lasts(&self, ttl: Duration, shared: bool) -> Duration {
+        if shared {
+            ttl.min(ASKED_AGAIN_AFTER)
+        } else {
+            ttl
+        }
+    }
+
+    /// Who owns it, and whether that is `owner` from now on.
+    pub(super) async fn claim(
+        &self,
+        key: &str,
+        owner: &str,
+        lasts: Duration,
+    ) -> (Arc<Known>, bool) {
+        let now = self.now();
+        let new = async { Arc::new(self.known(owner, lasts)) };
+        let entry = self.owners.entry_by_ref(key);
+        let entry = entry
+            .or_insert_with_if(new, |known| known.until.load(Ordering::Relaxed) <= now)
+            .await;
+        let fresh = entry.is_fresh();
+        (entry.into_value(), fresh)
+    }
+
+    /// Notes what the store says.
+    pub(super) async fn put(&self, key: &str, owner: &str, lasts: Duration) -> Arc<Known> {
+        let known = Arc::new(self.known(owner, lasts));
+        // How old it is there nobody knows: the next use renews it.
+        known.renewed.store(0, Ordering::Relaxed);
+        self.owners.insert(key.to_owned(), Arc::clone(&known)).await;
+        known
+    }
+
+    pub(super) async fn owner(&self, key: &str) -> Option<Arc<Known>> {
+        let known = self.owners.get(key).await?;
+        (self.now() < known.until.load(Ordering::Relaxed)).then_some(known)
+    }
+
+    /// It is there, unless it was somewhere else before.
+    pub(super) async fn claim_at(&self, key: &str, target: &WorkspaceId, lasts: Duration) {
+        let now = self.now();
+        let new = async {
+            Placed {
+                target: target.clone(),
+                until: now + millis(lasts),
+            }
+        };
+        let entry = self.places.entry_by_ref(key);
+        entry
+            .or_insert_with_if(new, |placed| placed.until <= now)
+            .await;
+    }
+
+    /// Notes what the store says.
+    pub(super) async fn put_at(&self, key: &str, target: &WorkspaceId, lasts: Duration) {
+        let placed = Placed {
+            target: target.clone(),
+            until: self.now() + millis(lasts),
+        };
+        self.places.insert(key.to_owned(), placed).await;
+    }
+
+    pub(super) async fn at(&self, key: &str) -> Option<WorkspaceId> {
+        let placed = self.places.get(key).await?;
+        (self.now() < placed.until).then_some(placed.target)
+    }
+
+    /// Whether the last renewal is long enough ago that a use is worth writing down. Then it counts as
+    /// written.
+    pub(super) fn renew(&self, known: &Known, ttl: Duration, shared: bool) -> bool {
+        let now = self.now();
+        if !shared {
+            known.until.store(now + millis(ttl), Ordering::Relaxed);
+        }
+        let last = known.renewed.load(Ordering::Relaxed);
+        let due = last == 0 || now >= last + millis(ttl / RENEWALS_IN_TTL);
+        // Of several uses at once, one is written down.
+        let relaxed = Ordering::Relaxed;
+        let renewed = &known.renewed;
+        due && renewed
+            .compare_exchange(last, now, relaxed, relaxed)
+            .is_ok()
+    }
+
+    fn known(&self, owner: &str, lasts: Duration) -> Known {
+        Known {
+            owner: owner.into(),
+            until: AtomicU64::new(self.now() + millis(lasts)),
+            renewed: AtomicU64::new(self.now()),
+        }
+    }
+
+    /// Never 0, which says "never".
+    fn now(&self) -> u64 {
+        millis(self.started.elapsed()).max(1)
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    // A year at most, by the configuration.
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX / 4)
+}

@@ -1,0 +1,63 @@
+"""An agent made with a2a-sdk 1.3.0: JSON-RPC and REST, of A2A 1.0 and of 0.3. What it does is said by the message's first word."""
+
+import asyncio
+import sys
+
+from a2a.helpers import new_task_from_user_message, new_text_message, new_text_part
+from a2a.server.agent_execution import AgentExecutor
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
+from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore, TaskUpdater
+from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, TaskState
+from serving import serve, word_and_number
+from starlette.applications import Starlette
+
+
+class Executor(AgentExecutor):
+    async def execute(self, context, queue):
+        word, number = word_and_number(context.get_user_input())
+        if word == "hello":
+            return await queue.enqueue_event(new_text_message("hello, too"))
+        if context.current_task is None:
+            await queue.enqueue_event(new_task_from_user_message(context.message))
+        task = TaskUpdater(queue, context.task_id, context.context_id)
+        await task.start_work()
+        if word == "wait":
+            # Ended by a cancel, which cancels this call.
+            return await asyncio.Event().wait()
+        if word == "ask":
+            return await task.requires_input()
+        if word == "fail":
+            return await task.failed()
+        if word == "stream":
+            for n in range(1, number + 1):
+                await task.update_status(TaskState.TASK_STATE_WORKING, metadata={"n": n})
+        await task.add_artifact([new_text_part("x" * number if word == "big" else "made")], name="result", last_chunk=True)
+        await task.complete()
+
+    async def cancel(self, context, queue):
+        await TaskUpdater(queue, context.task_id, context.context_id).cancel()
+
+
+def make(url):
+    # Both versions, or the one that a second argument names.
+    versions = sys.argv[2:] or ["1.0", "0.3"]
+    paths = {"JSONRPC": "jsonrpc", "HTTP+JSON": "rest", "GRPC": "grpc"}
+    card = AgentCard(
+        name="py13", description="a2a-sdk 1.3.0", version="1",
+        supported_interfaces=[AgentInterface(url=f"{url}/a2a/{path}", protocol_binding=binding, protocol_version=version)
+                              for version in versions for binding, path in paths.items()],
+        capabilities=AgentCapabilities(streaming=True, push_notifications=True),
+        default_input_modes=["text/plain"], default_output_modes=["text/plain"],
+        skills=[AgentSkill(id="act", name="act", description="does what it is told", tags=["test"])],
+    )
+    handler = DefaultRequestHandler(Executor(), InMemoryTaskStore(), card,
+                                    push_config_store=InMemoryPushNotificationConfigStore())
+    return Starlette(routes=[
+        *create_agent_card_routes(card),
+        *create_jsonrpc_routes(handler, "/a2a/jsonrpc", enable_v0_3_compat="0.3" in versions),
+        *create_rest_routes(handler, path_prefix="/a2a/rest", enable_v0_3_compat="0.3" in versions),
+    ])
+
+
+serve(make)

@@ -1,0 +1,155 @@
+//! The gateway's signature on cards, verified by others: the official SDK, and a JWS library with a
+//! canonicalisation of its own.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use a2a_gateway::trust::{SigningAlgorithm, rotate};
+use serde_json::{Value, json};
+
+use super::{add, card_of, generations, patch, serving};
+use crate::harness::packages::installed;
+use crate::harness::{Builder, Pair, Request};
+
+/// Reads cards and keys, and answers for each card: how many of its signatures are over the document as
+/// it stands, and what the SDK says.
+const VERIFIER: &str = r#"
+import copy, json, sys
+import jwt, rfc8785
+from a2a.client.card_resolver import parse_agent_card
+from a2a.utils.signing import SignatureVerificationError, create_signature_verifier
+from jwt.utils import base64url_encode
+
+asked = json.load(sys.stdin)
+keys = {key["kid"]: jwt.PyJWK(key) for key in asked["jwks"]["keys"]}
+algorithms = ["EdDSA", "ES256"]
+
+def over_the_document(card):
+    unsigned = {name: value for name, value in card.items() if name != "signatures"}
+    payload = base64url_encode(rfc8785.dumps(unsigned)).decode()
+    verified = 0
+    for signature in card.get("signatures", []):
+        token = f'{signature["protected"]}.{payload}.{signature["signature"]}'
+        header = jwt.get_unverified_header(token)
+        assert header["typ"] == "JOSE" and header["jku"] == asked["jku"], header
+        try:
+            jwt.api_jws.decode(token, keys[header["kid"]].key, algorithms=algorithms)
+            verified += 1
+        except jwt.InvalidSignatureError:
+            pass
+    return verified
+
+def by_the_sdk(card):
+    verify = create_signature_verifier(lambda kid, jku: keys[kid], algorithms)
+    try:
+        verify(parse_agent_card(copy.deepcopy(card)))
+        return "verified"
+    except SignatureVerificationError as error:
+        return type(error).__name__
+
+json.dump([{"document": over_the_document(card), "sdk": by_the_sdk(card)} for card in asked["cards"]], sys.stdout)
+"#;
+
+/// Has `cards` verified with `jwks`.
+fn verified(cards: &[Value], jwks: &Value, jku: &str) -> Vec<Value> {
+    let installed = installed("scripts/verifiers");
+    let mut child = Command::new(installed.join("python/bin/python"))
+        .args(["-c", VERIFIER])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let asked = json!({"cards": cards, "jwks": jwks, "jku": jku}).to_string();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(asked.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn others_verify_the_gateways_signature() {
+    let gateway = Builder::new(Pair::Embedded)
+        .set("card.sign", "true")
+        .start()
+        .await;
+    let mut cards = Vec::new();
+    let mut tags = Vec::new();
+    let mut agents = Vec::new();
+    for (at, (_, mut card)) in generations().into_iter().enumerate() {
+        // Names and numbers that a careless canonicalisation gets wrong.
+        card["description"] = "é \u{1F600} \u{2028} \"\\ /".into();
+        if let Some(params) = card["capabilities"].pointer_mut("/extensions/0/params") {
+            *params = json!({"\u{1F600}": 1e21, "\u{FB33}": 1.10, "a": -0.0, "B": 333_333_333.333_333_3, "n": 10, "deep": [[], {"x": "y"}]});
+        }
+        let agent = serving("/.well-known/agent-card.json", &card).await;
+        if at == 0 {
+            add(&gateway, "target", json!({"url": agent.url()})).await;
+        } else {
+            patch(&gateway, "target", json!({"url": agent.url()})).await;
+        }
+        let answer = card_of(&gateway, "target").await;
+        tags.push(answer.field("etag").unwrap().to_owned());
+        cards.push(answer.json());
+        agents.push(agent);
+    }
+    // The agent's own, such as it was, is gone.
+    assert!(
+        cards
+            .iter()
+            .all(|card| !card["signatures"].to_string().contains("\"AA\""))
+    );
+    // A signature of Ed25519 is the same each time, and so is the document.
+    assert!(tags.iter().all(|tag| tag.starts_with('"')), "{tags:?}");
+    // One of ES256 is not: the next key, and the one after it, count within seconds.
+    for _ in 0..2 {
+        rotate(&gateway.dir.join("keys"), SigningAlgorithm::Es256).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let signed = loop {
+        let answer = card_of(&gateway, "target").await;
+        if answer.field("etag").unwrap().starts_with("W/\"") {
+            break answer.json();
+        }
+        assert!(Instant::now() < deadline, "the new key is not followed");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    cards.push(signed);
+    let good = cards.len();
+    for at in 0..good {
+        let mut forged = cards[at].clone();
+        forged["description"] = "forged".into();
+        cards.push(forged);
+        let mut unsigned = cards[at].clone();
+        unsigned["signatures"] = json!([]);
+        cards.push(unsigned);
+    }
+    let jwks = gateway
+        .call(&Request::get("/.well-known/jwks.json"))
+        .await
+        .json();
+    let jku = format!("http://{}/.well-known/jwks.json", gateway.public);
+    let shown = cards.clone();
+    let answers = tokio::task::spawn_blocking(move || verified(&shown, &jwks, &jku));
+    let answers = answers.await.unwrap();
+    assert_eq!(answers.len(), cards.len());
+    for (at, (answer, card)) in answers.iter().zip(&cards).enumerate() {
+        if at < good {
+            assert_eq!(answer["document"], 1, "{card}");
+            assert_eq!(answer["sdk"], "verified", "{card}");
+        } else {
+            assert_eq!(answer["document"], 0, "{card}");
+            assert_ne!(answer["sdk"], "verified", "{card}");
+        }
+    }
+}

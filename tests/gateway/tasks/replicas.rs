@@ -1,0 +1,127 @@
+//! Owners in Redis: for every replica, over a restart, and when Redis is away.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{Team, call, refused, rpc, send, served};
+use crate::harness::servers::{self, Redis};
+use crate::harness::{ADMIN, Builder, Connection, Gateway, Pair, Request};
+
+/// Waits until Redis answers `words` with `expected`.
+async fn until(redis: &Redis, words: &[&str], expected: &str) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let said = redis.command(words);
+        if said.trim() == expected {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{words:?}: {said}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn replica(sql: &str, redis: &Redis) -> Gateway {
+    let builder = Builder::new(Pair::Embedded).stores(sql, &redis.url());
+    // Nobody beats here.
+    builder.set("registry.heartbeat_ttl", "1h").start().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_replica_knows_the_owner_also_after_a_restart_and_nobody_guesses_without_redis() {
+    let redis = Redis::start();
+    let sql = servers::postgres().database();
+    let mut one = replica(&sql, &redis).await;
+    let other = replica(&sql, &redis).await;
+    let team = Team::below(&one, "").await;
+    let agent = &team.dev.agent;
+    let (ann, bob, boss) = (&team.ann.token, &team.bob.token, &team.boss.token);
+    let mut at_one = Connection::open(one.public).await;
+    for (task, key) in [("t-1", "t-1"), ("t:*\r\n", "t%3A%2A%0D%0A")] {
+        let start = send("message/send", &json!({"id": task}).to_string());
+        assert_eq!(call(&mut at_one, ann, &start).await.status, 200);
+        let key = format!("gw:task:dev:{key}");
+        until(&redis, &["GET", &key], "ann").await;
+        let ttl: u64 = redis.command(&["TTL", &key]).trim().parse().unwrap();
+        assert!((86_000..=86_400).contains(&ttl), "{ttl}");
+    }
+    until(&redis, &["GET", "gw:task-at:ann:t-1"], "dev").await;
+    let ask = rpc("tasks/get", &json!({"id": "t-1"}));
+    let mut at_other = Connection::open(other.public).await;
+    refused(&mut at_other, bob, &ask, agent).await;
+    for token in [ann, boss, ADMIN] {
+        served(&mut at_other, token, &ask, agent).await;
+    }
+    one.restart().await;
+    let mut at_one = Connection::open(one.public).await;
+    // A use by its owner lets it live on.
+    redis.command(&["EXPIRE", "gw:task:dev:t-1", "600"]);
+    refused(&mut at_one, bob, &ask, agent).await;
+    served(&mut at_one, ann, &ask, agent).await;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while redis.command(&["TTL", "gw:task:dev:t-1"]).trim() == "600"
+        || redis.command(&["TTL", "gw:task:dev:t-1"]).trim().len() < 5
+    {
+        assert!(Instant::now() < deadline, "it is not renewed");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    redis.kill();
+    // What is known here is decided here; what is not, by nobody.
+    refused(&mut at_one, bob, &ask, agent).await;
+    let unknown = rpc("tasks/get", &json!({"id": "t-2"}));
+    let before = agent.count();
+    for token in [ann, bob, boss] {
+        let answer = call(&mut at_one, token, &unknown).await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (503, "store_unavailable"),
+            "{}",
+            answer.text()
+        );
+        assert_eq!(answer.field("retry-after"), Some("1"));
+    }
+    assert_eq!(agent.count(), before);
+    served(&mut at_one, ADMIN, &unknown, agent).await;
+    // Messages go on, and their tasks are their senders'. They are written down when Redis is back.
+    let start = send("message/send", r#"{"id":"t-3"}"#);
+    assert_eq!(call(&mut at_one, ann, &start).await.status, 200);
+    redis.restart();
+    until(&redis, &["GET", "gw:task:dev:t-3"], "ann").await;
+    // Leases are gone with the old Redis: the agent beats again.
+    let ask = rpc("tasks/get", &json!({"id": "t-3"}));
+    let beat = Request::post("/registry/heartbeat", r#"{"workspace_id":"dev"}"#);
+    let beat = beat.bearer(&team.dev.token);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        other.call(&beat).await;
+        let answer = call(&mut at_other, bob, &ask).await;
+        assert_ne!(answer.status, 200, "{}", answer.text());
+        if answer.reason() == "task_not_found" {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{}", answer.text());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_replicas_that_learn_at_once_the_first_in_redis_is_right() {
+    let redis = Redis::start();
+    let sql = servers::postgres().database();
+    let one = replica(&sql, &redis).await;
+    let team = Team::below(&one, "").await;
+    // Another replica was faster.
+    redis.command(&["SET", "gw:task:dev:t-1", "bob", "EX", "3600"]);
+    let mut connection = Connection::open(one.public).await;
+    let start = send("message/send", r#"{"id":"t-1"}"#);
+    let answer = call(&mut connection, &team.ann.token, &start).await;
+    assert_eq!(answer.status, 200);
+    let ask = rpc("tasks/get", &json!({"id": "t-1"}));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while call(&mut connection, &team.ann.token, &ask).await.status != 404 {
+        assert!(Instant::now() < deadline, "it believes its own");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    served(&mut connection, &team.bob.token, &ask, &team.dev.agent).await;
+    assert_eq!(redis.command(&["GET", "gw:task:dev:t-1"]).trim(), "bob");
+}
