@@ -88,6 +88,8 @@ class Gateway:
             # Rates have tests of their own; here they would only hide what a route answers.
             "rate.caller_per_second": 0,
             "rate.failures_per_second": 0,
+            # Without it there is no such path.
+            "a2a.default_workspace": "acme",
             "telemetry.log": "warn,access=off",
         }
         environment = {**os.environ, "A2A_GATEWAY_ADMIN_TOKEN": ADMIN}

@@ -13,6 +13,9 @@ use url::Url;
 
 use crate::a2a::fields::{Fields, array, elements, quoted};
 
+/// What a card becomes that says 0.2 in a spelling of its own.
+const VERSION_0_3: &str = "0.3.0";
+
 /// Version of a 1.0 interface that names none.
 const VERSION_1: &str = "1.0";
 
@@ -65,12 +68,21 @@ impl Interface {
 
 /// Gives the members of the interfaces their names of today.
 pub(super) fn respell(card: &mut Fields<'_>) {
+    let is_odd = card.has("protocol_version") && !card.has("protocolVersion");
     card.rename(&[
         ("preferred_transport", "preferredTransport"),
         ("protocol_version", "protocolVersion"),
         ("additional_interfaces", "additionalInterfaces"),
         ("supported_interfaces", "supportedInterfaces"),
     ]);
+    // No version spells it so. Calls of 0.2 are those of 0.3, and SDKs of 1.0 take no card below that.
+    if is_odd
+        && card
+            .text("protocolVersion")
+            .is_some_and(|said| said.starts_with("0.2"))
+    {
+        card.set("protocolVersion", quoted(VERSION_0_3));
+    }
 }
 
 /// Whether the card has the list of 1.0.

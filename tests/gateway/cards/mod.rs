@@ -231,7 +231,7 @@ async fn each_generation_is_served_in_its_own_words() {
         if generation == "snake case" {
             // Completed from the registry, and nothing of it is left in snake case.
             assert_eq!(served["description"], "does it");
-            assert_eq!(served["protocolVersion"], "0.2.5");
+            assert_eq!(served["protocolVersion"], "0.3.0");
             assert_eq!(
                 served["capabilities"],
                 json!({"streaming": true, "pushNotifications": false})

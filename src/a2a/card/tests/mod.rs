@@ -157,7 +157,7 @@ fn a_snake_case_card_is_what_clients_look_for() {
     with.bearer = true;
     assert_eq!(
         served_by(&card, &with),
-        json!({"name": "PocketPaw", "url": BASE, "protocolVersion": "0.2.5", "version": "0.0.0",
+        json!({"name": "PocketPaw", "url": BASE, "protocolVersion": "0.3.0", "version": "0.0.0",
             "description": "writes code", "capabilities": {"streaming": true, "pushNotifications": false},
             "defaultInputModes": ["text"], "defaultOutputModes": ["text/plain"],
             "documentationUrl": "https://pocketpaw.example/docs", "supportsAuthenticatedExtendedCard": false,
