@@ -1,5 +1,7 @@
 //! The HTTP+JSON binding (A2A 0.3 below `v1/`, A2A 1.0, 11): what a path below the base asks for.
 
+use percent_encoding::percent_decode_str;
+
 use super::Generation;
 use super::method::Method;
 
@@ -132,24 +134,8 @@ fn with(verb: &str, verbs: &[&str], method: Method) -> Method {
 
 /// A segment without its percent-encoding. `None`: that is no UTF-8, which agents read differently.
 fn decoded(segment: &str) -> Option<String> {
-    let bytes = segment.as_bytes();
-    let mut said = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let digits = bytes.get(at + 1..at + 3).filter(|_| byte == b'%');
-        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                said.push(byte);
-                at += 3;
-            }
-            None => {
-                said.push(byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8(said).ok()
+    let said = percent_decode_str(segment).decode_utf8().ok()?;
+    Some(said.into_owned())
 }
 
 #[cfg(test)]

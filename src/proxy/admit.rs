@@ -231,7 +231,7 @@ fn requested_timeout(head: &RequestHeader, max: Duration) -> Result<Option<Durat
 }
 
 /// A number in digits alone; one that is too large for its type is the largest.
-fn whole_number(field: &[u8]) -> Option<u64> {
+pub(super) fn whole_number(field: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(field).ok()?;
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(u64::MAX))

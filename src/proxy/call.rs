@@ -23,8 +23,7 @@ impl Proxy {
         exchange: &mut Exchange,
         target: Result<WorkspaceId, InvalidWorkspaceId>,
     ) -> Result<Ended, Ended> {
-        self.preliminaries(session)?;
-        let _place = self.relay.place()?;
+        let _place = self.enter(session)?;
         if session.req_header().method != Method::POST {
             let message = "send A2A calls with POST; GET reads the agent's card";
             return Err(wrong_method(message, "GET, HEAD, POST, OPTIONS").into());

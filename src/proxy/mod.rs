@@ -141,6 +141,12 @@ impl Proxy {
         self.relay.open()
     }
 
+    /// The same for what takes a place among the exchanges.
+    fn enter(&self, session: &mut ServerSession) -> Result<Slot<'_>, Rejection> {
+        self.preliminaries(session)?;
+        self.relay.place()
+    }
+
     /// A call in one of its forms: from admission to the record.
     async fn a2a(
         self: &Arc<Self>,

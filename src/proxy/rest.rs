@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method as Verb;
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use serde_json::{Value, json};
 
-use super::admit::{Admitted, admit, permit, prove, reach};
+use super::admit::{Admitted, admit, permit, prove, reach, whole_number};
 use super::body::{self, CallShape, check_media_type, refusal};
 use super::ended::Ended;
 use super::exchange::Exchange;
@@ -49,8 +50,7 @@ impl Proxy {
         target: Result<WorkspaceId, InvalidWorkspaceId>,
         tail: &str,
     ) -> Result<Ended, Ended> {
-        self.preliminaries(session)?;
-        let _place = self.relay.place()?;
+        let _place = self.enter(session)?;
         let head = session.req_header();
         refuse_verb(&head.method)?;
         let rest = rest::read(head.method.as_str(), tail).ok_or_else(no_such_route)?;
@@ -59,7 +59,7 @@ impl Proxy {
         let agent = Arc::clone(admitted.agent()?);
         let way = match self.http_json(exchange, &admitted, rest.generation).await? {
             Some(interface) => Way::Raw { interface },
-            None => translated(&head.method, tail, head.uri.query())?,
+            None => translated(head, tail, rest.tasks.first())?,
         };
         if !session.is_body_empty() {
             check_media_type(&session.req_header().headers)?;
@@ -119,14 +119,12 @@ impl Proxy {
         exchange: &mut Exchange,
         segment: &str,
     ) -> Result<Ended, Ended> {
-        self.preliminaries(session)?;
-        let _place = self.relay.place()?;
+        let _place = self.enter(session)?;
         let head = session.req_header();
         let tail = format!("tasks/{segment}");
         let tasks =
             rest::read(head.method.as_str(), &tail).map_or_else(Vec::new, |rest| rest.tasks);
-        let Way::Task { method, params } = translated(&head.method, &tail, head.uri.query())?
-        else {
+        let Way::Task { method, params } = translated(head, &tail, tasks.first())? else {
             return Err(no_such_route().into());
         };
         exchange.method = method;
@@ -198,20 +196,18 @@ fn raw(
     }
 }
 
-/// The call that a route of an agent without HTTP+JSON stands for.
+/// The call that a route of an agent without HTTP+JSON stands for; `task`: the id in its path.
 ///
 /// # Errors
 /// `not_found`, `method_not_allowed`, `invalid_params` for its query.
-fn translated(verb: &Verb, tail: &str, query: Option<&str>) -> Result<Way, Rejection> {
+fn translated(head: &RequestHeader, tail: &str, task: Option<&String>) -> Result<Way, Rejection> {
     let tail = tail.strip_suffix('/').unwrap_or(tail);
     let only = |allowed: &Verb, allow| {
-        if verb == allowed {
+        if head.method == *allowed {
             return Ok(());
         }
         Err(wrong_method("the route has another HTTP method", allow))
     };
-    let rest = rest::read("", tail).filter(|rest| rest.generation == Generation::V1);
-    let task = rest.and_then(|rest| rest.tasks.into_iter().next());
     match tail.split('/').collect::<Vec<_>>().as_slice() {
         ["tasks", "send"] => {
             only(&Verb::POST, "POST, OPTIONS")?;
@@ -224,7 +220,7 @@ fn translated(verb: &Verb, tail: &str, query: Option<&str>) -> Result<Way, Rejec
         ["tasks", _] => {
             only(&Verb::GET, "GET, OPTIONS")?;
             let mut params = json!({"id": task.ok_or_else(no_such_route)?});
-            if let Some(length) = history_length(query)? {
+            if let Some(length) = history_length(head.uri.query())? {
                 params["historyLength"] = length.into();
             }
             Ok(Way::Task {
@@ -251,15 +247,15 @@ fn translated(verb: &Verb, tail: &str, query: Option<&str>) -> Result<Way, Rejec
 ///
 /// # Errors
 /// `invalid_params`.
-fn history_length(query: Option<&str>) -> Result<Option<u64>, Rejection> {
+fn history_length(query: Option<&str>) -> Result<Option<u32>, Rejection> {
     let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     let mut asked = pairs.filter(|(name, _)| matches!(&**name, "history_length" | "historyLength"));
     let Some((_, length)) = asked.next() else {
         return Ok(None);
     };
-    let digits = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
-    match length.parse::<u32>() {
-        Ok(length) if digits && asked.next().is_none() => Ok(Some(length.into())),
+    let number = whole_number(length.as_bytes()).and_then(|number| u32::try_from(number).ok());
+    match number {
+        Some(length) if asked.next().is_none() => Ok(Some(length)),
         _ => Err(Rejection::new(
             Reason::InvalidParams,
             "history_length is one whole number: how many messages of the task's history to answer with",

@@ -4,8 +4,9 @@
 //! Owns `gw:task:{target}:{task}` (the owner) and `gw:task-at:{owner}:{task}` (the target) in the shared
 //! state, both for `a2a.task_ttl` after the owner's last use. The first who started a task owns it. What
 //! this replica learnt counts here at once, and for the others as soon as it is written: in the
-//! background, off the way of the answer. Where one caller has two tasks of one id, the first is found by it. One gateway alone keeps it in memory, within a bound of its own:
-//! callers must not be able to fill the store that leases live in.
+//! background, off the way of the answer. Where one caller has two tasks of one id, the first is found
+//! by it. One gateway alone keeps it in memory, within a bound of its own: callers must not be able to
+//! fill the store that leases live in.
 //!
 //! Invariants: a task that is known to be another caller's is never let through; a store that cannot be
 //! read is no "unknown".

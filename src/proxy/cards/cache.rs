@@ -136,7 +136,13 @@ impl Cards {
                 Ok(None) => Ok(None),
                 Err(refusal) => Err(refusal.clone()),
             };
-            let made = Kept::make(gateway, source, fetched, config, before.as_deref());
+            let made = Kept::make(
+                gateway,
+                source,
+                fetched,
+                (config, kid.clone()),
+                before.as_deref(),
+            );
             Arc::new(made)
         };
         let entry = self.kept.entry_by_ref(&source.id);
@@ -161,11 +167,10 @@ impl Kept {
         gateway: &Gateway,
         source: &CardSource,
         fetched: Result<Option<Bytes>, Rejection>,
-        config: &Arc<Config>,
+        (config, kid): (&Arc<Config>, Option<String>),
         before: Option<&Self>,
     ) -> Self {
         let failed = fetched.is_err();
-        let kid = config.card.sign.then(|| gateway.keys.kid());
         let serve = |text: &[u8]| {
             let card = Card::read(text).map_err(unreadable)?;
             let (generation, http_json) = (card.generation(), HttpJson::of(&card));
@@ -259,7 +264,8 @@ pub(super) fn served(
     })
 }
 
-/// Signs it, if `card.sign` says so. A card that cannot be signed is served without a signature, which is what it then has.
+/// Signs it, if `card.sign` says so. A card that cannot be signed is served without a signature, which
+/// is what it then has.
 pub(super) fn signed(gateway: &Gateway, text: String, config: &Config) -> String {
     if !config.card.sign {
         return text;

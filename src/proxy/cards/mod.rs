@@ -65,8 +65,7 @@ impl Proxy {
         exchange: &mut Exchange,
         target: Result<WorkspaceId, InvalidWorkspaceId>,
     ) -> Result<Ended, Ended> {
-        self.preliminaries(session)?;
-        let _place = self.relay.place()?;
+        let _place = self.enter(session)?;
         if !matches!(session.req_header().method, Method::GET | Method::HEAD) {
             return Err(wrong_method("a card is read with GET", "GET, HEAD, OPTIONS").into());
         }

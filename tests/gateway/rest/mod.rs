@@ -27,17 +27,8 @@ impl Case {
         }
         let gateway = builder.start().await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
-        let enrolment = gateway
-            .create(json!({"id": "target", "name": "target"}))
-            .await;
-        let token = gateway
-            .register("target", &enrolment, &agent.url(), card)
-            .await;
-        let target = Seat {
-            id: "target".into(),
-            token,
-            agent,
-        };
+        let made = json!({"id": "target", "name": "target"});
+        let target = seat(&gateway, made, card, agent).await;
         Self {
             gateway,
             caller,
@@ -66,4 +57,12 @@ impl Case {
         let request = Request::post(self.below(tail), body).bearer(&self.caller.token);
         self.gateway.call(&request).await
     }
+}
+
+/// Creates the workspace `made`, and registers an agent with this card in it.
+async fn seat(gateway: &Gateway, made: Value, card: Value, agent: Agent) -> Seat {
+    let id = made["id"].as_str().unwrap().to_owned();
+    let enrolment = gateway.create(made).await;
+    let token = gateway.register(&id, &enrolment, &agent.url(), card).await;
+    Seat { id, token, agent }
 }

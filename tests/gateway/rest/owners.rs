@@ -52,17 +52,8 @@ impl Team {
         let boss = gateway.seat("boss", "", idle().await).await;
         let ann = gateway.seat("ann", "boss", idle().await).await;
         let bob = gateway.seat("bob", "boss", idle().await).await;
-        let agent = lister().await;
         let made = json!({"id": "dev", "name": "dev", "parent_id": "boss"});
-        let enrolment = gateway.create(made).await;
-        let token = gateway
-            .register("dev", &enrolment, &agent.url(), card)
-            .await;
-        let dev = Seat {
-            id: "dev".into(),
-            token,
-            agent,
-        };
+        let dev = super::seat(&gateway, made, card, lister().await).await;
         Self {
             gateway,
             boss,
