@@ -2,6 +2,7 @@
 
 pub mod bare_result;
 pub mod card;
+pub mod dialect;
 pub mod done;
 pub mod envelope;
 pub mod event;
@@ -10,6 +11,7 @@ pub mod method;
 pub mod refs;
 pub mod reply;
 pub mod rest;
+pub mod state;
 pub mod task;
 pub mod task_list;
 

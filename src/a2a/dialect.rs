@@ -1,0 +1,430 @@
+//! Tasks, messages and updates in the words of A2A 0.3 and 1.0. Only what the gateway itself keeps for
+//! agents that poll is translated: it is kept in 0.3's words, and shown in its caller's.
+//!
+//! Members that neither version knows stay where they are.
+
+use serde_json::{Map, Value, json};
+
+use super::Generation;
+use super::state::TaskState;
+
+/// What an agent said of a task, in 0.3's words: each but the error has its `kind`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Said {
+    /// Its answer.
+    Message(Value),
+    /// The task as it stands.
+    Task(Value),
+    /// A new status.
+    Status(Value),
+    /// A piece of the result.
+    Artifact(Value),
+    /// A JSON-RPC error.
+    Error(Value),
+}
+
+/// What an agent said cannot be read; the text says what can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotSaid(&'static str);
+
+const FORMS: NotSaid = NotSaid(
+    "a reply is one JSON object: a JSON-RPC response, whose `result` is a message or a task, or with an \
+     `error`; or a status update, {\"status\": {\"state\": …}}; or an artifact update, {\"artifact\": {…}}",
+);
+const NO_STATE: NotSaid = NotSaid(
+    "`status.state` is one of submitted, working, input-required, auth-required, completed, canceled, failed, \
+     rejected, or its name in A2A 1.0",
+);
+const NO_PARTS: NotSaid =
+    NotSaid("a message, and an artifact, has `parts`: an array of objects, at least one");
+const NO_ERROR: NotSaid =
+    NotSaid("an `error` has a `code`, a whole number, and a `message`, a string");
+
+impl Said {
+    /// Reads a reply in the words of either version. `fresh` makes the id of a message without one.
+    ///
+    /// # Errors
+    /// [`NotSaid`].
+    pub fn read(body: &Value, fresh: impl FnOnce() -> String) -> Result<Self, NotSaid> {
+        let body = body.as_object().ok_or(FORMS)?;
+        if let Some(error) = body.get("error").filter(|error| !error.is_null()) {
+            if !(error["code"].is_i64() && error["message"].is_string()) {
+                return Err(NO_ERROR);
+            }
+            return Ok(Self::Error(error.clone()));
+        }
+        let said = match body.get("result") {
+            Some(result) => result.as_object().ok_or(FORMS)?,
+            None => body,
+        };
+        let (kind, said) = kind_of(said).ok_or(FORMS)?;
+        Ok(match kind {
+            Kind::Message => Self::Message(message(said, fresh)?),
+            Kind::Task => Self::Task(task(said, fresh)?),
+            Kind::Status => Self::Status(status_update(said, fresh)?),
+            Kind::Artifact => Self::Artifact(artifact_update(said, fresh)?),
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Task,
+    Message,
+    Status,
+    Artifact,
+}
+
+/// By its `kind`, by the name it stands under (1.0), or by its members.
+fn kind_of(said: &Map<String, Value>) -> Option<(Kind, &Map<String, Value>)> {
+    if let Some(kind) = said.get("kind") {
+        let kind = match kind.as_str()? {
+            "task" => Kind::Task,
+            "message" => Kind::Message,
+            "status-update" => Kind::Status,
+            "artifact-update" => Kind::Artifact,
+            _ => return None,
+        };
+        return Some((kind, said));
+    }
+    for (name, kind) in [
+        ("task", Kind::Task),
+        ("message", Kind::Message),
+        ("statusUpdate", Kind::Status),
+        ("artifactUpdate", Kind::Artifact),
+    ] {
+        if let (1, Some(inner)) = (said.len(), said.get(name)) {
+            return Some((kind, inner.as_object()?));
+        }
+    }
+    let has = |name: &str| said.contains_key(name);
+    if has("status") {
+        let whole = has("id") || has("artifacts") || has("history");
+        return Some((if whole { Kind::Task } else { Kind::Status }, said));
+    }
+    if has("artifact") {
+        return Some((Kind::Artifact, said));
+    }
+    (has("parts") || has("content")).then_some((Kind::Message, said))
+}
+
+fn message(said: &Map<String, Value>, fresh: impl FnOnce() -> String) -> Result<Value, NotSaid> {
+    let mut message = said.clone();
+    message.insert("kind".into(), "message".into());
+    let from_user = matches!(said.get("role"), Some(role) if role == "user" || role == "ROLE_USER");
+    let role = if from_user { "user" } else { "agent" };
+    message.insert("role".into(), role.into());
+    let snake = message.remove("message_id");
+    if !message.get("messageId").is_some_and(Value::is_string) {
+        let id = snake.filter(Value::is_string);
+        message.insert("messageId".into(), id.unwrap_or_else(|| fresh().into()));
+    }
+    take_parts(&mut message)?;
+    Ok(message.into())
+}
+
+/// `parts`, or `content` as 0.3's HTTP+JSON binding calls them.
+fn take_parts(holder: &mut Map<String, Value>) -> Result<(), NotSaid> {
+    if !holder.contains_key("parts")
+        && let Some(content) = holder.remove("content")
+    {
+        holder.insert("parts".into(), content);
+    }
+    let parts = holder.get_mut("parts").and_then(Value::as_array_mut);
+    let parts = parts.filter(|parts| !parts.is_empty()).ok_or(NO_PARTS)?;
+    for part in parts {
+        let read = part.as_object().ok_or(NO_PARTS)?.clone();
+        *part = part_of_0_3(read).into();
+    }
+    Ok(())
+}
+
+fn task(said: &Map<String, Value>, fresh: impl FnOnce() -> String) -> Result<Value, NotSaid> {
+    let mut task = said.clone();
+    task.insert("kind".into(), "task".into());
+    take_status(&mut task, fresh)?;
+    if let Some(artifacts) = task.get_mut("artifacts") {
+        for one in artifacts.as_array_mut().ok_or(FORMS)? {
+            take_parts(one.as_object_mut().ok_or(FORMS)?)?;
+        }
+    }
+    if let Some(history) = task.get_mut("history") {
+        for one in history.as_array_mut().ok_or(FORMS)? {
+            // What an agent tells of the past needs no new names.
+            *one = message(one.as_object().ok_or(FORMS)?, String::new)?;
+        }
+    }
+    Ok(task.into())
+}
+
+fn status_update(
+    said: &Map<String, Value>,
+    fresh: impl FnOnce() -> String,
+) -> Result<Value, NotSaid> {
+    let mut update = said.clone();
+    update.insert("kind".into(), "status-update".into());
+    let state = take_status(&mut update, fresh)?;
+    let last = state.is_terminal() || state.is_interrupted();
+    update.insert("final".into(), last.into());
+    Ok(update.into())
+}
+
+fn take_status(
+    holder: &mut Map<String, Value>,
+    fresh: impl FnOnce() -> String,
+) -> Result<TaskState, NotSaid> {
+    let status = holder.get_mut("status").and_then(Value::as_object_mut);
+    let status = status.ok_or(NO_STATE)?;
+    let state = status.get("state").and_then(Value::as_str);
+    let state = state.and_then(TaskState::parse).ok_or(NO_STATE)?;
+    status.insert("state".into(), state.word().into());
+    match status.get_mut("message") {
+        Some(Value::Null) => {
+            status.remove("message");
+        }
+        Some(said) => *said = message(said.as_object().ok_or(FORMS)?, fresh)?,
+        None => {}
+    }
+    Ok(state)
+}
+
+fn artifact_update(
+    said: &Map<String, Value>,
+    fresh: impl FnOnce() -> String,
+) -> Result<Value, NotSaid> {
+    let mut update = said.clone();
+    update.insert("kind".into(), "artifact-update".into());
+    let artifact = update.get_mut("artifact").and_then(Value::as_object_mut);
+    let artifact = artifact.ok_or(FORMS)?;
+    take_parts(artifact)?;
+    if !artifact.get("artifactId").is_some_and(Value::is_string) {
+        let snake = artifact.remove("artifact_id").filter(Value::is_string);
+        let id = snake.unwrap_or_else(|| fresh().into());
+        artifact.insert("artifactId".into(), id);
+    }
+    Ok(update.into())
+}
+
+/// A part in 0.3's words; one that cannot be told stays as it is.
+fn part_of_0_3(mut part: Map<String, Value>) -> Map<String, Value> {
+    if part.contains_key("kind") {
+        return part;
+    }
+    if let Some(kind) = part.remove("type") {
+        part.insert("kind".into(), kind);
+        return part;
+    }
+    if part.contains_key("text") {
+        part.insert("kind".into(), "text".into());
+    } else if let Some(place) = ["url", "raw"]
+        .into_iter()
+        .find(|name| part.contains_key(*name))
+    {
+        let mut file = Map::new();
+        let name = if place == "url" { "uri" } else { "bytes" };
+        for (from, to) in [
+            (place, name),
+            ("mediaType", "mimeType"),
+            ("filename", "name"),
+        ] {
+            if let Some(value) = part.remove(from) {
+                file.insert(to.into(), value);
+            }
+        }
+        part.insert("kind".into(), "file".into());
+        part.insert("file".into(), file.into());
+    } else if let Some(file) = part.get_mut("file").and_then(Value::as_object_mut) {
+        for (from, to) in [("fileWithUri", "uri"), ("fileWithBytes", "bytes")] {
+            if let Some(value) = file.remove(from) {
+                file.insert(to.into(), value);
+            }
+        }
+        part.insert("kind".into(), "file".into());
+    } else if let Some(data) = part.get_mut("data") {
+        // An object in 0.3, any JSON in 1.0.
+        if !data.is_object() {
+            *data = json!({"value": data});
+        }
+        part.insert("kind".into(), "data".into());
+    }
+    part
+}
+
+/// A task, message or update in a caller's words, as the result of a send call or the event of a stream.
+pub fn shown(said: &Value, generation: Generation) -> Value {
+    let name = match said["kind"].as_str() {
+        _ if generation == Generation::V0 => return said.clone(),
+        Some("task") => "task",
+        Some("message") => "message",
+        Some("status-update") => "statusUpdate",
+        Some("artifact-update") => "artifactUpdate",
+        _ => return said.clone(),
+    };
+    json!({name: bare(said, generation)})
+}
+
+/// The same where a call answers with one thing only, as `GetTask` does: 1.0 then has no name around it.
+pub fn bare(said: &Value, generation: Generation) -> Value {
+    if generation == Generation::V0 {
+        return said.clone();
+    }
+    let Some(said) = said.as_object() else {
+        return said.clone();
+    };
+    let mut shown = Map::new();
+    for (name, value) in said {
+        let value = match (name.as_str(), value) {
+            ("kind" | "final", _) => continue,
+            ("status", Value::Object(status)) => status_of_1_0(status).into(),
+            ("role", role) => json!(if role == "user" {
+                "ROLE_USER"
+            } else {
+                "ROLE_AGENT"
+            }),
+            ("parts", Value::Array(parts)) => parts.iter().map(part_of_1_0).collect(),
+            ("history" | "artifacts", Value::Array(all)) => {
+                all.iter().map(|one| bare(one, generation)).collect()
+            }
+            ("artifact", artifact) => bare(artifact, generation),
+            (_, value) => value.clone(),
+        };
+        shown.insert(name.clone(), value);
+    }
+    shown.into()
+}
+
+fn status_of_1_0(status: &Map<String, Value>) -> Map<String, Value> {
+    let mut shown = status.clone();
+    let state = status.get("state").and_then(Value::as_str);
+    let state = state.and_then(TaskState::parse);
+    let word = state.map_or("TASK_STATE_UNSPECIFIED", TaskState::word_of_1_0);
+    shown.insert("state".into(), word.into());
+    if let Some(message) = status.get("message") {
+        shown.insert("message".into(), bare(message, Generation::V1));
+    }
+    shown
+}
+
+fn part_of_1_0(part: &Value) -> Value {
+    let Some(part) = part.as_object() else {
+        return part.clone();
+    };
+    let mut shown = part.clone();
+    shown.remove("kind");
+    if let Some(Value::Object(file)) = shown.remove("file") {
+        for (from, to) in [
+            ("uri", "url"),
+            ("bytes", "raw"),
+            ("mimeType", "mediaType"),
+            ("name", "filename"),
+        ] {
+            if let Some(value) = file.get(from) {
+                shown.insert(to.into(), value.clone());
+            }
+        }
+    }
+    shown.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: Value) -> Result<Said, NotSaid> {
+        Said::read(&body, || "new".into())
+    }
+
+    #[test]
+    fn a_reply_is_read_in_the_words_of_both_versions() {
+        let message = json!({"kind": "message", "role": "agent", "messageId": "m",
+            "parts": [{"kind": "text", "text": "hi"}]});
+        for body in [
+            json!({"jsonrpc": "2.0", "id": 1, "result": message}),
+            json!({"result": {"role": "agent", "messageId": "m", "parts": [{"kind": "text", "text": "hi"}]}}),
+            json!({"result": {"message": {"role": "ROLE_AGENT", "messageId": "m", "parts": [{"text": "hi"}]}}}),
+            json!({"result": {"message_id": "m", "content": [{"type": "text", "text": "hi"}]}}),
+        ] {
+            assert_eq!(
+                read(body.clone()),
+                Ok(Said::Message(message.clone())),
+                "{body}"
+            );
+        }
+        let update =
+            json!({"kind": "status-update", "status": {"state": "working"}, "final": false});
+        for body in [
+            json!({"status": {"state": "working"}}),
+            json!({"kind": "status-update", "status": {"state": "TASK_STATE_WORKING"}, "final": true}),
+            json!({"result": {"statusUpdate": {"status": {"state": "TASK_STATE_WORKING", "message": null}}}}),
+        ] {
+            assert_eq!(
+                read(body.clone()),
+                Ok(Said::Status(update.clone())),
+                "{body}"
+            );
+        }
+        let task = json!({"kind": "task", "id": "t", "status": {"state": "completed"},
+            "artifacts": [{"artifactId": "a", "parts": [{"kind": "file", "file": {"uri": "u", "mimeType": "t"}}]}]});
+        for body in [
+            json!({"result": task}),
+            json!({"result": {"task": {"id": "t", "status": {"state": "TASK_STATE_COMPLETED"},
+                "artifacts": [{"artifactId": "a", "parts": [{"url": "u", "mediaType": "t"}]}]}}}),
+        ] {
+            assert_eq!(read(body.clone()), Ok(Said::Task(task.clone())), "{body}");
+        }
+        let error = json!({"code": -32000, "message": "no"});
+        assert_eq!(
+            read(json!({"error": error, "id": null})),
+            Ok(Said::Error(error))
+        );
+        let artifact = json!({"kind": "artifact-update", "artifact": {"artifactId": "new",
+            "parts": [{"kind": "data", "data": {"value": 1}}]}});
+        let said = read(json!({"artifact": {"parts": [{"data": 1}]}}));
+        assert_eq!(said, Ok(Said::Artifact(artifact)));
+    }
+
+    #[test]
+    fn what_says_nothing_is_refused_with_what_would() {
+        for (body, expected) in [
+            (json!([]), FORMS),
+            (json!({}), FORMS),
+            (json!({"result": "done"}), FORMS),
+            (json!({"result": {"kind": "answer"}}), FORMS),
+            (json!({"result": {"message": "hi"}}), FORMS),
+            (json!({"error": "no"}), NO_ERROR),
+            (json!({"error": {"code": "1", "message": "no"}}), NO_ERROR),
+            (json!({"status": {"state": "done"}}), NO_STATE),
+            (json!({"status": "working"}), NO_STATE),
+            (json!({"result": {"parts": []}}), NO_PARTS),
+            (json!({"result": {"kind": "message"}}), NO_PARTS),
+            (json!({"artifact": {"parts": ["x"]}}), NO_PARTS),
+        ] {
+            assert_eq!(read(body.clone()), Err(expected), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_caller_is_shown_its_own_version() {
+        let task = json!({"kind": "task", "id": "t", "contextId": "c", "x": 1,
+            "status": {"state": "input-required", "timestamp": "now", "message": {"kind": "message",
+                "role": "agent", "messageId": "m", "parts": [{"kind": "text", "text": "which?", "metadata": {}}]}},
+            "history": [{"kind": "message", "role": "user", "messageId": "q",
+                "parts": [{"kind": "file", "file": {"bytes": "AA==", "mimeType": "a/b", "name": "n"}}]}]});
+        let expected = json!({"id": "t", "contextId": "c", "x": 1,
+            "status": {"state": "TASK_STATE_INPUT_REQUIRED", "timestamp": "now", "message": {
+                "role": "ROLE_AGENT", "messageId": "m", "parts": [{"text": "which?", "metadata": {}}]}},
+            "history": [{"role": "ROLE_USER", "messageId": "q",
+                "parts": [{"raw": "AA==", "mediaType": "a/b", "filename": "n"}]}]});
+        assert_eq!(bare(&task, Generation::V1), expected);
+        assert_eq!(shown(&task, Generation::V1), json!({"task": expected}));
+        assert_eq!(shown(&task, Generation::V0), task);
+        let update = json!({"kind": "status-update", "final": true, "taskId": "t", "status": {"state": "failed"}});
+        let expected =
+            json!({"statusUpdate": {"taskId": "t", "status": {"state": "TASK_STATE_FAILED"}}});
+        assert_eq!(shown(&update, Generation::V1), expected);
+        // There and back again.
+        let back = read(json!({"result": shown(&task, Generation::V1)}));
+        assert_eq!(back, Ok(Said::Task(task)));
+    }
+}

@@ -1,0 +1,101 @@
+//! The states of a task, in the words of A2A 0.3 and 1.0.
+
+/// Where a task stands (A2A 0.3, 6.3; 1.0, 4.1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TaskState {
+    /// Taken, and not begun.
+    Submitted,
+    /// In work.
+    Working,
+    /// The agent waits for another message.
+    InputRequired,
+    /// The agent waits for credentials.
+    AuthRequired,
+    /// Done.
+    Completed,
+    /// Called off.
+    Canceled,
+    /// Ended by an error.
+    Failed,
+    /// Not taken.
+    Rejected,
+}
+
+impl TaskState {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Submitted,
+        Self::Working,
+        Self::InputRequired,
+        Self::AuthRequired,
+        Self::Completed,
+        Self::Canceled,
+        Self::Failed,
+        Self::Rejected,
+    ];
+
+    /// The word of 0.3, and that of 1.0.
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Submitted => ("submitted", "TASK_STATE_SUBMITTED"),
+            Self::Working => ("working", "TASK_STATE_WORKING"),
+            Self::InputRequired => ("input-required", "TASK_STATE_INPUT_REQUIRED"),
+            Self::AuthRequired => ("auth-required", "TASK_STATE_AUTH_REQUIRED"),
+            Self::Completed => ("completed", "TASK_STATE_COMPLETED"),
+            Self::Canceled => ("canceled", "TASK_STATE_CANCELED"),
+            Self::Failed => ("failed", "TASK_STATE_FAILED"),
+            Self::Rejected => ("rejected", "TASK_STATE_REJECTED"),
+        }
+    }
+
+    /// The word of 0.3.
+    pub const fn word(self) -> &'static str {
+        self.words().0
+    }
+
+    /// The word of 1.0.
+    pub const fn word_of_1_0(self) -> &'static str {
+        self.words().1
+    }
+
+    /// Reads either word. `CANCELLED` is what 0.3's HTTP+JSON binding has.
+    pub fn parse(word: &str) -> Option<Self> {
+        if matches!(word, "TASK_STATE_CANCELLED" | "cancelled") {
+            return Some(Self::Canceled);
+        }
+        let mut all = Self::ALL.into_iter();
+        all.find(|state| state.word() == word || state.word_of_1_0() == word)
+    }
+
+    /// Nothing comes after it.
+    pub const fn is_terminal(self) -> bool {
+        matches!(
+            self,
+            Self::Completed | Self::Canceled | Self::Failed | Self::Rejected
+        )
+    }
+
+    /// The agent waits for its caller.
+    pub const fn is_interrupted(self) -> bool {
+        matches!(self, Self::InputRequired | Self::AuthRequired)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_state_is_read_in_the_words_of_both() {
+        for state in TaskState::ALL {
+            assert_eq!(TaskState::parse(state.word()), Some(state));
+            assert_eq!(TaskState::parse(state.word_of_1_0()), Some(state));
+            assert!(!(state.is_terminal() && state.is_interrupted()));
+        }
+        assert_eq!(
+            TaskState::parse("TASK_STATE_CANCELLED"),
+            Some(TaskState::Canceled)
+        );
+        assert_eq!(TaskState::parse("done"), None);
+    }
+}
