@@ -57,3 +57,8 @@ fn sdk_agents_accept_what_the_gateway_completes() {
 fn the_documented_clients_work() {
     run("documents");
 }
+
+#[test]
+fn agents_that_poll_serve_every_sdk() {
+    run("polling");
+}

@@ -81,7 +81,7 @@ impl Directory {
                 let place = self.place(workspace.card_url.as_deref(), agent);
                 place.map(Some)
             }
-            Ok(Destination::Inbox) => Ok(None),
+            Ok(Destination::Inbox(_)) => Ok(None),
             Err(refusal) => Err(refusal),
         };
         let known = [

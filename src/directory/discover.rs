@@ -41,7 +41,7 @@ impl Directory {
         let destination = self.destination(permit.target(), &entry).await?;
         let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
         let url = match (destination, permit.caller()) {
-            (Destination::Inbox, _) => None,
+            (Destination::Inbox(_), _) => None,
             (Destination::Agent(_), Some(_)) => entry.urls.internal.as_deref(),
             (Destination::Agent(_), None) => entry.urls.host.as_deref(),
         };

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::card::CardSource;
 use super::endpoint::Endpoint;
-use super::{Agent, Destination, Directory, RETRY_AFTER, URL_RENEWAL};
+use super::{Agent, Destination, Directory, RETRY_AFTER, Terms, URL_RENEWAL};
 use crate::a2a::Generation;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
@@ -134,7 +134,13 @@ impl Directory {
             Status::Failed => return Err(self.offline(workspace, "the workspace failed to start")),
             // An inbox is there for agents that come and go.
             Status::Offline | Status::Online | Status::Degraded if polls => {
-                return Ok(Destination::Inbox);
+                // Nobody would call where the caller asks to be called.
+                let push_notifications = false;
+                let terms = self.terms(workspace);
+                return Ok(Destination::Inbox(Terms {
+                    push_notifications,
+                    ..terms
+                }));
             }
             // Deregistered: heartbeats, which it may well send, do not bring it back.
             Status::Offline if urls.host.is_none() => {
@@ -184,20 +190,12 @@ impl Directory {
 
     fn agent(&self, workspace: &Workspace, endpoint: Endpoint) -> Agent {
         let config = self.config.get();
-        let card = workspace.agent_card.as_ref();
-        let has_card = card.is_some();
-        let card = card.and_then(|card| serde_json::from_str(card.get()).ok());
         let seconds = workspace.idle_timeout_seconds.filter(|s| *s > 0);
         let own_max = workspace.max_concurrent.filter(|max| *max > 0);
         Agent {
             id: workspace.id.clone(),
             endpoint,
-            generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
-            has_card,
-            push_notifications: workspace
-                .push_notifications
-                .unwrap_or(config.a2a.push_notifications),
-            complete: workspace.complete.unwrap_or(config.a2a.complete),
+            terms: self.terms(workspace),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
             upstream_auth: None,
             upstream_tls: None,
@@ -205,6 +203,21 @@ impl Directory {
                 usize::try_from(max).unwrap_or(usize::MAX)
             }),
             calls: self.slots.of(&workspace.id),
+        }
+    }
+
+    fn terms(&self, workspace: &Workspace) -> Terms {
+        let config = &self.config.get().a2a;
+        let card = workspace.agent_card.as_ref();
+        let has_card = card.is_some();
+        let card = card.and_then(|card| serde_json::from_str(card.get()).ok());
+        Terms {
+            generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
+            has_card,
+            push_notifications: workspace
+                .push_notifications
+                .unwrap_or(config.push_notifications),
+            complete: workspace.complete.unwrap_or(config.complete),
         }
     }
 }

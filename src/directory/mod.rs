@@ -84,7 +84,30 @@ pub enum Destination {
     /// To the agent that listens there.
     Agent(Arc<Agent>),
     /// To the inbox, from which the agent fetches it.
-    Inbox,
+    Inbox(Terms),
+}
+
+impl Destination {
+    /// What a call must look like, wherever it goes.
+    pub fn terms(&self) -> &Terms {
+        match self {
+            Self::Agent(agent) => &agent.terms,
+            Self::Inbox(terms) => terms,
+        }
+    }
+}
+
+/// What a call to a workspace must look like, and may ask for.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Which generation of A2A its agent speaks, by its card.
+    pub generation: Generation,
+    /// Whether it registered one. If it did not, a fetched card may know better.
+    pub has_card: bool,
+    /// Whether callers may ask it for push notifications.
+    pub push_notifications: bool,
+    /// How much of an incomplete call is filled in.
+    pub complete: Complete,
 }
 
 /// A reachable agent and what a call to it needs to know.
@@ -94,14 +117,8 @@ pub struct Agent {
     pub id: WorkspaceId,
     /// Where it listens.
     pub endpoint: Endpoint,
-    /// Which generation of A2A it speaks, by its card.
-    pub generation: Generation,
-    /// Whether it registered one. If it did not, a fetched card may know better.
-    pub has_card: bool,
-    /// Whether callers may ask it for push notifications.
-    pub push_notifications: bool,
-    /// How much of an incomplete call is filled in.
-    pub complete: Complete,
+    /// What a call to it must look like.
+    pub terms: Terms,
     /// Its own bound on silence; `None`: `timeouts.idle`.
     pub idle_timeout: Option<Duration>,
     /// The credential that it asks of whoever calls it.

@@ -12,7 +12,7 @@ use pingora::http::RequestHeader;
 use super::exchange::Exchange;
 use super::received::Caller;
 use crate::config::Limits;
-use crate::directory::{Agent, Destination};
+use crate::directory::{Destination, Terms};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::identity::{Identity, Proof};
@@ -42,19 +42,9 @@ impl Admitted {
         Some(self.proof.rate_key).filter(|key| *key != 0)
     }
 
-    /// The agent, if it can be reached.
-    ///
-    /// # Errors
-    /// `store_unavailable` for one that polls for its messages.
-    pub(super) fn agent(&self) -> Result<&Arc<Agent>, Rejection> {
-        match &self.destination {
-            Destination::Agent(agent) => Ok(agent),
-            Destination::Inbox => Err(Rejection::new(
-                Reason::StoreUnavailable,
-                "the target polls for its messages, and this gateway has no inbox",
-            )
-            .retry_after(Duration::from_secs(15))),
-        }
+    /// What the call must look like, wherever it goes.
+    pub(super) fn terms(&self) -> &Terms {
+        self.destination.terms()
     }
 }
 

@@ -32,16 +32,16 @@ impl Proxy {
         check_media_type(&session.req_header().headers)?;
         let caller = admitted.caller();
         let (received, share) = body::read(&self.relay, &exchange.config, session, caller).await?;
-        let agent = admitted.agent()?;
-        let generation = if agent.has_card {
-            agent.generation
+        let terms = admitted.terms();
+        let generation = if terms.has_card {
+            terms.generation
         } else {
             // Boxed: it is rare that there is anything to ask for.
             let is_bare = envelope::is_bare(&received);
-            Box::pin(self.generation(exchange, &admitted, agent, is_bare)).await
+            Box::pin(self.generation(exchange, &admitted, is_bare)).await
         };
         let shape = CallShape {
-            complete: agent.complete,
+            complete: terms.complete,
             generation,
             prefers_stream: prefers_stream(&session.req_header().headers),
         };

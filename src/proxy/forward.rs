@@ -19,7 +19,7 @@ use super::upstream::Call;
 use crate::a2a::done::Done;
 use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::task::Binding;
-use crate::directory::Agent;
+use crate::directory::{Agent, Destination};
 use crate::identity::Principal;
 use crate::rejection::Rejection;
 
@@ -44,7 +44,7 @@ pub(super) struct Outgoing {
 }
 
 impl Proxy {
-    /// Forwards, and passes the answer back.
+    /// Forwards, and passes the answer back; or answers for an agent that polls.
     pub(super) async fn forward(
         &self,
         session: &mut ServerSession,
@@ -52,8 +52,14 @@ impl Proxy {
         admitted: Admitted,
         outgoing: Outgoing,
     ) -> Result<Ended, Ended> {
-        let agent = Arc::clone(admitted.agent()?);
-        let head = self.request_head(session, exchange, &admitted, &outgoing)?;
+        let agent = match &admitted.destination {
+            Destination::Agent(agent) => Arc::clone(agent),
+            // Boxed: it is rarer, and would widen every exchange's future.
+            Destination::Inbox(_) => {
+                return Box::pin(self.deliver(session, exchange, admitted, outgoing)).await;
+            }
+        };
+        let head = self.request_head(session, exchange, &admitted, &agent, &outgoing)?;
         let clocks = Clocks::new(
             &exchange.config.timeouts,
             exchange.started,
@@ -127,6 +133,7 @@ impl Proxy {
         session: &ServerSession,
         exchange: &Exchange,
         admitted: &Admitted,
+        agent: &Agent,
         outgoing: &Outgoing,
     ) -> Result<Vec<u8>, Rejection> {
         let caller_token = self.gateway.identity.issue_caller_token(
@@ -134,7 +141,6 @@ impl Proxy {
             outgoing.method_name.as_deref(),
             &outgoing.body,
         )?;
-        let agent: &Agent = admitted.agent()?;
         let forwarded = Forwarded {
             head: session.req_header(),
             verb: &outgoing.verb,

@@ -19,7 +19,7 @@ pub(super) async fn check(
     admitted: &Admitted,
     refs: &Refs,
 ) -> Result<(), Rejection> {
-    require_push(admitted.agent()?.push_notifications, exchange.method, refs)?;
+    require_push(admitted.terms().push_notifications, exchange.method, refs)?;
     let target = admitted.permit.target();
     if !refs.tasks.is_empty() {
         let asked = gateway

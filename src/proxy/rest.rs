@@ -22,7 +22,7 @@ use crate::a2a::done::{Done, Step};
 use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
-use crate::a2a::rest;
+use crate::a2a::rest::{self, Rest};
 use crate::a2a::task::Binding;
 use crate::config::Complete;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
@@ -36,9 +36,18 @@ enum Way {
     /// As it came, below the path of the agent's HTTP+JSON interface.
     Raw { interface: String },
     /// As the send call that `tasks/send` or `tasks/send/stream` stands for: the body is its `params`.
-    Send { stream: bool },
+    Send {
+        stream: bool,
+        /// In whose words; `None`: in the agent's.
+        words: Option<Generation>,
+    },
     /// As a call about one task.
-    Task { method: Method, params: Value },
+    Task {
+        method: Method,
+        params: Value,
+        /// As above.
+        words: Option<Generation>,
+    },
 }
 
 impl Proxy {
@@ -56,10 +65,14 @@ impl Proxy {
         let rest = rest::read(head.method.as_str(), tail).ok_or_else(no_such_route)?;
         exchange.method = rest.method;
         let admitted = admit(&self.gateway, exchange, head, target).await?;
-        let agent = Arc::clone(admitted.agent()?);
-        let way = match self.http_json(exchange, &admitted, rest.generation).await? {
-            Some(interface) => Way::Raw { interface },
-            None => translated(head, tail, rest.tasks.first())?,
+        let way = match &admitted.destination {
+            Destination::Inbox(_) => polled(head, tail, &rest)?,
+            Destination::Agent(_) => {
+                match self.http_json(exchange, &admitted, rest.generation).await? {
+                    Some(interface) => Way::Raw { interface },
+                    None => translated(head, tail, rest.tasks.first())?,
+                }
+            }
         };
         if !session.is_body_empty() {
             check_media_type(&session.req_header().headers)?;
@@ -76,14 +89,14 @@ impl Proxy {
                 let target = (&*interface, tail);
                 raw(session, exchange, target, received, rewrite)
             }
-            Way::Send { stream } => {
+            Way::Send { stream, words } => {
                 let shape = CallShape {
                     // The route itself asks for an envelope, whatever `a2a.complete` says.
-                    complete: match agent.complete {
+                    complete: match admitted.terms().complete {
                         Complete::Off => Complete::Bare,
                         complete => complete,
                     },
-                    generation: self.generation(exchange, &admitted, &agent, true).await,
+                    generation: self.spoken(exchange, &admitted, words).await,
                     prefers_stream: stream,
                 };
                 let (body, share) = received;
@@ -102,9 +115,13 @@ impl Proxy {
                     rewrite: Some(Rewrite::BareResult),
                 }
             }
-            Way::Task { method, params } => {
+            Way::Task {
+                method,
+                params,
+                words,
+            } => {
                 exchange.method = method;
-                let call = (rest.tasks, params);
+                let call = (rest.tasks, params, words);
                 self.about_task(exchange, &admitted, call, received.1)
                     .await?
             }
@@ -124,7 +141,7 @@ impl Proxy {
         let tail = format!("tasks/{segment}");
         let tasks =
             rest::read(head.method.as_str(), &tail).map_or_else(Vec::new, |rest| rest.tasks);
-        let Way::Task { method, params } = translated(head, &tail, tasks.first())? else {
+        let Way::Task { method, params, .. } = translated(head, &tail, tasks.first())? else {
             return Err(no_such_route().into());
         };
         exchange.method = method;
@@ -133,7 +150,13 @@ impl Proxy {
             .gateway
             .tasks
             .target_of(&proof, params["id"].as_str().unwrap_or_default());
-        let target = target.await?.ok_or_else(|| {
+        let mut target = target.await?;
+        if target.is_none() {
+            // What outlives this process, and the memory of whose tasks they are.
+            let id = params["id"].as_str().unwrap_or_default();
+            target = self.inbox_of(&proof, id).await?;
+        }
+        let target = target.ok_or_else(|| {
             let message = "no task of this id is known to be the caller's: ask its agent, at \
                            /workspaces/{id}/a2a/tasks/{task_id}";
             Rejection::new(Reason::TaskNotFound, message)
@@ -143,11 +166,24 @@ impl Proxy {
         let admitted = reach(&self.gateway, exchange, head, allowed).await?;
         let caller = admitted.caller();
         let received = body::read(&self.relay, &exchange.config, session, caller).await?;
-        let call = (tasks, params);
+        let call = (tasks, params, None);
         let outgoing = self
             .about_task(exchange, &admitted, call, received.1)
             .await?;
         self.forward(session, exchange, admitted, outgoing).await
+    }
+
+    /// In whose words a route is translated.
+    async fn spoken(
+        &self,
+        exchange: &Exchange,
+        admitted: &Admitted,
+        words: Option<Generation>,
+    ) -> Generation {
+        match words {
+            Some(generation) => generation,
+            None => self.generation(exchange, admitted, true).await,
+        }
     }
 
     /// A call about one task, and whether the caller may make it.
@@ -155,7 +191,7 @@ impl Proxy {
         &self,
         exchange: &mut Exchange,
         admitted: &Admitted,
-        (tasks, params): (Vec<String>, Value),
+        (tasks, params, words): (Vec<String>, Value, Option<Generation>),
         share: Share,
     ) -> Result<Outgoing, Rejection> {
         let refs = Refs {
@@ -163,8 +199,7 @@ impl Proxy {
             ..Refs::default()
         };
         references::check(&self.gateway, exchange, admitted, &refs).await?;
-        let agent = admitted.agent()?;
-        let generation = self.generation(exchange, admitted, agent, true).await;
+        let generation = self.spoken(exchange, admitted, words).await;
         Ok(task_call(exchange, generation, &params, share))
     }
 }
@@ -196,6 +231,28 @@ fn raw(
     }
 }
 
+/// The call that a route of an agent that polls stands for. The gateway speaks HTTP+JSON of 1.0 for it.
+///
+/// # Errors
+/// As [`translated`].
+fn polled(head: &RequestHeader, tail: &str, rest: &Rest) -> Result<Way, Rejection> {
+    let words = Some(Generation::V1);
+    match rest.method {
+        _ if rest.generation == Generation::V0 => translated(head, tail, None),
+        method @ (Method::SendMessage | Method::SendStreamingMessage) => Ok(Way::Send {
+            stream: method == Method::SendStreamingMessage,
+            words,
+        }),
+        // The id is what stands before the last colon.
+        method @ (Method::CancelTask | Method::SubscribeToTask) => Ok(Way::Task {
+            method,
+            params: json!({"id": rest.tasks.last().ok_or_else(no_such_route)?}),
+            words,
+        }),
+        _ => translated(head, tail, rest.tasks.first()),
+    }
+}
+
 /// The call that a route of an agent without HTTP+JSON stands for; `task`: the id in its path.
 ///
 /// # Errors
@@ -211,11 +268,17 @@ fn translated(head: &RequestHeader, tail: &str, task: Option<&String>) -> Result
     match tail.split('/').collect::<Vec<_>>().as_slice() {
         ["tasks", "send"] => {
             only(&Verb::POST, "POST, OPTIONS")?;
-            Ok(Way::Send { stream: false })
+            Ok(Way::Send {
+                stream: false,
+                words: None,
+            })
         }
         ["tasks", "send", "stream"] => {
             only(&Verb::POST, "POST, OPTIONS")?;
-            Ok(Way::Send { stream: true })
+            Ok(Way::Send {
+                stream: true,
+                words: None,
+            })
         }
         ["tasks", _] => {
             only(&Verb::GET, "GET, OPTIONS")?;
@@ -226,6 +289,7 @@ fn translated(head: &RequestHeader, tail: &str, task: Option<&String>) -> Result
             Ok(Way::Task {
                 method: Method::GetTask,
                 params,
+                words: None,
             })
         }
         ["tasks", _, "cancel"] => {
@@ -233,6 +297,7 @@ fn translated(head: &RequestHeader, tail: &str, task: Option<&String>) -> Result
             Ok(Way::Task {
                 method: Method::CancelTask,
                 params: json!({"id": task.ok_or_else(no_such_route)?}),
+                words: None,
             })
         }
         _ => Err(Rejection::new(
@@ -295,6 +360,8 @@ fn task_call(
     let name = match (exchange.method, generation) {
         (Method::CancelTask, Generation::V0) => "tasks/cancel",
         (Method::CancelTask, Generation::V1) => "CancelTask",
+        (Method::SubscribeToTask, Generation::V0) => "tasks/resubscribe",
+        (Method::SubscribeToTask, Generation::V1) => "SubscribeToTask",
         (_, Generation::V0) => "tasks/get",
         (_, Generation::V1) => "GetTask",
     };

@@ -22,10 +22,10 @@ use crate::drain::Cut;
 use crate::rejection::Rejection;
 
 /// One stream in progress. The gauge falls when it is dropped.
-struct OpenStream(prometheus::IntGauge);
+pub(super) struct OpenStream(prometheus::IntGauge);
 
 impl OpenStream {
-    fn begin(gauge: &prometheus::IntGauge) -> Self {
+    pub(super) fn begin(gauge: &prometheus::IntGauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }

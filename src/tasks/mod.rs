@@ -157,6 +157,20 @@ impl Tasks {
         Ok(visible)
     }
 
+    /// Whether whom `proof` proves may ask for a task of `owner`: the owner, a workspace above it, an operator.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn may_ask(
+        &self,
+        hierarchy: &Hierarchy,
+        proof: &Proof,
+        owner: &str,
+    ) -> Result<bool, Rejection> {
+        let own = proof.principal == Principal::Operator || proof.owner() == owner;
+        Ok(own || is_above(hierarchy, proof, owner).await?)
+    }
+
     /// At which workspace whom `proof` proves started `task`, if that is known.
     ///
     /// # Errors

@@ -119,7 +119,7 @@ impl Room {
     async fn agent(&self, name: &str) -> Arc<Agent> {
         match self.resolve(name).await.unwrap() {
             Destination::Agent(agent) => agent,
-            Destination::Inbox => panic!("it polls"),
+            Destination::Inbox(_) => panic!("it polls"),
         }
     }
 

@@ -23,7 +23,7 @@ use super::exchange::Exchange;
 use super::listener::BrokenOff;
 use super::{Proxy, wrong_method};
 use crate::a2a::{Generation, method};
-use crate::directory::{Agent, CardSource};
+use crate::directory::CardSource;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 
@@ -134,20 +134,20 @@ impl Proxy {
         &self,
         exchange: &Exchange,
         admitted: &Admitted,
-        agent: &Agent,
         is_bare: bool,
     ) -> Generation {
-        if agent.has_card {
-            return agent.generation;
+        let terms = admitted.terms();
+        if terms.has_card {
+            return terms.generation;
         }
         let Ok(source) = self.gateway.directory.card_source(&admitted.permit).await else {
-            return agent.generation;
+            return terms.generation;
         };
         if let Some(generation) = self.cards.generation(&source).await {
             return generation;
         }
         if !is_bare {
-            return agent.generation;
+            return terms.generation;
         }
         let kept = self.kept_card(exchange, admitted.hops, &source).await;
         kept.generation.unwrap_or_default()

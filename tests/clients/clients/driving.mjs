@@ -195,6 +195,7 @@ export async function run(make) {
   const results = {};
   for (const job of (await input()).jobs) {
     const recording = new Recording();
+    Object.assign(recording.fields, job.fields);
     if (job.token) recording.fields.Authorization = `Bearer ${job.token}`;
     const found = (results[job.name] = {});
     const sdk = make(recording, job);

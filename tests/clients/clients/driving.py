@@ -245,7 +245,9 @@ async def run(make):
     results = {}
     for job in json.load(sys.stdin)["jobs"]:
         recording = Recording()
-        fields = {"Authorization": f"Bearer {job['token']}"} if job["token"] else {}
+        fields = dict(job.get("fields", {}))
+        if job["token"]:
+            fields["Authorization"] = f"Bearer {job['token']}"
         async with httpx.AsyncClient(transport=recording, headers=fields, timeout=PATIENCE) as http:
             sdk = make(http, job)
             sdk.recording = recording

@@ -1,0 +1,167 @@
+//! What a call to an agent that polls asks for, as far as the gateway answers it itself.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::a2a::Generation;
+use crate::rejection::{Reason, Rejection};
+
+/// A call, read.
+pub(super) struct Call<'a> {
+    /// Its id as it is spelled; `null` where it has none.
+    pub(super) id: &'a str,
+    /// Its method's name.
+    pub(super) name: Cow<'a, str>,
+    /// What it says of tasks.
+    pub(super) params: Params,
+}
+
+/// The members that matter, of whichever method. Where both generations have a member they spell it alike.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Params {
+    /// The task.
+    id: Value,
+    /// How many messages of its history to show.
+    history_length: Option<u32>,
+    /// What is sent.
+    message: Message,
+    /// Of a list: tasks of this conversation.
+    pub(super) context_id: Option<String>,
+    /// Of a list: tasks in this state.
+    pub(super) status: Option<String>,
+    /// Of a list: how many.
+    pub(super) page_size: Option<u32>,
+    /// Of a list: where to go on.
+    pub(super) page_token: Option<String>,
+    /// Of a list: whether the results are wanted.
+    pub(super) include_artifacts: Option<bool>,
+    /// What a send call wants besides.
+    configuration: Configuration,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Message {
+    task_id: Value,
+    context_id: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Configuration {
+    history_length: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+}
+
+impl<'a> Call<'a> {
+    /// Reads a completed call. `of_a_task`: its params are only about tasks; others may hold anything.
+    ///
+    /// # Errors
+    /// `invalid_params`, `invalid_request`.
+    pub(super) fn read(body: &'a [u8], known: bool) -> Result<Self, Rejection> {
+        let envelope: Envelope<'a> = serde_json::from_slice(body).map_err(|_| {
+            let message =
+                "the call has a `method` that is no string, or a member that stands twice";
+            Rejection::new(Reason::InvalidRequest, message)
+        })?;
+        let params = match envelope.params {
+            Some(params) if known => serde_json::from_str(params.get()).map_err(|_| {
+                let message = "a member of `params` has the wrong type, or stands twice";
+                Rejection::new(Reason::InvalidParams, message)
+            })?,
+            _ => Params::default(),
+        };
+        Ok(Self {
+            id: envelope.id.map_or("null", RawValue::get),
+            name: envelope.method.unwrap_or_default(),
+            params,
+        })
+    }
+
+    /// In whose words the caller wants its answer: by the method's name, which differs in all of them.
+    pub(super) fn generation(&self) -> Generation {
+        if self
+            .name
+            .starts_with(|first: char| first.is_ascii_uppercase())
+        {
+            Generation::V1
+        } else {
+            Generation::V0
+        }
+    }
+}
+
+impl Params {
+    /// The task that is asked for.
+    ///
+    /// # Errors
+    /// `invalid_params`.
+    pub(super) fn task(&self) -> Result<&str, Rejection> {
+        let id = self.id.as_str().filter(|id| !id.is_empty());
+        id.ok_or_else(|| {
+            let message = "`params.id` is the id of a task, a string";
+            Rejection::new(Reason::InvalidParams, message)
+        })
+    }
+
+    /// The task that a message continues.
+    pub(super) fn continues(&self) -> Option<&str> {
+        self.message.task_id.as_str().filter(|id| !id.is_empty())
+    }
+
+    /// The conversation that a message belongs to.
+    pub(super) fn context(&self) -> Option<&str> {
+        self.message.context_id.as_str().filter(|id| !id.is_empty())
+    }
+
+    /// How many messages of a task's history are wanted; `None`: all.
+    pub(super) fn history(&self) -> Option<u32> {
+        self.history_length.or(self.configuration.history_length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_read_in_either_generation() {
+        let read = |text: &'static str| Call::read(text.as_bytes(), true);
+        let call = read(
+            r#"{"jsonrpc":"2.0","id":1.0,"method":"GetTask","params":{"id":"t","historyLength":3}}"#,
+        );
+        let call = call.unwrap_or_else(|_| panic!("it can be read"));
+        assert_eq!((call.id, &*call.name), ("1.0", "GetTask"));
+        assert_eq!(call.generation(), Generation::V1);
+        assert_eq!(call.params.task().ok(), Some("t"));
+        assert_eq!(call.params.history(), Some(3));
+        let call = read(
+            r#"{"method":"message/send","params":{"message":{"taskId":"t","contextId":"c","parts":[]},"x":1}}"#,
+        );
+        let call = call.unwrap_or_else(|_| panic!("it can be read"));
+        assert_eq!((call.id, call.generation()), ("null", Generation::V0));
+        let said = (call.params.continues(), call.params.context());
+        assert_eq!(said, (Some("t"), Some("c")));
+        assert!(call.params.task().is_err());
+        for wrong in [
+            r#"{"method":"tasks/get","params":{"id":"a","id":"b"}}"#,
+            r#"{"method":"tasks/get","params":{"historyLength":-1}}"#,
+            r#"{"method":1}"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! A target that polls for its messages: what is sent to it goes into its inbox, and the gateway answers for
+//! it (contract §6.1). To its callers it is an agent like any other, only slower.
+
+mod call;
+mod prefer;
+mod stream;
+mod words;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+
+use self::call::Call;
+use self::words::{Shown, Words, cut};
+use super::Proxy;
+use super::admit::Admitted;
+use super::ended::{Ended, internal, left, within};
+use super::exchange::Exchange;
+use super::fields::response_head;
+use super::forward::Outgoing;
+use super::rewrite::Rewrite;
+use crate::a2a::Generation;
+use crate::a2a::dialect::bare;
+use crate::a2a::done::Done;
+use crate::a2a::method::Method;
+use crate::a2a::state::TaskState;
+use crate::delivery::inbox::{Activity, Inbox, InboxTask, NewActivity, Source, Wanted};
+use crate::identity::{Principal, Proof};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+
+/// Tasks on one page of a list when nothing is asked for, and at most (A2A 1.0, 3.1.4).
+const PAGE: (u32, u32) = (50, 100);
+
+/// Who calls whom.
+struct Pair {
+    proof: Arc<Proof>,
+    target: WorkspaceId,
+}
+
+/// How an answer goes out.
+struct Outward {
+    words: Words,
+    done: Done,
+    rewrite: Option<Rewrite>,
+}
+
+impl Proxy {
+    /// Answers a call in place of an agent that polls.
+    pub(super) async fn deliver(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        admitted: Admitted,
+        outgoing: Outgoing,
+    ) -> Result<Ended, Ended> {
+        let pair = Pair {
+            target: admitted.permit.target().clone(),
+            proof: admitted.proof,
+        };
+        let method = exchange.method;
+        let known = method.sends() || method.is_of_a_task() || method == Method::ListTasks;
+        let call = Call::read(&outgoing.body, known)?;
+        let outward = Outward {
+            words: Words {
+                id: call.id.to_owned(),
+                generation: call.generation(),
+            },
+            done: outgoing.done,
+            rewrite: outgoing.rewrite,
+        };
+        let words = &outward.words;
+        let body = match method {
+            Method::GetTask => {
+                let task = self.own_task(&pair, call.params.task()?).await?;
+                let document = self.inbox().document(&task).await?.0;
+                words.task(document, &shown(&call, true))
+            }
+            Method::CancelTask => self.cancel(&pair, &call, words).await?,
+            Method::ListTasks => self.list(&pair, &call, words).await?,
+            Method::SubscribeToTask => {
+                let task = self.own_task(&pair, call.params.task()?).await?;
+                let first = self.inbox().document(&task).await?;
+                return self.follow(session, exchange, outward, (task, first)).await;
+            }
+            Method::GetExtendedCard => words.error(&json!({"code": -32007,
+                "message": "an agent that polls has no extended card; its card is at the same address, by GET"})),
+            Method::SendStreamingMessage => {
+                let (_, task) = self.put(&pair, &call, &outgoing.body).await?;
+                let first = if call.params.continues().is_some() {
+                    self.inbox().document(&task).await?
+                } else {
+                    (task.begun(), 0)
+                };
+                return self.follow(session, exchange, outward, (task, first)).await;
+            }
+            _ => {
+                let (activity, task) = self.put(&pair, &call, &outgoing.body).await?;
+                return self
+                    .sent(session, exchange, outward, (&call, &activity, task))
+                    .await;
+            }
+        };
+        self.answer(session, exchange, outward, body, None).await
+    }
+
+    fn inbox(&self) -> &Arc<Inbox> {
+        &self.gateway.delivery.inbox
+    }
+
+    /// Commits what was sent. The task that it begins or continues is its sender's from then on. Nothing is
+    /// asked of a store behind the commit: what is in the inbox is never told to have failed.
+    async fn put(
+        &self,
+        pair: &Pair,
+        call: &Call<'_>,
+        body: &Bytes,
+    ) -> Result<(Activity, InboxTask), Rejection> {
+        let (proof, target) = (&pair.proof, &pair.target);
+        let text = std::str::from_utf8(body)
+            .map_err(|_| Rejection::new(Reason::InvalidRequest, "the body is not UTF-8"))?;
+        let owner = proof.owner();
+        let mut new = NewActivity::message(
+            target,
+            source(proof),
+            owner.clone(),
+            &call.name,
+            text.to_owned(),
+        );
+        new.context_id = call.params.context().map(str::to_owned);
+        // One that the gateway does not know may be one that the agent had before it polled.
+        let mut continued = None;
+        if let Some(id) = call.params.continues()
+            && self.inbox().task(target, id).await?.is_some()
+        {
+            let task = self.own_task(pair, id).await?;
+            new.continues = Some(task.id.clone());
+            continued = Some(task);
+        }
+        let activity = self.inbox().put(new).await?;
+        let task = continued.unwrap_or_else(|| InboxTask::new(&activity, target, &owner));
+        self.gateway.tasks.learn(&owner, target, &task.id).await;
+        Ok((activity, task))
+    }
+
+    /// The task, if it is the caller's to ask for.
+    ///
+    /// # Errors
+    /// `task_not_found`, also for one of somebody else; `store_unavailable`.
+    async fn own_task(&self, pair: &Pair, id: &str) -> Result<InboxTask, Rejection> {
+        let task = self.inbox().task(&pair.target, id).await?;
+        let task = task.ok_or_else(no_task)?;
+        let (tasks, hierarchy) = (&self.gateway.tasks, &self.gateway.hierarchy);
+        if !tasks.may_ask(hierarchy, &pair.proof, &task.owner).await? {
+            return Err(no_task());
+        }
+        Ok(task)
+    }
+
+    /// At which workspace with an inbox the caller's task is.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub(super) async fn inbox_of(
+        &self,
+        proof: &Arc<Proof>,
+        task: &str,
+    ) -> Result<Option<WorkspaceId>, Rejection> {
+        let Some(target) = self.inbox().target_of(task).await? else {
+            return Ok(None);
+        };
+        let pair = Pair {
+            proof: Arc::clone(proof),
+            target,
+        };
+        match self.own_task(&pair, task).await {
+            Ok(_) => Ok(Some(pair.target)),
+            Err(refusal) if refusal.reason == Reason::TaskNotFound => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    async fn cancel(
+        &self,
+        pair: &Pair,
+        call: &Call<'_>,
+        words: &Words,
+    ) -> Result<String, Rejection> {
+        let task = self.own_task(pair, call.params.task()?).await?;
+        if task.state.is_terminal() {
+            let message = format!("the task is {} and cannot be canceled", task.state.word());
+            return Ok(words.error(&json!({"code": -32002, "message": message})));
+        }
+        let (source, owner) = (source(&pair.proof), pair.proof.owner());
+        let task = self
+            .inbox()
+            .cancel(&pair.target, &task.id, source, owner)
+            .await?;
+        let document = self.inbox().document(&task).await?.0;
+        Ok(words.task(document, &shown(call, true)))
+    }
+
+    /// The caller's own tasks at the target; an operator's: everybody's.
+    async fn list(&self, pair: &Pair, call: &Call<'_>, words: &Words) -> Result<String, Rejection> {
+        let wrong = |message| Rejection::new(Reason::InvalidParams, message);
+        let params = &call.params;
+        let state = params.status.as_deref().map(|word| {
+            TaskState::parse(word).ok_or_else(|| wrong("`status` is the state of a task"))
+        });
+        let token = params
+            .page_token
+            .as_deref()
+            .filter(|token| !token.is_empty());
+        let before = token.map(|token| {
+            let before = token.parse().ok().filter(|before| *before > 0);
+            before.ok_or_else(|| wrong("`pageToken` is the `nextPageToken` of the page before"))
+        });
+        let limit = params.page_size.unwrap_or(PAGE.0);
+        if !(1..=PAGE.1).contains(&limit) {
+            return Err(wrong("`pageSize` is a whole number from 1 to 100"));
+        }
+        let owner = pair.proof.owner();
+        let wanted = Wanted {
+            owner: (pair.proof.principal != Principal::Operator).then_some(&*owner),
+            context: params.context_id.as_deref(),
+            state: state.transpose()?,
+            before: before.transpose()?,
+            limit,
+        };
+        let page = self.inbox().tasks_of(&pair.target, &wanted).await?;
+        let what = shown(call, params.include_artifacts == Some(true));
+        let mut tasks = Vec::with_capacity(page.tasks.len());
+        for task in &page.tasks {
+            let document = self.inbox().document(task).await?.0;
+            tasks.push(bare(&cut(document, &what), words.generation));
+        }
+        let next = page.next.map(|next| next.to_string()).unwrap_or_default();
+        Ok(words.result(&json!({"tasks": tasks, "pageSize": limit, "nextPageToken": next})))
+    }
+
+    /// Answers a message: that it is queued, or, where the caller would rather wait, what came of it.
+    async fn sent(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        outward: Outward,
+        (call, activity, task): (&Call<'_>, &Activity, InboxTask),
+    ) -> Result<Ended, Ended> {
+        let wait = prefer::wait(&session.req_header().headers);
+        if let Some(wait) = wait.filter(|wait| !wait.is_zero() && exchange.method.sends()) {
+            let until = exchange.started + wait.min(exchange.config.timeouts.total);
+            if let Some(body) = self
+                .answered(session, &outward.words, (call, &task), until)
+                .await?
+            {
+                let applied = Some(format!("wait={}", wait.as_secs()));
+                return self.answer(session, exchange, outward, body, applied).await;
+            }
+        }
+        let body = outward.words.queued(&call.name, &task.begun(), activity);
+        self.answer(session, exchange, outward, body, None).await
+    }
+
+    /// Waits for the end of the agent's turn. `None`: it did not come in time, or the process ends.
+    async fn answered(
+        &self,
+        session: &mut ServerSession,
+        words: &Words,
+        (call, task): (&Call<'_>, &InboxTask),
+        until: Instant,
+    ) -> Result<Option<String>, Ended> {
+        let mut watch = self.inbox().watch_task(&task.id);
+        let mut seen = task.updates;
+        loop {
+            // A store that is away says nothing of the message, which is in the inbox.
+            let updates = self.inbox().updates_after(&task.id, seen).await;
+            for update in updates.unwrap_or_default() {
+                seen = update.n;
+                if let Some(said) = words.last(&update.update) {
+                    return Ok(Some(said));
+                }
+                if update.update.ends_turn() {
+                    let Ok((document, _)) = self.inbox().document(task).await else {
+                        return Ok(None);
+                    };
+                    return Ok(Some(words.sent(&cut(document, &shown(call, true)))));
+                }
+            }
+            tokio::select! {
+                biased;
+                () = watch.changed() => {}
+                () = sleep_until(until) => return Ok(None),
+                () = self.gateway.drain.begins() => return Ok(None),
+                () = left(session) => return Err(Ended::CallerLeft),
+            }
+        }
+    }
+
+    /// Sends the answer as if an agent had given it.
+    async fn answer(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        outward: Outward,
+        body: String,
+        applied: Option<String>,
+    ) -> Result<Ended, Ended> {
+        let mut own = ResponseHeader::build(200, Some(2)).map_err(internal)?;
+        own.append_header(header::CONTENT_TYPE, "application/json")
+            .map_err(internal)?;
+        if let Some(applied) = applied {
+            own.append_header("preference-applied", applied)
+                .map_err(internal)?;
+        }
+        let mut head = self.own_head(session, exchange, &own, outward.done)?;
+        let mut body = Bytes::from(body);
+        if let Some(rewrite) = outward.rewrite {
+            body = rewrite.answer(&mut head, body).await?;
+        }
+        head.insert_header(header::CONTENT_LENGTH, body.len())
+            .map_err(internal)?;
+        exchange.status = head.status.as_u16();
+        exchange.response_bytes = body.len() as u64;
+        let deadline = Instant::now() + exchange.config.timeouts.write;
+        within(deadline, async {
+            session.write_response_header(Box::new(head)).await?;
+            session.write_response_body(body, true).await
+        })
+        .await?;
+        Ok(Ended::Answered)
+    }
+
+    /// The head of an answer of our own, with what every answer has.
+    fn own_head(
+        &self,
+        session: &ServerSession,
+        exchange: &Exchange,
+        own: &ResponseHeader,
+        done: Done,
+    ) -> Result<ResponseHeader, Rejection> {
+        let request = &session.req_header().headers;
+        let completed = (!done.is_empty()).then(|| done.to_string());
+        response_head(own, request, &self.origins.get(), exchange, completed).map_err(internal)
+    }
+}
+
+/// What a caller wants to see of a task.
+fn shown(call: &Call<'_>, artifacts: bool) -> Shown {
+    Shown {
+        history: call.params.history(),
+        artifacts,
+    }
+}
+
+/// Who sends it, as the agent may know.
+fn source(proof: &Proof) -> Source {
+    match proof.principal.workspace() {
+        Some(id) => Source::Agent(id.clone()),
+        None => Source::Canvas,
+    }
+}
+
+fn no_task() -> Rejection {
+    Rejection::new(
+        Reason::TaskNotFound,
+        "there is no such task for this caller: a task belongs to whoever started it",
+    )
+}

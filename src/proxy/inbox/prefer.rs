@@ -1,0 +1,49 @@
+//! `Prefer` (RFC 7240), as far as the gateway heeds it.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+
+/// `wait=N`: how long a caller would wait for the answer. The first one counts (RFC 7240, 2); what is no
+/// whole number of seconds is passed over, as every preference may be.
+pub(in crate::proxy) fn wait(headers: &HeaderMap) -> Option<Duration> {
+    let said = preferences(headers).find(|(name, _)| name.eq_ignore_ascii_case("wait"))?;
+    let seconds = said.1.trim_matches('"').parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+fn preferences(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    let fields = headers.get_all("prefer").iter();
+    fields
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|preference| preference.split(';').next().unwrap_or_default())
+        .map(|preference| preference.split_once('=').unwrap_or((preference, "")))
+        .map(|(name, value)| (name.trim(), value.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_whole_seconds_and_the_first_counts() {
+        let read = |fields: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for field in fields {
+                headers.append("prefer", field.parse().unwrap());
+            }
+            wait(&headers).map(|wait| wait.as_secs())
+        };
+        assert_eq!(read(&["wait=10"]), Some(10));
+        assert_eq!(
+            read(&["return=minimal, Wait = \"7\"; x=1", "wait=1"]),
+            Some(7)
+        );
+        assert_eq!(read(&["respond-async", "wait=0"]), Some(0));
+        for none in ["", "wait", "wait=soon", "wait=-1", "wait=1.5", "waiting=3"] {
+            assert_eq!(read(&[none]), None, "{none}");
+        }
+        assert_eq!(read(&[]), None);
+    }
+}

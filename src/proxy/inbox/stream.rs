@@ -1,0 +1,165 @@
+//! A task of an agent that polls, followed: what it is, then each update, until its turn ends.
+
+use bytes::Bytes;
+use http::{HeaderValue, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use serde_json::Value;
+use tokio::time::{Instant, sleep_until};
+
+use super::Outward;
+use crate::a2a::event::{self, Framing};
+use crate::a2a::state::TaskState;
+use crate::delivery::inbox::{InboxTask, Watch};
+use crate::metrics::Shape;
+use crate::proxy::Proxy;
+use crate::proxy::ended::{Ended, chunk, internal, left, shutting_down, timed_out, within};
+use crate::proxy::exchange::Exchange;
+use crate::proxy::rewrite::Rewrite;
+use crate::proxy::stream::OpenStream;
+use crate::rejection::Rejection;
+
+/// What is left of a wait.
+enum Step {
+    News,
+    Keepalive,
+    Cut(Rejection),
+}
+
+impl Proxy {
+    /// Follows the task to the end of its agent's turn.
+    pub(super) async fn follow(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        outward: Outward,
+        (task, (document, mut seen)): (InboxTask, (Value, i64)),
+    ) -> Result<Ended, Ended> {
+        let mut watch = self.inbox().watch_task(&task.id);
+        let _open = OpenStream::begin(&exchange.metrics.open_streams);
+        let head = self.stream_head(session, exchange, &outward)?;
+        let deadline = Instant::now() + exchange.config.timeouts.write;
+        within(deadline, session.write_response_header(Box::new(head))).await?;
+        let end = exchange.started + exchange.config.timeouts.stream;
+        let mut stream = Stream {
+            session,
+            exchange,
+            rewrite: outward.rewrite,
+            end,
+            written: Instant::now(),
+        };
+        stream.write(outward.words.event(&document), false).await?;
+        let mut over = ends_turn(&document);
+        while !over {
+            // A store that is away ends nothing: the next look may find it back.
+            let updates = self.inbox().updates_after(&task.id, seen).await;
+            let updates = updates.unwrap_or_default();
+            let waits = updates.is_empty();
+            for update in updates {
+                seen = update.n;
+                over = update.update.ends_turn();
+                let said = outward.words.update(&task.id, &task.context_id, &update);
+                stream.write(said, false).await?;
+            }
+            if waits {
+                match stream.step(&mut watch, self.gateway.drain.begins()).await? {
+                    Step::News => {}
+                    Step::Keepalive => {
+                        let comment = Framing::default().keepalive();
+                        stream.write(comment.to_owned(), false).await?;
+                    }
+                    Step::Cut(rejection) => {
+                        let parting = stream.parting(&rejection);
+                        stream.write(parting, true).await?;
+                        return Ok(Ended::Answered);
+                    }
+                }
+            }
+        }
+        stream.write(String::new(), true).await?;
+        Ok(Ended::Answered)
+    }
+
+    fn stream_head(
+        &self,
+        session: &ServerSession,
+        exchange: &mut Exchange,
+        outward: &Outward,
+    ) -> Result<ResponseHeader, Rejection> {
+        let mut own = ResponseHeader::build(200, Some(4)).map_err(internal)?;
+        for (name, value) in [
+            (header::CONTENT_TYPE.as_str(), "text/event-stream"),
+            (header::CACHE_CONTROL.as_str(), "no-cache"),
+            ("x-accel-buffering", "no"),
+        ] {
+            own.append_header(name, HeaderValue::from_static(value))
+                .map_err(internal)?;
+        }
+        let mut head = self.own_head(session, exchange, &own, outward.done)?;
+        chunk(session, &mut head).map_err(internal)?;
+        exchange.status = 200;
+        exchange.shape = Shape::Stream;
+        Ok(head)
+    }
+}
+
+/// A stream in progress.
+struct Stream<'a> {
+    session: &'a mut ServerSession,
+    exchange: &'a mut Exchange,
+    rewrite: Option<Rewrite>,
+    /// When it must be over.
+    end: Instant,
+    /// When the caller was last written to.
+    written: Instant,
+}
+
+impl Stream<'_> {
+    /// Waits for the next thing to happen.
+    async fn step(
+        &mut self,
+        watch: &mut Watch,
+        drain: impl Future<Output = ()>,
+    ) -> Result<Step, Ended> {
+        let keepalive = self.written + self.exchange.config.stream.keepalive;
+        let wake = keepalive.min(self.end);
+        tokio::select! {
+            biased;
+            () = watch.changed() => Ok(Step::News),
+            () = sleep_until(wake) => Ok(if self.end <= wake {
+                Step::Cut(timed_out("stream"))
+            } else {
+                Step::Keepalive
+            }),
+            () = drain => Ok(Step::Cut(shutting_down("true"))),
+            () = left(self.session) => Err(Ended::CallerLeft),
+        }
+    }
+
+    async fn write(&mut self, said: String, last: bool) -> Result<(), Ended> {
+        let mut bytes = Bytes::from(said);
+        if let Some(rewrite) = &self.rewrite {
+            bytes = rewrite.events(bytes);
+        }
+        self.exchange.response_bytes += bytes.len() as u64;
+        self.exchange.events += u64::from(!bytes.is_empty() && !bytes.starts_with(b":"));
+        let deadline = Instant::now() + self.exchange.config.timeouts.write;
+        within(deadline, self.session.write_response_body(bytes, last)).await?;
+        self.written = Instant::now();
+        Ok(())
+    }
+
+    /// The last event, which says why the stream was cut.
+    fn parting(&mut self, cut: &Rejection) -> String {
+        let body = cut.rpc_body(&self.exchange.request_id, self.exchange.rpc_id.as_deref());
+        self.exchange.rejected(cut);
+        let event = event::final_event(&body, Framing::default());
+        String::from_utf8_lossy(&event).into_owned()
+    }
+}
+
+/// Whether nothing more comes of a task before its caller speaks.
+fn ends_turn(task: &Value) -> bool {
+    let state = task["status"]["state"].as_str().and_then(TaskState::parse);
+    state.is_some_and(|state| state.is_terminal() || state.is_interrupted())
+}

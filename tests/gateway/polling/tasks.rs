@@ -1,0 +1,127 @@
+//! The tasks of an agent that polls: whose they are, how they go on, how they are given up.
+
+use serde_json::{Value, json};
+
+use super::{Case, hello};
+use crate::harness::{Agent, Pair, Request};
+use crate::on_both_pairs;
+
+on_both_pairs! {
+    async fn a_task_is_its_callers_and_of_those_above_also_after_a_restart(pair: Pair) {
+        let mut case = Case::new(pair).await;
+        let boss = case.gateway.seat("boss", "", Agent::json("{}").await).await;
+        let ann = case.gateway.seat("ann", "boss", Agent::json("{}").await).await;
+        let bob = case.gateway.seat("bob", "boss", Agent::json("{}").await).await;
+        let dev = {
+            let made = json!({"id": "dev", "name": "dev", "parent_id": "boss"});
+            let enrolment = case.gateway.create(made).await;
+            let body = json!({"id": "dev", "delivery_mode": "poll", "agent_card": {"name": "dev"}});
+            let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);
+            case.gateway.call(&request).await.json()["token"].as_str().unwrap().to_owned()
+        };
+        let ask = |token: &str, method: &str, params: Value| {
+            let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+            Request::post("/workspaces/dev/a2a", body.to_string()).bearer(token)
+        };
+        let queued = case.gateway.call(&ask(&ann.token, "message/send", hello())).await;
+        assert_eq!(queued.status, 200, "{}", queued.text());
+        let id = queued.json()["activity_id"].as_str().unwrap().to_owned();
+        for restarted in [false, true] {
+            if restarted {
+                case.gateway.restart().await;
+                case.gateway.await_ready().await;
+            }
+            for method in ["tasks/get", "tasks/cancel", "tasks/resubscribe", "GetTask", "CancelTask", "SubscribeToTask"] {
+                let refused = case.gateway.call(&ask(&bob.token, method, json!({"id": id}))).await;
+                assert_eq!((refused.status, &*refused.reason()), (404, "task_not_found"), "{method} {restarted}");
+            }
+            let listed = case.gateway.call(&ask(&bob.token, "tasks/list", json!({}))).await.json();
+            assert_eq!(listed["result"]["tasks"], json!([]));
+            let mut follow_up = hello();
+            follow_up["message"]["taskId"] = json!(id);
+            let refused = case.gateway.call(&ask(&bob.token, "message/send", follow_up)).await;
+            assert_eq!(refused.reason(), "task_not_found");
+            for token in [&ann.token, &boss.token] {
+                let read = case.gateway.call(&ask(token, "tasks/get", json!({"id": id}))).await;
+                assert_eq!(read.json()["result"]["id"], *id, "{}", read.text());
+            }
+            let plain = Request::get(format!("/tasks/{id}")).bearer(&ann.token);
+            assert_eq!(case.gateway.call(&plain).await.json()["id"], *id);
+            let plain = Request::get(format!("/tasks/{id}")).bearer(&bob.token);
+            assert_eq!(case.gateway.call(&plain).await.reason(), "task_not_found");
+            let unknown = case.gateway.call(&ask(&ann.token, "tasks/get", json!({"id": "no-such"}))).await;
+            assert_eq!(unknown.reason(), "task_not_found");
+        }
+        let reply = Request::post(format!("/workspaces/dev/activity/{id}/reply"), r#"{"status":{"state":"completed"}}"#);
+        assert_eq!(case.gateway.call(&reply.bearer(&dev)).await.status, 200);
+    }
+
+    async fn a_task_goes_on_with_another_message_until_it_is_over(pair: Pair) {
+        let case = Case::new(pair).await;
+        let id = case.sent().await;
+        let ask = json!({"status": {"state": "input-required"}});
+        assert_eq!(case.replied(&id, ask).await.status, 200);
+        let mut more = hello();
+        more["message"]["taskId"] = json!(id);
+        more["message"]["messageId"] = json!("m-2");
+        let queued = case.call("message/send", more.clone()).await.json();
+        assert_eq!(queued["result"]["id"], *id, "{queued}");
+        let second = queued["activity_id"].as_str().unwrap().to_owned();
+        assert_ne!(second, id);
+        assert_eq!(case.task(&id).await["status"]["state"], "submitted");
+        let items = case.inbox().await;
+        assert_eq!((items.len(), &items[1]["task_id"]), (2, &json!(id)));
+        // It may answer by the name of either entry.
+        let done = json!({"status": {"state": "completed"}});
+        assert_eq!(case.replied(&second, done).await.json()["task_id"], *id);
+        assert_eq!(case.task(&id).await["status"]["state"], "completed");
+        let late = case.call("message/send", more).await;
+        assert_eq!((late.status, &late.json()["error"]["code"]), (400, &json!(-32602)), "{}", late.text());
+        assert_eq!(case.inbox().await.len(), 2);
+    }
+
+    async fn a_task_that_is_given_up_is_over_and_its_agent_hears_of_it(pair: Pair) {
+        let case = Case::new(pair).await;
+        let id = case.sent().await;
+        let canceled = case.call("tasks/cancel", json!({"id": id})).await.json();
+        assert_eq!(canceled["result"]["status"]["state"], "canceled", "{canceled}");
+        let items = case.inbox().await;
+        assert_eq!((items.len(), &items[1]["method"]), (2, &json!("tasks/cancel")));
+        assert_eq!(items[1]["request_body"]["params"]["id"], *id);
+        let late = case.replied(&id, json!({"status": {"state": "completed"}})).await;
+        assert_eq!((late.status, &*late.reason()), (409, "conflict"));
+        let again = case.call("tasks/cancel", json!({"id": id})).await;
+        assert_eq!((again.status, &again.json()["error"]["code"]), (200, &json!(-32002)));
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_pushed_to_and_there_is_no_extended_card() {
+    let case = Case::new(Pair::Embedded).await;
+    let id = case.sent().await;
+    let config = json!({"taskId": id, "pushNotificationConfig": {"url": "https://example.com/"}});
+    let set = case.call("tasks/pushNotificationConfig/set", config).await;
+    assert_eq!((set.status, &set.json()["error"]["code"]), (400, &json!(-32003)));
+    let card = case.call("agent/getAuthenticatedExtendedCard", json!({})).await;
+    assert_eq!((card.status, &card.json()["error"]["code"]), (200, &json!(-32007)));
+    let wrong = case.call("tasks/get", json!({"id": 5})).await;
+    assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (400, &json!(-32602)));
+    assert_eq!(case.inbox().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_history_is_as_long_as_it_is_wanted() {
+    let case = Case::new(Pair::Embedded).await;
+    let id = case.sent().await;
+    for text in ["one", "two", "three"] {
+        let message = json!({"role": "agent", "messageId": text, "parts": [{"kind": "text", "text": text}]});
+        let update = json!({"status": {"state": "working", "message": message}});
+        assert_eq!(case.replied(&id, update).await.status, 200);
+    }
+    let whole = case.task(&id).await;
+    assert_eq!(whole["history"].as_array().unwrap().len(), 2);
+    let last = case.call("tasks/get", json!({"id": id, "historyLength": 1})).await.json();
+    assert_eq!(last["result"]["history"][0]["messageId"], "two", "{last}");
+    let none = case.call("tasks/get", json!({"id": id, "historyLength": 0})).await.json();
+    assert!(none["result"].get("history").is_none(), "{none}");
+}
