@@ -3,23 +3,25 @@
 //!
 //! Members that neither version knows stay where they are.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::Generation;
 use super::state::TaskState;
 
-/// What an agent said of a task, in 0.3's words: each but the error has its `kind`.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Said {
-    /// Its answer.
+/// What an agent says of a task, in 0.3's words: each but the error has its `kind`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Update {
+    /// Its answer: the task is completed.
     Message(Value),
-    /// The task as it stands.
+    /// The task as it stands, in place of what was known.
     Task(Value),
     /// A new status.
-    Status(Value),
+    StatusUpdate(Value),
     /// A piece of the result.
-    Artifact(Value),
-    /// A JSON-RPC error.
+    ArtifactUpdate(Value),
+    /// A JSON-RPC error: the task has failed.
     Error(Value),
 }
 
@@ -41,7 +43,7 @@ const NO_PARTS: NotSaid =
 const NO_ERROR: NotSaid =
     NotSaid("an `error` has a `code`, a whole number, and a `message`, a string");
 
-impl Said {
+impl Update {
     /// Reads a reply in the words of either version. `fresh` makes the id of a message without one.
     ///
     /// # Errors
@@ -62,8 +64,8 @@ impl Said {
         Ok(match kind {
             Kind::Message => Self::Message(message(said, fresh)?),
             Kind::Task => Self::Task(task(said, fresh)?),
-            Kind::Status => Self::Status(status_update(said, fresh)?),
-            Kind::Artifact => Self::Artifact(artifact_update(said, fresh)?),
+            Kind::Status => Self::StatusUpdate(status_update(said, fresh)?),
+            Kind::Artifact => Self::ArtifactUpdate(artifact_update(said, fresh)?),
         })
     }
 }
@@ -165,8 +167,7 @@ fn status_update(
     let mut update = said.clone();
     update.insert("kind".into(), "status-update".into());
     let state = take_status(&mut update, fresh)?;
-    let last = state.is_terminal() || state.is_interrupted();
-    update.insert("final".into(), last.into());
+    update.insert("final".into(), state.ends_turn().into());
     Ok(update.into())
 }
 
@@ -331,8 +332,8 @@ fn part_of_1_0(part: &Value) -> Value {
 mod tests {
     use super::*;
 
-    fn read(body: Value) -> Result<Said, NotSaid> {
-        Said::read(&body, || "new".into())
+    fn read(body: Value) -> Result<Update, NotSaid> {
+        Update::read(&body, || "new".into())
     }
 
     #[test]
@@ -347,7 +348,7 @@ mod tests {
         ] {
             assert_eq!(
                 read(body.clone()),
-                Ok(Said::Message(message.clone())),
+                Ok(Update::Message(message.clone())),
                 "{body}"
             );
         }
@@ -360,7 +361,7 @@ mod tests {
         ] {
             assert_eq!(
                 read(body.clone()),
-                Ok(Said::Status(update.clone())),
+                Ok(Update::StatusUpdate(update.clone())),
                 "{body}"
             );
         }
@@ -371,17 +372,17 @@ mod tests {
             json!({"result": {"task": {"id": "t", "status": {"state": "TASK_STATE_COMPLETED"},
                 "artifacts": [{"artifactId": "a", "parts": [{"url": "u", "mediaType": "t"}]}]}}}),
         ] {
-            assert_eq!(read(body.clone()), Ok(Said::Task(task.clone())), "{body}");
+            assert_eq!(read(body.clone()), Ok(Update::Task(task.clone())), "{body}");
         }
         let error = json!({"code": -32000, "message": "no"});
         assert_eq!(
             read(json!({"error": error, "id": null})),
-            Ok(Said::Error(error))
+            Ok(Update::Error(error))
         );
         let artifact = json!({"kind": "artifact-update", "artifact": {"artifactId": "new",
             "parts": [{"kind": "data", "data": {"value": 1}}]}});
         let said = read(json!({"artifact": {"parts": [{"data": 1}]}}));
-        assert_eq!(said, Ok(Said::Artifact(artifact)));
+        assert_eq!(said, Ok(Update::ArtifactUpdate(artifact)));
     }
 
     #[test]
@@ -425,6 +426,6 @@ mod tests {
         assert_eq!(shown(&update, Generation::V1), expected);
         // There and back again.
         let back = read(json!({"result": shown(&task, Generation::V1)}));
-        assert_eq!(back, Ok(Said::Task(task)));
+        assert_eq!(back, Ok(Update::Task(task)));
     }
 }

@@ -75,9 +75,9 @@ impl TaskState {
         )
     }
 
-    /// The agent waits for its caller.
-    pub const fn is_interrupted(self) -> bool {
-        matches!(self, Self::InputRequired | Self::AuthRequired)
+    /// It is the caller's turn, or nobody's any more: what a waiting caller waits for.
+    pub const fn ends_turn(self) -> bool {
+        self.is_terminal() || matches!(self, Self::InputRequired | Self::AuthRequired)
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
         for state in TaskState::ALL {
             assert_eq!(TaskState::parse(state.word()), Some(state));
             assert_eq!(TaskState::parse(state.word_of_1_0()), Some(state));
-            assert!(!(state.is_terminal() && state.is_interrupted()));
+            assert!(state.ends_turn() || !state.is_terminal());
         }
         assert_eq!(
             TaskState::parse("TASK_STATE_CANCELLED"),

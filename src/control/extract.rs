@@ -188,6 +188,17 @@ impl<S: Send + Sync> FromRequestParts<S> for PathGrantId {
     }
 }
 
+/// `{activity_id}` of the path.
+pub(super) struct PathActivityId(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathActivityId {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+        path_name(parts, state, "activity_id").await.map(Self)
+    }
+}
+
 async fn path_name<S: Send + Sync>(
     parts: &mut Parts,
     state: &S,

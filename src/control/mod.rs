@@ -13,6 +13,7 @@ mod grants;
 mod lifecycle;
 mod reach;
 mod registry;
+mod reply;
 mod tokens;
 mod watch;
 mod well_known;
@@ -66,6 +67,8 @@ routes! {
     POST   "/orgs/{org}/tokens"                 => tokens::issue_org,
     DELETE "/orgs/{org}/tokens/{token_id}"      => tokens::revoke_org,
     POST   "/canvas/tokens"                     => tokens::issue_canvas,
+
+    POST   "/workspaces/{id}/activity/{activity_id}/reply" => reply::reply,
 
     GET    "/ws"                                => ws::socket,
     GET    "/events"                            => events::stream,

@@ -25,6 +25,7 @@ use crate::a2a::refs::Refs;
 use crate::a2a::rest::{self, Rest};
 use crate::a2a::task::Binding;
 use crate::config::Complete;
+use crate::directory::Destination;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 

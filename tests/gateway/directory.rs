@@ -95,7 +95,7 @@ impl Replica {
     async fn host(&self, name: &str) -> String {
         match self.resolve(name).await {
             Ok(Destination::Agent(agent)) => agent.endpoint.host.clone(),
-            Ok(Destination::Inbox) => "inbox".to_owned(),
+            Ok(Destination::Inbox(_)) => "inbox".to_owned(),
             Err(reason) => reason.word().to_owned(),
         }
     }

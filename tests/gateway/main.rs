@@ -42,6 +42,7 @@ mod open_mode;
 mod operators;
 mod outages;
 mod policy;
+mod polling;
 mod rates;
 mod reach;
 mod registry;

@@ -29,48 +29,6 @@ words! {
     }
 }
 
-words! {
-    /// How far a task has come, in the words of A2A 0.3.
-    TaskState {
-        /// Nobody has answered.
-        Submitted => "submitted",
-        /// It is being worked on.
-        Working => "working",
-        /// The caller must say more.
-        InputRequired => "input-required",
-        /// The caller must prove something to the agent.
-        AuthRequired => "auth-required",
-        /// Done.
-        Completed => "completed",
-        /// Not done.
-        Failed => "failed",
-        /// Given up by its caller.
-        Canceled => "canceled",
-        /// Not begun.
-        Rejected => "rejected",
-    }
-}
-
-impl TaskState {
-    /// Those after which nothing can follow.
-    pub(super) const TERMINAL: [Self; 4] = [
-        Self::Completed,
-        Self::Failed,
-        Self::Canceled,
-        Self::Rejected,
-    ];
-
-    /// Whether nothing can follow.
-    pub fn is_terminal(self) -> bool {
-        Self::TERMINAL.contains(&self)
-    }
-
-    /// Whether it is the caller's turn, or nobody's: what a waiting caller waits for.
-    pub fn ends_turn(self) -> bool {
-        self.is_terminal() || matches!(self, Self::InputRequired | Self::AuthRequired)
-    }
-}
-
 /// What stands for a status where there is no task.
 pub(super) const STATUS_OK: &str = "ok";
 

@@ -9,10 +9,11 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::activity::{Activity, NewActivity, TaskState};
+use super::activity::{Activity, NewActivity};
 use super::commit::{Entry, Outcome, Refused, commit};
 use super::wake::Topic;
 use super::{Inbox, task_changed};
+use crate::a2a::state::TaskState;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 

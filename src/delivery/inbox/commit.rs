@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
-use super::activity::{Activity, ActivityType, NewActivity, STATUS_OK, TaskState, octets};
-use super::document::{Subject, Update};
+use super::activity::{Activity, ActivityType, NewActivity, STATUS_OK, octets};
+use super::document::Subject;
 use super::reply::{UPDATES_MAX, insert_update};
+use crate::a2a::dialect::Update;
+use crate::a2a::state::TaskState;
 use crate::db::Db;
 use crate::workspace::Timestamp;
 

@@ -3,28 +3,12 @@
 //! The updates are kept, not the task: an answer that comes in ten thousand pieces costs one row each, and
 //! not the whole of it each time.
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::activity::TaskState;
+use crate::a2a::dialect::Update;
+use crate::a2a::state::TaskState;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
-
-/// What an agent says of a task: JSON objects in the shape of A2A 0.3.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Update {
-    /// The answer is a message: the task is completed.
-    Message(Value),
-    /// The answer is a task, in place of what was known.
-    Task(Value),
-    /// The answer is a JSON-RPC error: the task has failed.
-    Error(Value),
-    /// A `TaskStatusUpdateEvent`.
-    StatusUpdate(Value),
-    /// A `TaskArtifactUpdateEvent`.
-    ArtifactUpdate(Value),
-}
 
 /// Whose update it is.
 pub(super) struct Subject<'a> {
@@ -62,6 +46,12 @@ impl Update {
             }
             Self::Message(_) | Self::Error(_) => Err(wrong("a message or an error is an object")),
         }
+    }
+
+    /// Whether it is the caller's turn afterwards, or nobody's.
+    pub fn ends_turn(&self) -> bool {
+        let state = self.state_after().ok().flatten();
+        state.is_some_and(TaskState::ends_turn)
     }
 
     /// The same with our names in it, and a time: agents know the activity, and not always the task.
@@ -302,7 +292,6 @@ mod tests {
         for wrong in [
             json!({"task": {"status": {"state": "unknown"}}}),
             json!({"task": {}}),
-            json!({"status-update": {"status": {"state": "TASK_STATE_WORKING"}}}),
             json!({"status-update": []}),
             json!({"artifact-update": {"artifact": {"artifactId": "a"}}}),
             json!({"artifact-update": {"artifact": {"parts": []}}}),

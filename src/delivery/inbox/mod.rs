@@ -22,10 +22,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-pub use self::activity::{
-    Activity, ActivityType, Item, NewActivity, Source, SourceKind, TaskState,
-};
-pub use self::document::Update;
+pub use self::activity::{Activity, ActivityType, Item, NewActivity, Source, SourceKind};
 pub use self::feed::{Filter, Page, Start};
 pub use self::reply::{InboxTask, TaskPage, TaskUpdate, Wanted};
 pub use self::wake::Watch;
@@ -33,6 +30,7 @@ pub use self::wake::Watch;
 use self::append::Queue;
 use self::prune::ToPrune;
 use self::wake::Hub;
+use crate::a2a::state::TaskState;
 use crate::config::Live;
 use crate::db::Db;
 use crate::events::{Event, Events, Kind};

@@ -3,12 +3,14 @@
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 
-use super::activity::{NewActivity, Source, TaskState};
+use super::activity::{Activity, NewActivity, Source};
 use super::append::no_task;
 use super::commit::{Entry, SET_CONTINUING};
-use super::document::{self, Subject, Update};
+use super::document::{self, Subject};
 use super::wake::{Topic, Watch};
 use super::{Inbox, decoded, task_changed};
+use crate::a2a::dialect::Update;
+use crate::a2a::state::TaskState;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
@@ -101,6 +103,34 @@ pub struct TaskPage {
     pub next: Option<i64>,
 }
 
+impl InboxTask {
+    /// As it is behind the message of `owner` that began it.
+    pub fn new(first: &Activity, target: &WorkspaceId, owner: &str) -> Self {
+        Self {
+            id: first.id.clone(),
+            target: target.clone(),
+            owner: owner.to_owned(),
+            context_id: first.context_id.clone().unwrap_or_default(),
+            state: TaskState::Submitted,
+            updates: 0,
+            created_at: first.created_at,
+            updated_at: first.created_at,
+        }
+    }
+
+    /// As JSON, before anything was said of it, in the shape of A2A 0.3.
+    pub fn begun(&self) -> serde_json::Value {
+        document::begun(&self.subject(), self.created_at)
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject {
+            task: &self.id,
+            context: &self.context_id,
+        }
+    }
+}
+
 impl Inbox {
     /// The agent of `target` says `update` of the task that the entry `activity` begins or continues; `body`
     /// is what it said as it came. When this returns it is committed.
@@ -135,11 +165,7 @@ impl Inbox {
             if let Some(rejection) = refuse(&task, state) {
                 return Ok(Err(rejection));
             }
-            let subject = Subject {
-                task: &task.id,
-                context: &task.context_id,
-            };
-            let update = update.about(&subject, at);
+            let update = update.about(&task.subject(), at);
             let text = insert_update(&mut tx, &task.id, task.updates, &update, at).await?;
             let bytes = row.try_get::<i64, _>("update_bytes")? + text;
             if bytes > bytes_max {
@@ -218,21 +244,18 @@ impl Inbox {
         Ok(self.db.run("inbox_task", work).await?)
     }
 
-    /// The task as JSON, in the shape of A2A 0.3. As of now: it may have come further than `task` says.
+    /// The task as JSON, in the shape of A2A 0.3, and the number of the last update in it. As of now: it may
+    /// have come further than `task` says.
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn document(&self, task: &InboxTask) -> Result<serde_json::Value, Rejection> {
-        let subject = Subject {
-            task: &task.id,
-            context: &task.context_id,
-        };
-        let mut document = document::begun(&subject, task.created_at);
+    pub async fn document(&self, task: &InboxTask) -> Result<(serde_json::Value, i64), Rejection> {
+        let mut document = task.begun();
         let mut after = 0;
         loop {
             let updates = self.updates_after(&task.id, after).await?;
             let Some(last) = updates.last() else {
-                return Ok(document);
+                return Ok((document, after));
             };
             after = last.n;
             for one in updates {

@@ -84,11 +84,11 @@ async fn a_poll_target_is_an_inbox_also_while_its_agent_is_away() {
         .register(&poll, &Registrar::Itself)
         .await
         .unwrap();
-    assert!(matches!(room.resolve("p").await, Ok(Destination::Inbox)));
+    assert!(matches!(room.resolve("p").await, Ok(Destination::Inbox(_))));
     pass(TTL + Duration::from_secs(1)).await;
-    assert!(matches!(room.resolve("p").await, Ok(Destination::Inbox)));
+    assert!(matches!(room.resolve("p").await, Ok(Destination::Inbox(_))));
     assert_eq!(room.status("p").await, Status::Offline);
-    assert!(matches!(room.resolve("p").await, Ok(Destination::Inbox)));
+    assert!(matches!(room.resolve("p").await, Ok(Destination::Inbox(_))));
     room.set_status("p", Status::Paused).await;
     assert_eq!(room.refusal("p").await, Reason::WorkspaceOffline);
 }

@@ -67,7 +67,7 @@ struct Envelope<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Reads a completed call. `of_a_task`: its params are only about tasks; others may hold anything.
+    /// Reads a completed call. `known`: the method is one of A2A's; the params of others may hold anything.
     ///
     /// # Errors
     /// `invalid_params`, `invalid_request`.

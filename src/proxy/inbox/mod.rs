@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::header;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 use self::call::Call;
@@ -24,7 +24,6 @@ use super::exchange::Exchange;
 use super::fields::response_head;
 use super::forward::Outgoing;
 use super::rewrite::Rewrite;
-use crate::a2a::Generation;
 use crate::a2a::dialect::bare;
 use crate::a2a::done::Done;
 use crate::a2a::method::Method;

@@ -161,5 +161,5 @@ impl Stream<'_> {
 /// Whether nothing more comes of a task before its caller speaks.
 fn ends_turn(task: &Value) -> bool {
     let state = task["status"]["state"].as_str().and_then(TaskState::parse);
-    state.is_some_and(|state| state.is_terminal() || state.is_interrupted())
+    state.is_some_and(TaskState::ends_turn)
 }

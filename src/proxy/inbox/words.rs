@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::a2a::Generation;
-use crate::a2a::dialect::{bare, shown};
-use crate::delivery::inbox::{Activity, TaskUpdate, Update};
+use crate::a2a::dialect::{Update, bare, shown};
+use crate::delivery::inbox::{Activity, TaskUpdate};
 
 /// How a caller is answered.
 #[derive(Clone)]

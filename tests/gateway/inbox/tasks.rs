@@ -1,6 +1,8 @@
 //! Tasks that messages begin: answered, continued, given up.
 
-use a2a_gateway::delivery::inbox::{NewActivity, Source, TaskState, Update, Wanted};
+use a2a_gateway::a2a::dialect::Update;
+use a2a_gateway::a2a::state::TaskState;
+use a2a_gateway::delivery::inbox::{NewActivity, Source, Wanted};
 use serde_json::{Value, json};
 
 use super::{Room, id, message, notice, reason};
@@ -25,7 +27,7 @@ on_both_pairs! {
         let task = room.inbox.task(&dev, &begun.id).await.unwrap().unwrap();
         assert_eq!((task.state, task.updates, &*task.owner), (TaskState::Submitted, 0, "caller"));
         assert_eq!((&*task.context_id, begun.context_id.as_deref()), ("talk", Some("talk")));
-        let document = room.inbox.document(&task).await.unwrap();
+        let document = room.inbox.document(&task).await.unwrap().0;
         assert_eq!(document, json!({"kind": "task", "id": begun.id, "contextId": "talk",
             "status": {"state": "submitted", "timestamp": begun.created_at.to_string()}}));
 
@@ -35,7 +37,7 @@ on_both_pairs! {
         }
         let task = room.inbox.reply(&dev, &begun.id, status("completed"), "{\"last\":1}").await.unwrap();
         assert_eq!((task.state, task.updates), (TaskState::Completed, 4));
-        let document = room.inbox.document(&task).await.unwrap();
+        let document = room.inbox.document(&task).await.unwrap().0;
         assert_eq!(document["artifacts"][0]["parts"].as_array().unwrap().len(), 2);
         assert_eq!(document["status"]["state"], "completed");
 
@@ -118,7 +120,7 @@ on_both_pairs! {
         assert_eq!(body["params"]["id"], begun.id);
         assert_eq!(page.items.iter().map(|item| &*item.status).collect::<Vec<_>>(), ["canceled", "canceled"]);
         assert_eq!(room.put("dev", "next").await.seq, 3, "both are over");
-        let document = room.inbox.document(&task).await.unwrap();
+        let document = room.inbox.document(&task).await.unwrap().0;
         assert_eq!(document["status"]["state"], "canceled");
     }
 

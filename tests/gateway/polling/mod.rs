@@ -24,9 +24,7 @@ impl Case {
 
     async fn with(builder: Builder, card: Value) -> Self {
         let gateway = builder.start().await;
-        let caller = gateway
-            .seat("caller", "", Agent::json("{}").await)
-            .await;
+        let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
         let token = poller(&gateway, "poller", card).await;
         Self {
             gateway,
@@ -100,7 +98,10 @@ fn data(answer: &Answer) -> Vec<Value> {
     let events = answer.events();
     let data = events.iter().filter_map(|event| {
         let mut lines = event.lines();
-        lines.find_map(|line| line.strip_prefix("data:")).map(str::to_owned)
+        lines
+            .find_map(|line| line.strip_prefix("data:"))
+            .map(str::to_owned)
     });
-    data.map(|data| serde_json::from_str(&data).unwrap()).collect()
+    data.map(|data| serde_json::from_str(&data).unwrap())
+        .collect()
 }

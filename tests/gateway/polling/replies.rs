@@ -111,43 +111,75 @@ async fn callers_of_1_0_read_and_are_answered_in_its_words() {
     let case = Case::with(Builder::new(Pair::Embedded), card_1_0("poller")).await;
     let queued = case.call("SendMessage", hello_1_0()).await;
     let task = &queued.json()["result"]["task"];
-    assert_eq!(task["status"]["state"], "TASK_STATE_SUBMITTED", "{}", queued.text());
+    assert_eq!(
+        task["status"]["state"],
+        "TASK_STATE_SUBMITTED",
+        "{}",
+        queued.text()
+    );
     assert!(task.get("kind").is_none(), "{task}");
     let id = task["id"].as_str().unwrap();
     // The agent speaks the other version.
-    let artifact = json!({"artifact": {"artifactId": "a", "parts": [{"kind": "text", "text": "x"}]}});
+    let artifact =
+        json!({"artifact": {"artifactId": "a", "parts": [{"kind": "text", "text": "x"}]}});
     assert_eq!(case.replied(id, artifact).await.status, 200);
     let ask = json!({"kind": "status-update", "status": {"state": "input-required", "message": said("which?")}});
     assert_eq!(case.replied(id, ask).await.status, 200);
     let read = case.call("GetTask", json!({"id": id})).await.json();
     let task = &read["result"];
-    assert_eq!(task["status"]["state"], "TASK_STATE_INPUT_REQUIRED", "{read}");
+    assert_eq!(
+        task["status"]["state"], "TASK_STATE_INPUT_REQUIRED",
+        "{read}"
+    );
     let message = json!({"role": "ROLE_AGENT", "messageId": "a-1", "parts": [{"text": "which?"}]});
     assert_eq!(task["status"]["message"]["role"], message["role"]);
     assert_eq!(task["status"]["message"]["parts"], message["parts"]);
-    assert_eq!(task["artifacts"], json!([{"artifactId": "a", "parts": [{"text": "x"}]}]));
+    assert_eq!(
+        task["artifacts"],
+        json!([{"artifactId": "a", "parts": [{"text": "x"}]}])
+    );
     // A stream of it is over at once: it is the caller's turn.
     let stream = case.call("SubscribeToTask", json!({"id": id})).await;
     let events = data(&stream);
     assert_eq!(events.len(), 1);
     assert_eq!(events[0]["result"]["task"]["id"], id);
-    let listed = case.call("ListTasks", json!({"status": "TASK_STATE_INPUT_REQUIRED"})).await.json();
+    let listed = case
+        .call("ListTasks", json!({"status": "TASK_STATE_INPUT_REQUIRED"}))
+        .await
+        .json();
     assert_eq!(listed["result"]["tasks"][0]["id"], id, "{listed}");
-    assert!(listed["result"]["tasks"][0].get("artifacts").is_none(), "{listed}");
+    assert!(
+        listed["result"]["tasks"][0].get("artifacts").is_none(),
+        "{listed}"
+    );
 }
 
 #[tokio::test]
 async fn a_bare_message_and_a_method_of_nobody_wait_too() {
     let case = Case::new(Pair::Embedded).await;
-    let bare = case.gateway.call(&case.request(&json!({"text": "hello"}))).await;
+    let bare = case
+        .gateway
+        .call(&case.request(&json!({"text": "hello"})))
+        .await;
     assert_eq!(bare.status, 200, "{}", bare.text());
     assert_eq!(bare.json()["method"], "message/send");
     assert!(bare.field("x-a2a-completed").is_some());
-    let own = case.call("platform/wake", json!({"id": 3, "message": "x"})).await;
-    assert_eq!((own.status, &own.json()["method"]), (200, &json!("platform/wake")));
+    let own = case
+        .call("platform/wake", json!({"id": 3, "message": "x"}))
+        .await;
+    assert_eq!(
+        (own.status, &own.json()["method"]),
+        (200, &json!("platform/wake"))
+    );
     let items = case.inbox().await;
-    assert_eq!(items[0]["request_body"]["params"]["message"]["parts"][0]["text"], "hello");
-    assert_eq!(items[1]["request_body"]["params"], json!({"id": 3, "message": "x"}));
+    assert_eq!(
+        items[0]["request_body"]["params"]["message"]["parts"][0]["text"],
+        "hello"
+    );
+    assert_eq!(
+        items[1]["request_body"]["params"],
+        json!({"id": 3, "message": "x"})
+    );
 }
 
 #[tokio::test]
@@ -155,7 +187,10 @@ async fn an_error_is_answered_as_one_and_a_wait_ends_in_its_time() {
     let case = Case::new(Pair::Embedded).await;
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": hello()});
     let began = Instant::now();
-    let queued = case.gateway.call(&case.request(&body).field("Prefer", "wait=1")).await;
+    let queued = case
+        .gateway
+        .call(&case.request(&body).field("Prefer", "wait=1"))
+        .await;
     assert!(began.elapsed() >= Duration::from_secs(1));
     assert_eq!(queued.json()["status"], "queued");
     assert_eq!(queued.field("preference-applied"), None);
@@ -201,7 +236,11 @@ async fn only_the_workspace_itself_replies_and_only_what_can_be_read() {
         json!({"error": "no"}),
     ] {
         let answer = case.replied(&id, wrong.clone()).await;
-        assert_eq!((answer.status, &*answer.reason()), (400, "invalid_params"), "{wrong}");
+        assert_eq!(
+            (answer.status, &*answer.reason()),
+            (400, "invalid_params"),
+            "{wrong}"
+        );
     }
     assert_eq!(case.task(&id).await["status"]["state"], "submitted");
     assert_eq!(case.replied(&id, done.clone()).await.status, 200);

@@ -101,11 +101,22 @@ async fn nobody_is_pushed_to_and_there_is_no_extended_card() {
     let id = case.sent().await;
     let config = json!({"taskId": id, "pushNotificationConfig": {"url": "https://example.com/"}});
     let set = case.call("tasks/pushNotificationConfig/set", config).await;
-    assert_eq!((set.status, &set.json()["error"]["code"]), (400, &json!(-32003)));
-    let card = case.call("agent/getAuthenticatedExtendedCard", json!({})).await;
-    assert_eq!((card.status, &card.json()["error"]["code"]), (200, &json!(-32007)));
+    assert_eq!(
+        (set.status, &set.json()["error"]["code"]),
+        (400, &json!(-32003))
+    );
+    let card = case
+        .call("agent/getAuthenticatedExtendedCard", json!({}))
+        .await;
+    assert_eq!(
+        (card.status, &card.json()["error"]["code"]),
+        (200, &json!(-32007))
+    );
     let wrong = case.call("tasks/get", json!({"id": 5})).await;
-    assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (400, &json!(-32602)));
+    assert_eq!(
+        (wrong.status, &wrong.json()["error"]["code"]),
+        (400, &json!(-32602))
+    );
     assert_eq!(case.inbox().await.len(), 1);
 }
 
@@ -114,14 +125,21 @@ async fn a_history_is_as_long_as_it_is_wanted() {
     let case = Case::new(Pair::Embedded).await;
     let id = case.sent().await;
     for text in ["one", "two", "three"] {
-        let message = json!({"role": "agent", "messageId": text, "parts": [{"kind": "text", "text": text}]});
+        let message =
+            json!({"role": "agent", "messageId": text, "parts": [{"kind": "text", "text": text}]});
         let update = json!({"status": {"state": "working", "message": message}});
         assert_eq!(case.replied(&id, update).await.status, 200);
     }
     let whole = case.task(&id).await;
     assert_eq!(whole["history"].as_array().unwrap().len(), 2);
-    let last = case.call("tasks/get", json!({"id": id, "historyLength": 1})).await.json();
+    let last = case
+        .call("tasks/get", json!({"id": id, "historyLength": 1}))
+        .await
+        .json();
     assert_eq!(last["result"]["history"][0]["messageId"], "two", "{last}");
-    let none = case.call("tasks/get", json!({"id": id, "historyLength": 0})).await.json();
+    let none = case
+        .call("tasks/get", json!({"id": id, "historyLength": 0}))
+        .await
+        .json();
     assert!(none["result"].get("history").is_none(), "{none}");
 }

@@ -1,0 +1,46 @@
+//! `POST /workspaces/{id}/activity/{activity_id}/reply`: what an agent that polls says of a task (contract §6.1).
+
+use std::sync::Arc;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::body::Json;
+use super::extract::{Caller, PathActivityId, PathId};
+use crate::a2a::dialect::Update;
+use crate::gateway::Gateway;
+use crate::rejection::{Reason, Rejection};
+
+#[derive(Serialize)]
+pub(super) struct Replied {
+    status: &'static str,
+    task_id: String,
+    /// In the words of A2A 0.3.
+    state: &'static str,
+}
+
+/// The task goes on, and whoever waits for it hears of it.
+pub(super) async fn reply(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    PathActivityId(activity): PathActivityId,
+    caller: Caller,
+    Json(body): Json<Box<RawValue>>,
+) -> Result<Answer<Replied>, Rejection> {
+    caller.require_own(&id)?;
+    let said: Value = serde_json::from_str(body.get())
+        .map_err(|_| Rejection::new(Reason::InvalidParams, "the reply nests too deeply"))?;
+    let fresh = || uuid::Uuid::new_v4().to_string();
+    let update = Update::read(&said, fresh)
+        .map_err(|error| Rejection::new(Reason::InvalidParams, error.to_string()))?;
+    let inbox = &gateway.delivery.inbox;
+    let task = inbox.reply(&id, &activity, update, body.get()).await?;
+    Ok(Answer(Replied {
+        status: "ok",
+        task_id: task.id,
+        state: task.state.word(),
+    }))
+}
