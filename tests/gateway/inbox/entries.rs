@@ -2,13 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use a2a_gateway::delivery::inbox::{
-    ActivityType, Filter, NewActivity, Source, SourceKind, Start, Update,
-};
+use a2a_gateway::a2a::dialect::Update;
+use a2a_gateway::delivery::inbox::{ActivityType, Filter, NewActivity, Source, SourceKind, Start};
 use serde_json::json;
 
 use super::{Room, SOON, id, message, notice, reason, text};
-use crate::harness::Pair;
 use crate::on_both_pairs;
 
 on_both_pairs! {
