@@ -1,5 +1,6 @@
 //! What travels: methods, envelopes, events, agent cards. Pure: no I/O, no clock, no framework.
 
+pub mod accept;
 pub mod bare_result;
 pub mod card;
 pub mod dialect;

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::extract::Caller;
-use super::watch::{End, Step, Watch, Watcher};
+use super::watch::{Step, Watch, Watcher};
 use crate::gateway::Gateway;
 use crate::identity::TICKET_TTL;
 use crate::metrics::EventReader;
@@ -24,10 +24,13 @@ use crate::rejection::Rejection;
 use crate::workspace::Timestamp;
 
 /// Silence after which a comment is sent: proxies cut what is quiet for longer.
-const COMMENT_EVERY: Duration = Duration::from_secs(15);
+pub(super) const COMMENT_EVERY: Duration = Duration::from_secs(15);
+
+/// That comment.
+pub(super) const COMMENT: &[u8] = b": keepalive\n\n";
 
 /// First of all: when a browser comes back by itself, and that the stream is open.
-const BEGIN: &[u8] = b"retry: 2000\n\n: open\n\n";
+pub(super) const BEGIN: &[u8] = b"retry: 2000\n\n: open\n\n";
 
 #[derive(Serialize)]
 struct Ticket<'a> {
@@ -62,11 +65,16 @@ pub(super) async fn stream(
         let (piece, next) = position.advance().await?;
         Some((Ok::<_, std::convert::Infallible>(piece), next))
     });
-    let mut response = Response::new(Body::from_stream(pieces));
+    Ok(event_stream(Body::from_stream(pieces)))
+}
+
+/// An answer that goes on.
+pub(super) fn event_stream(pieces: Body) -> Response {
+    let mut response = Response::new(pieces);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    response
 }
 
 /// How far a stream has come.
@@ -85,14 +93,17 @@ impl Position {
         };
         Some(match watch.next().await {
             Step::Frame(frame) => (frame.sse(), Self::Open(watch)),
-            Step::Quiet => (Bytes::from_static(b": keepalive\n\n"), Self::Open(watch)),
-            Step::End(end) => (last_event(end), Self::Over),
+            Step::Quiet => (Bytes::from_static(COMMENT), Self::Open(watch)),
+            Step::End(end) => {
+                let (reason, message) = end.words();
+                (named_event("end", reason, message), Self::Over)
+            }
         })
     }
 }
 
-fn last_event(end: End) -> Bytes {
-    let (reason, message) = end.words();
+/// An event about the stream itself.
+pub(super) fn named_event(name: &str, reason: &str, message: &str) -> Bytes {
     let data = json!({"reason": reason, "message": message});
-    format!("event: end\ndata: {data}\n\n").into()
+    format!("event: {name}\ndata: {data}\n\n").into()
 }

@@ -62,6 +62,43 @@ impl Caller {
             )),
         }
     }
+
+    /// The same, and an operator is told when there is no such workspace, or none any more.
+    ///
+    /// # Errors
+    /// `not_permitted`, `workspace_not_found`, `workspace_removed`, `store_unavailable`.
+    pub(super) async fn require_own_existing(
+        &self,
+        gateway: &Gateway,
+        id: &WorkspaceId,
+    ) -> Result<(), Rejection> {
+        self.require_own(id)?;
+        if self.principal().workspace().is_some() {
+            return Ok(());
+        }
+        match gateway.workspaces.find(id).await? {
+            None => Err(Rejection::new(
+                Reason::WorkspaceNotFound,
+                "there is no workspace of this id: create it with POST /workspaces",
+            )),
+            Some(workspace) if workspace.status == Status::Removed => Err(Rejection::new(
+                Reason::WorkspaceRemoved,
+                "the workspace was removed, and its tokens with it",
+            )),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The workspace itself, and nobody in its place.
+    ///
+    /// # Errors
+    /// `not_permitted`.
+    pub(super) fn require_itself(&self, id: &WorkspaceId) -> Result<(), Rejection> {
+        if self.principal().workspace() == Some(id) {
+            return Ok(());
+        }
+        Err(not_permitted("this needs the workspace's own token"))
+    }
 }
 
 impl FromRequestParts<Arc<Gateway>> for Caller {
@@ -255,9 +292,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
         }
         let after = query.cursor.as_deref().map(read_cursor);
         let after = after.unwrap_or_else(|| Some(String::new()));
-        let after = after.ok_or_else(|| {
-            wrong("`cursor` is not one that this gateway gave: start without, and follow `next_cursor` or `Link`")
-        })?;
+        let after = after.ok_or_else(not_our_cursor)?;
         let here = parts.uri.clone();
         Ok(Self { limit, after, here })
     }
@@ -267,6 +302,23 @@ impl Page {
     /// One more than the page holds, to see whether there is more.
     pub(super) fn look_ahead(&self) -> u32 {
         self.limit + 1
+    }
+
+    /// The number in a cursor of a list that is ordered by numbers.
+    ///
+    /// # Errors
+    /// `invalid_params` when it is none.
+    pub(super) fn number(&self) -> Result<Option<i64>, Rejection> {
+        if self.after.is_empty() {
+            return Ok(None);
+        }
+        let number = self.after.parse().ok();
+        number.map(Some).ok_or_else(not_our_cursor)
+    }
+
+    /// The cursor that [`Page::number`] reads.
+    pub(super) fn cursor(number: i64) -> String {
+        URL_SAFE_NO_PAD.encode(number.to_string())
     }
 
     /// Cuts what was looked ahead; answers with the cursor of the next page, if there is one.
@@ -287,14 +339,22 @@ impl Page {
     /// A list that is an array: where the next page is stands in `Link` (RFC 8288), with the filters
     /// of this one. The reference has no host, since callers may know the gateway by several.
     pub(super) fn answer<T: Serialize>(&self, rows: &[T], next: Option<String>) -> Response {
+        self.linked(rows, next.map(|cursor| ("cursor", cursor)))
+    }
+
+    /// The same, where this parameter of the query makes the next page.
+    pub(super) fn linked<T: Serialize>(
+        &self,
+        rows: &[T],
+        next: Option<(&'static str, String)>,
+    ) -> Response {
         let mut response = axum::Json(rows).into_response();
-        if let Some(cursor) = next {
+        if let Some((name, value)) = next {
             let query = self.here.query().unwrap_or_default();
-            let kept =
-                form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name != "cursor");
+            let kept = form_urlencoded::parse(query.as_bytes()).filter(|(other, _)| other != name);
             let query = form_urlencoded::Serializer::new(String::new())
                 .extend_pairs(kept)
-                .append_pair("cursor", &cursor)
+                .append_pair(name, &value)
                 .finish();
             let link = format!("<{}?{query}>; rel=\"next\"", self.here.path());
             if let Ok(link) = HeaderValue::from_str(&link) {
@@ -375,6 +435,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Ends {
             target: parse(query.target_id)?,
         })
     }
+}
+
+fn not_our_cursor() -> Rejection {
+    let message = "`cursor` is not one that this gateway gave: start without, and follow `next_cursor` or `Link`";
+    Rejection::new(Reason::InvalidParams, message)
 }
 
 fn read_cursor(cursor: &str) -> Option<String> {

@@ -4,6 +4,7 @@
 //! and [`ClientAddr`](crate::identity::ClientAddr) as extensions. Every refusal leaves through
 //! `answer`, every credential comes in through `extract`.
 
+mod activity;
 mod answer;
 mod body;
 mod discovery;
@@ -68,7 +69,11 @@ routes! {
     DELETE "/orgs/{org}/tokens/{token_id}"      => tokens::revoke_org,
     POST   "/canvas/tokens"                     => tokens::issue_canvas,
 
+    GET    "/activity"                          => activity::list_own,
+    GET    "/workspaces/{id}/activity"          => activity::list,
+    POST   "/workspaces/{id}/activity/ack"      => activity::acknowledge,
     POST   "/workspaces/{id}/activity/{activity_id}/reply" => reply::reply,
+    POST   "/workspaces/{id}/notify"            => activity::notify,
 
     GET    "/ws"                                => ws::socket,
     GET    "/events"                            => events::stream,

@@ -18,7 +18,7 @@ use crate::gateway::Gateway;
 use crate::identity::{CANVAS_TTL_DEFAULT, IssuedToken, Principal, TokenRow};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{Status, Timestamp};
+use crate::workspace::Timestamp;
 
 /// Workspaces in one canvas token at most: each is looked up before the token is made.
 const CANVAS_WORKSPACES_MAX: usize = 200;
@@ -66,7 +66,7 @@ pub(super) async fn list(
     caller: Caller,
     page: Page,
 ) -> Result<Answer<Listed<WorkspaceToken>>, Rejection> {
-    require_own(&gateway, &caller, &id).await?;
+    caller.require_own_existing(&gateway, &id).await?;
     let (after, look_ahead) = (&page.after, page.look_ahead());
     let rows = gateway
         .identity
@@ -85,7 +85,7 @@ pub(super) async fn issue(
     PathId(id): PathId,
     caller: Caller,
 ) -> Result<Response, Rejection> {
-    require_own(&gateway, &caller, &id).await?;
+    caller.require_own_existing(&gateway, &id).await?;
     Ok(issued(&gateway.identity.issue_workspace_token(&id).await?))
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn revoke(
     PathTokenId(token_id): PathTokenId,
     caller: Caller,
 ) -> Result<Answer<Revoked>, Rejection> {
-    require_own(&gateway, &caller, &id).await?;
+    caller.require_own_existing(&gateway, &id).await?;
     let found = gateway.identity.revoke_workspace_token(&id, &token_id);
     revoked(found.await?)
 }
@@ -210,29 +210,6 @@ fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
     }
     let ids = ids.iter().map(|id| WorkspaceId::parse(id));
     Ok(ids.collect::<Result<_, _>>()?)
-}
-
-/// The workspace itself, or an operator, who is told when there is none.
-async fn require_own(
-    gateway: &Gateway,
-    caller: &Caller,
-    id: &WorkspaceId,
-) -> Result<(), Rejection> {
-    caller.require_own(id)?;
-    if caller.principal().workspace().is_some() {
-        return Ok(());
-    }
-    match gateway.workspaces.find(id).await? {
-        None => Err(Rejection::new(
-            Reason::WorkspaceNotFound,
-            "there is no workspace of this id: create it with POST /workspaces",
-        )),
-        Some(workspace) if workspace.status == Status::Removed => Err(Rejection::new(
-            Reason::WorkspaceRemoved,
-            "the workspace was removed, and its tokens with it",
-        )),
-        Some(_) => Ok(()),
-    }
 }
 
 fn issued(token: &IssuedToken) -> Response {

@@ -10,6 +10,7 @@
 mod audience;
 mod hub;
 mod interest;
+mod places;
 mod publish;
 mod queue;
 mod reader;
@@ -19,13 +20,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub use self::places::{Bounds, Place, Places};
 pub use self::reader::{Cut, Reader};
 pub use self::record::Frame;
 
 use self::hub::Hub;
 use self::interest::Interest;
 use self::queue::Queue;
-use self::reader::Places;
 use crate::config::Live;
 use crate::hierarchy::{Hierarchy, Lineage};
 use crate::ids::WorkspaceId;
@@ -128,7 +129,7 @@ pub struct Events {
     passing: Queue<Event>,
     hub: Hub,
     interest: Interest,
-    places: Places,
+    places: Arc<Places>,
 }
 
 impl Events {
@@ -141,7 +142,12 @@ impl Events {
             passing: Queue::new(PASSING_WAITING_MAX),
             hub: Hub::default(),
             interest: Interest::default(),
-            places: Places::new(config),
+            places: Places::new(config, |config| Bounds {
+                what: "event streams",
+                section: "events",
+                connections: config.events.connections,
+                connections_per_caller: config.events.connections_per_caller,
+            }),
         })
     }
 

@@ -1,8 +1,7 @@
 //! One reader: its place among those there may be, what it missed, and what comes.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -10,12 +9,12 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::Events;
 use super::audience::frame_for;
+use super::places::Place;
 use super::record::{Frame, Told};
-use crate::config::Live;
 use crate::hierarchy::Hierarchy;
 use crate::identity::Proof;
 use crate::metrics::EventReader;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::Rejection;
 
 /// Pause before a fact that decides who may see an event is asked for again.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
@@ -34,6 +33,7 @@ pub struct Reader {
     passing: broadcast::Receiver<Arc<Told>>,
     /// Taken, and not decided yet.
     current: Option<Arc<Told>>,
+    _place: Place,
 }
 
 impl Events {
@@ -47,7 +47,7 @@ impl Events {
         kind: EventReader,
         after: Option<&str>,
     ) -> Result<Reader, Rejection> {
-        self.places.take(proof.rate_key)?;
+        let place = self.places.take(proof.rate_key)?;
         self.interest.come();
         self.metrics.event_readers(kind).inc();
         // From here on dropping it gives back what was taken.
@@ -59,6 +59,7 @@ impl Events {
             live: self.hub.silent(),
             passing: self.hub.passing(),
             current: None,
+            _place: place,
         };
         let resumed = self.hub.resume(after).await;
         (reader.replay, reader.live) = (resumed.replay, resumed.live);
@@ -122,97 +123,5 @@ impl Drop for Reader {
     fn drop(&mut self) {
         self.events.metrics.event_readers(self.kind).dec();
         self.events.interest.leave();
-        self.events.places.free(self.proof.rate_key);
-    }
-}
-
-/// How many may watch.
-pub(super) struct Places {
-    config: Live,
-    taken: AtomicUsize,
-    by_caller: Mutex<HashMap<u64, usize>>,
-}
-
-impl Places {
-    pub(super) fn new(config: Live) -> Self {
-        Self {
-            config,
-            taken: AtomicUsize::new(0),
-            by_caller: Mutex::default(),
-        }
-    }
-
-    fn take(&self, caller: u64) -> Result<(), Rejection> {
-        let (max, max_per_caller) = {
-            let config = self.config.get();
-            (
-                config.events.connections,
-                config.events.connections_per_caller,
-            )
-        };
-        let mut by_caller = self.by_caller();
-        let own = by_caller.get(&caller).copied().unwrap_or(0);
-        if max_per_caller <= own {
-            let message = "this credential has as many open event streams here as it may have \
-                (events.connections_per_caller); close one first";
-            let rejection = Rejection::new(Reason::RateLimited, message);
-            return Err(rejection
-                .fact("limit", max_per_caller)
-                .retry_after(Duration::from_secs(5)));
-        }
-        if max <= self.taken.load(Ordering::Relaxed) {
-            let message = "the gateway is at its limit of event streams (events.connections)";
-            let rejection = Rejection::new(Reason::Overloaded, message);
-            return Err(rejection.retry_after(Duration::from_secs(1)));
-        }
-        self.taken.fetch_add(1, Ordering::Relaxed);
-        by_caller.insert(caller, own + 1);
-        Ok(())
-    }
-
-    fn free(&self, caller: u64) {
-        let mut by_caller = self.by_caller();
-        self.taken.fetch_sub(1, Ordering::Relaxed);
-        let left = by_caller.get(&caller).copied().unwrap_or(1) - 1;
-        if left == 0 {
-            by_caller.remove(&caller);
-        } else {
-            by_caller.insert(caller, left);
-        }
-    }
-
-    fn by_caller(&self) -> MutexGuard<'_, HashMap<u64, usize>> {
-        // Each step leaves the counts whole, so a panic elsewhere cannot have broken them.
-        self.by_caller
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Config;
-
-    #[test]
-    fn places_are_counted_by_caller_and_over_all() {
-        let mut config: Config = toml::from_str(crate::config::load::DEFAULT).unwrap();
-        config.events.connections = 3;
-        config.events.connections_per_caller = 2;
-        let places = Places::new(config.into());
-        let refused = |caller| places.take(caller).unwrap_err().reason;
-        places.take(1).unwrap();
-        places.take(1).unwrap();
-        assert_eq!(refused(1), Reason::RateLimited);
-        places.take(2).unwrap();
-        assert_eq!(refused(3), Reason::Overloaded);
-        places.free(1);
-        assert_eq!(places.by_caller().len(), 2);
-        places.take(3).unwrap();
-        for caller in [1, 2, 3] {
-            places.free(caller);
-        }
-        assert!(places.by_caller().is_empty());
-        places.take(1).unwrap();
     }
 }

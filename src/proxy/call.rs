@@ -6,11 +6,12 @@ use http::Method;
 use pingora::protocols::http::ServerSession;
 
 use super::admit::admit;
-use super::body::{self, CallShape, check_media_type, prefers_stream};
+use super::body::{self, CallShape, check_media_type};
 use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
 use super::{Proxy, references, wrong_method};
+use crate::a2a::accept::prefers_stream;
 use crate::a2a::task::Binding;
 use crate::a2a::{Generation, envelope};
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::activity::{Activity, NewActivity};
@@ -88,9 +87,11 @@ impl Inbox {
             answer,
             _room: room,
         };
-        match self.queue.waiting.try_send(pending) {
-            Ok(()) => self.metrics.inbox.waiting.inc(),
-            Err(TrySendError::Full(_) | TrySendError::Closed(_)) => return Err(self.overloaded()),
+        // Before it can be taken out again.
+        self.metrics.inbox.waiting.inc();
+        if self.queue.waiting.try_send(pending).is_err() {
+            self.metrics.inbox.waiting.dec();
+            return Err(self.overloaded());
         }
         let unanswered = || Rejection::new(Reason::ShuttingDown, "this gateway is shutting down");
         answered.await.unwrap_or_else(|_| Err(unanswered()))

@@ -21,7 +21,8 @@ const PAGE_BYTES_MAX: i64 = 4 << 20;
 /// Topics that are looked at with one statement.
 const LOOK_MAX: usize = 256;
 
-// The sums come before the bodies: what does not fit is not read.
+// The sums come before the bodies: what does not fit is not read. A row comes in any case where there is an
+// inbox: it says how far that has come.
 macro_rules! page {
     ($beyond:literal, $order:literal) => {
         concat!(
@@ -29,12 +30,14 @@ macro_rules! page {
                WHERE workspace_id = $1 AND seq ", $beyond, " $2 AND ($3 = '' OR activity_type = $3) \
                AND ($4 = '' OR source_kind = $4) ORDER BY seq ", $order, " LIMIT $5), \
              summed AS (SELECT seq, bytes, SUM(bytes) OVER (ORDER BY seq ", $order, ") AS total FROM found) \
-             SELECT a.id, a.seq, a.activity_type, a.source_id, a.target_id, a.method, a.request_body, \
-               a.response_body, a.status, a.task_id, a.created_at, \
+             SELECT h.last_seq, a.id, a.seq, a.activity_type, a.source_id, a.target_id, a.method, \
+               a.request_body, a.response_body, a.status, a.task_id, a.created_at, \
                (SELECT COUNT(*) FROM found) AS found, \
-               (SELECT MIN(seq) FROM activity_logs WHERE workspace_id = $1) AS oldest \
-             FROM summed s JOIN activity_logs a ON a.workspace_id = $1 AND a.seq = s.seq \
-             WHERE s.total - s.bytes < $6 ORDER BY a.seq ", $order
+               (SELECT MIN(seq) FROM activity_logs WHERE workspace_id = $1) AS oldest_seq \
+             FROM inbox_heads h \
+             LEFT JOIN summed s ON s.total - s.bytes < $6 \
+             LEFT JOIN activity_logs a ON a.workspace_id = $1 AND a.seq = s.seq \
+             WHERE h.workspace_id = $1 ORDER BY a.seq ", $order
         )
     };
 }
@@ -80,8 +83,20 @@ pub struct Page {
     pub items: Vec<Item>,
     /// Whether there is more right now.
     pub more: bool,
-    /// The oldest number that there is; `None` where no entry was found. Those before it were pruned.
-    pub oldest: Option<i64>,
+    /// The oldest number that there is: those before it were pruned. One more than the last, if all were.
+    pub oldest: i64,
+    /// The last number that there was.
+    pub last: i64,
+}
+
+impl Page {
+    /// Of an inbox into which nothing was ever put.
+    const EMPTY: Self = Self {
+        items: Vec::new(),
+        more: false,
+        oldest: 1,
+        last: 0,
+    };
 }
 
 impl Inbox {
@@ -110,18 +125,22 @@ impl Inbox {
             .bind(PAGE_BYTES_MAX);
         let work = async {
             // When all who wait are woken, they take turns: other work needs connections, too.
-            let _turn = self.readers.acquire().await;
+            let _turn = self.turns.acquire().await;
             let rows = query.fetch_all(self.db.pool()).await?;
-            let first = rows.first();
-            let found: i64 = first.map_or(Ok(0), |row| row.try_get("found"))?;
-            let oldest = first.map(|row| row.try_get("oldest")).transpose()?;
+            let Some(first) = rows.first() else {
+                return Ok(Page::EMPTY);
+            };
+            let found: i64 = first.try_get("found")?;
+            let oldest: Option<i64> = first.try_get("oldest_seq")?;
+            let last: i64 = first.try_get("last_seq")?;
             let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-            let shown = rows.len().min(limit);
-            let items = rows.iter().take(limit).map(item);
+            let items = rows.iter().filter_map(|row| item(row).transpose());
+            let items: Vec<Item> = items.take(limit).collect::<Result<_, _>>()?;
             Ok(Page {
-                items: items.collect::<Result<_, _>>()?,
-                more: shown < usize::try_from(found).unwrap_or(usize::MAX),
-                oldest,
+                more: items.len() < usize::try_from(found).unwrap_or(usize::MAX),
+                items,
+                oldest: oldest.unwrap_or(last + 1),
+                last,
             })
         };
         Ok(self.db.run("inbox_page", work).await?)
@@ -260,9 +279,13 @@ fn gone() -> Rejection {
     Rejection::new(Reason::CursorGone, message)
 }
 
-fn item(row: &AnyRow) -> Result<Item, sqlx::Error> {
-    Ok(Item {
-        id: row.try_get("id")?,
+/// The entry of a row; `None`: the row has none.
+fn item(row: &AnyRow) -> Result<Option<Item>, sqlx::Error> {
+    let Some(id) = row.try_get("id")? else {
+        return Ok(None);
+    };
+    Ok(Some(Item {
+        id,
         seq: row.try_get("seq")?,
         activity_type: row.try_get("activity_type")?,
         source_id: row.try_get("source_id")?,
@@ -273,7 +296,7 @@ fn item(row: &AnyRow) -> Result<Item, sqlx::Error> {
         status: row.try_get("status")?,
         task_id: row.try_get("task_id")?,
         created_at: Timestamp(row.try_get("created_at")?),
-    })
+    }))
 }
 
 /// JSON as it was kept; what is none, as a string.

@@ -13,7 +13,9 @@ mod append;
 mod commit;
 mod document;
 mod feed;
+mod notice;
 mod prune;
+mod reader;
 mod reply;
 mod wake;
 
@@ -24,6 +26,8 @@ use tokio::sync::Semaphore;
 
 pub use self::activity::{Activity, ActivityType, Item, NewActivity, Source, SourceKind};
 pub use self::feed::{Filter, Page, Start};
+pub use self::notice::{Attachment, Notice};
+pub use self::reader::Reader;
 pub use self::reply::{InboxTask, TaskPage, TaskUpdate, Wanted};
 pub use self::wake::Watch;
 
@@ -33,13 +37,13 @@ use self::wake::Hub;
 use crate::a2a::state::TaskState;
 use crate::config::Live;
 use crate::db::Db;
-use crate::events::{Event, Events, Kind};
+use crate::events::{Bounds, Event, Events, Kind, Places};
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 
 /// Reads at once at most, of this replica.
-const READERS_MAX: usize = 4;
+const READS_MAX: usize = 4;
 
 /// The room.
 pub struct Inbox {
@@ -50,7 +54,8 @@ pub struct Inbox {
     metrics: Arc<Metrics>,
     queue: Queue,
     hub: Arc<Hub>,
-    readers: Semaphore,
+    turns: Semaphore,
+    places: Arc<Places>,
     to_prune: ToPrune,
 }
 
@@ -63,6 +68,12 @@ impl Inbox {
         events: Arc<Events>,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
+        let places = Places::new(config.clone(), |config| Bounds {
+            what: "feeds and waits",
+            section: "inbox",
+            connections: config.inbox.connections,
+            connections_per_caller: config.inbox.connections_per_caller,
+        });
         Arc::new(Self {
             config,
             db,
@@ -71,7 +82,8 @@ impl Inbox {
             metrics,
             queue: Queue::default(),
             hub: Hub::new(),
-            readers: Semaphore::new(READERS_MAX),
+            turns: Semaphore::new(READS_MAX),
+            places,
             to_prune: ToPrune::default(),
         })
     }

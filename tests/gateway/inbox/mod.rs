@@ -1,6 +1,8 @@
 //! Inboxes: what is put there stays, in order, for all who read; on both pairs of stores.
 
 mod entries;
+mod feed;
+mod http;
 mod replicas;
 mod tasks;
 

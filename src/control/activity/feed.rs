@@ -1,0 +1,193 @@
+//! An inbox as an event stream: what is there, then what comes. It reads from the store what its reader
+//! takes, so nothing is held for one that is slow.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::CHECK_EVERY;
+use super::query::Query;
+use crate::control::events::{BEGIN, COMMENT, COMMENT_EVERY, event_stream, named_event};
+use crate::control::extract::Caller;
+use crate::delivery::inbox::{Filter, Item, Page, Reader, Start};
+use crate::gateway::Gateway;
+use crate::identity::Proof;
+use crate::ids::WorkspaceId;
+use crate::metrics::InboxReader;
+use crate::rejection::{Reason, Rejection};
+
+/// Entries that are read at once.
+const PAGE: u32 = 100;
+
+/// Octets of one piece towards the reader: whoever takes none for 10 s is cut, and an entry may be large.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Pause before the store is asked again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Answers with the stream.
+///
+/// # Errors
+/// `cursor_gone`; `overloaded` and `rate_limited` beyond `[inbox]`; `store_unavailable`.
+pub(super) async fn open(
+    gateway: Arc<Gateway>,
+    id: WorkspaceId,
+    caller: Caller,
+    query: Query,
+) -> Result<Response, Rejection> {
+    let inbox = &gateway.delivery.inbox;
+    let reader = inbox.stay(&id, &caller.0, InboxReader::Stream)?;
+    let (after, resumed) = match &query.since_id {
+        Some(since) => (inbox.position(&id, since).await?, true),
+        None => (inbox.acknowledged(&id).await?, false),
+    };
+    let feed = Feed {
+        reader,
+        proof: caller.0,
+        filter: query.filter,
+        after,
+        resumed,
+        look: true,
+        items: VecDeque::new(),
+        rest: Bytes::from_static(BEGIN),
+        check: Instant::now() + CHECK_EVERY,
+        comment: Instant::now() + COMMENT_EVERY,
+        over: false,
+        gateway,
+        id,
+    };
+    let pieces = stream::unfold(feed, |mut feed| async {
+        let piece = feed.next().await?;
+        Some((Ok::<_, Infallible>(piece), feed))
+    });
+    Ok(event_stream(Body::from_stream(pieces)))
+}
+
+/// The credential of one who stays is no good any more.
+pub(super) fn credential_gone() -> Rejection {
+    let message = "the credential was revoked or has expired; come again with a live one";
+    Rejection::new(Reason::Unauthenticated, message)
+}
+
+/// One who follows.
+struct Feed {
+    gateway: Arc<Gateway>,
+    id: WorkspaceId,
+    reader: Reader,
+    proof: Arc<Proof>,
+    filter: Filter,
+    /// The number up to which it has what it asked for, once `items` are sent.
+    after: i64,
+    /// Whether nothing may be missing after `after`: what was pruned before it began is nobody's loss.
+    resumed: bool,
+    /// Whether there may be more.
+    look: bool,
+    /// Read, and not sent.
+    items: VecDeque<Item>,
+    /// Of an entry that is being sent.
+    rest: Bytes,
+    check: Instant,
+    comment: Instant,
+    over: bool,
+}
+
+impl Feed {
+    /// The next piece; `None`: it is over.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if !self.rest.is_empty() {
+                self.comment = Instant::now() + COMMENT_EVERY;
+                return Some(self.rest.split_to(self.rest.len().min(PIECE_BYTES)));
+            }
+            if self.over {
+                return None;
+            }
+            // Only between two entries is there room for a last event.
+            if self.gateway.draining() {
+                self.end(
+                    "end",
+                    Reason::ShuttingDown,
+                    "this gateway is shutting down; come again to reach another one",
+                );
+            } else if self.check <= Instant::now() && !self.is_good().await {
+                self.end("end", Reason::Unauthenticated, &credential_gone().message);
+            } else if let Some(item) = self.items.pop_front() {
+                self.rest = event(&item);
+            } else if self.look {
+                self.read().await;
+            } else {
+                self.wait().await;
+            }
+        }
+    }
+
+    async fn is_good(&mut self) -> bool {
+        self.check = Instant::now() + CHECK_EVERY;
+        self.gateway.identity.still_good(&self.proof).await
+    }
+
+    async fn read(&mut self) {
+        let inbox = &self.gateway.delivery.inbox;
+        let start = Start::After(self.after);
+        let Ok(page) = inbox.page(&self.id, self.filter, start, PAGE).await else {
+            // What is there stays there; the comments say that we are, too.
+            sleep(RETRY_PAUSE).await;
+            return;
+        };
+        if self.resumed && self.is_behind(&page) {
+            let message =
+                "entries after the last one were pruned; read what there is without an id";
+            return self.end("gap", Reason::CursorGone, message);
+        }
+        let last = page.items.last().map(|item| item.seq);
+        self.after = last
+            .filter(|_| page.more)
+            .unwrap_or(page.last)
+            .max(self.after);
+        self.resumed = true;
+        self.look = page.more;
+        self.items = page.items.into();
+    }
+
+    /// Whether entries that it has not seen are there no more.
+    fn is_behind(&self, page: &Page) -> bool {
+        self.after + 1 < page.oldest
+    }
+
+    /// Waits until there is something to do.
+    async fn wait(&mut self) {
+        tokio::select! {
+            biased;
+            () = self.gateway.drain.begins() => {}
+            () = sleep_until(self.check) => {}
+            () = sleep_until(self.comment) => self.rest = Bytes::from_static(COMMENT),
+            () = self.reader.changed() => self.look = true,
+        }
+    }
+
+    fn end(&mut self, name: &str, reason: Reason, message: &str) {
+        self.rest = named_event(name, reason.word(), message);
+        self.over = true;
+    }
+}
+
+/// An event of one line of data: JSON has no line ends but between its tokens.
+fn event(item: &Item) -> Bytes {
+    let mut data = serde_json::to_vec(item).unwrap_or_default();
+    for byte in &mut data {
+        if matches!(byte, b'\n' | b'\r') {
+            *byte = b' ';
+        }
+    }
+    let mut text = format!("id: {}\nevent: activity\ndata: ", item.id).into_bytes();
+    text.append(&mut data);
+    text.extend_from_slice(b"\n\n");
+    text.into()
+}

@@ -1,0 +1,179 @@
+//! A workspace's inbox (contract §6.1): read, waited for, acknowledged; and what it tells its user.
+
+mod feed;
+mod query;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep_until};
+
+use self::query::Query;
+use super::body::Json;
+use super::extract::{Caller, Page, PathId, not_permitted};
+use crate::delivery::inbox::{Filter, Notice, Page as Found, Start};
+use crate::gateway::Gateway;
+use crate::ids::WorkspaceId;
+use crate::metrics::InboxReader;
+use crate::rejection::{Reason, Rejection};
+
+/// How often the credential of one who stays is looked at again: a revoked one ends it within 2 s.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// `GET /workspaces/{id}/activity`.
+pub(super) async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+    page: Page,
+    query: Query,
+) -> Result<Response, Rejection> {
+    caller.require_own_existing(&gateway, &id).await?;
+    read(gateway, id, caller, page, query).await
+}
+
+/// `GET /activity`: of the workspace that the token proves.
+pub(super) async fn list_own(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    page: Page,
+    query: Query,
+) -> Result<Response, Rejection> {
+    let Some(id) = caller.principal().workspace().cloned() else {
+        return Err(not_permitted("this needs a workspace's own token"));
+    };
+    read(gateway, id, caller, page, query).await
+}
+
+async fn read(
+    gateway: Arc<Gateway>,
+    id: WorkspaceId,
+    caller: Caller,
+    page: Page,
+    query: Query,
+) -> Result<Response, Rejection> {
+    let before = page.number()?;
+    if query.streams {
+        return feed::open(gateway, id, caller, query).await;
+    }
+    let inbox = &gateway.delivery.inbox;
+    let start = match (&query.since_id, before) {
+        (Some(_), Some(_)) => {
+            let message = "`since_id` and `cursor` are two places to go on from: send one";
+            return Err(Rejection::new(Reason::InvalidParams, message));
+        }
+        (Some(since), None) => Start::After(inbox.position(&id, since).await?),
+        (None, Some(seq)) => Start::Before(seq),
+        (None, None) => Start::Newest,
+    };
+    let mut found = inbox.page(&id, query.filter, start, page.limit).await?;
+    if found.items.is_empty() && !query.wait.is_zero() {
+        let asked = Asked {
+            id,
+            filter: query.filter,
+            start,
+            limit: page.limit,
+        };
+        found = wait(&gateway, &caller, &asked, query.wait).await?;
+    }
+    let last = found.items.last().filter(|_| found.more);
+    let next = last.map(|last| match start {
+        Start::After(_) => ("since_id", last.id.clone()),
+        Start::Newest | Start::Before(_) => ("cursor", Page::cursor(last.seq)),
+    });
+    Ok(page.linked(&found.items, next))
+}
+
+/// What one who waits looks for.
+struct Asked {
+    id: WorkspaceId,
+    filter: Filter,
+    start: Start,
+    limit: u32,
+}
+
+/// Looks again whenever there may be more, until there is some, the time is over or the gateway ends.
+async fn wait(
+    gateway: &Gateway,
+    caller: &Caller,
+    asked: &Asked,
+    span: Duration,
+) -> Result<Found, Rejection> {
+    let until = Instant::now() + span;
+    let inbox = &gateway.delivery.inbox;
+    let mut reader = inbox.stay(&asked.id, &caller.0, InboxReader::Wait)?;
+    let mut check = Instant::now() + CHECK_EVERY;
+    loop {
+        let found = inbox
+            .page(&asked.id, asked.filter, asked.start, asked.limit)
+            .await?;
+        if !found.items.is_empty() || until <= Instant::now() || gateway.draining() {
+            return Ok(found);
+        }
+        loop {
+            tokio::select! {
+                biased;
+                () = gateway.drain.begins() => break,
+                () = sleep_until(until) => break,
+                () = sleep_until(check) => {
+                    if !gateway.identity.still_good(&caller.0).await {
+                        return Err(feed::credential_gone());
+                    }
+                    check = Instant::now() + CHECK_EVERY;
+                }
+                () = reader.changed() => break,
+            }
+        }
+    }
+}
+
+/// The body of `POST /workspaces/{id}/activity/ack`.
+#[derive(Deserialize)]
+pub(super) struct UpTo {
+    up_to: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct Acknowledged {
+    status: &'static str,
+    /// Entries that were not before.
+    acknowledged: i64,
+}
+
+/// `POST /workspaces/{id}/activity/ack`.
+pub(super) async fn acknowledge(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+    Json(UpTo { up_to }): Json<UpTo>,
+) -> Result<Answer<Acknowledged>, Rejection> {
+    caller.require_own_existing(&gateway, &id).await?;
+    let acknowledged = gateway.delivery.inbox.acknowledge(&id, &up_to).await?;
+    Ok(Answer(Acknowledged {
+        status: "ok",
+        acknowledged,
+    }))
+}
+
+#[derive(Serialize)]
+pub(super) struct Sent {
+    status: &'static str,
+}
+
+/// `POST /workspaces/{id}/notify`.
+pub(super) async fn notify(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+    Json(notice): Json<Notice>,
+) -> Result<Answer<Sent>, Rejection> {
+    caller.require_itself(&id)?;
+    let owner = caller.0.owner();
+    let inbox = &gateway.delivery.inbox;
+    inbox.notify(&id, owner, &notice).await?;
+    Ok(Answer(Sent { status: "sent" }))
+}

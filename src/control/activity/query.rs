@@ -1,0 +1,73 @@
+//! `?since_id=&type=&source=&wait=`, and whether a stream is wanted.
+
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, Query as Pairs};
+use http::request::Parts;
+use serde::Deserialize;
+
+use crate::a2a::accept::prefers_stream;
+use crate::delivery::inbox::{ActivityType, Filter, SourceKind};
+use crate::rejection::{Reason, Rejection};
+
+/// Longest wait, in seconds: what sits between the gateway and an agent cuts what is silent for longer.
+const WAIT_MAX: u64 = 60;
+
+/// What is asked for, but for the page.
+pub(in crate::control) struct Query {
+    /// The entry after which to go on.
+    pub(super) since_id: Option<String>,
+    pub(super) filter: Filter,
+    /// How long to wait for an entry where there is none.
+    pub(super) wait: Duration,
+    /// Whether it is to go on for ever.
+    pub(super) streams: bool,
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    since_id: Option<String>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    source: Option<String>,
+    wait: Option<u64>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Query {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+        let wrong = |message| Rejection::new(Reason::InvalidParams, message);
+        let wait_is = "`wait` is a whole number of seconds, 60 at most";
+        let Ok(Pairs(raw)) = Pairs::<Raw>::from_request_parts(parts, state).await else {
+            return Err(wrong(
+                "`since_id`, `type`, `source` and `wait` stand once at most; `wait` is a whole number of seconds",
+            ));
+        };
+        let kind = raw.kind.as_deref().map(|word| {
+            let wrong = || wrong("`type` is `a2a_receive`, `notify` or `delegate_result`");
+            ActivityType::parse(word).ok_or_else(wrong)
+        });
+        let source = raw.source.as_deref().map(|word| {
+            SourceKind::parse(word).ok_or_else(|| wrong("`source` is `canvas` or `agent`"))
+        });
+        let wait = raw.wait.unwrap_or(0);
+        if wait > WAIT_MAX {
+            return Err(wrong(wait_is));
+        }
+        let streams = prefers_stream(&parts.headers);
+        let last = parts.headers.get("last-event-id").filter(|_| streams);
+        // What is not text is no id that we gave.
+        let last = last.map(|value| value.to_str().unwrap_or("-").to_owned());
+        let since_id = last.filter(|id| !id.is_empty()).or(raw.since_id);
+        Ok(Self {
+            since_id,
+            filter: Filter {
+                kind: kind.transpose()?,
+                source: source.transpose()?,
+            },
+            wait: Duration::from_secs(wait),
+            streams,
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! What a workspace tells its user.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Inbox;
+use super::activity::{Activity, ActivityType, NewActivity, Source};
+use crate::events::{Event, Kind};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+
+/// Octets of a message at most. It stands in an event, and those are kept in memory.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// Attachments at most.
+const ATTACHMENTS_MAX: usize = 32;
+
+/// Octets of the URI of an attachment at most.
+const URI_BYTES_MAX: usize = 2048;
+
+/// Octets of its name, and of its type, at most.
+const NAME_BYTES_MAX: usize = 256;
+
+/// What is told.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Notice {
+    /// In words.
+    pub message: String,
+    /// Files that go with it.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "list"
+    )]
+    pub attachments: Vec<Attachment>,
+}
+
+/// A file that goes with a notice.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attachment {
+    /// Where it is.
+    pub uri: String,
+    /// What it is called.
+    pub name: String,
+    /// What it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+    /// Its octets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+}
+
+/// A list; `null` is an empty one.
+fn list<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Attachment>, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+impl Notice {
+    fn check(&self) -> Result<(), Rejection> {
+        let wrong = |message| Err(Rejection::new(Reason::InvalidParams, message));
+        if self.message.trim().is_empty() || self.message.len() > MESSAGE_BYTES_MAX {
+            return wrong("`message` is text of 1 octet to 64 KiB".to_owned());
+        }
+        if self.attachments.len() > ATTACHMENTS_MAX {
+            return wrong(format!("there are at most {ATTACHMENTS_MAX} `attachments`"));
+        }
+        for (i, file) in self.attachments.iter().enumerate() {
+            let mime_type = file.mime_type.as_deref().unwrap_or_default();
+            let fits = (1..=URI_BYTES_MAX).contains(&file.uri.len())
+                && (1..=NAME_BYTES_MAX).contains(&file.name.len())
+                && mime_type.len() <= NAME_BYTES_MAX;
+            if !fits {
+                return wrong(format!(
+                    "`attachments[{i}]` needs a `uri` of at most {URI_BYTES_MAX} octets and a `name` of at most \
+                     {NAME_BYTES_MAX}, as has `mimeType`"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inbox {
+    /// `workspace` tells its user something: it stands in its inbox, and those who watch hear of it.
+    ///
+    /// # Errors
+    /// `invalid_params`; as [`Inbox::put`].
+    pub async fn notify(
+        &self,
+        workspace: &WorkspaceId,
+        owner: String,
+        notice: &Notice,
+    ) -> Result<Activity, Rejection> {
+        notice.check()?;
+        let said = serde_json::to_value(notice).unwrap_or(Value::Null);
+        let new = NewActivity {
+            workspace: workspace.clone(),
+            kind: ActivityType::Notify,
+            source: Source::Agent(workspace.clone()),
+            target: None,
+            method: None,
+            request_body: Some(said.to_string()),
+            response_body: None,
+            context_id: None,
+            owner,
+            continues: None,
+        };
+        let activity = self.put(new).await?;
+        let event = Event::new(Kind::AgentMessage, workspace, said);
+        self.events.tell(event);
+        Ok(activity)
+    }
+}
