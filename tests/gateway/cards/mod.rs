@@ -1,5 +1,6 @@
 //! Agent cards through the gateway: where they stand, what is in them, who may read them.
 
+mod alone;
 mod asking;
 mod places;
 mod signed;
