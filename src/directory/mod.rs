@@ -25,6 +25,7 @@ mod presence;
 mod register;
 mod resolve;
 mod resolver;
+mod shown;
 mod slots;
 mod sweep;
 mod tell;

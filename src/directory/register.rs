@@ -190,7 +190,7 @@ impl Directory {
         if let Some(card) = &workspace.agent_card
             && old_card.map(RawValue::get) != Some(card.get())
         {
-            self.tell_card(id, card);
+            self.tell_card(workspace.clone()).await;
         }
         let shared = self.publish_presence(&workspace).await;
         // Whatever became of the shared state, the row has changed.

@@ -251,7 +251,7 @@ pub(super) fn served(
     config: &Config,
 ) -> Result<String, Unreadable> {
     card.served(&Facts {
-        base: &format!("{}/workspaces/{}/a2a", config.public_url(), source.id),
+        base: &config.base_of(&source.id),
         name: &source.name,
         role: source.role.as_deref(),
         hidden: &source.hidden,

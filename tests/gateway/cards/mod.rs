@@ -3,6 +3,7 @@
 mod alone;
 mod asking;
 mod places;
+mod shown;
 mod signed;
 
 use serde_json::{Value, json};
