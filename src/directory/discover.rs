@@ -59,7 +59,7 @@ impl Directory {
             last_seen: self.last_seen(workspace),
             agent_card: match permit.rule() {
                 Rule::Operator | Rule::SelfRule => workspace.agent_card.clone(),
-                _ => self.shown_card(workspace, &entry.urls),
+                _ => self.shown_card(workspace, &entry.urls).await,
             },
         })
     }

@@ -71,16 +71,18 @@ impl Directory {
         let mut workspaces = self.views(&ids).await?;
         workspaces.retain(|workspace| workspace.status != Status::Removed);
         let urls = self.urls_of(&workspaces).await;
-        let peers = workspaces.into_iter().zip(urls).filter_map(|(one, urls)| {
-            let rule = rules.get(&one.id)?.word();
-            Some(self.peer(one, &urls, rule, sight))
-        });
-        Ok(peers.collect())
+        let mut peers = Vec::with_capacity(workspaces.len());
+        for (one, urls) in workspaces.into_iter().zip(urls) {
+            if let Some(rule) = rules.get(&one.id) {
+                peers.push(self.peer(one, &urls, rule.word(), sight).await);
+            }
+        }
+        Ok(peers)
     }
 
-    fn peer(&self, one: Workspace, urls: &Urls, rule: &'static str, sight: Sight) -> Peer {
+    async fn peer(&self, one: Workspace, urls: &Urls, rule: &'static str, sight: Sight) -> Peer {
         let agent_card = match sight {
-            Sight::Internal => self.shown_card(&one, urls),
+            Sight::Internal => self.shown_card(&one, urls).await,
             Sight::Host => one.agent_card,
         };
         let url = match sight {

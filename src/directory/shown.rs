@@ -23,16 +23,20 @@ impl Directory {
         let urls = self.urls_of(workspaces).await;
         for (one, urls) in workspaces.iter_mut().zip(urls) {
             if concerns(one) {
-                one.agent_card = self.shown_card(one, &urls);
-                // A page may hold megabytes of cards.
-                tokio::task::yield_now().await;
+                one.agent_card = self.shown_card(one, &urls).await;
             }
         }
     }
 
     /// The workspace's card for those who may not know where its agent is. `None` also of a card in which
     /// that cannot be told for sure, such as one with a member twice.
-    pub(super) fn shown_card(&self, workspace: &Workspace, urls: &Urls) -> Option<Box<RawValue>> {
+    pub(super) async fn shown_card(
+        &self,
+        workspace: &Workspace,
+        urls: &Urls,
+    ) -> Option<Box<RawValue>> {
+        // A page may hold megabytes of cards, and others have their turn in between.
+        tokio::task::yield_now().await;
         let registered = workspace.agent_card.as_deref()?;
         let base = self.config.get().base_of(&workspace.id);
         let shown = card::shown(registered.get(), &base, &hidden(workspace, urls)).ok()?;
