@@ -18,7 +18,7 @@ use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
-use crate::workspace::{DeliveryMode, Liveness, Urls, View};
+use crate::workspace::{DeliveryMode, Liveness, Urls, View, Workspace};
 
 /// The body of `POST /workspaces`.
 #[derive(Deserialize)]
@@ -116,12 +116,30 @@ pub(super) async fn read(
 ) -> Result<Response, Rejection> {
     gateway.hierarchy.permit(&caller.0, &id).await?;
     let workspace = gateway.directory.view(&id).await?;
-    let view = workspace.view(urls(caller.principal(), &id));
-    Ok(axum::Json(view).into_response())
+    Ok(shown(&gateway, &caller, workspace).await)
+}
+
+/// One workspace, as the caller reads it.
+pub(super) async fn shown(gateway: &Gateway, caller: &Caller, workspace: Workspace) -> Response {
+    let mut one = [workspace];
+    let views = views(gateway, caller, &mut one).await;
+    axum::Json(&views[0]).into_response()
+}
+
+/// Workspaces as the caller reads them.
+pub(super) async fn views<'w>(
+    gateway: &Gateway,
+    caller: &Caller,
+    workspaces: &'w mut [Workspace],
+) -> Vec<View<'w>> {
+    let sight = |one: &Workspace| urls(caller.principal(), &one.id);
+    let hidden = |one: &Workspace| sight(one) == Urls::Hidden;
+    gateway.directory.conceal(workspaces, hidden).await;
+    workspaces.iter().map(|one| one.view(sight(one))).collect()
 }
 
 /// Itself and operators see where the agent listens.
-pub(super) fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
+fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
     match principal {
         Principal::Operator => Urls::WithCertificates,
         Principal::Workspace { id: own } if own == id => Urls::Shown,

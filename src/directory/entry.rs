@@ -155,7 +155,7 @@ impl Directory {
             let message = format!("the workspace has sent no heartbeat for {ttl} s");
             return Err(self.offline(workspace, message));
         }
-        let Some(url) = urls.host.as_deref() else {
+        let Some(url) = called_at(&urls.host, &workspace.card_url, workspace.liveness) else {
             return Err(self.offline(
                 workspace,
                 "the workspace has registered no URL to be reached at",
@@ -163,6 +163,7 @@ impl Directory {
         };
         let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
         let mut agent = self.agent(workspace, endpoint);
+        agent.path_in_card = urls.host.is_none();
         agent.upstream_auth = self.upstream_auth(workspace)?;
         agent.upstream_tls = self.upstream_tls(workspace)?;
         if agent.upstream_tls.is_some() && !agent.endpoint.tls {
@@ -192,6 +193,7 @@ impl Directory {
         Agent {
             id: workspace.id.clone(),
             endpoint,
+            path_in_card: false,
             generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
             has_card,
             push_notifications: workspace
@@ -255,6 +257,17 @@ impl Entry {
     pub(super) fn destination(&self) -> Result<Destination, Rejection> {
         self.reach.clone()
     }
+}
+
+/// By which URL calls reach the agent. One that will not register may be known by its card alone.
+pub(super) fn called_at<'u>(
+    url: &'u Option<String>,
+    card_url: &'u Option<String>,
+    liveness: Liveness,
+) -> Option<&'u str> {
+    let card_url = card_url.as_deref();
+    let by_card = card_url.filter(|_| liveness == Liveness::Assumed);
+    url.as_deref().or(by_card)
 }
 
 /// Whether only heartbeats keep it where it is.

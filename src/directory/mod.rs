@@ -25,6 +25,7 @@ mod presence;
 mod register;
 mod resolve;
 mod resolver;
+mod shown;
 mod slots;
 mod sweep;
 mod tell;
@@ -94,6 +95,9 @@ pub struct Agent {
     pub id: WorkspaceId,
     /// Where it listens.
     pub endpoint: Endpoint,
+    /// Whether that is the place of its card, for want of a registered URL: the server is the agent's, and
+    /// at which path calls reach it stands in the card.
+    pub path_in_card: bool,
     /// Which generation of A2A it speaks, by its card.
     pub generation: Generation,
     /// Whether it registered one. If it did not, a fetched card may know better.

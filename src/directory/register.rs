@@ -4,7 +4,7 @@
 use serde_json::value::RawValue;
 
 use super::change::Change;
-use super::entry::{not_found, removed};
+use super::entry::{called_at, not_found, removed};
 use super::intake::{Lookup, check_card, check_label, conflict, invalid, not_permitted};
 use super::place::{Editor, org_below};
 use super::upstream_tls::require_https;
@@ -190,7 +190,7 @@ impl Directory {
         if let Some(card) = &workspace.agent_card
             && old_card.map(RawValue::get) != Some(card.get())
         {
-            self.tell_card(id, card);
+            self.tell_card(workspace.clone()).await;
         }
         let shared = self.publish_presence(&workspace).await;
         // Whatever became of the shared state, the row has changed.
@@ -224,10 +224,10 @@ impl Directory {
             return Err(invalid("max_concurrent must be at least 1"));
         }
         let assumed = creation.liveness == Liveness::Assumed;
-        let reachable = creation.delivery_mode == DeliveryMode::Poll || creation.url.is_some();
-        if assumed && !reachable {
+        let nowhere = called_at(&creation.url, &creation.card_url, creation.liveness).is_none();
+        if assumed && creation.delivery_mode == DeliveryMode::Push && nowhere {
             return Err(invalid(
-                "liveness assumed needs the url at which the agent listens: it will not register",
+                "liveness assumed needs the url at which the agent listens, or its card_url: it will not register",
             ));
         }
         let id = creation.id.clone();
@@ -237,7 +237,7 @@ impl Directory {
         let auth = creation.upstream_auth.as_ref();
         let auth = auth.map(|auth| self.seal_auth(&id, auth));
         let tls = creation.upstream_tls.as_ref();
-        require_https(tls.is_some(), url.as_deref())?;
+        require_https(tls.is_some(), called_at(&url, &card_url, creation.liveness))?;
         let tls = tls.map(|tls| self.seal_tls(&id, tls));
         let new = NewWorkspace {
             id: id.clone(),

@@ -27,7 +27,7 @@ use crate::rejection::Rejection;
 pub(super) struct Outgoing {
     /// Its HTTP method.
     pub(super) verb: Method,
-    /// Path and query at the agent; `None`: those of its URL.
+    /// Path and query at the agent; `None`: where it takes JSON-RPC.
     pub(super) target: Option<String>,
     /// Its body.
     pub(super) body: Bytes,
@@ -50,9 +50,14 @@ impl Proxy {
         session: &mut ServerSession,
         exchange: &mut Exchange,
         admitted: Admitted,
-        outgoing: Outgoing,
+        mut outgoing: Outgoing,
     ) -> Result<Ended, Ended> {
         let agent = Arc::clone(admitted.agent()?);
+        if outgoing.target.is_none() && agent.path_in_card {
+            let method = outgoing.method_name.as_deref();
+            let path = Box::pin(self.json_rpc(exchange, &admitted, method)).await?;
+            outgoing.target = Some(path);
+        }
         let head = self.request_head(session, exchange, &admitted, &outgoing)?;
         let clocks = Clocks::new(
             &exchange.config.timeouts,

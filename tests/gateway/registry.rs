@@ -201,7 +201,9 @@ on_both_pairs! {
             assert_eq!(answer.status, 200);
             let seen = answer.json();
             assert_eq!((&seen["url"], &seen["internal_url"]), (&Value::Null, &Value::Null));
-            assert_eq!(seen["agent_card"], card("target"));
+            let mut shown = card("target");
+            shown["url"] = format!("http://{}/workspaces/target/a2a", gateway.public).into();
+            assert_eq!(seen["agent_card"], shown);
             assert!(!answer.text().contains("secret-"), "{seen}");
         }
         // What may not be read is like what is not there.

@@ -111,9 +111,34 @@ impl Proxy {
             )
         {
             // Nobody knows how it wants to be spoken to.
-            return Err(refusal.clone());
+            return Err(undelivered(refusal));
         }
-        Ok(kept.http_json.path(generation).map(str::to_owned))
+        let path = kept.http_json.path(generation);
+        Ok(path.map(|path| path.trim_end_matches('/').to_owned()))
+    }
+
+    /// The path at which a target that only its card's place is known of takes a call of `method`.
+    ///
+    /// # Errors
+    /// Why there is no card; `agent_protocol_error` where it names none.
+    pub(super) async fn json_rpc(
+        &self,
+        exchange: &Exchange,
+        admitted: &Admitted,
+        method: Option<&str>,
+    ) -> Result<String, Rejection> {
+        let source = self.gateway.directory.card_source(&admitted.permit).await?;
+        let kept = self.kept_card(exchange, admitted.hops, &source).await;
+        if let Err(refusal) = &kept.served {
+            return Err(undelivered(refusal));
+        }
+        let generation = method.map_or_else(Generation::default, Generation::of_method);
+        let path = kept.json_rpc.path(generation).map(str::to_owned);
+        path.ok_or_else(|| {
+            let message = "the workspace has no url, and the card at its card_url names no JSON-RPC \
+                           interface by an http URL";
+            undelivered(&Rejection::new(Reason::AgentProtocolError, message))
+        })
     }
 
     async fn kept_card(&self, exchange: &Exchange, hops: u32, source: &CardSource) -> Arc<Kept> {
@@ -129,7 +154,8 @@ impl Proxy {
     }
 
     /// Which generation the target of a call speaks. Where it registered no card, by the one that was
-    /// fetched; and where nobody ever asked for that, and the call must be put together, it is fetched.
+    /// fetched; and where nobody ever asked for that, and it is needed, it is fetched: to put the call
+    /// together, or to know where it goes.
     pub(super) async fn generation(
         &self,
         exchange: &Exchange,
@@ -146,10 +172,15 @@ impl Proxy {
         if let Some(generation) = self.cards.generation(&source).await {
             return generation;
         }
-        if !is_bare {
+        if !is_bare && !agent.path_in_card {
             return agent.generation;
         }
         let kept = self.kept_card(exchange, admitted.hops, &source).await;
         kept.generation.unwrap_or_default()
     }
+}
+
+/// Of a call whose target did not give its card: the call itself was not sent, whatever was.
+fn undelivered(refusal: &Rejection) -> Rejection {
+    refusal.clone().fact("delivered", "false")
 }
