@@ -3,6 +3,7 @@
 mod asking;
 mod places;
 mod signed;
+mod waiting;
 
 use serde_json::{Value, json};
 
