@@ -172,7 +172,7 @@ impl Gateway {
         match self.workspaces.find(&id).await {
             Ok(Some(workspace)) if workspace.status != Status::Removed => {}
             Ok(_) => {
-                tracing::warn!(workspace.id = %id, "a2a.default_workspace names a workspace that does not exist");
+                tracing::warn!(workspace.id = %id, "a2a.default_workspace names a workspace that does not exist, or not yet: no card is at the root until it does");
             }
             Err(error) => {
                 tracing::debug!(error = %Chain(&error), "a2a.default_workspace was not looked for");
