@@ -22,6 +22,7 @@ use crate::workspace::{DeliveryMode, Liveness, Move, Status};
 /// The body of `PATCH /workspaces/{id}`. Absent: unchanged. `null` clears what can be cleared, and is
 /// of the wrong type elsewhere.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Patch {
     #[serde(default, deserialize_with = "said")]
     name: Option<String>,

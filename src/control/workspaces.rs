@@ -22,6 +22,7 @@ use crate::workspace::{DeliveryMode, Liveness, Urls, View, Workspace};
 
 /// The body of `POST /workspaces`.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct New {
     id: Option<String>,
     name: String,
@@ -30,12 +31,14 @@ pub(super) struct New {
     role: Option<String>,
     delivery_mode: Option<DeliveryMode>,
     url: Option<String>,
+    internal_url: Option<String>,
     card_url: Option<String>,
     upstream_auth: Option<Box<RawValue>>,
     upstream_tls: Option<Box<RawValue>>,
     max_concurrent: Option<u32>,
     liveness: Option<Liveness>,
     complete: Option<Complete>,
+    push_notifications: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -96,10 +99,12 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
         role: new.role,
         delivery_mode: new.delivery_mode.unwrap_or(DeliveryMode::Push),
         url: new.url,
+        internal_url: new.internal_url,
         card_url: new.card_url,
         max_concurrent: new.max_concurrent,
         liveness: new.liveness.unwrap_or(Liveness::Heartbeat),
         complete: new.complete,
+        push_notifications: new.push_notifications,
         upstream_auth: parse_upstream_auth(new.upstream_auth.as_deref())?,
         upstream_tls: match new.upstream_tls.as_deref() {
             Some(tls) => parse_upstream_tls(caller.principal(), tls)?,

@@ -114,7 +114,7 @@ impl Directory {
                 paths,
             });
         };
-        let endpoint = Endpoint::parse(card_url, &self.resolver.policy())?;
+        let endpoint = Endpoint::parse_as("card_url", card_url, &self.resolver.policy())?;
         let paths = vec![endpoint.path_and_query.clone()];
         let same = (endpoint.tls, &endpoint.host) == (own.tls, &own.host);
         Ok(CardPlace {

@@ -144,11 +144,15 @@ impl Directory {
         let upstream_tls = upstream_tls.map(|tls| tls.as_ref().map(sealed).transpose());
         Ok(Vetted {
             change,
-            url: self.vet_setting(&change.url, Lookup::Required).await?,
-            internal_url: self
-                .vet_setting(&change.internal_url, Lookup::Optional)
+            url: self
+                .vet_setting("url", &change.url, Lookup::Required)
                 .await?,
-            card_url: self.vet_setting(&change.card_url, Lookup::Required).await?,
+            internal_url: self
+                .vet_setting("internal_url", &change.internal_url, Lookup::Optional)
+                .await?,
+            card_url: self
+                .vet_setting("card_url", &change.card_url, Lookup::Required)
+                .await?,
             upstream_auth: upstream_auth.transpose()?,
             upstream_tls: upstream_tls.transpose()?,
         })
@@ -156,11 +160,12 @@ impl Directory {
 
     async fn vet_setting(
         &self,
+        member: &'static str,
         url: &Option<Option<String>>,
         lookup: Lookup,
     ) -> Result<Option<Option<String>>, Rejection> {
         match url {
-            Some(url) => self.vet(url.as_deref(), lookup).await.map(Some),
+            Some(url) => self.vet(member, url.as_deref(), lookup).await.map(Some),
             None => Ok(None),
         }
     }

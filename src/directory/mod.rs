@@ -67,7 +67,7 @@ pub use self::endpoint::Endpoint;
 pub use self::intake::AGENT_CARD_BYTES_MAX;
 pub use self::peers::{Peer, Sight};
 pub use self::place::Editor;
-pub use self::register::{Creation, Placement, Registered, Registrar, Registration};
+pub use self::register::{Creation, Registered, Registrar, Registration, Terms};
 pub use self::slots::Slot;
 pub use self::upstream_auth::UpstreamAuth;
 pub use self::upstream_tls::{ClientIdentity, UpstreamTls};

@@ -38,7 +38,7 @@ impl Proxy {
         } else {
             // Boxed: it is rare that there is anything to ask for.
             let is_bare = envelope::is_bare(&received);
-            Box::pin(self.generation(exchange, &admitted, agent, is_bare)).await
+            Box::pin(self.generation(session, exchange, &admitted, agent, is_bare)).await?
         };
         let shape = CallShape {
             complete: agent.complete,

@@ -55,7 +55,7 @@ impl Proxy {
         let agent = Arc::clone(admitted.agent()?);
         if outgoing.target.is_none() && agent.path_in_card {
             let method = outgoing.method_name.as_deref();
-            let path = Box::pin(self.json_rpc(exchange, &admitted, method)).await?;
+            let path = Box::pin(self.json_rpc(session, exchange, &admitted, method)).await?;
             outgoing.target = Some(path);
         }
         let head = self.request_head(session, exchange, &admitted, &outgoing)?;

@@ -5,6 +5,7 @@ mod asking;
 mod places;
 mod shown;
 mod signed;
+mod waiting;
 
 use serde_json::{Value, json};
 
