@@ -23,7 +23,7 @@ use crate::store::{InvalidUrl, Unavailable};
 use crate::tasks::Tasks;
 use crate::telemetry::Chain;
 use crate::trust::{KeyError, Keys, Seal};
-use crate::workspace::Workspaces;
+use crate::workspace::{Status, Workspaces};
 
 /// How often lapsed leases are looked for: `offline` is promised within 2 s of the lapse.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -172,6 +172,22 @@ impl Gateway {
     async fn try_prepare(&self) -> Result<Option<SecretString>, Unavailable> {
         self.db.migrate().await?;
         self.identity.ensure_admin_token().await
+    }
+
+    /// Warns if `a2a.default_workspace` names nobody: its card is nowhere until somebody is that.
+    pub async fn look_for_default_workspace(&self) {
+        let Some(id) = self.config().a2a.default_workspace.clone() else {
+            return;
+        };
+        match self.workspaces.find(&id).await {
+            Ok(Some(workspace)) if workspace.status != Status::Removed => {}
+            Ok(_) => {
+                tracing::warn!(workspace.id = %id, "a2a.default_workspace names a workspace that does not exist, or not yet: no card is at the root until it does");
+            }
+            Err(error) => {
+                tracing::debug!(error = %Chain(&error), "a2a.default_workspace was not looked for");
+            }
+        }
     }
 
     /// Everything that goes on beside requests, until it is dropped.

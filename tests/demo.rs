@@ -356,6 +356,41 @@ fn listen_moves_it_and_a_port_that_is_taken_is_named() {
 }
 
 #[test]
+fn a_setting_is_taken_and_one_that_cannot_be_starts_nothing() {
+    let demo = Demo::start(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--set",
+        "card.sign=true",
+        "--set=a2a.default_workspace=acme-pm",
+    ]);
+    let public = demo.address("callers");
+    let row = demo
+        .page
+        .lines()
+        .find(|row| row.trim_start().starts_with("operator "));
+    let token = row.unwrap().split_whitespace().last().unwrap();
+    let card = json(&pasted(&format!(
+        "curl -sS http://{public}/.well-known/agent-card.json -H 'Authorization: Bearer {token}'"
+    )));
+    assert!(card["signatures"].is_array(), "{card}");
+    for (set, says) in [
+        ("server.listen=127.0.0.1:1", "--listen does"),
+        ("admin.listen=127.0.0.1:1", "--admin-listen does"),
+        ("card.sing=true", "card.sing"),
+    ] {
+        let temporary = tempfile::tempdir().unwrap();
+        let arguments = ["--listen", "127.0.0.1:0", "--set", set];
+        let output = command(temporary.path(), &arguments).output().unwrap();
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{complaint}");
+        assert!(complaint.contains(says), "{complaint}");
+        let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
 fn a_folder_that_is_named_keeps_the_tokens() {
     let data = tempfile::tempdir().unwrap();
     let data = data.path().to_str().unwrap();

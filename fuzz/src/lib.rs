@@ -2,6 +2,7 @@
 //! target. `tests/corpus.rs` includes this file and does the same with every file of the corpus, so
 //! that a plain `cargo test` replays what was found.
 
+pub mod card;
 pub mod envelope;
 pub mod event;
 pub mod head;
@@ -12,7 +13,8 @@ pub mod url;
 pub type Target = fn(&[u8]);
 
 /// The targets by name: that of their module, of their file in `fuzz_targets/` and of their corpus.
-pub const TARGETS: [(&str, Target); 5] = [
+pub const TARGETS: [(&str, Target); 6] = [
+    ("card", card::run),
     ("envelope", envelope::run),
     ("event", event::run),
     ("head", head::run),

@@ -44,6 +44,15 @@ impl Generation {
         }
     }
 
+    /// The one that has a method of this name: all of 0.x have a slash in theirs.
+    pub fn of_method(name: &str) -> Self {
+        if name.contains('/') {
+            Self::V0
+        } else {
+            Self::V1
+        }
+    }
+
     /// The method that sends a message and waits for the answer, or for the stream of it.
     pub(super) const fn send_method(self, streams: bool) -> &'static str {
         match (self, streams) {

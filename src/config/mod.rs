@@ -483,6 +483,11 @@ impl Config {
             .to_owned()
     }
 
+    /// Where callers reach the agent of a workspace: the base of its routes.
+    pub fn base_of(&self, id: &WorkspaceId) -> String {
+        format!("{}/workspaces/{id}/a2a", self.public_url())
+    }
+
     /// `iss` of what this gateway signs.
     pub fn issuer(&self) -> String {
         self.tokens

@@ -42,11 +42,9 @@ pub(super) async fn unknown_path() -> Rejection {
 }
 
 /// The path exists, the method does not.
-pub(super) async fn wrong_method() -> Rejection {
-    Rejection::new(
-        Reason::MethodNotAllowed,
-        "this route does not take that HTTP method; `Allow` lists those it takes",
-    )
+pub(super) async fn wrong_method(path: MatchedPath) -> Rejection {
+    let message = format!("this route takes {}", allow(path.as_str()));
+    Rejection::new(Reason::MethodNotAllowed, message)
 }
 
 /// Around every route.

@@ -185,12 +185,40 @@ fn wrong_member(error: &serde_path_to_error::Error<serde_json::Error>) -> Reject
         let message = format!("`{name}` stands twice in the body");
         return Rejection::new(Reason::InvalidRequest, message);
     }
+    if let Some(name) = quoted("unknown field") {
+        return unknown_member(name, &text);
+    }
     let path = error.path().to_string();
     let message = match quoted("missing field") {
         Some(name) if path == "." => format!("`{name}` is missing"),
         Some(name) => format!("`{path}.{name}` is missing"),
         None => format!("`{path}` has the wrong type, or is no value that is known"),
     };
+    Rejection::new(Reason::InvalidParams, message)
+}
+
+/// Longest name of a member that is repeated, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Where a mistake must not pass for what was meant, bodies have no members but those that are known.
+/// `text` is serde's, and ends with them.
+fn unknown_member(name: &str, text: &str) -> Rejection {
+    let is_name = name
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
+    let name = if is_name && name.len() <= NAME_BYTES_MAX {
+        format!("`{name}`")
+    } else {
+        "a member".to_owned()
+    };
+    let known = text.rsplit_once(", expected ").map(|(_, known)| known);
+    // serde_json's own text goes on with where it stands.
+    let known =
+        known.and_then(|known| known.trim_start_matches("one of ").split(" at line").next());
+    let message = format!(
+        "{name} is not known here; known are {}",
+        known.unwrap_or("others")
+    );
     Rejection::new(Reason::InvalidParams, message)
 }
 
@@ -261,6 +289,40 @@ mod tests {
             assert!(message.contains(says), "{message}");
             assert!(!message.contains("secret"), "{message}");
         }
+    }
+
+    #[test]
+    fn where_nothing_unknown_passes_the_unknown_is_named_with_what_is_known() {
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "only read")]
+        struct Strict {
+            name: Option<String>,
+            org: Option<String>,
+        }
+        let refusal = |body: &str| {
+            let refusal = parse::<Strict>(body.as_bytes()).unwrap_err();
+            assert_eq!(refusal.reason, Reason::InvalidParams);
+            refusal.message.into_owned()
+        };
+        let known = "is not known here; known are `name` or `org`";
+        assert_eq!(
+            refusal(r#"{"name":"n","Name":5}"#),
+            format!("`Name` {known}")
+        );
+        // What is no name may be anything, a secret too.
+        assert_eq!(
+            refusal(r#"{"a`, expected one of `b":5}"#),
+            format!("`a` {known}")
+        );
+        for name in ["", "a b", "ä", &"x".repeat(65)] {
+            let message = refusal(&format!("{{\"{name}\":5}}"));
+            assert!(
+                message.ends_with(known) && !message.contains("a b"),
+                "{message}"
+            );
+        }
+        assert!(parse::<Strict>(br#"{"name":null}"#).is_ok());
     }
 
     #[test]

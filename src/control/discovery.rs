@@ -60,6 +60,6 @@ pub(super) async fn discover(
     Ok(Answer(Discovery {
         discovered,
         token: token.as_ref().map(PairToken::of),
-        proxy_url: format!("{}/workspaces/{id}/a2a", gateway.config().public_url()),
+        proxy_url: gateway.config().base_of(&id),
     }))
 }

@@ -4,24 +4,25 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::body::{Json, OptionalJson};
 use super::extract::{Caller, PathId, not_permitted};
-use super::workspaces::{parse_optional, parse_upstream_auth, parse_upstream_tls, urls};
+use super::workspaces::{parse_optional, parse_upstream_auth, parse_upstream_tls, shown};
 use crate::config::Complete;
 use crate::directory::{Change, Editor};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{DeliveryMode, Liveness, Move, Status, Workspace};
+use crate::workspace::{DeliveryMode, Liveness, Move, Status};
 
 /// The body of `PATCH /workspaces/{id}`. Absent: unchanged. `null` clears what can be cleared, and is
 /// of the wrong type elsewhere.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Patch {
     #[serde(default, deserialize_with = "said")]
     name: Option<String>,
@@ -106,7 +107,7 @@ pub(super) async fn change(
     let editor = editor(&gateway, &caller, &id).await?;
     let change = patch.change(caller.principal())?;
     let workspace = gateway.directory.change(&id, &change, editor).await?;
-    Ok(shown(&caller, &workspace))
+    Ok(shown(&gateway, &caller, workspace).await)
 }
 
 /// The body of the routes that need none. What it says is passed over.
@@ -122,7 +123,7 @@ pub(super) async fn pause(
 ) -> Result<Response, Rejection> {
     editor(&gateway, &caller, &id).await?;
     let workspace = gateway.directory.pause(&id).await?;
-    Ok(shown(&caller, &workspace))
+    Ok(shown(&gateway, &caller, workspace).await)
 }
 
 /// `POST /workspaces/{id}/resume`.
@@ -134,7 +135,7 @@ pub(super) async fn resume(
 ) -> Result<Response, Rejection> {
     editor(&gateway, &caller, &id).await?;
     let workspace = gateway.directory.resume(&id).await?;
-    Ok(shown(&caller, &workspace))
+    Ok(shown(&gateway, &caller, workspace).await)
 }
 
 #[derive(Serialize)]
@@ -177,9 +178,4 @@ async fn editor(gateway: &Gateway, caller: &Caller, id: &WorkspaceId) -> Result<
     };
     gateway.hierarchy.permit(&caller.0, id).await?;
     Ok(editor)
-}
-
-fn shown(caller: &Caller, workspace: &Workspace) -> Response {
-    let urls = urls(caller.principal(), &workspace.id);
-    axum::Json(workspace.view(urls)).into_response()
 }

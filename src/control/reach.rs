@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::body::Json;
 use super::extract::{Caller, Filter, Page, PathId, not_permitted};
-use super::workspaces::urls;
+use super::workspaces::views;
 use crate::directory::{Peer, Sight};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
-use crate::workspace::{Status, View, Wish, Workspace};
+use crate::workspace::{Status, Wish};
 
 /// What a workspace is told of every other end that it has nothing to do with, whatever the cause:
 /// ids cannot be probed.
@@ -44,10 +44,7 @@ pub(super) async fn list(
     let mut workspaces = gateway.directory.views(&ids).await?;
     // What was removed since the page was found is no more in it.
     workspaces.retain(|one| operator || one.status != Status::Removed);
-    let views: Vec<View<'_>> = workspaces
-        .iter()
-        .map(|one: &Workspace| one.view(urls(caller.principal(), &one.id)))
-        .collect();
+    let views = views(&gateway, &caller, &mut workspaces).await;
     Ok(page.answer(&views, next))
 }
 

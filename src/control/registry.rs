@@ -11,12 +11,12 @@ use serde_json::value::RawValue;
 use super::body::Json;
 use super::extract::{Caller, Registrant, not_permitted};
 use super::workspaces::{parse_optional, require_same_org};
-use crate::directory::{AGENT_CARD_BYTES_MAX, Beat, Placement, Registrar, Registration};
+use crate::directory::{AGENT_CARD_BYTES_MAX, Beat, Registrar, Registration, Terms};
 use crate::gateway::Gateway;
 use crate::identity::{IssuedToken, Principal};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{DeliveryMode, Workspace};
+use crate::workspace::{DeliveryMode, Liveness, Workspace};
 
 /// The body of `POST /registry/register`.
 #[derive(Deserialize)]
@@ -29,6 +29,8 @@ pub(super) struct Register {
     name: Option<String>,
     parent_id: Option<String>,
     org: Option<String>,
+    liveness: Option<Liveness>,
+    card_url: Option<String>,
 }
 
 /// `token` twice, since existing agents read `auth_token`.
@@ -87,27 +89,28 @@ async fn registrar(
     id: &WorkspaceId,
     body: &Register,
 ) -> Result<Registrar, Rejection> {
-    let placement = Placement {
+    let terms = Terms {
         name: body.name.clone(),
         parent_id: parse_optional(body.parent_id.as_deref())?,
         org: body.org.clone(),
+        liveness: body.liveness,
+        card_url: body.card_url.clone(),
     };
     match caller.principal() {
-        Principal::Operator => Ok(Registrar::Operator(placement)),
+        Principal::Operator => Ok(Registrar::Operator(terms)),
         Principal::Org { org } => {
             require_same_org(org, body.org.as_deref())?;
             // Whoever asks about a parent elsewhere learns nothing of it.
-            if let Some(parent) = &placement.parent_id {
+            if let Some(parent) = &terms.parent_id {
                 gateway.hierarchy.permit(&caller.0, parent).await?;
             }
             let org = org.clone();
-            Ok(Registrar::Org { org, placement })
+            Ok(Registrar::Org { org, terms })
         }
         Principal::Workspace { id: own } if own == id => {
-            let silent = body.name.is_none() && body.parent_id.is_none() && body.org.is_none();
-            silent.then_some(Registrar::Itself).ok_or_else(|| {
+            (terms == Terms::default()).then_some(Registrar::Itself).ok_or_else(|| {
                 not_permitted(
-                    "`name`, `parent_id` and `org` are for admin and org tokens; leave them out",
+                    "`name`, `parent_id`, `org`, `liveness` and `card_url` are for admin and org tokens; leave them out",
                 )
             })
         }

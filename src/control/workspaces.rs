@@ -18,10 +18,11 @@ use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
-use crate::workspace::{DeliveryMode, Liveness, Urls, View};
+use crate::workspace::{DeliveryMode, Liveness, Urls, View, Workspace};
 
 /// The body of `POST /workspaces`.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct New {
     id: Option<String>,
     name: String,
@@ -30,12 +31,14 @@ pub(super) struct New {
     role: Option<String>,
     delivery_mode: Option<DeliveryMode>,
     url: Option<String>,
+    internal_url: Option<String>,
     card_url: Option<String>,
     upstream_auth: Option<Box<RawValue>>,
     upstream_tls: Option<Box<RawValue>>,
     max_concurrent: Option<u32>,
     liveness: Option<Liveness>,
     complete: Option<Complete>,
+    push_notifications: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -96,10 +99,12 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
         role: new.role,
         delivery_mode: new.delivery_mode.unwrap_or(DeliveryMode::Push),
         url: new.url,
+        internal_url: new.internal_url,
         card_url: new.card_url,
         max_concurrent: new.max_concurrent,
         liveness: new.liveness.unwrap_or(Liveness::Heartbeat),
         complete: new.complete,
+        push_notifications: new.push_notifications,
         upstream_auth: parse_upstream_auth(new.upstream_auth.as_deref())?,
         upstream_tls: match new.upstream_tls.as_deref() {
             Some(tls) => parse_upstream_tls(caller.principal(), tls)?,
@@ -116,12 +121,30 @@ pub(super) async fn read(
 ) -> Result<Response, Rejection> {
     gateway.hierarchy.permit(&caller.0, &id).await?;
     let workspace = gateway.directory.view(&id).await?;
-    let view = workspace.view(urls(caller.principal(), &id));
-    Ok(axum::Json(view).into_response())
+    Ok(shown(&gateway, &caller, workspace).await)
+}
+
+/// One workspace, as the caller reads it.
+pub(super) async fn shown(gateway: &Gateway, caller: &Caller, workspace: Workspace) -> Response {
+    let mut one = [workspace];
+    let views = views(gateway, caller, &mut one).await;
+    axum::Json(&views[0]).into_response()
+}
+
+/// Workspaces as the caller reads them.
+pub(super) async fn views<'w>(
+    gateway: &Gateway,
+    caller: &Caller,
+    workspaces: &'w mut [Workspace],
+) -> Vec<View<'w>> {
+    let sight = |one: &Workspace| urls(caller.principal(), &one.id);
+    let hidden = |one: &Workspace| sight(one) == Urls::Hidden;
+    gateway.directory.conceal(workspaces, hidden).await;
+    workspaces.iter().map(|one| one.view(sight(one))).collect()
 }
 
 /// Itself and operators see where the agent listens.
-pub(super) fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
+fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
     match principal {
         Principal::Operator => Urls::WithCertificates,
         Principal::Workspace { id: own } if own == id => Urls::Shown,

@@ -78,7 +78,7 @@ const TEREDO: Ipv6Net = v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 32);
 
 /// Who may be at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Range {
+pub(super) enum Range {
     /// Every agent.
     Public,
     /// Those that `address.allow` lets in.
@@ -117,19 +117,22 @@ impl Policy {
         prefixes.any(|prefix| prefix.covers(tls, host, path_and_query))
     }
 
-    /// Whether the gateway may connect to `address`. An IPv6 address that stands for one of IPv4
-    /// (mapped, NAT64, 6to4, Teredo) is judged as what it stands for.
-    pub fn permits(&self, address: IpAddr, trusted: bool) -> bool {
+    /// The range because of which the gateway may not connect to `address`; `None`: it may. An IPv6
+    /// address that stands for one of IPv4 (mapped, NAT64, 6to4, Teredo) is judged as what it stands for.
+    pub(super) fn closed(&self, address: IpAddr, trusted: bool) -> Option<Range> {
         let (meant, also) = meanings(address);
+        let is_open = |address: IpAddr, range: Range| match range {
+            Range::Public => true,
+            Range::Private => trusted || self.allow.iter().any(|net| net.contains(&address)),
+            Range::Reserved => trusted,
+            Range::Never => false,
+        };
         [Some(meant), also]
             .into_iter()
             .flatten()
-            .all(|address| match range(address) {
-                Range::Public => true,
-                Range::Private => trusted || self.allow.iter().any(|net| net.contains(&address)),
-                Range::Reserved => trusted,
-                Range::Never => false,
-            })
+            .map(|address| (address, range(address)))
+            .find(|(address, range)| !is_open(*address, *range))
+            .map(|(_, range)| range)
     }
 }
 
@@ -318,10 +321,22 @@ pub(super) mod tests {
         ] {
             for text in addresses {
                 let address = text.parse().unwrap();
-                assert_eq!(shipped().permits(address, false), by_default, "{text}");
+                assert_eq!(
+                    shipped().closed(address, false).is_none(),
+                    by_default,
+                    "{text}"
+                );
                 let strict = policy(&[]);
-                assert_eq!(strict.permits(address, false), by_strict, "{text} strict");
-                assert_eq!(strict.permits(address, true), trusted, "{text} trusted");
+                assert_eq!(
+                    strict.closed(address, false).is_none(),
+                    by_strict,
+                    "{text} strict"
+                );
+                assert_eq!(
+                    strict.closed(address, true).is_none(),
+                    trusted,
+                    "{text} trusted"
+                );
             }
         }
     }
@@ -330,7 +345,10 @@ pub(super) mod tests {
     fn no_allow_list_opens_what_is_always_refused() {
         let open = policy(&["0.0.0.0/0", "::/0"]);
         for text in RESERVED.iter().chain(&NEVER) {
-            assert!(!open.permits(text.parse().unwrap(), false), "{text}");
+            assert!(
+                open.closed(text.parse().unwrap(), false).is_some(),
+                "{text}"
+            );
         }
     }
 
@@ -338,8 +356,11 @@ pub(super) mod tests {
     fn the_strict_profile_ignores_the_allow_list() {
         let mut config: Config = toml::from_str(crate::config::load::DEFAULT).unwrap();
         let loopback = "127.0.0.1".parse().unwrap();
-        assert!(Policy::new(&config).permits(loopback, false));
+        assert_eq!(Policy::new(&config).closed(loopback, false), None);
         config.address.profile = AddressProfile::Strict;
-        assert!(!Policy::new(&config).permits(loopback, false));
+        assert_eq!(
+            Policy::new(&config).closed(loopback, false),
+            Some(Range::Private)
+        );
     }
 }

@@ -84,15 +84,6 @@ impl Directory {
             Ok(Destination::Inbox(_)) => Ok(None),
             Err(refusal) => Err(refusal),
         };
-        let known = [
-            urls.host.as_deref(),
-            urls.internal.as_deref(),
-            workspace.url.as_deref(),
-            workspace.internal_url.as_deref(),
-            workspace.card_url.as_deref(),
-        ];
-        let mut hidden: Vec<String> = known.into_iter().flatten().map(str::to_owned).collect();
-        hidden.dedup();
         let card = workspace.agent_card.as_deref();
         let mut source = CardSource {
             id: workspace.id.clone(),
@@ -100,7 +91,7 @@ impl Directory {
             role: workspace.role.clone(),
             registered: card.map(|card| card.get().into()),
             push_notifications,
-            hidden,
+            hidden: hidden(workspace, urls),
             place,
             fingerprint: [0; 32],
         };
@@ -123,7 +114,7 @@ impl Directory {
                 paths,
             });
         };
-        let endpoint = Endpoint::parse(card_url, &self.resolver.policy())?;
+        let endpoint = Endpoint::parse_as("card_url", card_url, &self.resolver.policy())?;
         let paths = vec![endpoint.path_and_query.clone()];
         let same = (endpoint.tls, &endpoint.host) == (own.tls, &own.host);
         Ok(CardPlace {
@@ -132,6 +123,20 @@ impl Directory {
             paths,
         })
     }
+}
+
+/// The URLs of its agent that nobody is told.
+pub(super) fn hidden(workspace: &Workspace, urls: &Urls) -> Vec<String> {
+    let known = [
+        urls.host.as_deref(),
+        urls.internal.as_deref(),
+        workspace.url.as_deref(),
+        workspace.internal_url.as_deref(),
+        workspace.card_url.as_deref(),
+    ];
+    let mut hidden: Vec<String> = known.into_iter().flatten().map(str::to_owned).collect();
+    hidden.dedup();
+    hidden
 }
 
 fn fingerprint(source: &CardSource, workspace: &Workspace) -> [u8; 32] {

@@ -2,7 +2,7 @@
 //! `PATCH`). All of it or nothing: judged and written in one transaction, then the shared state, then
 //! every cache; a failure after that is told, and doing it again completes it.
 
-use super::entry::{not_found, removed};
+use super::entry::{called_at, not_found, removed};
 use super::intake::{Lookup, check_label, conflict, invalid};
 use super::place::{Editor, settle};
 use super::upstream_auth::UpstreamAuth;
@@ -144,11 +144,15 @@ impl Directory {
         let upstream_tls = upstream_tls.map(|tls| tls.as_ref().map(sealed).transpose());
         Ok(Vetted {
             change,
-            url: self.vet_setting(&change.url, Lookup::Required).await?,
-            internal_url: self
-                .vet_setting(&change.internal_url, Lookup::Optional)
+            url: self
+                .vet_setting("url", &change.url, Lookup::Required)
                 .await?,
-            card_url: self.vet_setting(&change.card_url, Lookup::Required).await?,
+            internal_url: self
+                .vet_setting("internal_url", &change.internal_url, Lookup::Optional)
+                .await?,
+            card_url: self
+                .vet_setting("card_url", &change.card_url, Lookup::Required)
+                .await?,
             upstream_auth: upstream_auth.transpose()?,
             upstream_tls: upstream_tls.transpose()?,
         })
@@ -156,11 +160,12 @@ impl Directory {
 
     async fn vet_setting(
         &self,
+        member: &'static str,
         url: &Option<Option<String>>,
         lookup: Lookup,
     ) -> Result<Option<Option<String>>, Rejection> {
         match url {
-            Some(url) => self.vet(url.as_deref(), lookup).await.map(Some),
+            Some(url) => self.vet(member, url.as_deref(), lookup).await.map(Some),
             None => Ok(None),
         }
     }
@@ -239,15 +244,20 @@ fn judge(
     put(&mut settings.push_notifications, &change.push_notifications);
     put(&mut settings.upstream_auth, &vetted.upstream_auth);
     put(&mut settings.upstream_tls, &vetted.upstream_tls);
-    if change.url.is_some() || change.upstream_tls.is_some() {
-        require_https(settings.upstream_tls.is_some(), settings.url.as_deref())?;
+    if change.url.is_some() || change.card_url.is_some() || change.upstream_tls.is_some() {
+        let url = called_at(&settings.url, &settings.card_url, settings.liveness);
+        require_https(settings.upstream_tls.is_some(), url)?;
     }
     settings.status = next_status(workspace, &settings, change)?;
-    let said = change.url.is_some() || change.delivery_mode.is_some() || change.liveness.is_some();
+    let said = change.url.is_some()
+        || change.card_url.is_some()
+        || change.delivery_mode.is_some()
+        || change.liveness.is_some();
     let needed = settings.liveness == Liveness::Assumed || settings.status.is_up();
     if said && needed && !is_reachable(&settings) {
         return Err(invalid(
-            "delivery_mode push needs the url at which the agent listens: say url, too, or poll",
+            "delivery_mode push needs the url at which the agent listens, or with liveness assumed its \
+             card_url: say one, too, or poll",
         ));
     }
     Ok(settings)
@@ -279,5 +289,6 @@ fn put<T: Clone>(setting: &mut T, said: &Option<T>) {
 
 /// Whether there is somewhere for messages to go.
 pub(super) fn is_reachable(settings: &Settings) -> bool {
-    settings.delivery_mode == DeliveryMode::Poll || settings.url.is_some()
+    settings.delivery_mode == DeliveryMode::Poll
+        || called_at(&settings.url, &settings.card_url, settings.liveness).is_some()
 }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use super::endpoint::Endpoint;
 use super::entry::{must_beat, not_found};
 use super::{Destination, Directory};
-use crate::hierarchy::Permit;
+use crate::hierarchy::{Permit, Rule};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{DeliveryMode, Status, Timestamp, Workspace};
@@ -26,7 +26,7 @@ pub struct Discovered {
     pub status: Status,
     /// Its last sign of life.
     pub last_seen: Option<Timestamp>,
-    /// Its card, as it registered it.
+    /// The card that it registered; to others than itself and operators, without its place.
     pub agent_card: Option<Box<RawValue>>,
 }
 
@@ -57,7 +57,10 @@ impl Directory {
             delivery_mode: workspace.delivery_mode,
             status: workspace.status,
             last_seen: self.last_seen(workspace),
-            agent_card: workspace.agent_card.clone(),
+            agent_card: match permit.rule() {
+                Rule::Operator | Rule::SelfRule => workspace.agent_card.clone(),
+                _ => self.shown_card(workspace, &entry.urls).await,
+            },
         })
     }
 

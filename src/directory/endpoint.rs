@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use url::{Host, Url};
 
-use super::address::Policy;
+use super::address::{Policy, Range};
 use crate::rejection::{Reason, Rejection};
 
 /// Longest URL of an agent, in bytes.
@@ -38,6 +38,8 @@ pub struct Endpoint {
     /// The TCP port.
     pub port: u16,
     pub(super) target: Target,
+    /// What a refusal calls its URL.
+    pub(super) title: &'static str,
 }
 
 impl Endpoint {
@@ -46,31 +48,38 @@ impl Endpoint {
     /// # Errors
     /// `address_forbidden`, with a sentence that says which rule.
     pub fn parse(text: &str, policy: &Policy) -> Result<Self, Rejection> {
+        Self::parse_as("the agent's URL", text, policy)
+    }
+
+    /// [`Endpoint::parse`] of a URL that refusals call `title`.
+    ///
+    /// # Errors
+    /// `address_forbidden`, with a sentence that says which rule.
+    pub(super) fn parse_as(
+        title: &'static str,
+        text: &str,
+        policy: &Policy,
+    ) -> Result<Self, Rejection> {
+        let forbidden = |rule| forbidden(format!("{title} {rule}"));
         let url = read(text).map_err(forbidden)?;
         let tls = match url.scheme() {
             "http" => false,
             "https" => true,
             _ => {
-                return Err(forbidden(
-                    "the agent's URL must start with http:// or https://",
-                ));
+                return Err(forbidden("must start with http:// or https://"));
             }
         };
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(forbidden(
-                "the agent's URL must not carry a user name or password",
-            ));
+            return Err(forbidden("must not carry a user name or password"));
         }
         if url.fragment().is_some() {
-            return Err(forbidden("the agent's URL must not have a fragment"));
+            return Err(forbidden("must not have a fragment"));
         }
         let (Some(host), Some(port)) = (url.host(), url.port_or_known_default()) else {
-            return Err(forbidden("the agent's URL names no host"));
+            return Err(forbidden("names no host"));
         };
         if port == 0 {
-            return Err(forbidden(
-                "port 0 of the agent's URL cannot be connected to",
-            ));
+            return Err(forbidden("names port 0, which cannot be connected to"));
         }
         let (target, sni) = match host {
             Host::Domain(name) => {
@@ -81,7 +90,7 @@ impl Endpoint {
             Host::Ipv6(address) => (Target::Literal(address.into()), address.to_string()),
         };
         if sni.is_empty() {
-            return Err(forbidden("the agent's URL names no host"));
+            return Err(forbidden("names no host"));
         }
         // Pingora would ask for, and verify, the same name with a hyphen: somebody else's.
         if tls
@@ -90,7 +99,7 @@ impl Endpoint {
                 .is_some_and(|(first, _)| first.contains('_'))
         {
             return Err(forbidden(
-                "the agent's https URL has an underscore in the first part of its name, which no certificate can be verified for: give it another name",
+                "is https and has an underscore in the first part of its name, which no certificate can be verified for: give it another name",
             ));
         }
         let endpoint = Self {
@@ -100,19 +109,44 @@ impl Endpoint {
             path_and_query: url[url::Position::BeforePath..url::Position::AfterQuery].to_owned(),
             port,
             target,
+            title,
         };
         match endpoint.target {
-            Target::Literal(address) if !endpoint.may_be_at(address, policy) => {
-                Err(refused_by_policy(address))
-            }
-            _ => Ok(endpoint),
+            Target::Literal(address) => endpoint.judge(address, policy).map(|()| endpoint),
+            Target::Name(_) => Ok(endpoint),
         }
     }
 
     /// Whether `policy` lets the gateway reach the agent of this URL at `address`.
-    pub(super) fn may_be_at(&self, address: IpAddr, policy: &Policy) -> bool {
+    ///
+    /// # Errors
+    /// `address_forbidden`. It names no address: that would tell a caller what a name means inside. Of an
+    /// address that stands in the URL it says what would help.
+    pub(super) fn judge(&self, address: IpAddr, policy: &Policy) -> Result<(), Rejection> {
         let trusted = policy.trusts(self.tls, &self.host, &self.path_and_query);
-        policy.permits(address, trusted)
+        let Some(closed) = policy.closed(address, trusted) else {
+            return Ok(());
+        };
+        let advice = match (&self.target, closed) {
+            (Target::Literal(_), Range::Never) => {
+                "no setting opens link-local, metadata, multicast and unspecified addresses"
+            }
+            (Target::Literal(_), Range::Reserved) => {
+                "an operator can name it in trusted_agents; address.allow opens no reserved ranges"
+            }
+            (Target::Literal(_), _) => {
+                "an operator can open loopback and private ranges with address.allow (but under \
+                 address.profile \"strict\"), or name it in trusted_agents"
+            }
+            (Target::Name(_), _) => {
+                "an operator can open loopback and private ranges with address.allow (but under \
+                 address.profile \"strict\"), or name it in trusted_agents; no setting opens link-local \
+                 and metadata addresses"
+            }
+        };
+        let title = self.title;
+        let refusal = format!("the address policy refuses the address of {title}: {advice}");
+        Err(forbidden(refusal).cause(RefusedAddress(address)))
     }
 
     /// Another path on the same server. What is trusted for one path need not be for another, so its
@@ -133,7 +167,7 @@ impl Endpoint {
 }
 
 /// Reads `text` as a URL, strictly: what other parsers could read otherwise is none. The error says
-/// what is wrong with it.
+/// what is wrong with it: a sentence without its subject.
 pub(super) fn read(text: &str) -> Result<Url, &'static str> {
     if text.len() > URL_BYTES_MAX {
         return Err(TOO_LONG);
@@ -141,14 +175,14 @@ pub(super) fn read(text: &str) -> Result<Url, &'static str> {
     let loose = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
     if text.contains(loose) {
         return Err(
-            "the agent's URL has a control character, a space or a backslash in it: write http://host:port/path",
+            "has a control character, a space or a backslash in it: write http://host:port/path",
         );
     }
     if !text.contains("://") {
-        return Err("the agent's URL has no scheme: write http://host:port/path");
+        return Err("has no scheme: write http://host:port/path");
     }
-    let url = Url::parse(text)
-        .map_err(|_| "the agent's URL cannot be read: write http://host:port/path")?;
+    let url =
+        Url::parse(text).map_err(|_| "cannot be read as a URL: write http://host:port/path")?;
     // Escapes make it longer.
     if url.as_str().len() > URL_BYTES_MAX {
         return Err(TOO_LONG);
@@ -156,20 +190,10 @@ pub(super) fn read(text: &str) -> Result<Url, &'static str> {
     Ok(url)
 }
 
-const TOO_LONG: &str = "the agent's URL is longer than 2048 bytes";
+const TOO_LONG: &str = "is longer than 2048 bytes";
 
-fn forbidden(message: &'static str) -> Rejection {
+fn forbidden(message: String) -> Rejection {
     Rejection::new(Reason::AddressForbidden, message)
-}
-
-/// The refusal of an address. It names no address: that would tell a caller what a name means inside.
-pub(super) fn refused_by_policy(address: IpAddr) -> Rejection {
-    forbidden(
-        "the address policy refuses the agent's address: an operator can open loopback and private \
-         ranges with address.allow (but under address.profile \"strict\"), or name the agent in \
-         trusted_agents",
-    )
-    .cause(RefusedAddress(address))
 }
 
 /// For the operator's log.
@@ -296,6 +320,36 @@ mod tests {
             "http://[::1]:9000/a2ab",
         ] {
             assert!(Endpoint::parse(text, &policy).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_which_url_and_advises_only_what_can_help() {
+        let message = |text: &str| {
+            let refusal = Endpoint::parse_as("card_url", text, &policy(&[])).unwrap_err();
+            refusal.message.into_owned()
+        };
+        for (text, helps, in_vain) in [
+            ("http://169.254.169.254/", "no setting", "address.allow"),
+            ("http://[fe80::1]/", "no setting", "trusted_agents"),
+            (
+                "http://198.18.0.7/",
+                "name it in trusted_agents",
+                "open loopback",
+            ),
+            ("http://10.0.0.1/", "with address.allow", "no setting"),
+            (
+                "http://[2002:a00:1::1]/",
+                "with address.allow",
+                "no setting",
+            ),
+            ("ftp://example.com/", "must start with http", "address"),
+            ("example.com", "has no scheme", "address"),
+        ] {
+            let message = message(text);
+            assert!(message.contains("card_url"), "{message}");
+            assert!(message.contains(helps), "{message}");
+            assert!(!message.contains(in_vain), "{message}");
         }
     }
 

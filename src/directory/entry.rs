@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::card::CardSource;
 use super::endpoint::Endpoint;
-use super::{Agent, Destination, Directory, RETRY_AFTER, Terms, URL_RENEWAL};
+use super::{Agent, CallTerms, Destination, Directory, RETRY_AFTER, URL_RENEWAL};
 use crate::a2a::Generation;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
@@ -137,7 +137,7 @@ impl Directory {
                 // Nobody would call where the caller asks to be called.
                 let push_notifications = false;
                 let terms = self.terms(workspace);
-                return Ok(Destination::Inbox(Terms {
+                return Ok(Destination::Inbox(CallTerms {
                     push_notifications,
                     ..terms
                 }));
@@ -161,7 +161,7 @@ impl Directory {
             let message = format!("the workspace has sent no heartbeat for {ttl} s");
             return Err(self.offline(workspace, message));
         }
-        let Some(url) = urls.host.as_deref() else {
+        let Some(url) = called_at(&urls.host, &workspace.card_url, workspace.liveness) else {
             return Err(self.offline(
                 workspace,
                 "the workspace has registered no URL to be reached at",
@@ -169,6 +169,7 @@ impl Directory {
         };
         let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
         let mut agent = self.agent(workspace, endpoint);
+        agent.terms.path_in_card = urls.host.is_none();
         agent.upstream_auth = self.upstream_auth(workspace)?;
         agent.upstream_tls = self.upstream_tls(workspace)?;
         if agent.upstream_tls.is_some() && !agent.endpoint.tls {
@@ -206,14 +207,15 @@ impl Directory {
         }
     }
 
-    fn terms(&self, workspace: &Workspace) -> Terms {
+    fn terms(&self, workspace: &Workspace) -> CallTerms {
         let config = &self.config.get().a2a;
         let card = workspace.agent_card.as_ref();
         let has_card = card.is_some();
         let card = card.and_then(|card| serde_json::from_str(card.get()).ok());
-        Terms {
+        CallTerms {
             generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
             has_card,
+            path_in_card: false,
             push_notifications: workspace
                 .push_notifications
                 .unwrap_or(config.push_notifications),
@@ -268,6 +270,17 @@ impl Entry {
     pub(super) fn destination(&self) -> Result<Destination, Rejection> {
         self.reach.clone()
     }
+}
+
+/// By which URL calls reach the agent. One that will not register may be known by its card alone.
+pub(super) fn called_at<'u>(
+    url: &'u Option<String>,
+    card_url: &'u Option<String>,
+    liveness: Liveness,
+) -> Option<&'u str> {
+    let card_url = card_url.as_deref();
+    let by_card = card_url.filter(|_| liveness == Liveness::Assumed);
+    url.as_deref().or(by_card)
 }
 
 /// Whether only heartbeats keep it where it is.

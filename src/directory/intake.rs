@@ -45,16 +45,17 @@ pub(super) fn check_label(name: &'static str, text: &str) -> Result<(), Rejectio
 }
 
 impl Directory {
-    /// Judges a URL by the address policy, as it will be judged at each connect. Returns the one
-    /// spelling that is kept of it.
+    /// Judges the URL that `member` of a body is, by the address policy, as it will be judged at each
+    /// connect. Returns the one spelling that is kept of it.
     pub(super) async fn vet(
         &self,
+        member: &'static str,
         url: Option<&str>,
         lookup: Lookup,
     ) -> Result<Option<String>, Rejection> {
         let Some(url) = url else { return Ok(None) };
-        read(url).map_err(invalid)?;
-        let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
+        read(url).map_err(|wrong| invalid(format!("{member} {wrong}")))?;
+        let endpoint = Endpoint::parse_as(member, url, &self.resolver.policy())?;
         match self.resolver.address(&endpoint).await {
             Err(refusal)
                 if refusal.reason == Reason::AddressForbidden || lookup == Lookup::Required =>

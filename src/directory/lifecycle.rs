@@ -86,7 +86,9 @@ impl Directory {
         let updated = self.workspaces.set_card(id, card, Timestamp::now()).await;
         self.forget(id, false).await;
         if updated? {
-            self.tell_card(id, card);
+            let mut workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
+            workspace.agent_card = Some(card.to_owned());
+            self.tell_card(workspace).await;
             return Ok(());
         }
         let found = self.workspaces.find(id).await?;

@@ -25,6 +25,7 @@ mod presence;
 mod register;
 mod resolve;
 mod resolver;
+mod shown;
 mod slots;
 mod sweep;
 mod tell;
@@ -66,7 +67,7 @@ pub use self::endpoint::Endpoint;
 pub use self::intake::AGENT_CARD_BYTES_MAX;
 pub use self::peers::{Peer, Sight};
 pub use self::place::Editor;
-pub use self::register::{Creation, Placement, Registered, Registrar, Registration};
+pub use self::register::{Creation, Registered, Registrar, Registration, Terms};
 pub use self::slots::Slot;
 pub use self::upstream_auth::UpstreamAuth;
 pub use self::upstream_tls::{ClientIdentity, UpstreamTls};
@@ -84,12 +85,12 @@ pub enum Destination {
     /// To the agent that listens there.
     Agent(Arc<Agent>),
     /// To the inbox, from which the agent fetches it.
-    Inbox(Terms),
+    Inbox(CallTerms),
 }
 
 impl Destination {
     /// What a call must look like, wherever it goes.
-    pub fn terms(&self) -> &Terms {
+    pub fn terms(&self) -> &CallTerms {
         match self {
             Self::Agent(agent) => &agent.terms,
             Self::Inbox(terms) => terms,
@@ -99,11 +100,14 @@ impl Destination {
 
 /// What a call to a workspace must look like, and may ask for.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct CallTerms {
     /// Which generation of A2A its agent speaks, by its card.
     pub generation: Generation,
     /// Whether it registered one. If it did not, a fetched card may know better.
     pub has_card: bool,
+    /// Whether its agent is known by the place of its card alone, for want of a registered URL: the server is
+    /// the agent's, and at which path calls reach it stands in the card.
+    pub path_in_card: bool,
     /// Whether callers may ask it for push notifications.
     pub push_notifications: bool,
     /// How much of an incomplete call is filled in.
@@ -118,7 +122,7 @@ pub struct Agent {
     /// Where it listens.
     pub endpoint: Endpoint,
     /// What a call to it must look like.
-    pub terms: Terms,
+    pub terms: CallTerms,
     /// Its own bound on silence; `None`: `timeouts.idle`.
     pub idle_timeout: Option<Duration>,
     /// The credential that it asks of whoever calls it.

@@ -35,7 +35,7 @@ pub struct Peer {
     pub status: Status,
     /// How messages reach it.
     pub delivery_mode: DeliveryMode,
-    /// Its card, as it registered it.
+    /// The card that it registered; to a workspace, without its place.
     pub agent_card: Option<Box<RawValue>>,
     /// Where it listens; `None` where it polls, or listens where the gateway would not go.
     pub url: Option<String>,
@@ -71,14 +71,20 @@ impl Directory {
         let mut workspaces = self.views(&ids).await?;
         workspaces.retain(|workspace| workspace.status != Status::Removed);
         let urls = self.urls_of(&workspaces).await;
-        let peers = workspaces.into_iter().zip(urls).filter_map(|(one, urls)| {
-            let rule = rules.get(&one.id)?.word();
-            Some(self.peer(one, &urls, rule, sight))
-        });
-        Ok(peers.collect())
+        let mut peers = Vec::with_capacity(workspaces.len());
+        for (one, urls) in workspaces.into_iter().zip(urls) {
+            if let Some(rule) = rules.get(&one.id) {
+                peers.push(self.peer(one, &urls, rule.word(), sight).await);
+            }
+        }
+        Ok(peers)
     }
 
-    fn peer(&self, one: Workspace, urls: &Urls, rule: &'static str, sight: Sight) -> Peer {
+    async fn peer(&self, one: Workspace, urls: &Urls, rule: &'static str, sight: Sight) -> Peer {
+        let agent_card = match sight {
+            Sight::Internal => self.shown_card(&one, urls).await,
+            Sight::Host => one.agent_card,
+        };
         let url = match sight {
             Sight::Internal => urls.internal.as_deref(),
             Sight::Host => urls.host.as_deref(),
@@ -92,7 +98,7 @@ impl Directory {
             role: one.role,
             status: one.status,
             delivery_mode: one.delivery_mode,
-            agent_card: one.agent_card,
+            agent_card,
             url: url.map(|endpoint| endpoint.url()),
             parent_id: one.parent_id.map(|id| id.to_string()),
             active_tasks: one.active_tasks,
@@ -101,7 +107,7 @@ impl Directory {
     }
 
     /// Where each listens: by the shared state, in one round trip; where it is away, by the rows.
-    async fn urls_of(&self, workspaces: &[Workspace]) -> Vec<Urls> {
+    pub(super) async fn urls_of(&self, workspaces: &[Workspace]) -> Vec<Urls> {
         let keys = workspaces.iter().flat_map(|workspace| {
             let id = &workspace.id;
             [self.url_key.key(id), self.internal_url_key.key(id)]

@@ -4,7 +4,7 @@
 use serde_json::value::RawValue;
 
 use super::change::Change;
-use super::entry::{not_found, removed};
+use super::entry::{called_at, not_found, removed};
 use super::intake::{Lookup, check_card, check_label, conflict, invalid, not_permitted};
 use super::place::{Editor, org_below};
 use super::upstream_tls::require_https;
@@ -27,22 +27,26 @@ pub enum Registrar {
     Org {
         /// Which.
         org: String,
-        /// Name and place of what it creates.
-        placement: Placement,
+        /// What it says besides.
+        terms: Terms,
     },
     /// An operator; may create and move.
-    Operator(Placement),
+    Operator(Terms),
 }
 
-/// What only operators and org tokens may say of a workspace. `None` says nothing.
-#[derive(Clone, Debug, Default)]
-pub struct Placement {
+/// What only operators and org tokens may say of a workspace that is registered. `None` says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
     /// For people.
     pub name: Option<String>,
     /// The workspace above it.
     pub parent_id: Option<WorkspaceId>,
     /// Whom it belongs to.
     pub org: Option<String>,
+    /// What keeps it online.
+    pub liveness: Option<Liveness>,
+    /// Where its card is fetched.
+    pub card_url: Option<String>,
 }
 
 /// A registration.
@@ -86,6 +90,8 @@ pub struct Creation {
     pub delivery_mode: DeliveryMode,
     /// Where its agent listens.
     pub url: Option<String>,
+    /// The same on the agents' own network.
+    pub internal_url: Option<String>,
     /// Where its card is fetched.
     pub card_url: Option<String>,
     /// Calls in progress at most.
@@ -94,6 +100,8 @@ pub struct Creation {
     pub liveness: Liveness,
     /// How much of an incomplete call is filled in.
     pub complete: Option<Complete>,
+    /// Whether callers may ask for push notifications.
+    pub push_notifications: Option<bool>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<UpstreamAuth>,
     /// TLS towards the agent. Operators only.
@@ -137,13 +145,18 @@ impl Directory {
                 "delivery_mode push needs the url at which the agent listens; without one, poll",
             ));
         }
+        let terms = registrar.terms();
         let (name, place) = settle(found.as_ref(), registrar)?;
         let has_tls = found.as_ref().is_some_and(|w| w.upstream_tls.is_some());
         let url = registration.url.as_deref();
-        let url = self.vet(url, Lookup::Required).await?;
+        let url = self.vet("url", url, Lookup::Required).await?;
         require_https(has_tls, url.as_deref())?;
         let internal_url = registration.internal_url.as_deref();
-        let internal_url = self.vet(internal_url, Lookup::Optional).await?;
+        let internal_url = self
+            .vet("internal_url", internal_url, Lookup::Optional)
+            .await?;
+        let card_url = terms.and_then(|terms| terms.card_url.as_deref());
+        let card_url = self.vet("card_url", card_url, Lookup::Required).await?;
         if let Some(place) = place {
             let change = Change {
                 place,
@@ -165,6 +178,8 @@ impl Directory {
             internal_url,
             agent_card: Some(registration.agent_card.clone()),
             name,
+            liveness: terms.and_then(|terms| terms.liveness),
+            card_url,
         };
         let old_card = found.as_ref().and_then(|w| w.agent_card.as_deref());
         let workspace = self
@@ -190,7 +205,7 @@ impl Directory {
         if let Some(card) = &workspace.agent_card
             && old_card.map(RawValue::get) != Some(card.get())
         {
-            self.tell_card(id, card);
+            self.tell_card(workspace.clone()).await;
         }
         let shared = self.publish_presence(&workspace).await;
         // Whatever became of the shared state, the row has changed.
@@ -224,20 +239,25 @@ impl Directory {
             return Err(invalid("max_concurrent must be at least 1"));
         }
         let assumed = creation.liveness == Liveness::Assumed;
-        let reachable = creation.delivery_mode == DeliveryMode::Poll || creation.url.is_some();
-        if assumed && !reachable {
+        let nowhere = called_at(&creation.url, &creation.card_url, creation.liveness).is_none();
+        if assumed && creation.delivery_mode == DeliveryMode::Push && nowhere {
             return Err(invalid(
-                "liveness assumed needs the url at which the agent listens: it will not register",
+                "liveness assumed needs the url at which the agent listens, or its card_url: it will not register",
             ));
         }
         let id = creation.id.clone();
-        let url = self.vet(creation.url.as_deref(), Lookup::Required).await?;
+        let url = creation.url.as_deref();
+        let url = self.vet("url", url, Lookup::Required).await?;
+        let internal_url = creation.internal_url.as_deref();
+        let internal_url = self
+            .vet("internal_url", internal_url, Lookup::Optional)
+            .await?;
         let card_url = creation.card_url.as_deref();
-        let card_url = self.vet(card_url, Lookup::Required).await?;
+        let card_url = self.vet("card_url", card_url, Lookup::Required).await?;
         let auth = creation.upstream_auth.as_ref();
         let auth = auth.map(|auth| self.seal_auth(&id, auth));
         let tls = creation.upstream_tls.as_ref();
-        require_https(tls.is_some(), url.as_deref())?;
+        require_https(tls.is_some(), called_at(&url, &card_url, creation.liveness))?;
         let tls = tls.map(|tls| self.seal_tls(&id, tls));
         let new = NewWorkspace {
             id: id.clone(),
@@ -253,12 +273,13 @@ impl Directory {
             delivery_mode: creation.delivery_mode,
             liveness: creation.liveness,
             url,
-            internal_url: None,
+            internal_url,
             card_url,
             agent_card: None,
             upstream_auth: auth.transpose()?,
             upstream_tls: tls.transpose()?,
             complete: creation.complete,
+            push_notifications: creation.push_notifications,
             max_concurrent: creation.max_concurrent,
         };
         let now = Timestamp::now();
@@ -283,13 +304,13 @@ fn settle(
     found: Option<&Workspace>,
     registrar: &Registrar,
 ) -> Result<(Option<String>, Option<Move>), Rejection> {
-    let placement = registrar.placement();
-    if let Some(name) = placement.and_then(|p| p.name.as_deref()) {
+    let terms = registrar.terms();
+    if let Some(name) = terms.and_then(|p| p.name.as_deref()) {
         check_label("name", name)?;
     }
     let Some(found) = found else {
-        let placement = placement.ok_or_else(not_found)?;
-        return Ok((placement.name.clone(), None));
+        let terms = terms.ok_or_else(not_found)?;
+        return Ok((terms.name.clone(), None));
     };
     if let Registrar::Org { org, .. } = registrar
         && found.org.as_ref() != Some(org)
@@ -299,51 +320,53 @@ fn settle(
     if found.status == Status::Removed {
         return Err(removed());
     }
-    let Some(placement) = placement else {
+    let Some(terms) = terms else {
         return Ok((None, None));
     };
-    let parent_id = placement.parent_id.as_ref().or(found.parent_id.as_ref());
-    let org = placement.org.as_ref().or(found.org.as_ref());
+    let parent_id = terms.parent_id.as_ref().or(found.parent_id.as_ref());
+    let org = terms.org.as_ref().or(found.org.as_ref());
     let moves = parent_id != found.parent_id.as_ref() || org != found.org.as_ref();
     if moves && !matches!(registrar, Registrar::Operator(_)) {
         return Err(not_permitted("only an operator moves a workspace"));
     }
     let place = moves.then(|| Move {
-        parent_id: placement.parent_id.clone().map(Some),
-        org: placement.org.clone().map(Some),
+        parent_id: terms.parent_id.clone().map(Some),
+        org: terms.org.clone().map(Some),
     });
-    Ok((placement.name.clone(), place))
+    Ok((terms.name.clone(), place))
 }
 
 /// What is made of a workspace that nobody created before it registers.
 fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Registrar) -> Creation {
-    let placement = registrar.placement().cloned().unwrap_or_default();
+    let terms = registrar.terms().cloned().unwrap_or_default();
     let org = match registrar {
         Registrar::Org { org, .. } => Some(org.clone()),
-        Registrar::Itself | Registrar::Operator(_) => placement.org,
+        Registrar::Itself | Registrar::Operator(_) => terms.org,
     };
     Creation {
         id: id.clone(),
-        name: placement.name.unwrap_or_else(|| id.as_str().to_owned()),
-        parent_id: placement.parent_id,
+        name: terms.name.unwrap_or_else(|| id.as_str().to_owned()),
+        parent_id: terms.parent_id,
         org,
         role: None,
         delivery_mode,
         url: None,
+        internal_url: None,
         card_url: None,
         max_concurrent: None,
         liveness: Liveness::Heartbeat,
         complete: None,
+        push_notifications: None,
         upstream_auth: None,
         upstream_tls: None,
     }
 }
 
 impl Registrar {
-    fn placement(&self) -> Option<&Placement> {
+    fn terms(&self) -> Option<&Terms> {
         match self {
             Self::Itself => None,
-            Self::Org { placement, .. } | Self::Operator(placement) => Some(placement),
+            Self::Org { terms, .. } | Self::Operator(terms) => Some(terms),
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::address::Policy;
-use super::endpoint::{Endpoint, Target, refused_by_policy};
+use super::endpoint::{Endpoint, Target};
 use crate::config::live::Present;
 use crate::config::{Config, Derived, Live};
 use crate::rejection::{Reason, Rejection};
@@ -34,9 +34,12 @@ const NAMES_MAX: u64 = 10_000;
 /// Look-ups under way at most, those that nobody waits for any more included.
 const LOOKUPS_MAX: usize = 64;
 
+/// Why a look-up gave nothing, if it is known.
+type Failure = Option<Arc<dyn std::error::Error + Send + Sync>>;
+
 #[derive(Clone)]
 struct Answer {
-    addresses: Result<Arc<[IpAddr]>, Rejection>,
+    addresses: Result<Arc<[IpAddr]>, Failure>,
     asked_at: Instant,
 }
 
@@ -127,14 +130,15 @@ impl Resolver {
         let address = match &endpoint.target {
             Target::Literal(address) => choose(endpoint, &self.policy(), &[*address])?,
             Target::Name(name) => {
-                let answers = self.name(name).await?;
+                let answers = self.name(name).await;
+                let answers = answers.map_err(|failure| unknown_name(endpoint, failure))?;
                 choose(endpoint, &self.policy(), &answers)?
             }
         };
         Ok(SocketAddr::new(address, endpoint.port))
     }
 
-    async fn name(&self, name: &Arc<str>) -> Result<Arc<[IpAddr]>, Rejection> {
+    async fn name(&self, name: &Arc<str>) -> Result<Arc<[IpAddr]>, Failure> {
         if let Some(answer) = self.answers.get(name).await.filter(|a| !a.is_old()) {
             return answer.addresses;
         }
@@ -150,7 +154,7 @@ impl Resolver {
         entry.into_value().addresses
     }
 
-    async fn ask(&self, name: &Arc<str>) -> Result<Arc<[IpAddr]>, Rejection> {
+    async fn ask(&self, name: &Arc<str>) -> Result<Arc<[IpAddr]>, Failure> {
         let name = Arc::clone(name);
         let lookups = Arc::clone(&self.lookups);
         let asked = self.directions.get().asked.clone();
@@ -168,10 +172,10 @@ impl Resolver {
             task.await.map_err(std::io::Error::other)?
         };
         match timeout(LOOKUP_MAX, lookup).await {
-            Ok(Ok(answers)) if answers.is_empty() => Err(unknown_name()),
+            Ok(Ok(answers)) if answers.is_empty() => Err(None),
             Ok(Ok(answers)) => Ok(answers.into()),
-            Ok(Err(error)) => Err(unknown_name().cause(error)),
-            Err(late) => Err(unknown_name().cause(late)),
+            Ok(Err(error)) => Err(Some(Arc::new(error))),
+            Err(late) => Err(Some(Arc::new(late))),
         }
     }
 }
@@ -188,20 +192,23 @@ async fn look_up(name: &str, asked: Option<TokioResolver>) -> std::io::Result<Ve
 /// One refused answer refuses all: a name that means something forbidden half of the time is an attack.
 /// IPv4 goes first, since an agent that listens on "localhost" is usually there.
 fn choose(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
-    let refused = |address: &&IpAddr| !endpoint.may_be_at(**address, policy);
-    if let Some(address) = answers.iter().find(refused) {
-        return Err(refused_by_policy(*address));
+    for address in answers {
+        endpoint.judge(*address, policy)?;
     }
     let first = answers.iter().find(|address| address.is_ipv4());
-    first.or(answers.first()).copied().ok_or_else(unknown_name)
+    let first = first.or(answers.first()).copied();
+    first.ok_or_else(|| unknown_name(endpoint, None))
 }
 
-fn unknown_name() -> Rejection {
-    Rejection::new(
-        Reason::AgentUnreachable,
-        "the name in the agent's URL has no address: check the URL it registered, and the DNS",
-    )
-    .fact("delivered", false)
+fn unknown_name(endpoint: &Endpoint, failure: Failure) -> Rejection {
+    let title = endpoint.title;
+    let message =
+        format!("the name in {title} has no address: check it, and the DNS that the gateway asks");
+    let refusal = Rejection::new(Reason::AgentUnreachable, message).fact("delivered", false);
+    Rejection {
+        cause: failure,
+        ..refusal
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What watchers hear of workspaces (contract §8.4): every change of status, place, card and being.
 
+use std::slice;
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::{Beat, Directory};
@@ -60,14 +60,16 @@ impl Directory {
         }
     }
 
-    /// It has another card.
-    pub(super) fn tell_card(&self, id: &WorkspaceId, card: &RawValue) {
-        let fits = card.get().len() <= EVENT_CARD_BYTES_MAX;
-        let card = fits
-            .then(|| serde_json::from_str(card.get()).ok())
-            .flatten();
-        let payload = json!({"agent_card": card.unwrap_or(Value::Null)});
-        let event = Event::new(Kind::AgentCardUpdated, id, payload);
+    /// It has another card, which is told as those see it who may not know where the agent is: who may
+    /// is not asked for each reader.
+    pub(super) async fn tell_card(&self, mut workspace: Workspace) {
+        self.conceal(slice::from_mut(&mut workspace), |_| true)
+            .await;
+        let shown = workspace.agent_card;
+        let shown = shown.filter(|card| card.get().len() <= EVENT_CARD_BYTES_MAX);
+        let card: Option<Value> = shown.and_then(|card| serde_json::from_str(card.get()).ok());
+        let payload = json!({"agent_card": card});
+        let event = Event::new(Kind::AgentCardUpdated, &workspace.id, payload);
         self.events.tell(event);
     }
 

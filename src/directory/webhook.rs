@@ -5,6 +5,8 @@ use super::Directory;
 use super::endpoint::Endpoint;
 use crate::rejection::{Reason, Rejection};
 
+const TITLE: &str = "the URL for push notifications";
+
 /// The caller's arguments are wrong, though the reason is the address policy's.
 const INVALID_PARAMS: i32 = -32_602;
 
@@ -18,23 +20,12 @@ impl Directory {
     /// `address_forbidden`, with the code of invalid params.
     pub async fn vet_webhook(&self, url: &str) -> Result<(), Rejection> {
         let judged = async {
-            let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
+            let endpoint = Endpoint::parse_as(TITLE, url, &self.resolver.policy())?;
             self.resolver.address(&endpoint).await
         };
-        match judged.await {
-            Ok(_) => Ok(()),
-            Err(refusal) => Err(refused(&refusal)),
-        }
+        // Without its cause: a caller brings it on itself, and could fill the log with it.
+        judged.await.map(drop).map_err(|refusal| {
+            Rejection::new(Reason::AddressForbidden, refusal.message).rpc_code(INVALID_PARAMS)
+        })
     }
-}
-
-fn refused(refusal: &Rejection) -> Rejection {
-    let message = if refusal.reason == Reason::AddressForbidden {
-        "the address policy refuses the URL for push notifications: it takes http:// or https:// without \
-         user name and fragment, at an address where an agent may be (address.allow, trusted_agents)"
-    } else {
-        "the name in the URL for push notifications has no address: check it, and the gateway's DNS"
-    };
-    // Without its cause: a caller brings it on itself, and could fill the log with it.
-    Rejection::new(Reason::AddressForbidden, message).rpc_code(INVALID_PARAMS)
 }

@@ -12,7 +12,7 @@ use pingora::http::RequestHeader;
 use super::exchange::Exchange;
 use super::received::Caller;
 use crate::config::Limits;
-use crate::directory::{Destination, Terms};
+use crate::directory::{CallTerms, Destination};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::identity::{Identity, Proof};
@@ -43,7 +43,7 @@ impl Admitted {
     }
 
     /// What the call must look like, wherever it goes.
-    pub(super) fn terms(&self) -> &Terms {
+    pub(super) fn terms(&self) -> &CallTerms {
         self.destination.terms()
     }
 }

@@ -27,7 +27,7 @@ use crate::rejection::Rejection;
 pub(super) struct Outgoing {
     /// Its HTTP method.
     pub(super) verb: Method,
-    /// Path and query at the agent; `None`: those of its URL.
+    /// Path and query at the agent; `None`: where it takes JSON-RPC.
     pub(super) target: Option<String>,
     /// Its body.
     pub(super) body: Bytes,
@@ -50,7 +50,7 @@ impl Proxy {
         session: &mut ServerSession,
         exchange: &mut Exchange,
         admitted: Admitted,
-        outgoing: Outgoing,
+        mut outgoing: Outgoing,
     ) -> Result<Ended, Ended> {
         let agent = match &admitted.destination {
             Destination::Agent(agent) => Arc::clone(agent),
@@ -59,6 +59,11 @@ impl Proxy {
                 return Box::pin(self.deliver(session, exchange, admitted, outgoing)).await;
             }
         };
+        if outgoing.target.is_none() && agent.terms.path_in_card {
+            let method = outgoing.method_name.as_deref();
+            let path = Box::pin(self.json_rpc(session, exchange, &admitted, method)).await?;
+            outgoing.target = Some(path);
+        }
         let head = self.request_head(session, exchange, &admitted, &agent, &outgoing)?;
         let clocks = Clocks::new(
             &exchange.config.timeouts,

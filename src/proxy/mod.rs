@@ -46,7 +46,7 @@ use http::{HeaderName, Method};
 use pingora::protocols::http::ServerSession;
 
 use self::addresses::Addresses;
-use self::cards::{Cards, Words};
+use self::cards::{Cards, Whose, Words};
 // Pure, and for `fuzz/` only: every byte that arrives is judged by these three.
 pub use self::chunks::{Broken, Chunks};
 pub use self::connections::Connections;
@@ -107,17 +107,21 @@ impl Proxy {
             RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
         match route(head.uri.path()) {
             Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {
-                self.card(session, request_id, target, Words::Rpc).await
+                let whose = Whose::Workspace(target);
+                self.card(session, request_id, whose, Words::Rpc).await
             }
             Route::A2a(target) => self.a2a(session, request_id, Asked::Call(target)).await,
-            Route::Card(target) => self.card(session, request_id, target, Words::Rpc).await,
-            Route::CardBeside(target) => self.card(session, request_id, target, Words::Plain).await,
+            Route::Card(target) => {
+                let whose = Whose::Workspace(target);
+                self.card(session, request_id, whose, Words::Rpc).await
+            }
+            Route::CardBeside(target) => {
+                let whose = Whose::Workspace(target);
+                self.card(session, request_id, whose, Words::Plain).await
+            }
             Route::DefaultCard => {
-                let default = self.gateway.config().a2a.default_workspace.clone();
-                match default {
-                    Some(id) => self.card(session, request_id, Ok(id), Words::Plain).await,
-                    None => self.control(session, request_id).await,
-                }
+                self.card(session, request_id, Whose::Default, Words::Plain)
+                    .await
             }
             Route::Below(target, tail) => {
                 let asked = Asked::Below(target, tail.to_owned(), Words::Rpc);

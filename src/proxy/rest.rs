@@ -66,20 +66,22 @@ impl Proxy {
         let rest = rest::read(head.method.as_str(), tail).ok_or_else(no_such_route)?;
         exchange.method = rest.method;
         let admitted = admit(&self.gateway, exchange, head, target).await?;
-        let way = match &admitted.destination {
-            Destination::Inbox(_) => polled(head, tail, &rest)?,
-            Destination::Agent(_) => {
-                match self.http_json(exchange, &admitted, rest.generation).await? {
-                    Some(interface) => Way::Raw { interface },
-                    None => translated(head, tail, rest.tasks.first())?,
-                }
-            }
-        };
         if !session.is_body_empty() {
             check_media_type(&session.req_header().headers)?;
         }
         let caller = admitted.caller();
+        // Before the card, so that it shows when the caller leaves while the agent is asked for it.
         let received = body::read(&self.relay, &exchange.config, session, caller).await?;
+        let way = match &admitted.destination {
+            Destination::Inbox(_) => polled(session.req_header(), tail, &rest)?,
+            Destination::Agent(_) => {
+                let interface = self.http_json(session, exchange, &admitted, rest.generation);
+                match interface.await? {
+                    Some(interface) => Way::Raw { interface },
+                    None => translated(session.req_header(), tail, rest.tasks.first())?,
+                }
+            }
+        };
         let outgoing = match way {
             Way::Raw { interface } => {
                 let mut refs = Refs::of_rest(&received.0, exchange.method).map_err(refusal)?;
@@ -91,13 +93,14 @@ impl Proxy {
                 raw(session, exchange, target, received, rewrite)
             }
             Way::Send { stream, words } => {
+                let generation = self.spoken(session, exchange, &admitted, words);
                 let shape = CallShape {
                     // The route itself asks for an envelope, whatever `a2a.complete` says.
                     complete: match admitted.terms().complete {
                         Complete::Off => Complete::Bare,
                         complete => complete,
                     },
-                    generation: self.spoken(exchange, &admitted, words).await,
+                    generation: generation.await?,
                     prefers_stream: stream,
                 };
                 let (body, share) = received;
@@ -123,7 +126,7 @@ impl Proxy {
             } => {
                 exchange.method = method;
                 let call = (rest.tasks, params, words);
-                self.about_task(exchange, &admitted, call, received.1)
+                self.about_task(session, exchange, &admitted, call, received.1)
                     .await?
             }
         };
@@ -139,6 +142,9 @@ impl Proxy {
     ) -> Result<Ended, Ended> {
         let _place = self.enter(session)?;
         let head = session.req_header();
+        if head.method != Verb::GET {
+            return Err(wrong_method(READ_WITH_GET, "GET, OPTIONS").into());
+        }
         let tail = format!("tasks/{segment}");
         let tasks =
             rest::read(head.method.as_str(), &tail).map_or_else(Vec::new, |rest| rest.tasks);
@@ -169,38 +175,43 @@ impl Proxy {
         let received = body::read(&self.relay, &exchange.config, session, caller).await?;
         let call = (tasks, params, None);
         let outgoing = self
-            .about_task(exchange, &admitted, call, received.1)
+            .about_task(session, exchange, &admitted, call, received.1)
             .await?;
         self.forward(session, exchange, admitted, outgoing).await
     }
 
     /// In whose words a route is translated.
+    ///
+    /// # Errors
+    /// That nobody waits for it any more.
     async fn spoken(
         &self,
+        session: &mut ServerSession,
         exchange: &Exchange,
         admitted: &Admitted,
         words: Option<Generation>,
-    ) -> Generation {
+    ) -> Result<Generation, Ended> {
         match words {
-            Some(generation) => generation,
-            None => self.generation(exchange, admitted, true).await,
+            Some(generation) => Ok(generation),
+            None => self.generation(session, exchange, admitted, true).await,
         }
     }
 
     /// A call about one task, and whether the caller may make it.
     async fn about_task(
         &self,
+        session: &mut ServerSession,
         exchange: &mut Exchange,
         admitted: &Admitted,
         (tasks, params, words): (Vec<String>, Value, Option<Generation>),
         share: Share,
-    ) -> Result<Outgoing, Rejection> {
+    ) -> Result<Outgoing, Ended> {
         let refs = Refs {
             tasks,
             ..Refs::default()
         };
         references::check(&self.gateway, exchange, admitted, &refs).await?;
-        let generation = self.spoken(exchange, admitted, words).await;
+        let generation = self.spoken(session, exchange, admitted, words).await?;
         Ok(task_call(exchange, generation, &params, share))
     }
 }
@@ -260,29 +271,32 @@ fn polled(head: &RequestHeader, tail: &str, rest: &Rest) -> Result<Way, Rejectio
 /// `not_found`, `method_not_allowed`, `invalid_params` for its query.
 fn translated(head: &RequestHeader, tail: &str, task: Option<&String>) -> Result<Way, Rejection> {
     let tail = tail.strip_suffix('/').unwrap_or(tail);
-    let only = |allowed: &Verb, allow| {
+    let only = |allowed: &Verb, message, allow| {
         if head.method == *allowed {
             return Ok(());
         }
-        Err(wrong_method("the route has another HTTP method", allow))
+        Err(wrong_method(message, allow))
     };
     match tail.split('/').collect::<Vec<_>>().as_slice() {
         ["tasks", "send"] => {
-            only(&Verb::POST, "POST, OPTIONS")?;
+            only(&Verb::POST, "a message is sent with POST", "POST, OPTIONS")?;
             Ok(Way::Send {
                 stream: false,
                 words: None,
             })
         }
         ["tasks", "send", "stream"] => {
-            only(&Verb::POST, "POST, OPTIONS")?;
+            only(&Verb::POST, "a message is sent with POST", "POST, OPTIONS")?;
             Ok(Way::Send {
                 stream: true,
                 words: None,
             })
         }
-        ["tasks", _] => {
-            only(&Verb::GET, "GET, OPTIONS")?;
+        // `tasks/{task_id}:cancel` and the like are routes of HTTP+JSON.
+        ["tasks", _]
+            if head.method == Verb::GET || !task.is_some_and(|task| task.contains(':')) =>
+        {
+            only(&Verb::GET, READ_WITH_GET, "GET, OPTIONS")?;
             let mut params = json!({"id": task.ok_or_else(no_such_route)?});
             if let Some(length) = history_length(head.uri.query())? {
                 params["historyLength"] = length.into();
@@ -294,7 +308,7 @@ fn translated(head: &RequestHeader, tail: &str, task: Option<&String>) -> Result
             })
         }
         ["tasks", _, "cancel"] => {
-            only(&Verb::POST, "POST, OPTIONS")?;
+            only(&Verb::POST, "a task is canceled with POST", "POST, OPTIONS")?;
             Ok(Way::Task {
                 method: Method::CancelTask,
                 params: json!({"id": task.ok_or_else(no_such_route)?}),
@@ -329,6 +343,13 @@ fn history_length(query: Option<&str>) -> Result<Option<u32>, Rejection> {
     }
 }
 
+const READ_WITH_GET: &str =
+    "a task is read with GET, and canceled with POST to tasks/{task_id}/cancel at its agent";
+
+/// What a body for [`send`] is.
+const MESSAGE_WANTED: &str =
+    "this route takes the message alone, {\"message\": {…}}; POST JSON-RPC to /workspaces/{id}/a2a";
+
 /// `message/send` or `message/stream` of what was sent as its params.
 fn send(
     exchange: &mut Exchange,
@@ -336,7 +357,13 @@ fn send(
     shape: &CallShape,
     received: Bytes,
 ) -> Result<Completed, Rejection> {
-    let completed = body::complete(exchange, admitted, received, shape)?;
+    // Of what is no object at all nobody can say more than what would be right.
+    let is_object = received.trim_ascii_start().starts_with(b"{");
+    let completed = body::complete(exchange, admitted, received, shape);
+    let completed = completed.map_err(|refusal| match is_object {
+        true => refusal,
+        false => Rejection::new(refusal.reason, MESSAGE_WANTED),
+    })?;
     let expected = if shape.prefers_stream {
         Method::SendStreamingMessage
     } else {
@@ -345,10 +372,7 @@ fn send(
     if completed.wrapped && completed.method == expected {
         return Ok(completed);
     }
-    Err(Rejection::new(
-        Reason::InvalidRequest,
-        "this route takes the message alone, {\"message\": {…}}; POST JSON-RPC to /workspaces/{id}/a2a",
-    ))
+    Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED))
 }
 
 /// `tasks/get` or `tasks/cancel` of one task.
@@ -398,5 +422,6 @@ fn refuse_verb(verb: &Verb) -> Result<(), Rejection> {
     if VERBS.split(", ").any(|known| known == verb.as_str()) && verb != Verb::OPTIONS {
         return Ok(());
     }
-    Err(wrong_method("A2A routes have no such HTTP method", VERBS))
+    let message = "A2A routes take GET, HEAD, POST, PUT, PATCH and DELETE";
+    Err(wrong_method(message, VERBS))
 }

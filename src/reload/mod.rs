@@ -159,6 +159,9 @@ async fn follow(gateway: &Gateway, change: &Change) {
     {
         tracing::error!(error = %Chain(&error), "The log goes on with its old filter");
     }
+    if within("a2a.default_workspace") {
+        gateway.look_for_default_workspace().await;
+    }
     if !change.applied.is_empty() {
         let keys = change.applied.join(", ");
         tracing::info!(keys, "A changed configuration is in force");

@@ -188,6 +188,7 @@ impl BackgroundService for Rooms {
             if let Some(token) = admin_token {
                 announce(&token);
             }
+            self.0.look_for_default_workspace().await;
             self.0.run().await;
         };
         tokio::select! {

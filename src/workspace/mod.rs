@@ -200,6 +200,8 @@ pub struct NewWorkspace {
     pub upstream_tls: Option<SealedTls>,
     /// How much of an incomplete call is filled in.
     pub complete: Option<Complete>,
+    /// Whether callers may ask for push notifications.
+    pub push_notifications: Option<bool>,
     /// Calls in progress at most.
     pub max_concurrent: Option<u32>,
 }

@@ -16,8 +16,8 @@ pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces W
 pub(super) const CREATE: &str = concat!(
     "INSERT INTO workspaces (id, name, role, parent_id, org, status, delivery_mode, liveness, url, \
      internal_url, card_url, agent_card, complete, max_concurrent, active_tasks, created_at, updated_at, \
-     upstream_auth, upstream_tls) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16, $17) \
+     upstream_auth, upstream_tls, push_notifications) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16, $17, $18) \
      ON CONFLICT (id) DO NOTHING RETURNING ",
     columns!()
 );
@@ -34,7 +34,8 @@ pub(super) const LINE: &str = "\
 
 pub(super) const REGISTER: &str = concat!(
     "UPDATE workspaces SET status = 'online', delivery_mode = $2, url = $3, internal_url = $4, \
-     agent_card = COALESCE($5, agent_card), name = COALESCE($6, name), last_seen = $7, updated_at = $7 \
+     agent_card = COALESCE($5, agent_card), name = COALESCE($6, name), last_seen = $7, updated_at = $7, \
+     liveness = COALESCE($8, liveness), card_url = COALESCE($9, card_url) \
      WHERE id = $1 AND status <> 'removed' RETURNING ",
     columns!()
 );

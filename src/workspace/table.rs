@@ -8,7 +8,7 @@ use super::row::{complete_word, id, optional, step, tls_text, workspace};
 use super::sql::{
     CREATE, FIND, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS, news_text,
 };
-use super::{DeliveryMode, NewWorkspace, Status, Timestamp, Workspace};
+use super::{DeliveryMode, Liveness, NewWorkspace, Status, Timestamp, Workspace};
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -60,6 +60,10 @@ pub struct Register {
     pub agent_card: Option<Box<RawValue>>,
     /// Its name; `None` keeps what is there.
     pub name: Option<String>,
+    /// What keeps it online; `None` keeps what is there.
+    pub liveness: Option<Liveness>,
+    /// Where its card is fetched; `None` keeps what is there.
+    pub card_url: Option<String>,
 }
 
 /// What heartbeats said of one workspace since the last flush.
@@ -159,7 +163,9 @@ impl Workspaces {
             .bind(change.internal_url.as_deref())
             .bind(change.agent_card.as_deref().map(RawValue::get))
             .bind(change.name.as_deref())
-            .bind(now.0);
+            .bind(now.0)
+            .bind(change.liveness.map(Liveness::word))
+            .bind(change.card_url.as_deref());
         let work = async { optional(row.fetch_optional(self.db.pool()).await?, workspace) };
         self.db.run("workspace_register", work).await
     }
@@ -341,7 +347,8 @@ async fn insert(
         .bind(new.max_concurrent.map(i64::from))
         .bind(now.0)
         .bind(new.upstream_auth.as_ref().map(Sealed::as_str))
-        .bind(tls_text(new.upstream_tls.as_ref())?);
+        .bind(tls_text(new.upstream_tls.as_ref())?)
+        .bind(new.push_notifications.map(i64::from));
     let created = optional(row.fetch_optional(connection).await?, workspace)?;
     Ok(created.map_or(Created::Taken, |workspace| {
         Created::Done(Box::new(workspace))

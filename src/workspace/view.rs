@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{DeliveryMode, Liveness, Status, Timestamp, Workspace};
+use crate::config::Complete;
 
 /// Whether a reader may see where the agent listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,11 @@ pub struct View<'a> {
     max_concurrent: Option<u32>,
     created_at: Timestamp,
     updated_at: Timestamp,
+    // These only where they were said, so that a workspace reads as the contract lists it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    complete: Option<Complete>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    push_notifications: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     upstream_tls: Option<&'a RawValue>,
 }
@@ -65,6 +71,8 @@ impl Workspace {
             max_concurrent: self.max_concurrent,
             created_at: self.created_at,
             updated_at: self.updated_at,
+            complete: self.complete,
+            push_notifications: self.push_notifications,
             upstream_tls: self
                 .upstream_tls
                 .as_ref()

@@ -8,7 +8,7 @@ use a2a_gateway::coherence::Coherence;
 use a2a_gateway::config::{AuthMode, Config, Live};
 use a2a_gateway::db::Db;
 use a2a_gateway::directory::{
-    Beat, Creation, Destination, Directory, Placement, Registrar, Registration,
+    Beat, Creation, Destination, Directory, Registrar, Registration, Terms,
 };
 use a2a_gateway::events::Events;
 use a2a_gateway::hierarchy::Hierarchy;
@@ -123,7 +123,7 @@ impl Replica {
             agent_card: card,
             delivery_mode: None,
         };
-        let operator = Registrar::Operator(Placement::default());
+        let operator = Registrar::Operator(Terms::default());
         let done = self.directory.register(&registration, &operator).await;
         done.unwrap();
     }
@@ -303,10 +303,12 @@ async fn lines_are_read_alike_on_postgresql() {
             role: None,
             delivery_mode: DeliveryMode::Push,
             url: None,
+            internal_url: None,
             card_url: None,
             max_concurrent: Some(3),
             liveness: Liveness::Heartbeat,
             complete: None,
+            push_notifications: None,
             upstream_auth: None,
             upstream_tls: None,
         };

@@ -48,10 +48,12 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
         role: None,
         delivery_mode: DeliveryMode::Poll,
         url: None,
+        internal_url: None,
         card_url: None,
         max_concurrent: None,
         liveness: Liveness::Heartbeat,
         complete: None,
+        push_notifications: None,
         upstream_auth: None,
         upstream_tls: None,
     };

@@ -265,8 +265,10 @@ on_both_pairs! {
         }
         let found = &answers[0];
         let proxy = format!("http://{}/workspaces/target/a2a", gateway.public);
+        let mut shown = card("target");
+        shown["url"] = json!(proxy);
         for (name, value) in [("id", json!("target")), ("name", json!("Target")), ("delivery_mode", json!("push")),
-            ("status", json!("online")), ("agent_card", card("target")), ("proxy_url", json!(proxy))] {
+            ("status", json!("online")), ("agent_card", shown), ("proxy_url", json!(proxy))] {
             assert_eq!(found[name], value, "{name}");
         }
         assert!(found["last_seen"].as_str().unwrap().ends_with('Z'));

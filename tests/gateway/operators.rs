@@ -86,15 +86,16 @@ on_both_pairs! {
         gateway.create(json!({"id": "a", "name": "a", "url": first.url(), "liveness": "assumed"})).await;
         assert_eq!(send(&gateway, "a").await, "sent");
         let before = view(&gateway, "a").await;
-        let same = gateway.patch("a", json!({"unknown": 1})).await;
+        let same = gateway.patch("a", json!({})).await;
         assert_eq!((same.status, same.json()), (200, before.clone()), "nothing was said");
+        assert_eq!((before.get("complete"), before.get("push_notifications")), (None, None));
         let said = json!({"name": "Dev", "role": "builds", "url": second.url(), "internal_url": "http://127.0.0.1:9/in",
             "card_url": "http://127.0.0.1:9/card", "delivery_mode": "push", "max_concurrent": 7, "liveness": "assumed",
-            "complete": "bare"});
+            "complete": "bare", "push_notifications": false});
         let answer = gateway.patch("a", said.clone()).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         let changed = answer.json();
-        for (name, value) in said.as_object().unwrap().iter().filter(|(name, _)| *name != "complete") {
+        for (name, value) in said.as_object().unwrap() {
             assert_eq!(&changed[name], value, "{name}");
         }
         assert_eq!(view(&gateway, "a").await, changed);
@@ -103,8 +104,9 @@ on_both_pairs! {
         assert_eq!(send(&gateway, "a").await, "sent");
         assert_eq!((first.count(), second.count()), (1, 1));
         let cleared = json!({"role": null, "internal_url": null, "card_url": null, "max_concurrent": null,
-            "complete": null, "upstream_auth": null});
+            "complete": null, "push_notifications": null, "upstream_auth": null});
         let answer = gateway.patch("a", cleared.clone()).await.json();
+        assert_eq!((answer.get("complete"), answer.get("push_notifications")), (None, None));
         for name in ["role", "internal_url", "card_url", "max_concurrent"] {
             assert_eq!(answer[name], Value::Null, "{name}");
         }
@@ -129,6 +131,7 @@ on_both_pairs! {
             ("status", json!(null), "invalid_params"), ("status", json!("online"), "invalid_params"),
             ("status", json!("degraded"), "invalid_params"), ("status", json!("paused"), "invalid_params"),
             ("status", json!("removed"), "invalid_params"), ("status", json!("asleep"), "invalid_params"),
+            ("push_notification", json!(false), "invalid_params"), ("id", json!("b"), "invalid_params"),
         ] {
             let mut body = json!({"role": "new", "max_concurrent": 3});
             body[member] = value;

@@ -97,6 +97,80 @@ on_both_pairs! {
         assert!(!gateway.log().contains(token));
     }
 
+    async fn what_a_change_can_say_a_creation_can(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+        let said = json!({"id": "a", "name": "a", "url": agent.url(), "internal_url": "http://127.0.0.1:9/in",
+            "liveness": "assumed", "complete": "off", "push_notifications": false});
+        let answer = create(&gateway, &said).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        let created = answer.json();
+        for (name, value) in said.as_object().unwrap() {
+            assert_eq!(&created[name], value, "{name}");
+            assert_eq!(&view(&gateway, "a").await[name], value, "{name}");
+        }
+        let call = Request::post("/workspaces/a/a2a", r#"{"jsonrpc":"2.0","id":"c-1","method":"tasks/pushNotificationConfig/list","params":{"id":"t"}}"#);
+        assert_eq!(gateway.as_operator(call).await.reason(), "push_not_supported", "as was said");
+        assert_eq!(agent.count(), 0);
+    }
+
+    async fn what_is_unknown_is_named_and_nothing_is_created(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        for name in ["push_notification", "agent_card", "status", "Url"] {
+            let answer = create(&gateway, json!({"id": "a", "name": "a", name: "x"})).await;
+            refused(&answer, "/workspaces", "invalid_params", name);
+            let message = answer.json()["error"].as_str().unwrap().to_owned();
+            assert!(message.starts_with(&format!("`{name}` is not known here")), "{message}");
+            assert!(message.contains("`push_notifications`"), "{message}");
+        }
+        let read = gateway.as_operator(Request::get("/workspaces/a")).await;
+        assert_eq!(read.reason(), "workspace_not_found");
+    }
+
+    async fn a_registration_by_an_operator_says_what_keeps_it_online_and_where_its_card_is(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let url = "http://127.0.0.1:9/a";
+        let plain = json!({"id": "a", "url": url, "agent_card": card("a")});
+        let with = |more: Value| {
+            let mut body = plain.clone();
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body
+        };
+        let full = with(json!({"liveness": "assumed", "card_url": "http://127.0.0.1:9/card"}));
+        let answer = register_as_operator(&gateway, &full).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let token = answer.json()["token"].as_str().unwrap().to_owned();
+        let shown = |seen: &Value| (seen["liveness"].clone(), seen["card_url"].clone());
+        let said = (json!("assumed"), json!("http://127.0.0.1:9/card"));
+        assert_eq!(shown(&view(&gateway, "a").await), said);
+        // Without them it stays as it is; what one says replaces that one.
+        for (more, expected) in [
+            (json!({}), said.clone()),
+            (json!({"card_url": "http://127.0.0.1:9/b"}), (said.0.clone(), json!("http://127.0.0.1:9/b"))),
+            (json!({"liveness": "heartbeat"}), (json!("heartbeat"), json!("http://127.0.0.1:9/b"))),
+        ] {
+            let answer = register_as_operator(&gateway, &with(more)).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert_eq!(shown(&view(&gateway, "a").await), expected);
+        }
+        let before = view(&gateway, "a").await;
+        for (by, more, reason, says) in [
+            (&*token, json!({"liveness": "assumed"}), "not_permitted", "`liveness`"),
+            (&*token, json!({"card_url": "http://127.0.0.1:9/c"}), "not_permitted", "`card_url`"),
+            (crate::harness::ADMIN, json!({"card_url": "http://169.254.169.254/c"}), "address_forbidden", "card_url"),
+            (crate::harness::ADMIN, json!({"card_url": "nowhere"}), "invalid_params", "card_url has no scheme"),
+            (crate::harness::ADMIN, json!({"liveness": "alive"}), "invalid_params", "`liveness`"),
+        ] {
+            let answer = register(&gateway, by, &with(more)).await;
+            refused(&answer, "/registry/register", reason, says);
+            assert!(answer.text().contains(says), "{}", answer.text());
+        }
+        assert_eq!(view(&gateway, "a").await, before);
+        // An agent's own registration may have members that nobody knows.
+        let own = with(json!({"tier": 3, "runtime": {"a": 1}}));
+        assert_eq!(register(&gateway, &token, &own).await.status, 200);
+    }
+
     async fn what_is_not_said_has_a_default_and_the_org_is_the_parents(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let one = create(&gateway, json!({"name": "n", "org": "acme"})).await.json();
@@ -201,7 +275,9 @@ on_both_pairs! {
             assert_eq!(answer.status, 200);
             let seen = answer.json();
             assert_eq!((&seen["url"], &seen["internal_url"]), (&Value::Null, &Value::Null));
-            assert_eq!(seen["agent_card"], card("target"));
+            let mut shown = card("target");
+            shown["url"] = format!("http://{}/workspaces/target/a2a", gateway.public).into();
+            assert_eq!(seen["agent_card"], shown);
             assert!(!answer.text().contains("secret-"), "{seen}");
         }
         // What may not be read is like what is not there.

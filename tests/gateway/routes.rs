@@ -46,6 +46,14 @@ async fn a_method_that_a_route_lacks_is_405_and_allow_names_the_others() {
             } else {
                 let answer = connection.read_body(head).await;
                 assert_refusal(&answer, &path, "seen", "method_not_allowed", &what);
+                let named = methods.iter().filter(|m| answer.text().contains(**m));
+                let read_only = methods.iter().all(|m| ["GET", "HEAD"].contains(m));
+                let wanted = if read_only {
+                    1
+                } else {
+                    methods.len() - usize::from(methods.contains("HEAD"))
+                };
+                assert!(named.count() >= wanted, "{what}: {}", answer.text());
             }
         }
     }

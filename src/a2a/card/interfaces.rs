@@ -12,6 +12,7 @@
 use url::Url;
 
 use crate::a2a::fields::{Fields, array, elements, quoted};
+use crate::a2a::generation::Generation;
 
 /// What a card becomes that says 0.2 in a spelling of its own.
 const VERSION_0_3: &str = "0.3.0";
@@ -51,8 +52,8 @@ pub struct Interface {
     pub binding: Option<Binding>,
     /// Where, as the card spells it. Nobody has judged it.
     pub url: String,
-    /// The version of A2A, if the card says it.
-    pub version: Option<String>,
+    /// Of A2A: by its version, or else by the member that it stands in.
+    pub generation: Generation,
     /// The tenant that callers name.
     pub tenant: Option<String>,
 }
@@ -104,17 +105,17 @@ pub(super) fn all(card: &Fields<'_>) -> Vec<Interface> {
         found.push(Interface {
             binding: Binding::parse(binding.as_deref().unwrap_or("JSONRPC")),
             url: element.text("url").unwrap_or_default(),
-            version: element.text("protocolVersion"),
+            generation: generation(element.text("protocolVersion"), Generation::V1),
             tenant: element.text("tenant"),
         });
     }
-    let version = card.text("protocolVersion");
+    let generation = generation(card.text("protocolVersion"), Generation::V0);
     if let Some(url) = card.text("url") {
         let transport = card.text("preferredTransport");
         found.push(Interface {
             binding: Binding::parse(transport.as_deref().unwrap_or("JSONRPC")),
             url,
-            version: version.clone(),
+            generation,
             tenant: None,
         });
     }
@@ -122,11 +123,22 @@ pub(super) fn all(card: &Fields<'_>) -> Vec<Interface> {
         found.push(Interface {
             binding: element.text("transport").and_then(|t| Binding::parse(&t)),
             url: element.text("url").unwrap_or_default(),
-            version: version.clone(),
+            generation,
             tenant: None,
         });
     }
     found
+}
+
+fn generation(version: Option<String>, otherwise: Generation) -> Generation {
+    match version
+        .as_deref()
+        .and_then(|version| version.split('.').next())
+    {
+        Some("0") => Generation::V0,
+        Some(_) => Generation::V1,
+        None => otherwise,
+    }
 }
 
 /// Has every interface point at `base`, where the gateway speaks JSON-RPC and HTTP+JSON. Others are

@@ -115,10 +115,7 @@ impl<'a> Card<'a> {
     /// # Errors
     /// [`Unreadable::TooLong`].
     pub fn served(mut self, facts: &Facts<'_>) -> Result<String, Unreadable> {
-        let interfaces = interfaces::all(&self.fields);
-        let known = facts.hidden.iter().map(String::as_str);
-        let told = interfaces.iter().map(|interface| interface.url.as_str());
-        let addresses = Addresses::of(known.chain(told), facts.base);
+        let addresses = addresses(facts.hidden, &interfaces::all(&self.fields), facts.base);
         let card = &mut self.fields;
         complete::fill(card, facts.name, facts.role);
         interfaces::point_at(facts.base, card);
@@ -126,17 +123,51 @@ impl<'a> Card<'a> {
         if facts.bearer {
             security::declare(card);
         }
-        card.remove("signatures");
-        // Pages and pictures of the agent's own that nobody else can open.
-        for page in ["documentationUrl", "iconUrl"] {
-            if card.text(page).is_some_and(|url| addresses.are_in(&url)) {
-                card.remove(page);
-            }
-        }
-        let served = addresses.replace(card.write(), facts.base);
-        if served.len() > SERVED_BYTES_MAX {
-            return Err(Unreadable::TooLong);
-        }
-        Ok(served)
+        conceal(self.fields, &addresses, facts.base)
     }
+}
+
+/// A registered card for those who may not know where the agent is: with the gateway's `base` in the
+/// place of `hidden` and of its interfaces, and nothing filled in. One that tells nothing of it stays as
+/// it is, signatures too.
+///
+/// # Errors
+/// [`Unreadable::Form`], [`Unreadable::TooLong`].
+pub fn shown(text: &str, base: &str, hidden: &[String]) -> Result<String, Unreadable> {
+    let mut card = Fields::read(text).ok_or(Unreadable::Form)?;
+    interfaces::respell(&mut card);
+    let interfaces = interfaces::all(&card);
+    let addresses = addresses(hidden, &interfaces, base);
+    if interfaces.is_empty() {
+        if addresses.replace(text.to_owned(), base) == text {
+            return Ok(text.to_owned());
+        }
+    } else {
+        interfaces::point_at(base, &mut card);
+    }
+    conceal(card, &addresses, base)
+}
+
+/// What nobody is told: what the gateway knows, and what the card says itself.
+fn addresses(hidden: &[String], interfaces: &[Interface], base: &str) -> Addresses {
+    let known = hidden.iter().map(String::as_str);
+    let told = interfaces.iter().map(|interface| interface.url.as_str());
+    Addresses::of(known.chain(told), base)
+}
+
+/// The card without what it says of its place elsewhere than in its interfaces, and without signatures,
+/// which do not fit any more.
+fn conceal(mut card: Fields<'_>, addresses: &Addresses, base: &str) -> Result<String, Unreadable> {
+    card.remove("signatures");
+    // Pages and pictures of the agent's own that nobody else can open.
+    for page in ["documentationUrl", "iconUrl"] {
+        if card.text(page).is_some_and(|url| addresses.are_in(&url)) {
+            card.remove(page);
+        }
+    }
+    let concealed = addresses.replace(card.write(), base);
+    if concealed.len() > SERVED_BYTES_MAX {
+        return Err(Unreadable::TooLong);
+    }
+    Ok(concealed)
 }

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use url::{Position, Url};
+use url::{Host, Position, Url};
 
 use crate::a2a::fields::{quoted, said};
 
@@ -18,21 +18,32 @@ const URL_START_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Addresses(Vec<Address>);
 
-/// One of them, in lower case.
+/// One of them.
 #[derive(Debug, PartialEq, Eq)]
 struct Address {
-    /// `host:port`, or a host that stands behind `://`, for the port that need not be said.
-    authority: String,
-    needs_scheme: bool,
+    /// In lower case.
+    text: String,
+    form: Form,
+}
+
+/// What counts as the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// `host:port`, anywhere.
+    Authority,
+    /// The host behind `://`, for the port that need not be said.
+    Origin,
+    /// The host, anywhere, with or without a port.
+    Host,
 }
 
 impl Addresses {
-    /// Those of `urls`, but for the gateway's own.
+    /// Those of `urls`, but for what the gateway's base has in it.
     pub(super) fn of<'u>(urls: impl Iterator<Item = &'u str>, base: &str) -> Self {
-        let own: Vec<Address> = addresses(base);
+        let base = base.to_ascii_lowercase();
         let mut found = Vec::new();
         for address in urls.flat_map(addresses) {
-            let new = !own.contains(&address) && !found.contains(&address);
+            let new = address.find(&base, 0).is_none() && !found.contains(&address);
             if new && found.len() < ADDRESSES_MAX {
                 found.push(address);
             }
@@ -110,9 +121,9 @@ impl Address {
     fn find(&self, text: &str, from: usize) -> Option<(usize, usize)> {
         let mut at = from;
         loop {
-            let start = at + text[at..].find(&self.authority)?;
-            let end = start + self.authority.len();
-            at = start + self.authority.chars().next().map_or(1, char::len_utf8);
+            let start = at + text[at..].find(&self.text)?;
+            let mut end = start + self.text.len();
+            at = start + self.text.chars().next().map_or(1, char::len_utf8);
             let before = text[from..start].chars().next_back();
             let part_of_name = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | '_');
             if before.is_some_and(part_of_name) {
@@ -123,7 +134,13 @@ impl Address {
             let goes_on = match next {
                 // The end of a sentence, or of a name with its dot.
                 Some('.') => behind.next().is_some_and(char::is_alphanumeric),
-                Some(':') => self.needs_scheme && behind.next().is_some_and(|c| c.is_ascii_digit()),
+                Some(':') => {
+                    let port = behind.take_while(char::is_ascii_digit).count();
+                    if self.form == Form::Host && port > 0 {
+                        end += ":".len() + port;
+                    }
+                    self.form == Form::Origin && port > 0
+                }
                 Some(next) => part_of_name(next),
                 None => false,
             };
@@ -135,7 +152,13 @@ impl Address {
                 .max(from);
             let start = scheme_start(&text[nearby..start]) + nearby;
             let scheme = text[start..end].contains("://");
-            if !self.needs_scheme || scheme {
+            let fits = match self.form {
+                Form::Authority => true,
+                Form::Origin => scheme,
+                // Else it is whose mail it is.
+                Form::Host => scheme || before != Some('@'),
+            };
+            if fits {
                 return Some((start, end));
             }
         }
@@ -171,22 +194,36 @@ fn addresses(url: &str) -> Vec<Address> {
             _ => return Vec::new(),
         },
     };
-    let Some(host) = parsed.host_str() else {
+    let Some(host) = parsed.host() else {
         return Vec::new();
     };
-    let host = host.to_ascii_lowercase();
     let mut found = Vec::new();
+    let mut add = |text: String, form| {
+        let text = text.to_ascii_lowercase();
+        found.push(Address { text, form });
+    };
     if let Some(port) = parsed.port_or_known_default() {
-        found.push(Address {
-            authority: format!("{host}:{port}"),
-            needs_scheme: false,
-        });
+        add(format!("{host}:{port}"), Form::Authority);
     }
     if parsed.port().is_none() {
-        found.push(Address {
-            authority: host.clone(),
-            needs_scheme: true,
-        });
+        add(host.to_string(), Form::Origin);
+    }
+    match host {
+        // Where every host is itself.
+        Host::Ipv4(address) if address.is_loopback() || address.is_unspecified() => {}
+        Host::Ipv6(address) if address.is_loopback() || address.is_unspecified() => {}
+        Host::Ipv4(address) => add(address.to_string(), Form::Host),
+        Host::Ipv6(address) => {
+            add(host.to_string(), Form::Host);
+            add(address.to_string(), Form::Host);
+        }
+        // A single word may mean anything, and a name without a port is often its owner's, too.
+        Host::Domain(name) => {
+            let name = name.trim_end_matches('.');
+            if parsed.port().is_some() && name.contains('.') {
+                add(name.to_owned(), Form::Host);
+            }
+        }
     }
     // As the card spells it, where that is not how it is understood: `0x7f.1:80`.
     let spelled = url.split_once("://").map_or(url, |(_, rest)| rest);
@@ -199,8 +236,8 @@ fn addresses(url: &str) -> Vec<Address> {
     let understood = &parsed[Position::BeforeHost..Position::AfterPort];
     if spelled.contains(':') && spelled != understood && spelled.len() > 2 {
         found.push(Address {
-            authority: spelled,
-            needs_scheme: false,
+            text: spelled,
+            form: Form::Authority,
         });
     }
     found

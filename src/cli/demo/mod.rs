@@ -43,6 +43,9 @@ pub(super) struct Arguments {
     /// Keep stores and tokens in this folder; without it, they are gone when the demo ends
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Set one setting, such as --set card.sign=true; may be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
 }
 
 /// Why there is no demo.
@@ -57,6 +60,11 @@ enum DemoError {
     },
     #[error("no port from {} to {} is free; choose one with --admin-listen", ADMIN_PORTS.start(), ADMIN_PORTS.end())]
     NoAdminPort,
+    #[error("--set {key} does not move the demo, {option} does")]
+    Elsewhere {
+        key: &'static str,
+        option: &'static str,
+    },
     #[error("cannot use the folder {}", folder.display())]
     Folder {
         folder: PathBuf,
@@ -76,7 +84,7 @@ enum DemoError {
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
     match stage(arguments) {
         Ok(code) => code,
-        Err(error @ DemoError::Config(_)) => {
+        Err(error @ (DemoError::Config(_) | DemoError::Elsewhere { .. })) => {
             complain(&error);
             ExitCode::from(USAGE)
         }
@@ -95,7 +103,27 @@ fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
         None => free_admin(listen)?,
     };
     let folder = Folder::open(arguments.data.as_deref())?;
-    let mut loaded = settings(listen, admin, folder.path())?;
+    let mut loaded = settings(listen, admin, folder.path(), &arguments.set)?;
+    // The page, and the agents, go to these two.
+    let places = [
+        (
+            "server.listen",
+            "--listen",
+            listen,
+            loaded.config.server.listen,
+        ),
+        (
+            "admin.listen",
+            "--admin-listen",
+            admin,
+            loaded.config.admin.listen,
+        ),
+    ];
+    for (key, option, ours, set) in places {
+        if ours != set {
+            return Err(DemoError::Elsewhere { key, option });
+        }
+    }
     let operator = operator_token();
     loaded.config.auth.admin_token = Some(SecretString::from(operator.as_str()));
     let demo = Demo {
@@ -169,22 +197,28 @@ fn style(terminal: bool) -> Style {
     }
 }
 
-/// The gateway's settings. Neither a file nor the environment counts: a demo must not touch the
-/// stores that somebody has configured for real work.
-fn settings(listen: SocketAddr, admin: SocketAddr, folder: &Path) -> Result<Loaded, ConfigError> {
+/// The gateway's settings, and those that were `set` on the command line. Neither a file nor the
+/// environment counts: a demo must not touch the stores that somebody has configured for real work.
+fn settings(
+    listen: SocketAddr,
+    admin: SocketAddr,
+    folder: &Path,
+    set: &[String],
+) -> Result<Loaded, ConfigError> {
+    let own = [
+        format!("server.listen={listen}"),
+        format!("server.public_url={}", base(listen)),
+        format!("admin.listen={admin}"),
+        format!("stores.sql=sqlite:{}", folder.join("gateway.db").display()),
+        format!("keys.dir={}", folder.join("keys").display()),
+        // Ctrl-C ends a demo now, not after its streams.
+        "server.drain=1s".to_owned(),
+        // The page stays readable: failures of the gateway are worth a line, exchanges that are
+        // refused, as some of the page's are meant to be, are not.
+        "telemetry.log=warn,access=off,a2a_gateway::proxy=error".to_owned(),
+    ];
     load(&Layers {
-        overrides: vec![
-            format!("server.listen={listen}"),
-            format!("server.public_url={}", base(listen)),
-            format!("admin.listen={admin}"),
-            format!("stores.sql=sqlite:{}", folder.join("gateway.db").display()),
-            format!("keys.dir={}", folder.join("keys").display()),
-            // Ctrl-C ends a demo now, not after its streams.
-            "server.drain=1s".to_owned(),
-            // The page stays readable: failures of the gateway are worth a line, exchanges that are
-            // refused, as some of the page's are meant to be, are not.
-            "telemetry.log=warn,access=off,a2a_gateway::proxy=error".to_owned(),
-        ],
+        overrides: own.into_iter().chain(set.iter().cloned()).collect(),
         ..Layers::default()
     })
 }
@@ -277,8 +311,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let any = SocketAddr::from(([0, 0, 0, 0], 8080));
         let admin = free_admin(any).unwrap();
-        let loaded = settings(any, admin, folder.path()).unwrap();
+        let loaded = settings(any, admin, folder.path(), &[]).unwrap();
         assert_eq!(loaded.config.public_url(), "http://127.0.0.1:8080");
+        assert!(!loaded.config.card.sign);
+        let set = ["card.sign=true", "server.drain=7s"].map(str::to_owned);
+        let loaded = settings(any, admin, folder.path(), &set).unwrap();
+        assert!(loaded.config.card.sign);
+        assert_eq!(
+            loaded.config.server.drain,
+            Duration::from_secs(7),
+            "over the demo's own"
+        );
     }
 
     #[test]

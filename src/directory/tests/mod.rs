@@ -79,10 +79,12 @@ fn creation(name: &str) -> Creation {
         role: None,
         delivery_mode: DeliveryMode::Push,
         url: None,
+        internal_url: None,
         card_url: None,
         max_concurrent: None,
         liveness: Liveness::Heartbeat,
         complete: None,
+        push_notifications: None,
         upstream_auth: None,
         upstream_tls: None,
     }

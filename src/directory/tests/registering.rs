@@ -95,14 +95,14 @@ async fn a_name_that_cannot_be_looked_up_is_a_mistake_only_where_we_connect() {
 #[tokio::test]
 async fn an_org_token_creates_in_its_org_and_moves_nothing() {
     let room = room().await;
-    let by = |org: &str, placement: Placement| Registrar::Org {
+    let by = |org: &str, terms: Terms| Registrar::Org {
         org: org.to_owned(),
-        placement,
+        terms,
     };
-    let placement = Placement::default;
+    let terms = Terms::default;
     let done = room
         .directory
-        .register(&registration("a"), &by("acme", placement()))
+        .register(&registration("a"), &by("acme", terms()))
         .await
         .unwrap();
     assert!(done.created);
@@ -111,16 +111,16 @@ async fn an_org_token_creates_in_its_org_and_moves_nothing() {
     room.agent("a").await;
     let foreign = room
         .directory
-        .register(&registration("a"), &by("other", placement()))
+        .register(&registration("a"), &by("other", terms()))
         .await;
     assert_eq!(foreign.unwrap_err().reason, Reason::NotPermitted);
     room.directory
-        .register(&registration("p"), &by("acme", placement()))
+        .register(&registration("p"), &by("acme", terms()))
         .await
         .unwrap();
-    let below = Placement {
+    let below = Terms {
         parent_id: Some(id("p")),
-        ..placement()
+        ..terms()
     };
     let moved = room
         .directory
@@ -147,10 +147,10 @@ async fn an_operator_moves_but_makes_no_cycle_and_crosses_no_org() {
     };
     room.directory.create(&elsewhere).await.unwrap();
     let below = |parent: &str| {
-        Registrar::Operator(Placement {
+        Registrar::Operator(Terms {
             parent_id: Some(id(parent)),
             name: Some("renamed".to_owned()),
-            org: None,
+            ..Terms::default()
         })
     };
     let moved = |child: &'static str, parent: &'static str| {
@@ -177,12 +177,12 @@ async fn of_two_opposite_moves_at_once_one_is_made() {
             room.directory.create(&creation(name)).await.unwrap();
         }
         let moved = |child: &str, parent: &str| {
-            let placement = Placement {
+            let terms = Terms {
                 parent_id: Some(id(parent)),
-                ..Placement::default()
+                ..Terms::default()
             };
             let (child, room) = (registration(child), Arc::clone(&room));
-            let by = Registrar::Operator(placement);
+            let by = Registrar::Operator(terms);
             tokio::spawn(async move { reason(room.directory.register(&child, &by)).await })
         };
         let (one, other) = tokio::join!(moved(&a, &b), moved(&b, &a));
@@ -206,12 +206,12 @@ async fn of_many_that_register_a_new_workspace_at_once_all_do() {
     room.directory.create(&creation("top")).await.unwrap();
     let mut all = tokio::task::JoinSet::new();
     for _ in 0..32 {
-        let placement = Placement {
+        let terms = Terms {
             parent_id: Some(id("top")),
-            ..Placement::default()
+            ..Terms::default()
         };
         let (new, room) = (registration("new"), Arc::clone(&room));
-        let by = Registrar::Operator(placement);
+        let by = Registrar::Operator(terms);
         all.spawn(async move { room.directory.register(&new, &by).await });
     }
     let all = all.join_all().await;
@@ -253,9 +253,9 @@ async fn a_url_is_kept_as_it_was_understood_or_not_at_all() {
     }
     // A move that comes with a wrong URL is not made.
     room.directory.create(&creation("b")).await.unwrap();
-    let by = Registrar::Operator(Placement {
+    let by = Registrar::Operator(Terms {
         parent_id: Some(id("b")),
-        ..Placement::default()
+        ..Terms::default()
     });
     let outcome = reason(room.directory.register(&with("nowhere"), &by)).await;
     assert_eq!(outcome, Some(Reason::InvalidParams));

@@ -86,6 +86,7 @@ impl Room {
             card_url: None,
             agent_card: None,
             complete: None,
+            push_notifications: None,
             upstream_auth: None,
             upstream_tls: None,
             max_concurrent: None,

@@ -41,8 +41,10 @@ pub(super) struct Kept {
     pub(super) served: Result<Served, Rejection>,
     /// Which generation the agent speaks, by the card that counts.
     pub(super) generation: Option<Generation>,
-    /// Where the agent speaks HTTP+JSON.
-    pub(super) http_json: HttpJson,
+    /// Where the agent speaks JSON-RPC.
+    pub(super) json_rpc: Paths,
+    /// Where it speaks HTTP+JSON.
+    pub(super) http_json: Paths,
     /// Whether the agent was asked, and did not give it.
     failed: bool,
     made_at: Instant,
@@ -52,28 +54,20 @@ pub(super) struct Kept {
     kid: Option<String>,
 }
 
-/// The paths at which an agent speaks HTTP+JSON, without a slash at the end, each with whether it is
-/// of 0.x.
+/// The paths at which an agent speaks one binding, each with the generation that it is of.
 #[derive(Default)]
-pub(super) struct HttpJson(Vec<(bool, String)>);
+pub(super) struct Paths(Vec<(Generation, String)>);
 
-impl HttpJson {
-    fn of(card: &Card<'_>) -> Self {
-        let found = card.interfaces(Binding::HttpJson).filter_map(|interface| {
-            let version = interface.version.as_deref().unwrap_or("1.0");
-            let path = interface.path()?;
-            Some((
-                version.starts_with("0."),
-                path.trim_end_matches('/').to_owned(),
-            ))
-        });
+impl Paths {
+    fn of(card: &Card<'_>, binding: Binding) -> Self {
+        let found = card.interfaces(binding);
+        let found = found.filter_map(|interface| Some((interface.generation, interface.path()?)));
         Self(found.collect())
     }
 
     /// The one for a request of this generation, or else the first.
     pub(super) fn path(&self, generation: Generation) -> Option<&str> {
-        let old = generation == Generation::V0;
-        let same = self.0.iter().find(|(of_0_x, _)| *of_0_x == old);
+        let same = self.0.iter().find(|(of, _)| *of == generation);
         same.or_else(|| self.0.first())
             .map(|(_, path)| path.as_str())
     }
@@ -173,9 +167,10 @@ impl Kept {
         let failed = fetched.is_err();
         let serve = |text: &[u8]| {
             let card = Card::read(text).map_err(unreadable)?;
-            let (generation, http_json) = (card.generation(), HttpJson::of(&card));
+            let generation = card.generation();
+            let paths = [Binding::JsonRpc, Binding::HttpJson].map(|b| Paths::of(&card, b));
             let served = served(card, source, config).map_err(unreadable)?;
-            Ok((served, generation, http_json))
+            Ok((served, generation, paths))
         };
         let own = fetched.as_ref().map(Option::as_deref);
         let own = own.unwrap_or_default();
@@ -188,16 +183,17 @@ impl Kept {
             }
         }
         let before = before.and_then(|kept| kept.served.as_ref().ok());
-        let (served, generation, http_json) = match made {
-            Ok((text, generation, http_json)) => {
+        let (served, generation, [json_rpc, http_json]) = match made {
+            Ok((text, generation, paths)) => {
                 let served = Served::new(gateway, text, config, kid.as_deref(), before);
-                (Ok(served), Some(generation), http_json)
+                (Ok(served), Some(generation), paths)
             }
-            Err(refusal) => (Err(refusal), None, HttpJson::default()),
+            Err(refusal) => (Err(refusal), None, Default::default()),
         };
         Self {
             served,
             generation,
+            json_rpc,
             http_json,
             failed,
             made_at: Instant::now(),
@@ -255,7 +251,7 @@ pub(super) fn served(
     config: &Config,
 ) -> Result<String, Unreadable> {
     card.served(&Facts {
-        base: &format!("{}/workspaces/{}/a2a", config.public_url(), source.id),
+        base: &config.base_of(&source.id),
         name: &source.name,
         role: source.role.as_deref(),
         hidden: &source.hidden,

@@ -23,6 +23,7 @@ use super::exchange::Exchange;
 use super::listener::BrokenOff;
 use super::{Proxy, wrong_method};
 use crate::a2a::{Generation, method};
+use crate::config::Config;
 use crate::directory::CardSource;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
@@ -36,13 +37,21 @@ pub(super) enum Words {
     Plain,
 }
 
+/// Whose card is asked for.
+pub(super) enum Whose {
+    /// That of a workspace.
+    Workspace(Result<WorkspaceId, InvalidWorkspaceId>),
+    /// That of `a2a.default_workspace`.
+    Default,
+}
+
 impl Proxy {
-    /// Serves the card of `target`.
+    /// Serves a card.
     pub(super) async fn card(
         self: &Arc<Self>,
         session: &mut ServerSession,
         request_id: RequestId,
-        target: Result<WorkspaceId, InvalidWorkspaceId>,
+        whose: Whose,
         words: Words,
     ) -> Result<(), BrokenOff> {
         if let Some(answered) = self.preflight(session, &request_id).await {
@@ -52,7 +61,7 @@ impl Proxy {
         // Nobody who watches the target hears of it: it is no call.
         let mut exchange = Exchange::begin(&self.relay, None, request_id);
         exchange.method = method::Method::AgentCard;
-        let ended = self.card_exchange(session, &mut exchange, target).await;
+        let ended = self.card_exchange(session, &mut exchange, whose).await;
         match exchange.ended(ended) {
             Ok(ended) => ended,
             Err(rejection) => self.refuse(session, exchange, rejection, words).await,
@@ -63,33 +72,26 @@ impl Proxy {
         self: &Arc<Self>,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        target: Result<WorkspaceId, InvalidWorkspaceId>,
+        whose: Whose,
     ) -> Result<Ended, Ended> {
         let _place = self.enter(session)?;
         if !matches!(session.req_header().method, Method::GET | Method::HEAD) {
             return Err(wrong_method("a card is read with GET", "GET, HEAD, OPTIONS").into());
         }
         let head = session.req_header();
-        let Allowed { permit, .. } = allow(&self.gateway, exchange, head, target).await?;
+        let (target, is_default) = match whose {
+            Whose::Workspace(target) => (target, false),
+            Whose::Default => (Ok(default_workspace(&exchange.config)?), true),
+        };
+        let allowed = allow(&self.gateway, exchange, head, target).await;
+        let Allowed { permit, .. } = match allowed {
+            Err(refusal) if is_default => return Err(of_default(refusal, exchange).into()),
+            allowed => allowed?,
+        };
         let hops = hops(head, exchange.config.forward.max_hops)?;
         let source = self.gateway.directory.card_source(&permit).await?;
         drop(permit);
-        let kept = self.kept_card(exchange, hops, &source);
-        let mut cut = self.relay.drain.watch();
-        let gone = async {
-            // Of one that sends a body with a GET nobody can tell without reading it.
-            if session.is_body_empty() {
-                left(session).await;
-            } else {
-                pending::<()>().await;
-            }
-        };
-        let kept = tokio::select! {
-            biased;
-            kept = kept => kept,
-            () = gone => return Err(Ended::CallerLeft),
-            () = cut.requested() => return Err(shutting_down("unknown").into()),
-        };
+        let kept = self.kept_card(session, exchange, hops, &source).await?;
         let card = kept.served.clone()?;
         answer(session, &self.origins.get(), exchange, &card).await
     }
@@ -98,12 +100,15 @@ impl Proxy {
     /// end; `None`: its card names none, or there is no card.
     pub(super) async fn http_json(
         &self,
+        session: &mut ServerSession,
         exchange: &Exchange,
         admitted: &Admitted,
         generation: Generation,
-    ) -> Result<Option<String>, Rejection> {
+    ) -> Result<Option<String>, Ended> {
         let source = self.gateway.directory.card_source(&admitted.permit).await?;
-        let kept = self.kept_card(exchange, admitted.hops, &source).await;
+        let kept = self
+            .kept_card(session, exchange, admitted.hops, &source)
+            .await?;
         if let Err(refusal) = &kept.served
             && matches!(
                 refusal.reason,
@@ -111,45 +116,128 @@ impl Proxy {
             )
         {
             // Nobody knows how it wants to be spoken to.
-            return Err(refusal.clone());
+            return Err(undelivered(refusal).into());
         }
-        Ok(kept.http_json.path(generation).map(str::to_owned))
+        let path = kept.http_json.path(generation);
+        Ok(path.map(|path| path.trim_end_matches('/').to_owned()))
     }
 
-    async fn kept_card(&self, exchange: &Exchange, hops: u32, source: &CardSource) -> Arc<Kept> {
+    /// The path at which a target that only its card's place is known of takes a call of `method`.
+    ///
+    /// # Errors
+    /// Why there is no card; `agent_protocol_error` where it names none.
+    pub(super) async fn json_rpc(
+        &self,
+        session: &mut ServerSession,
+        exchange: &Exchange,
+        admitted: &Admitted,
+        method: Option<&str>,
+    ) -> Result<String, Ended> {
+        let source = self.gateway.directory.card_source(&admitted.permit).await?;
+        let kept = self
+            .kept_card(session, exchange, admitted.hops, &source)
+            .await?;
+        if let Err(refusal) = &kept.served {
+            return Err(undelivered(refusal).into());
+        }
+        let generation = method.map_or_else(Generation::default, Generation::of_method);
+        let path = kept.json_rpc.path(generation).map(str::to_owned);
+        path.ok_or_else(|| {
+            let message = "the workspace has no url, and the card at its card_url names no JSON-RPC \
+                           interface by an http URL";
+            undelivered(&Rejection::new(Reason::AgentProtocolError, message)).into()
+        })
+    }
+
+    /// A card, waited for as long as the caller is there and the process goes on. Of several who wait for
+    /// one fetch each leaves alone: where it was the one who fetched, the next begins anew.
+    async fn kept_card(
+        &self,
+        session: &mut ServerSession,
+        exchange: &Exchange,
+        hops: u32,
+        source: &CardSource,
+    ) -> Result<Arc<Kept>, Ended> {
         let asked = Asked {
             config: &exchange.config,
             request_id: &exchange.request_id,
             hops,
         };
         let through = (&*self.gateway, &*self.relay);
-        self.cards
-            .get(through, source, &exchange.config, &asked)
-            .await
+        let kept = self.cards.get(through, source, &exchange.config, &asked);
+        let mut cut = self.relay.drain.watch();
+        let gone = async {
+            // While there is a body to come, as with a strange GET, nobody can tell without reading it.
+            if session.is_body_done() {
+                left(session).await;
+            } else {
+                pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            kept = kept => Ok(kept),
+            () = gone => Err(Ended::CallerLeft),
+            () = cut.requested() => Err(shutting_down("false").into()),
+        }
     }
 
     /// Which generation the target of a call speaks. Where it registered no card, by the one that was
-    /// fetched; and where nobody ever asked for that, and the call must be put together, it is fetched.
+    /// fetched; and where nobody ever asked for that, and it is needed, it is fetched: to put the call
+    /// together, or to know where it goes.
+    ///
+    /// # Errors
+    /// That nobody waits for it any more.
     pub(super) async fn generation(
         &self,
+        session: &mut ServerSession,
         exchange: &Exchange,
         admitted: &Admitted,
         is_bare: bool,
-    ) -> Generation {
+    ) -> Result<Generation, Ended> {
         let terms = admitted.terms();
         if terms.has_card {
-            return terms.generation;
+            return Ok(terms.generation);
         }
         let Ok(source) = self.gateway.directory.card_source(&admitted.permit).await else {
-            return terms.generation;
+            return Ok(terms.generation);
         };
         if let Some(generation) = self.cards.generation(&source).await {
-            return generation;
+            return Ok(generation);
         }
-        if !is_bare {
-            return terms.generation;
+        if !is_bare && !terms.path_in_card {
+            return Ok(terms.generation);
         }
-        let kept = self.kept_card(exchange, admitted.hops, &source).await;
-        kept.generation.unwrap_or_default()
+        let kept = self
+            .kept_card(session, exchange, admitted.hops, &source)
+            .await?;
+        Ok(kept.generation.unwrap_or_default())
     }
+}
+
+/// # Errors
+/// `not_found`: there is none.
+fn default_workspace(config: &Config) -> Result<WorkspaceId, Rejection> {
+    config.a2a.default_workspace.clone().ok_or_else(|| {
+        let message = "nobody's card is here: a2a.default_workspace would say whose; that of a workspace is at \
+                       /workspaces/{id}/.well-known/agent-card.json";
+        Rejection::new(Reason::NotFound, message)
+    })
+}
+
+/// Who may know that the default workspace is not there is told which one that is.
+fn of_default(refusal: Rejection, exchange: &Exchange) -> Rejection {
+    match &exchange.callee {
+        Some(id) if refusal.reason == Reason::WorkspaceNotFound => Rejection {
+            message: format!("a2a.default_workspace is {id}, and there is no such workspace")
+                .into(),
+            ..refusal
+        },
+        _ => refusal,
+    }
+}
+
+/// Of a call whose target did not give its card: the call itself was not sent, whatever was.
+fn undelivered(refusal: &Rejection) -> Rejection {
+    refusal.clone().fact("delivered", "false")
 }

@@ -1,8 +1,11 @@
 //! Agent cards through the gateway: where they stand, what is in them, who may read them.
 
+mod alone;
 mod asking;
 mod places;
+mod shown;
 mod signed;
+mod waiting;
 
 use serde_json::{Value, json};
 

@@ -9,8 +9,9 @@ use a2a_gateway::trust::{SigningAlgorithm, rotate};
 use serde_json::{Value, json};
 
 use super::{add, card_of, generations, patch, serving};
+use crate::harness::documents::block;
 use crate::harness::packages::installed;
-use crate::harness::{Builder, Pair, Request};
+use crate::harness::{ADMIN, Agent, Builder, Pair, Request};
 
 /// Reads cards and keys, and answers for each card: how many of its signatures are over the document as
 /// it stands, and what the SDK says.
@@ -151,5 +152,72 @@ async fn others_verify_the_gateways_signature() {
             assert_eq!(answer["document"], 0, "{card}");
             assert_ne!(answer["sdk"], "verified", "{card}");
         }
+    }
+}
+
+/// Runs the program of `docs/security.md` on the card at `url`: its exit status, and what it printed.
+fn by_hand(program: &str, url: &str) -> (Option<i32>, String) {
+    let python = installed("scripts/verifiers").join("python/bin/python");
+    let mut verifier = Command::new(python);
+    verifier.args(["-c", program, url]).env("A2A_TOKEN", ADMIN);
+    let output = verifier.stdin(Stdio::null()).output().unwrap();
+    let told = [output.stdout, output.stderr].concat();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&told).into_owned(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documents_verifier_takes_a_signed_card_and_no_other() {
+    let gateway = Builder::new(Pair::Embedded)
+        .set("card.sign", "true")
+        .start()
+        .await;
+    let program = block("### A signed card, verified by hand", "python");
+    let ours = format!("http://{}", gateway.public);
+    let named = "\nJWKS = \"https://gateway.example.com/";
+    assert!(program.contains(named));
+    let program = program.replace(named, &format!("\nJWKS = \"{ours}/"));
+    let mut tries = Vec::new();
+    let mut agents = Vec::new();
+    for (at, (_, card)) in generations().into_iter().enumerate() {
+        let agent = serving("/.well-known/agent-card.json", &card).await;
+        let id = format!("target-{at}");
+        add(&gateway, &id, json!({"url": agent.url()})).await;
+        agents.push(agent);
+        let path = format!("/workspaces/{id}/a2a/.well-known/agent-card.json");
+        tries.push((format!("{ours}{path}"), true));
+    }
+    // The same card elsewhere, with something else in it, and with nothing that proves it.
+    let good = card_of(&gateway, "target-0").await.json();
+    for (name, value, fine) in [
+        ("signatures", good["signatures"].clone(), true),
+        ("description", json!("forged"), false),
+        ("signatures", json!([]), false),
+        (
+            "signatures",
+            json!([{"protected": "e30", "signature": "AA"}, {}]),
+            false,
+        ),
+    ] {
+        let mut card = good.clone();
+        card[name] = value;
+        let agent = Agent::json(&card.to_string()).await;
+        tries.push((agent.url(), fine));
+        agents.push(agent);
+    }
+    let asked = tokio::task::spawn_blocking(move || {
+        let told = |(url, fine): (String, bool)| (by_hand(&program, &url), fine);
+        tries.into_iter().map(told).collect::<Vec<_>>()
+    });
+    for ((status, told), fine) in asked.await.unwrap() {
+        assert_eq!(status, Some(i32::from(!fine)), "{told}");
+        let says = if fine {
+            "signed by the gateway"
+        } else {
+            "no signature of this gateway's"
+        };
+        assert!(told.contains(says), "{told}");
     }
 }

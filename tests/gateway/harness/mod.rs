@@ -6,6 +6,7 @@ pub(crate) mod agent;
 pub(crate) mod authority;
 pub(crate) mod client;
 pub(crate) mod dns;
+pub(crate) mod documents;
 pub(crate) mod gateway;
 pub(crate) mod issuer;
 pub(crate) mod packages;

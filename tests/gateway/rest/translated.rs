@@ -133,13 +133,27 @@ async fn what_is_no_message_or_no_argument_is_refused_and_reaches_nobody() {
         ("tasks/t-1", "{}", 405, "method_not_allowed"),
         ("message:send", "{}", 404, "not_found"),
         ("v1/message:send", "{}", 404, "not_found"),
-        ("tasks/t-1:cancel", "", 405, "method_not_allowed"),
+        ("tasks/t-1:cancel", "", 404, "not_found"),
+        ("tasks/t-1:subscribe", "", 404, "not_found"),
         ("tasks/t-1/pushNotificationConfigs", "{}", 404, "not_found"),
     ];
     for (tail, body, status, reason) in posts {
         let answer = case.post(tail, body).await;
         let seen = (answer.status, answer.reason());
         assert_eq!(seen, (status, reason.to_owned()), "POST {tail} {body}");
+        // It says what this path wants, or which one is meant.
+        let wanted = match (status, tail) {
+            (400, _) if body.starts_with("{}") => "\"message\" object",
+            (400, _) if body == "{" => "not JSON",
+            (400, _) => "{\"message\": {…}}",
+            (404, _) => "tasks/{task_id}/cancel",
+            _ => "read with GET",
+        };
+        let said = answer.json()["error"]["message"].clone();
+        assert!(
+            said.as_str().unwrap().contains(wanted),
+            "POST {tail} {body}: {said}"
+        );
     }
     let gets = [
         ("tasks/t-1?history_length=-1", 400, "invalid_params"),
@@ -160,6 +174,8 @@ async fn what_is_no_message_or_no_argument_is_refused_and_reaches_nobody() {
         let answer = case.get(tail).await;
         let seen = (answer.status, answer.reason());
         assert_eq!(seen, (status, reason.to_owned()), "GET {tail}");
+        let says_post = answer.text().contains("with POST");
+        assert_eq!(says_post, status == 405, "{}", answer.text());
     }
     for (token, status) in [("wrong", 401), ("", 401)] {
         let mut request = Request::get(case.below("tasks/t-1"));

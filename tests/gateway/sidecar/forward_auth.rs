@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::verifiers::block;
+use crate::harness::documents::block;
 use crate::harness::gateway::free_address;
 use crate::harness::sidecar::{Guarded, bound, call, claims};
 use crate::harness::{Agent, CALL, Connection, Request, assert_refusal};
@@ -136,7 +136,7 @@ async fn nginx_admits_with_a_token_and_refuses_without() {
     let guarded = Guarded::start(&[]).await;
     // The sidecar only answers questions here: nginx itself forwards, to an agent of its own.
     let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":"from the agent"}"#).await;
-    let locations = block("nginx")
+    let locations = block("### A proxy that asks the sidecar", "nginx")
         .replace("127.0.0.1:8000", &format!("127.0.0.1:{}", agent.port))
         .replace("127.0.0.1:8081", &guarded.sidecar.address.to_string());
     let nginx = Nginx::start(&locations);

@@ -10,17 +10,11 @@ use serde_json::{Value, json};
 
 use super::flaws::Forger;
 use super::gateway::register;
+use crate::harness::documents::block;
 use crate::harness::issuer::Key;
 use crate::harness::packages::installed;
 use crate::harness::sidecar::GUARDED;
 use crate::harness::{Agent, CALL, Gateway, Pair, Recorded, Request};
-
-/// The first code block of a language in the document.
-pub(super) fn block(language: &str) -> String {
-    let document = include_str!("../../../docs/security.md");
-    let (_, rest) = document.split_once(&format!("\n```{language}\n")).unwrap();
-    rest.split_once("\n```\n").unwrap().0.to_owned()
-}
 
 /// Reads cases from standard input, and answers for each with the caller or with what was wrong.
 const PYTHON: &str = r#"
@@ -194,7 +188,7 @@ impl Cases {
 
 /// The block with the two lines that a reader changes, changed.
 fn filled_in(language: &str, gateway: &Gateway) -> String {
-    let block = block(language);
+    let block = block("### With a library", language);
     for line in ["https://gateway.example.com", "acme-pm"] {
         assert!(block.contains(line), "{line}");
     }

@@ -77,6 +77,7 @@ async fn assert_refused(gateway: &Gateway, dev: &Seat, url: &str) {
         assert_eq!(json["id"], "c-1", "{shown}");
         // It names no address: that would tell what a name means inside.
         let said = json["error"]["message"].to_string();
+        assert!(said.contains("the URL for push notifications"), "{said}");
         assert!(!said.contains("127.0.0.1"), "{said}");
     }
     assert_eq!(dev.agent.count(), 0, "{url}");

@@ -1,5 +1,6 @@
 //! Cards of every generation, and cards that mean no good, as they are served.
 
+mod places;
 mod properties;
 
 use serde_json::{Value, json};
@@ -243,60 +244,6 @@ fn the_gateways_scheme_takes_the_place_of_the_agents() {
     assert_eq!(
         (&left["security"], &left["skills"][0]["security"]),
         (&json!([{"key": []}]), &json!([{"key": []}]))
-    );
-}
-
-#[test]
-fn nothing_tells_where_the_agent_listens() {
-    let hidden = [
-        "http://agent.internal/a2a".to_owned(),
-        "http://127.0.0.1:8001/".to_owned(),
-        "https://[::1]:9000/x".to_owned(),
-    ];
-    let mut with = facts();
-    with.hidden = &hidden;
-    let cases = [
-        (
-            "see http://127.0.0.1:8001/docs.",
-            format!("see {BASE}/docs."),
-        ),
-        ("127.0.0.1:8001", BASE.to_owned()),
-        ("(HTTP://user:pw@127.0.0.1:8001)", format!("({BASE})")),
-        ("http://agent.internal", BASE.to_owned()),
-        (
-            "http://AGENT.internal:80/x http://agent.internal./",
-            format!("{BASE}/x {BASE}./"),
-        ),
-        ("wss://[::1]:9000/x?y=1", format!("{BASE}/x?y=1")),
-        ("a10.0.0.9:50051", "a10.0.0.9:50051".to_owned()),
-        ("grpc on 10.0.0.9:50051, ok", format!("grpc on {BASE}, ok")),
-        // Others.
-        (
-            "http://127.0.0.1:80010 x127.0.0.1:8001 agent.internal",
-            "http://127.0.0.1:80010 x127.0.0.1:8001 agent.internal".to_owned(),
-        ),
-        (
-            "http://agent.internal:8443 http://agent.internal.example",
-            "http://agent.internal:8443 http://agent.internal.example".to_owned(),
-        ),
-        ("https://gw.example/x", "https://gw.example/x".to_owned()),
-        ("ü http://127.0.0.1:8001 ü", format!("ü {BASE} ü")),
-    ];
-    for (said, expected) in cases {
-        let card = card_0_3(json!({"description": said, "x": {said: [said]},
-            "additionalInterfaces": [{"transport": "GRPC", "url": "10.0.0.9:50051"}, {"transport": "JSONRPC", "url": "https://gw.example/a"}]}));
-        let served = served_by(&card, &with);
-        assert_eq!(served["description"], expected, "{said}");
-        let number = if said == expected { "" } else { "#1" };
-        let name = format!("{expected}{number}");
-        assert_eq!(served["x"], json!({name: [&expected]}), "{said}");
-    }
-    let escaped = r#"{"name":"a","x":"http:\/\/127.0.0.1:8001\/","documentationUrl":"http:\u002f/127.0.0.1:8001/d","iconUrl":"https://cdn.example/i"}"#;
-    let served: Value = serde_json::from_str(&served_with(escaped, &with)).unwrap();
-    assert_eq!(served["x"], format!("{BASE}/"));
-    assert_eq!(
-        (served.get("documentationUrl"), &served["iconUrl"]),
-        (None, &json!("https://cdn.example/i"))
     );
 }
 

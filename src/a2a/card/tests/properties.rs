@@ -4,7 +4,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 
-use super::super::{Card, Facts};
+use super::super::{Card, Facts, shown};
 use super::BASE;
 
 const HIDDEN: &str = "127.0.0.1:8001";
@@ -96,6 +96,20 @@ fn texts(value: &Value, found: &mut Vec<String>) {
     }
 }
 
+/// Whether the agent's address is in none of its texts.
+fn tells_nothing(value: &Value) -> bool {
+    let mut found = Vec::new();
+    texts(value, &mut found);
+    found.iter().all(|text| {
+        // As a part of another name it is another: `a127.0.0.1:8001`.
+        let part = |c: char| c.is_alphanumeric() || "-._".contains(c);
+        let mut places = text.match_indices(HIDDEN);
+        places.all(|(at, _)| {
+            text[..at].ends_with(part) || text[at + HIDDEN.len()..].starts_with(part)
+        })
+    })
+}
+
 proptest! {
     #[test]
     fn a_served_card_is_whole_stays_as_it_is_and_names_no_agent(
@@ -109,17 +123,11 @@ proptest! {
         for required in ["name", "description", "version"] {
             prop_assert!(value[required].is_string(), "{served}");
         }
-        let mut found = Vec::new();
-        texts(&value, &mut found);
-        for text in found {
-            // As a part of another name it is another: `a127.0.0.1:8001`.
-            let mut places = text.match_indices(HIDDEN);
-            let apart = |at: usize| !text[..at].ends_with(|c: char| c.is_alphanumeric() || "-._".contains(c));
-            let ends = |at: usize| !text[at + HIDDEN.len()..].starts_with(|c: char| c.is_alphanumeric() || "-._".contains(c));
-            prop_assert!(!places.any(|(at, _)| apart(at) && ends(at)), "{text} in {served}");
-        }
+        prop_assert!(tells_nothing(&value), "{served}");
         let again = Card::read(served.as_bytes()).unwrap().served(&facts).unwrap();
         prop_assert_eq!(again, served);
+        let shown = shown(&text, BASE, &hidden).unwrap();
+        prop_assert!(tells_nothing(&serde_json::from_str(&shown).unwrap()), "{shown}");
     }
 
     #[test]

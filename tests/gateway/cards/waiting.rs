@@ -1,0 +1,181 @@
+//! Callers who wait for a card that does not come: each may leave, and none keeps the process from ending.
+//! And whose card is at the root.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{add, served};
+use crate::harness::{
+    Agent, Builder, Connection, Gateway, Pair, Request, Step, assert_refusal, card,
+};
+use crate::reload::{Written, in_force};
+
+/// Much less than an agent may take for its card.
+const SOON: Duration = Duration::from_secs(4);
+
+const CARD: &str = "/.well-known/agent-card.json";
+
+/// An agent that says nothing to the first `silent` requests, and gives its card to the others.
+async fn silent_at_first(silent: usize) -> Agent {
+    let asked = AtomicUsize::new(0);
+    Agent::scripted(move |request| {
+        if asked.fetch_add(1, Ordering::SeqCst) < silent {
+            return vec![Step::Hang];
+        }
+        let card = json!({"name": "late", "url": "http://{agent}/"}).to_string();
+        vec![Step::Write(served(request, CARD, &card))]
+    })
+    .await
+}
+
+/// Every way to make the gateway ask for the card of `target`.
+fn asking() -> [Request; 5] {
+    let below = |tail: &str| format!("/workspaces/target/a2a{tail}");
+    let message = r#"{"message":{"text":"hi"}}"#;
+    [
+        Request::get(below(CARD)),
+        Request::post(below(""), message),
+        Request::post(below("/tasks/send"), message),
+        Request::post(below("/message:send"), message),
+        Request::get(below("/tasks/t-1")),
+    ]
+}
+
+async fn begun(gateway: &Gateway, request: &Request, name: &str) -> Connection {
+    let request = request.clone().bearer(crate::harness::ADMIN);
+    let request = request.field("X-Request-Id", name);
+    let mut connection = Connection::open(gateway.public).await;
+    let wire = request.wire(&gateway.public.to_string());
+    connection.send(&wire).await;
+    connection
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_while_the_agent_is_asked_for_its_card_is_not_waited_for() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let agent = silent_at_first(usize::MAX).await;
+    add(&gateway, "target", json!({"url": agent.url()})).await;
+    for (number, request) in asking().iter().enumerate() {
+        let name = format!("leaves-{number}");
+        let connection = begun(&gateway, request, &name).await;
+        until("asked", async || agent.count() == number + 1).await;
+        let left = Instant::now();
+        drop(connection);
+        let line = gateway.access_lines(&name).await.pop();
+        let line = line.unwrap_or_else(|| panic!("{request:?} goes on"));
+        assert_eq!(line["outcome"], "caller_left", "{line}");
+        assert!(left.elapsed() < SOON, "{line}");
+        gateway.assert_idle().await;
+    }
+    let asked = agent.requests();
+    assert!(asked.iter().all(|request| request.head.starts_with("GET ")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_the_same_card_waits_on_when_another_leaves() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let agent = silent_at_first(1).await;
+    add(&gateway, "target", json!({"url": agent.url()})).await;
+    let [card, ..] = asking();
+    let first = begun(&gateway, &card, "first").await;
+    until("asked", async || agent.count() == 1).await;
+    let mut second = begun(&gateway, &card, "second").await;
+    let open = "a2a_gateway_open_exchanges";
+    until("both", async || gateway.metric(open, &[]).await == 2.0).await;
+    drop(first);
+    let answer = second.answer().await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json()["name"], "late");
+    assert_eq!(agent.count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_card_that_does_not_come_keeps_no_process_from_ending() {
+    let mut gateway = Builder::new(Pair::Embedded)
+        .set("server.drain", "500ms")
+        .start()
+        .await;
+    let agent = silent_at_first(usize::MAX).await;
+    add(&gateway, "target", json!({"url": agent.url()})).await;
+    let mut waiting = Vec::new();
+    for request in asking() {
+        waiting.push((begun(&gateway, &request, "cut").await, request));
+    }
+    let open = "a2a_gateway_open_exchanges";
+    until("all", async || gateway.metric(open, &[]).await == 5.0).await;
+    until("asked", async || agent.count() == 1).await;
+    gateway.terminate();
+    for (mut connection, request) in waiting {
+        let answer = connection.answer().await;
+        assert_refusal(
+            &answer,
+            &request.path,
+            "cut",
+            "shutting_down",
+            &request.path,
+        );
+        assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
+    }
+    assert_eq!(gateway.wait(SOON).code(), Some(0));
+    assert_eq!(agent.count(), 1, "one fetch for all, and no call");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_root_without_a_card_says_which_setting_is_missing_or_wrong() {
+    let written = Written::new("");
+    let gateway = Builder::new(Pair::Embedded)
+        .file(written.path())
+        .start()
+        .await;
+    let root = || Request::get(CARD).field("X-Request-Id", "seen");
+    let unset = gateway.call(&root()).await;
+    assert_refusal(&unset, CARD, "seen", "not_found", "unset");
+    assert!(unset.text().contains("a2a.default_workspace"));
+    let warnings = |id: &str| {
+        let log = gateway.log();
+        let lines = log.lines().filter(|line| line.contains("\"WARN\""));
+        let lines = lines.filter(|line| line.contains("a2a.default_workspace names"));
+        lines.filter(|line| line.contains(id)).count()
+    };
+    written.save("[a2a]\ndefault_workspace = \"nobody\"\n");
+    in_force(&gateway, "a2a.default_workspace", json!("nobody")).await;
+    until("a warning", async || warnings("nobody") == 1).await;
+    let missing = gateway.as_operator(root()).await;
+    assert_refusal(&missing, CARD, "seen", "workspace_not_found", "operator");
+    let told = missing.text();
+    assert!(told.contains("a2a.default_workspace is nobody"), "{told}");
+    // Who may not know what exists learns nothing.
+    let agent = Agent::json("{}").await;
+    let dev = gateway.seat("dev", "", agent).await;
+    let refused = gateway.call(&root().bearer(&dev.token)).await;
+    assert_refusal(&refused, CARD, "seen", "not_permitted", "a workspace");
+    assert!(!refused.text().contains("nobody"), "{}", refused.text());
+    written.save("[a2a]\ndefault_workspace = \"dev\"\n");
+    in_force(&gateway, "a2a.default_workspace", json!("dev")).await;
+    let found = gateway.as_operator(root()).await;
+    assert_eq!(found.json()["name"], card("dev")["name"]);
+    assert_eq!(warnings("dev"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_default_workspace_that_is_nobody_is_warned_of_at_the_start() {
+    let gateway = Builder::new(Pair::Embedded)
+        .set("a2a.default_workspace", "ghost-ws")
+        .start()
+        .await;
+    let warned = async || {
+        let log = gateway.log();
+        log.contains("a2a.default_workspace names") && log.contains("ghost-ws")
+    };
+    until("a warning", warned).await;
+}

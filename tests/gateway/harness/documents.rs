@@ -1,0 +1,9 @@
+//! The code that stands in documents, to be run as it stands there.
+
+/// The first code block of a language below a heading of `docs/security.md`.
+pub(crate) fn block(heading: &str, language: &str) -> String {
+    let document = include_str!("../../../docs/security.md");
+    let (_, below) = document.split_once(&format!("\n{heading}\n")).unwrap();
+    let (_, rest) = below.split_once(&format!("\n```{language}\n")).unwrap();
+    rest.split_once("\n```\n").unwrap().0.to_owned()
+}
