@@ -72,16 +72,9 @@ impl Proxy {
         let caller = admitted.caller();
         // Before the card, so that it shows when the caller leaves while the agent is asked for it.
         let received = body::read(&self.relay, &exchange.config, session, caller).await?;
-        let way = match &admitted.destination {
-            Destination::Inbox(_) => polled(session.req_header(), tail, &rest)?,
-            Destination::Agent(_) => {
-                let interface = self.http_json(session, exchange, &admitted, rest.generation);
-                match interface.await? {
-                    Some(interface) => Way::Raw { interface },
-                    None => translated(session.req_header(), tail, rest.tasks.first())?,
-                }
-            }
-        };
+        let way = self
+            .way(session, exchange, &admitted, (tail, &rest))
+            .await?;
         let outgoing = match way {
             Way::Raw { interface } => {
                 let mut refs = Refs::of_rest(&received.0, exchange.method).map_err(refusal)?;
@@ -178,6 +171,24 @@ impl Proxy {
             .about_task(session, exchange, &admitted, call, received.1)
             .await?;
         self.forward(session, exchange, admitted, outgoing).await
+    }
+
+    /// How a request gets to the target.
+    async fn way(
+        &self,
+        session: &mut ServerSession,
+        exchange: &Exchange,
+        admitted: &Admitted,
+        (tail, rest): (&str, &Rest),
+    ) -> Result<Way, Ended> {
+        if let Destination::Inbox(_) = &admitted.destination {
+            return Ok(polled(session.req_header(), tail, rest)?);
+        }
+        let interface = self.http_json(session, exchange, admitted, rest.generation);
+        Ok(match interface.await? {
+            Some(interface) => Way::Raw { interface },
+            None => translated(session.req_header(), tail, rest.tasks.first())?,
+        })
     }
 
     /// In whose words a route is translated.
