@@ -206,6 +206,8 @@ struct Search<'a> {
     task_id_moved: bool,
     refs: Refs,
     too_many: Option<&'static str>,
+    /// A push configuration is in it of which nobody can say where an agent would call.
+    unreadable: bool,
 }
 
 impl<'a> Search<'a> {
@@ -216,12 +218,14 @@ impl<'a> Search<'a> {
             task_id_moved,
             refs: Refs::default(),
             too_many: None,
+            unreadable: false,
         }
     }
 
     fn end(self) -> Result<Refs, Refusal> {
         match self.too_many {
             Some(what) => Err(Refusal::request(what)),
+            None if self.unreadable => Err(Refusal::params(NO_PUSH)),
             None => Ok(self.refs),
         }
     }
@@ -268,7 +272,7 @@ impl<'a> Search<'a> {
             }
             Place::Configuration => self.configuration(value),
             Place::Push => {
-                self.refs.sets_push = true;
+                self.push(value);
                 self.configuration(value);
             }
             Place::Url => self.url(value),
@@ -340,7 +344,19 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// It, or what of it is no `null`, is an object.
+    fn push(&mut self, value: Value) {
+        if value.kind != Kind::Null {
+            self.refs.sets_push = true;
+            self.unreadable |= value.kind != Kind::Object;
+        }
+    }
+
     fn url(&mut self, value: Value) {
+        if value.kind != Kind::String {
+            self.unreadable |= value.kind != Kind::Null;
+            return;
+        }
         let said = value.said(self.text.as_bytes());
         let url = String::from_utf8_lossy(&said);
         if self.refs.push_urls.iter().any(|known| *known == url) {
@@ -358,8 +374,8 @@ impl<'a> Search<'a> {
         let walked = members(&mut self.walker(value), &mut |place, value| match place {
             Place::TaskId => self.ids(value),
             Place::Name => self.name(value, false),
-            Place::Push if value.kind != Kind::Null => self.refs.sets_push = true,
-            Place::Url if value.kind == Kind::String => self.url(value),
+            Place::Push => self.push(value),
+            Place::Url => self.url(value),
             _ => {}
         });
         debug_assert!(walked.is_ok(), "it was read before");
@@ -370,6 +386,7 @@ const TOO_MANY_MEMBERS: &str = "the call names tasks in too many members; name o
 const TOO_MANY_TASKS: &str = "the call refers to more than 100 tasks; split it";
 const TOO_MANY_URLS: &str =
     "the call names more than 4 URLs for push notifications; set one configuration at a time";
+const NO_PUSH: &str = "a configuration for push notifications is an object, and its `url` a string";
 const TOO_LONG: &str = "the id of a task has at most 256 bytes";
 
 /// Hands over every value that is neither object nor array, at any depth.

@@ -192,7 +192,10 @@ fn wrong_member(error: &serde_path_to_error::Error<serde_json::Error>) -> Reject
     let message = match quoted("missing field") {
         Some(name) if path == "." => format!("`{name}` is missing"),
         Some(name) => format!("`{path}.{name}` is missing"),
-        None => format!("`{path}` has the wrong type, or is no value that is known"),
+        None => match (text.starts_with("unknown variant"), known(&text)) {
+            (true, Some(known)) => format!("`{path}` is no value that is known; known are {known}"),
+            _ => format!("`{path}` has the wrong type"),
+        },
     };
     Rejection::new(Reason::InvalidParams, message)
 }
@@ -211,15 +214,16 @@ fn unknown_member(name: &str, text: &str) -> Rejection {
     } else {
         "a member".to_owned()
     };
-    let known = text.rsplit_once(", expected ").map(|(_, known)| known);
-    // serde_json's own text goes on with where it stands.
-    let known =
-        known.and_then(|known| known.trim_start_matches("one of ").split(" at line").next());
-    let message = format!(
-        "{name} is not known here; known are {}",
-        known.unwrap_or("others")
-    );
+    let known = known(text).unwrap_or("others");
+    let message = format!("{name} is not known here; known are {known}");
     Rejection::new(Reason::InvalidParams, message)
+}
+
+/// What serde says that it would have taken.
+fn known(text: &str) -> Option<&str> {
+    let (_, known) = text.rsplit_once(", expected ")?;
+    // serde_json's own text goes on with where it stands.
+    known.trim_start_matches("one of ").split(" at line").next()
 }
 
 #[cfg(test)]
@@ -289,6 +293,30 @@ mod tests {
             assert!(message.contains(says), "{message}");
             assert!(!message.contains("secret"), "{message}");
         }
+    }
+
+    #[test]
+    fn a_word_that_is_none_of_a_few_is_told_which_they_are() {
+        #[derive(Debug, Deserialize)]
+        #[expect(dead_code, reason = "only read")]
+        struct Body {
+            liveness: Option<crate::workspace::Liveness>,
+            count: Option<u32>,
+        }
+        let refusal = |body: &str| {
+            let refusal = parse::<Body>(body.as_bytes()).unwrap_err();
+            refusal.message.into_owned()
+        };
+        let known = "`liveness` is no value that is known; known are `heartbeat` or `assumed`";
+        for word in ["assume", "x, expected `secret`", ""] {
+            let body = serde_json::json!({"liveness": word});
+            assert_eq!(refusal(&body.to_string()), known);
+        }
+        assert_eq!(
+            refusal(r#"{"liveness":5}"#),
+            "`liveness` has the wrong type"
+        );
+        assert_eq!(refusal(r#"{"count":"5"}"#), "`count` has the wrong type");
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Directory {
         match workspace.status {
             Status::Removed => return Err(removed()),
             Status::Provisioning | Status::Restarting | Status::Hibernated => {
-                return Err(restarting(workspace.status));
+                return Err(restarting(workspace));
             }
             Status::Paused => {
                 return Err(self.offline(workspace, "an operator paused the workspace"));
@@ -141,6 +141,12 @@ impl Directory {
                     push_notifications,
                     ..terms
                 }));
+            }
+            Status::Offline if workspace.liveness == Liveness::Assumed => {
+                return Err(self.offline(
+                    workspace,
+                    "the workspace is offline until an operator resumes it (POST /workspaces/{id}/resume)",
+                ));
             }
             // Deregistered: heartbeats, which it may well send, do not bring it back.
             Status::Offline if urls.host.is_none() => {
@@ -302,9 +308,14 @@ pub(super) fn removed() -> Rejection {
     )
 }
 
-fn restarting(status: Status) -> Rejection {
-    let message = match status {
+fn restarting(workspace: &Workspace) -> Rejection {
+    let placed = workspace.url.is_some() || workspace.card_url.is_some();
+    let message = match workspace.status {
         Status::Hibernated => "the workspace is hibernated: wake it, then try again",
+        Status::Provisioning if placed => {
+            "the workspace has not registered yet; try again shortly. If its agent knows nothing of this gateway, an \
+             operator sets liveness to assumed (PATCH /workspaces/{id})"
+        }
         Status::Provisioning => "the workspace has not registered yet; try again shortly",
         _ => "the workspace is restarting; try again shortly",
     };

@@ -423,7 +423,8 @@ fn task_call(
 fn no_such_route() -> Rejection {
     Rejection::new(
         Reason::NotFound,
-        "no such A2A route; POST to /workspaces/{id}/a2a",
+        "no such A2A route: POST JSON-RPC to /workspaces/{id}/a2a; below it are the paths of HTTP+JSON (A2A 1.0; 0.3's \
+         begin with v1/) and tasks/send, tasks/send/stream, tasks/{task_id} and tasks/{task_id}/cancel",
     )
 }
 

@@ -242,7 +242,7 @@ fn unreachable(error: Box<Error>, peer: &HttpPeer) -> Rejection {
     } else {
         Rejection::new(
             Reason::AgentUnreachable,
-            "no connection to the agent; check that it listens at its registered address",
+            "no connection to the agent: check that it listens at the url of its workspace, or its card_url",
         )
     };
     rejection.fact("delivered", "false").cause(Failure(error))

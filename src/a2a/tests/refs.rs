@@ -172,7 +172,7 @@ fn urls_for_push_notifications_are_found_wherever_an_agent_reads_them() {
         ),
         (
             "message/send",
-            r#"{"message":{},"configuration":{"pushNotificationConfig":{"url":7}}}"#,
+            r#"{"message":{},"configuration":{"pushNotificationConfig":{"url":null}}}"#,
             "",
             true,
         ),
@@ -219,6 +219,53 @@ fn urls_for_push_notifications_are_found_wherever_an_agent_reads_them() {
             assert_eq!(found.sets_push, sets_push, "{method} {params}");
         }
     }
+}
+
+#[test]
+fn where_nobody_can_say_what_an_agent_would_call_the_call_is_refused() {
+    for config in [
+        r#""http://169.254.169.254/""#,
+        r#"["http://169.254.169.254/"]"#,
+        r#"[{"url":"a"}]"#,
+        "5",
+        "true",
+        r#"{"url":7}"#,
+        r#"{"url":["a"]}"#,
+        r#"{"url":{"href":"a"}}"#,
+        r#"{"x":{"URL":[]}}"#,
+    ] {
+        for (method, params) in [
+            (
+                "tasks/pushNotificationConfig/set",
+                format!(r#"{{"taskId":"t","pushNotificationConfig":{config}}}"#),
+            ),
+            (
+                "message/send",
+                format!(
+                    r#"{{"message":{{}},"configuration":{{"pushNotificationConfig":{config}}}}}"#
+                ),
+            ),
+            (
+                "SendMessage",
+                format!(
+                    r#"{{"message":{{}},"configuration":{{"task_push_notification_config":{config}}}}}"#
+                ),
+            ),
+            (
+                "tasks/somethingNew",
+                format!(r#"{{"pushNotification":{config}}}"#),
+            ),
+        ] {
+            for completion in [FULL, OFF] {
+                let fault = run(rpc(method, &params), &completion).unwrap_err();
+                assert_eq!(fault.kind, FaultKind::InvalidParams, "{method} {params}");
+            }
+            let fault = Refs::of_rest(params.as_bytes(), Method::parse(method)).unwrap_err();
+            assert_eq!(fault.kind, FaultKind::InvalidParams, "{method} {params}");
+        }
+    }
+    let create = Refs::of_rest(br#"{"url":["a"]}"#, Method::CreatePushConfig);
+    assert_eq!(create.unwrap_err().kind, FaultKind::InvalidParams);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! One short question to an agent, and its answer whole: over the connections that messages go over,
 //! to the vetted address, within one clock and one bound. No redirect is followed.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -98,18 +99,17 @@ fn judge(head: &ResponseHeader, body: &[u8]) -> Result<(), Rejection> {
     refuse_redirect(head)?;
     if head.status != StatusCode::OK {
         let status = head.status.as_u16();
-        return Err(no_card(
-            "the agent does not give its card: it answers with another status than 200",
-        )
-        .fact("status", status));
+        let message =
+            format!("the agent does not give its card: it answers {status} where that should be");
+        return Err(no_card(message).fact("status", status));
     }
     Card::fetched(body).map(drop).map_err(|unreadable| {
-        no_card("the agent's card cannot be read: it must be a JSON object, as A2A describes it")
+        no_card("the agent's card cannot be read: what it gives is no JSON object, or is one and no agent card")
             .cause(unreadable)
     })
 }
 
-fn no_card(message: &'static str) -> Rejection {
+fn no_card(message: impl Into<Cow<'static, str>>) -> Rejection {
     Rejection::new(Reason::AgentProtocolError, message)
 }
 

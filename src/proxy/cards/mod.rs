@@ -144,7 +144,7 @@ impl Proxy {
         let path = kept.json_rpc.path(generation).map(str::to_owned);
         path.ok_or_else(|| {
             let message = "the workspace has no url, and the card at its card_url names no JSON-RPC \
-                           interface by an http URL";
+                           interface by an http URL; one of HTTP+JSON is reached below /workspaces/{id}/a2a";
             undelivered(&Rejection::new(Reason::AgentProtocolError, message)).into()
         })
     }
@@ -228,8 +228,8 @@ fn default_workspace(config: &Config) -> Result<WorkspaceId, Rejection> {
 /// Who may know that the default workspace is not there is told which one that is.
 fn of_default(refusal: Rejection, exchange: &Exchange) -> Rejection {
     match &exchange.callee {
-        Some(id) if refusal.reason == Reason::WorkspaceNotFound => Rejection {
-            message: format!("a2a.default_workspace is {id}, and there is no such workspace")
+        Some(id) if matches!(refusal.reason, Reason::WorkspaceNotFound | Reason::WorkspaceRemoved) => Rejection {
+            message: format!("a2a.default_workspace is {id}, and there is no such workspace any more, or never was")
                 .into(),
             ..refusal
         },
