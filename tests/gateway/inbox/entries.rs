@@ -8,7 +8,6 @@ use a2a_gateway::delivery::inbox::{
 use serde_json::json;
 
 use super::{Room, SOON, id, message, notice, reason, text};
-use crate::harness::Pair;
 use crate::on_both_pairs;
 
 on_both_pairs! {
