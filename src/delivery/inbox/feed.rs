@@ -21,34 +21,38 @@ const PAGE_BYTES_MAX: i64 = 4 << 20;
 /// Topics that are looked at with one statement.
 const LOOK_MAX: usize = 256;
 
-// The sums come before the bodies: what does not fit is not read. A row comes in any case where there is an
-// inbox: it says how far that has come.
-macro_rules! page {
-    ($beyond:literal, $order:literal) => {
+// How far an inbox has come: nothing else is read where there is nothing new.
+const HEAD: &str = "SELECT last_seq, acked_seq, \
+    (SELECT MIN(seq) FROM activity_logs WHERE workspace_id = $1) AS oldest_seq \
+    FROM inbox_heads WHERE workspace_id = $1";
+
+// Sizes first, so that what does not fit into a page is not read; and each by itself, since a join of the two
+// is planned badly by a PostgreSQL that has not looked at the table yet.
+macro_rules! rows {
+    ($columns:literal, $beyond:literal, $order:literal) => {
         concat!(
-            "WITH found AS (SELECT seq, request_bytes + response_bytes AS bytes FROM activity_logs \
-               WHERE workspace_id = $1 AND seq ", $beyond, " $2 AND ($3 = '' OR activity_type = $3) \
-               AND ($4 = '' OR source_kind = $4) ORDER BY seq ", $order, " LIMIT $5), \
-             summed AS (SELECT seq, bytes, SUM(bytes) OVER (ORDER BY seq ", $order, ") AS total FROM found) \
-             SELECT h.last_seq, a.id, a.seq, a.activity_type, a.source_id, a.target_id, a.method, \
-               a.request_body, a.response_body, a.status, a.task_id, a.created_at, \
-               (SELECT COUNT(*) FROM found) AS found, \
-               (SELECT MIN(seq) FROM activity_logs WHERE workspace_id = $1) AS oldest_seq \
-             FROM inbox_heads h \
-             LEFT JOIN summed s ON s.total - s.bytes < $6 \
-             LEFT JOIN activity_logs a ON a.workspace_id = $1 AND a.seq = s.seq \
-             WHERE h.workspace_id = $1 ORDER BY a.seq ", $order
+            "SELECT ", $columns, " FROM activity_logs WHERE workspace_id = $1 AND seq ", $beyond,
+            " $2 AND ($3 = '' OR activity_type = $3) AND ($4 = '' OR source_kind = $4) \
+             ORDER BY seq ", $order, " LIMIT $5"
         )
+    };
+    ($beyond:literal, $order:literal) => {
+        [
+            rows!("request_bytes + response_bytes AS bytes", $beyond, $order),
+            rows!(
+                "id, seq, activity_type, source_id, target_id, method, request_body, response_body, status, \
+                 task_id, created_at",
+                $beyond, $order
+            ),
+        ]
     };
 }
 
-const OLDEST_FIRST: &str = page!(">", "ASC");
+const OLDEST_FIRST: [&str; 2] = rows!(">", "ASC");
 
-const NEWEST_FIRST: &str = page!("<", "DESC");
+const NEWEST_FIRST: [&str; 2] = rows!("<", "DESC");
 
 const POSITION: &str = "SELECT seq FROM activity_logs WHERE id = $1 AND workspace_id = $2";
-
-const HEAD: &str = "SELECT acked_seq FROM inbox_heads WHERE workspace_id = $1";
 
 // Held until the commit, so that of two at once the second sees what the first did.
 const LOCK_HEAD: &str =
@@ -111,37 +115,44 @@ impl Inbox {
         start: Start,
         limit: u32,
     ) -> Result<Page, Rejection> {
-        let (text, seq) = match start {
+        let ([sizes, rows], beyond) = match start {
             Start::Newest => (NEWEST_FIRST, i64::MAX),
             Start::Before(seq) => (NEWEST_FIRST, seq),
             Start::After(seq) => (OLDEST_FIRST, seq),
         };
-        let query = sqlx::query(text)
-            .bind(workspace.as_str())
-            .bind(seq)
-            .bind(filter.kind.map_or("", ActivityType::word))
-            .bind(filter.source.map_or("", SourceKind::word))
-            .bind(i64::from(limit) + 1)
-            .bind(PAGE_BYTES_MAX);
+        let select = |text: &'static str, limit: i64| {
+            sqlx::query(text)
+                .bind(workspace.as_str())
+                .bind(beyond)
+                .bind(filter.kind.map_or("", ActivityType::word))
+                .bind(filter.source.map_or("", SourceKind::word))
+                .bind(limit)
+        };
         let work = async {
             // When all who wait are woken, they take turns: other work needs connections, too.
             let _turn = self.turns.acquire().await;
-            let rows = query.fetch_all(self.db.pool()).await?;
-            let Some(first) = rows.first() else {
+            let mut connection = self.db.pool().acquire().await?;
+            let head = sqlx::query(HEAD).bind(workspace.as_str());
+            let Some(head) = head.fetch_optional(&mut *connection).await? else {
                 return Ok(Page::EMPTY);
             };
-            let found: i64 = first.try_get("found")?;
-            let oldest: Option<i64> = first.try_get("oldest_seq")?;
-            let last: i64 = first.try_get("last_seq")?;
-            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-            let items = rows.iter().filter_map(|row| item(row).transpose());
-            let items: Vec<Item> = items.take(limit).collect::<Result<_, _>>()?;
-            Ok(Page {
-                more: items.len() < usize::try_from(found).unwrap_or(usize::MAX),
-                items,
+            let last: i64 = head.try_get("last_seq")?;
+            let oldest: Option<i64> = head.try_get("oldest_seq")?;
+            let mut page = Page {
                 oldest: oldest.unwrap_or(last + 1),
                 last,
-            })
+                ..Page::EMPTY
+            };
+            if matches!(start, Start::After(seq) if last <= seq) {
+                return Ok(page);
+            }
+            let found = select(sizes, i64::from(limit) + 1).fetch_all(&mut *connection);
+            let found = found.await?;
+            let count = fitting(&found, limit)?;
+            page.more = count < i64::try_from(found.len()).unwrap_or(i64::MAX);
+            let rows = select(rows, count).fetch_all(&mut *connection).await?;
+            page.items = rows.iter().map(item).collect::<Result<_, _>>()?;
+            Ok(page)
         };
         Ok(self.db.run("inbox_page", work).await?)
     }
@@ -279,13 +290,22 @@ fn gone() -> Rejection {
     Rejection::new(Reason::CursorGone, message)
 }
 
-/// The entry of a row; `None`: the row has none.
-fn item(row: &AnyRow) -> Result<Option<Item>, sqlx::Error> {
-    let Some(id) = row.try_get("id")? else {
-        return Ok(None);
-    };
-    Ok(Some(Item {
-        id,
+/// How many of the entries with these sizes make a page.
+fn fitting(sizes: &[AnyRow], limit: u32) -> Result<i64, sqlx::Error> {
+    let (mut count, mut bytes) = (0, 0);
+    for row in sizes {
+        if count == i64::from(limit) || PAGE_BYTES_MAX <= bytes {
+            break;
+        }
+        bytes += row.try_get::<i64, _>("bytes")?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn item(row: &AnyRow) -> Result<Item, sqlx::Error> {
+    Ok(Item {
+        id: row.try_get("id")?,
         seq: row.try_get("seq")?,
         activity_type: row.try_get("activity_type")?,
         source_id: row.try_get("source_id")?,
@@ -296,7 +316,7 @@ fn item(row: &AnyRow) -> Result<Option<Item>, sqlx::Error> {
         status: row.try_get("status")?,
         task_id: row.try_get("task_id")?,
         created_at: Timestamp(row.try_get("created_at")?),
-    }))
+    })
 }
 
 /// JSON as it was kept; what is none, as a string.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::events::{seat, token};
 use crate::harness::watcher::Feed;
-use crate::harness::{Answer, Builder, Gateway, Pair, Request};
+use crate::harness::{Answer, Builder, Gateway, Request};
 use crate::on_both_pairs;
 
 pub(super) async fn tell(gateway: &Gateway, id: &str, token: &str, text: &str) {

@@ -43,7 +43,7 @@ async fn crowd(messages: usize) -> Duration {
                 after = item.seq;
                 seen.push(text(item));
             }
-            if !page.more {
+            if !page.more && seen.len() < messages {
                 timeout(SOON * 6, watch.changed())
                     .await
                     .expect("a word in time");
