@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use a2a_gateway::delivery::inbox::{Filter, Start, Update};
+use a2a_gateway::a2a::dialect::Update;
+use a2a_gateway::delivery::inbox::{Filter, Start};
 use futures_util::future::join_all;
 use serde_json::json;
 use tokio::time::timeout;

@@ -229,7 +229,6 @@ async fn only_the_workspace_itself_replies_and_only_what_can_be_read() {
     assert_eq!((answer.status, &*answer.reason()), (404, "task_not_found"));
     for wrong in [
         json!({}),
-        json!([]),
         json!({"result": "done"}),
         json!({"status": {"state": "unknown"}}),
         json!({"result": {"kind": "message", "parts": []}}),
