@@ -11,8 +11,9 @@
 
 use url::Url;
 
-use crate::a2a::fields::{Fields, array, elements, quoted};
+use crate::a2a::fields::{Fields, array, elements, kind, quoted};
 use crate::a2a::generation::Generation;
+use crate::a2a::json::Kind;
 
 /// What a card becomes that says 0.2 in a spelling of its own.
 const VERSION_0_3: &str = "0.3.0";
@@ -95,6 +96,16 @@ pub(super) fn is_v1(card: &Fields<'_>) -> bool {
 /// Whether clients of 0.x can find an interface in it, or it has none at all.
 pub(super) fn is_v0(card: &Fields<'_>) -> bool {
     !is_v1(card) || card.text("url").is_some()
+}
+
+/// Whether it says where the agent listens, be it readable or not.
+pub(super) fn are_in(card: &Fields<'_>) -> bool {
+    let url = card.get("url").is_some_and(|url| kind(url) == Kind::String);
+    let listed = |name| {
+        let list = card.get(name).and_then(elements);
+        list.is_some_and(|list| !list.is_empty())
+    };
+    url || listed("supportedInterfaces") || listed("additionalInterfaces")
 }
 
 /// Every interface of the card, the preferred one first in each generation.

@@ -136,14 +136,11 @@ impl<'a> Card<'a> {
 pub fn shown(text: &str, base: &str, hidden: &[String]) -> Result<String, Unreadable> {
     let mut card = Fields::read(text).ok_or(Unreadable::Form)?;
     interfaces::respell(&mut card);
-    let interfaces = interfaces::all(&card);
-    let addresses = addresses(hidden, &interfaces, base);
-    if interfaces.is_empty() {
-        if addresses.replace(text.to_owned(), base) == text {
-            return Ok(text.to_owned());
-        }
-    } else {
+    let addresses = addresses(hidden, &interfaces::all(&card), base);
+    if interfaces::are_in(&card) {
         interfaces::point_at(base, &mut card);
+    } else if addresses.replace(text.to_owned(), base) == text {
+        return Ok(text.to_owned());
     }
     conceal(card, &addresses, base)
 }

@@ -119,6 +119,19 @@ fn a_shown_card_tells_no_place_and_is_not_completed() {
             r#"{"signatures":[{}],"skills":["s"],"protocol_version":"0.2.5"}"#.to_owned(),
         ),
         ("{}", "{}".to_owned()),
+        (
+            r#"{"url":null,"supportedInterfaces":[],"additionalInterfaces":{}}"#,
+            r#"{"url":null,"supportedInterfaces":[],"additionalInterfaces":{}}"#.to_owned(),
+        ),
+        // What is no text, and no interface, may be one to others.
+        (
+            r#"{"url":"http://a:1/\udc00"}"#,
+            format!(r#"{{"url":"{BASE}"}}"#),
+        ),
+        (
+            r#"{"additionalInterfaces":["http://a:1/"]}"#,
+            format!(r#"{{"url":"{BASE}"}}"#),
+        ),
         // In its text alone.
         (
             r#"{"z":"at 127.0.0.1:8001","signatures":[{}],"iconUrl":"http://127.0.0.1:8001/i"}"#,
