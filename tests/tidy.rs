@@ -255,6 +255,7 @@ fn openapi_has_exactly_the_routes_that_there_are() {
         .map(|(method, path)| format!("{method} {path}"))
         .collect();
     let a2a = a2a_gateway::proxy::A2A_ROUTES.iter();
+    let a2a = a2a.chain(&a2a_gateway::proxy::REST_ROUTES);
     routes.extend(a2a.map(|(method, path)| format!("{method} {path}")));
     // The admin listener's: every one is read.
     let admin = text("src/admin/mod.rs");

@@ -60,7 +60,7 @@ pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
 use self::reject::{Dialect, answer};
 use self::relay::Relay;
-pub use self::route::ROUTES as A2A_ROUTES;
+pub use self::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
 use self::route::{Route, route};
 use crate::config::Derived;
 use crate::gateway::Gateway;

@@ -16,6 +16,41 @@ pub const ROUTES: [(&str, &str); 7] = [
     ("GET", "/.well-known/agent-card.json"),
 ];
 
+/// Routes of tasks and of the HTTP+JSON binding of A2A 1.0, by HTTP method and pattern: those that are
+/// described. What else passes below the base, [`rest::read`](crate::a2a::rest::read) decides, and with
+/// which methods the agent's card.
+pub const REST_ROUTES: [(&str, &str); 17] = [
+    ("POST", "/workspaces/{id}/a2a/tasks/send"),
+    ("POST", "/workspaces/{id}/a2a/tasks/send/stream"),
+    ("GET", "/workspaces/{id}/a2a/tasks/{task_id}"),
+    ("POST", "/workspaces/{id}/a2a/tasks/{task_id}/cancel"),
+    ("POST", "/workspaces/{id}/a2a/message:send"),
+    ("POST", "/workspaces/{id}/a2a/message:stream"),
+    ("GET", "/workspaces/{id}/a2a/tasks"),
+    ("POST", "/workspaces/{id}/a2a/tasks/{task_id}:cancel"),
+    ("POST", "/workspaces/{id}/a2a/tasks/{task_id}:subscribe"),
+    ("GET", "/workspaces/{id}/a2a/tasks/{task_id}:subscribe"),
+    (
+        "GET",
+        "/workspaces/{id}/a2a/tasks/{task_id}/pushNotificationConfigs",
+    ),
+    (
+        "POST",
+        "/workspaces/{id}/a2a/tasks/{task_id}/pushNotificationConfigs",
+    ),
+    (
+        "GET",
+        "/workspaces/{id}/a2a/tasks/{task_id}/pushNotificationConfigs/{config_id}",
+    ),
+    (
+        "DELETE",
+        "/workspaces/{id}/a2a/tasks/{task_id}/pushNotificationConfigs/{config_id}",
+    ),
+    ("GET", "/workspaces/{id}/a2a/extendedAgentCard"),
+    ("GET", "/workspaces/{id}/tasks/{task_id}"),
+    ("GET", "/tasks/{task_id}"),
+];
+
 /// Where a request goes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Route<'p> {
@@ -80,6 +115,29 @@ fn one_segment(path: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::a2a::method::Method;
+    use crate::a2a::rest;
+
+    #[test]
+    fn what_is_described_is_routed_and_read() {
+        for (verb, pattern) in REST_ROUTES {
+            let path = pattern.replace("{id}", "dev").replace("{task_id}", "t-1");
+            let path = path.replace("{config_id}", "c");
+            let read = match route(&path) {
+                Route::Below(Ok(_), tail) | Route::TaskBeside(Ok(_), tail) => {
+                    rest::read(verb, tail)
+                }
+                Route::Task(task) => rest::read(verb, &format!("tasks/{task}")),
+                _ => None,
+            };
+            let method = read.map(|rest| rest.method);
+            assert!(method.is_some(), "{verb} {path}");
+            // No version of A2A has these.
+            let ours = ["/send", "/stream", "/cancel"];
+            let ours = ours.iter().any(|end| path.ends_with(end));
+            assert_eq!(method == Some(Method::Other), ours, "{verb} {path}");
+        }
+    }
 
     #[test]
     fn the_base_is_served_with_and_without_a_slash() {

@@ -6,7 +6,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 METHODS = ("get", "put", "post", "patch", "delete")
-REFUSALS = ("Refusal", "RpcRefusal", "Readiness")
+REFUSALS = ("Refusal", "RpcRefusal", "RefusalOrAgentError", "RpcRefusalOrAgentError", "Readiness")
 
 
 def operations(described):

@@ -155,11 +155,15 @@ async fn others_verify_the_gateways_signature() {
     }
 }
 
-/// Runs the program of `docs/security.md` on the card at `url`: its exit status, and what it printed.
-fn by_hand(program: &str, url: &str) -> (Option<i32>, String) {
+/// Runs the program of `docs/security.md` with these arguments: its exit status, and what it printed.
+fn by_hand(program: &str, arguments: &[String], token: Option<&str>) -> (Option<i32>, String) {
     let python = installed("scripts/verifiers").join("python/bin/python");
     let mut verifier = Command::new(python);
-    verifier.args(["-c", program, url]).env("A2A_TOKEN", ADMIN);
+    verifier.args(["-c", program]).args(arguments);
+    verifier.env_remove("A2A_TOKEN");
+    if let Some(token) = token {
+        verifier.env("A2A_TOKEN", token);
+    }
     let output = verifier.stdin(Stdio::null()).output().unwrap();
     let told = [output.stdout, output.stderr].concat();
     (
@@ -176,9 +180,7 @@ async fn the_documents_verifier_takes_a_signed_card_and_no_other() {
         .await;
     let program = block("### A signed card, verified by hand", "python");
     let ours = format!("http://{}", gateway.public);
-    let named = "\nJWKS = \"https://gateway.example.com/";
-    assert!(program.contains(named));
-    let program = program.replace(named, &format!("\nJWKS = \"{ours}/"));
+    let (good, forged) = ("signed by the gateway", "no signature of this gateway's");
     let mut tries = Vec::new();
     let mut agents = Vec::new();
     for (at, (_, card)) in generations().into_iter().enumerate() {
@@ -186,38 +188,44 @@ async fn the_documents_verifier_takes_a_signed_card_and_no_other() {
         let id = format!("target-{at}");
         add(&gateway, &id, json!({"url": agent.url()})).await;
         agents.push(agent);
-        let path = format!("/workspaces/{id}/a2a/.well-known/agent-card.json");
-        tries.push((format!("{ours}{path}"), true));
+        let url = format!("{ours}/workspaces/{id}/a2a/.well-known/agent-card.json");
+        tries.push((vec![ours.clone(), url], Some(ADMIN), good));
     }
+    let at_ours = tries[0].0.clone();
+    tries.push((at_ours.clone(), Some("wrong"), ": 401 {"));
+    tries.push((at_ours.clone(), None, "A2A_TOKEN is not set"));
+    tries.push((at_ours[1..].to_vec(), Some(ADMIN), "usage: "));
     // The same card elsewhere, with something else in it, and with nothing that proves it.
-    let good = card_of(&gateway, "target-0").await.json();
-    for (name, value, fine) in [
-        ("signatures", good["signatures"].clone(), true),
-        ("description", json!("forged"), false),
-        ("signatures", json!([]), false),
+    let card = card_of(&gateway, "target-0").await.json();
+    for (name, value, says) in [
+        ("signatures", card["signatures"].clone(), good),
+        ("description", json!("forged"), forged),
+        ("signatures", json!([]), "the card is not signed"),
         (
             "signatures",
             json!([{"protected": "e30", "signature": "AA"}, {}]),
-            false,
+            forged,
         ),
     ] {
-        let mut card = good.clone();
+        let mut card = card.clone();
         card[name] = value;
         let agent = Agent::json(&card.to_string()).await;
-        tries.push((agent.url(), fine));
+        tries.push((vec![ours.clone(), agent.url()], Some(ADMIN), says));
         agents.push(agent);
     }
+    let elsewhere = agents.split_off(agents.len() - 4);
     let asked = tokio::task::spawn_blocking(move || {
-        let told = |(url, fine): (String, bool)| (by_hand(&program, &url), fine);
+        let told = |(arguments, token, says): (Vec<String>, _, _)| {
+            (by_hand(&program, &arguments, token), says)
+        };
         tries.into_iter().map(told).collect::<Vec<_>>()
     });
-    for ((status, told), fine) in asked.await.unwrap() {
-        assert_eq!(status, Some(i32::from(!fine)), "{told}");
-        let says = if fine {
-            "signed by the gateway"
-        } else {
-            "no signature of this gateway's"
-        };
+    for ((status, told), says) in asked.await.unwrap() {
+        assert_eq!(status, Some(i32::from(says != good)), "{told}");
         assert!(told.contains(says), "{told}");
+    }
+    // The token is for the gateway.
+    for agent in elsewhere {
+        assert_eq!(agent.take().field("authorization"), None);
     }
 }
