@@ -41,6 +41,8 @@ pub(crate) struct Case {
     grant: String,
     /// A workspace likewise.
     doomed_workspace: String,
+    /// An entry of the target's inbox.
+    entry: String,
     /// The workspace of the unused enrolment token.
     enrolling: String,
 }
@@ -65,6 +67,7 @@ impl Case {
             doomed: Default::default(),
             grant: String::new(),
             doomed_workspace: String::new(),
+            entry: String::new(),
             enrolling: String::new(),
         };
         for (who, id, org) in [
@@ -129,6 +132,12 @@ impl Case {
         case.expired.push((Enrolment, used));
         case.renew_doomed().await;
         case.renew_enrolment().await;
+        let told = case.request("POST", "/workspaces/{id}/notify", Own);
+        let told = case.gateway.call(&told.bearer(case.token(Own))).await;
+        assert_eq!(told.status, 200, "{}", told.text());
+        let inbox = Request::get("/workspaces/target/activity");
+        let inbox = case.gateway.as_operator(inbox).await.json();
+        case.entry = inbox[0]["id"].as_str().unwrap().into();
         case
     }
 
@@ -212,6 +221,8 @@ impl Case {
             ("POST", "/grants") => {
                 json!({"caller_id": "enrolled", "target_id": "stranger"}).to_string()
             }
+            ("POST", "/workspaces/{id}/activity/ack") => json!({"up_to": self.entry}).to_string(),
+            ("POST", "/workspaces/{id}/notify") => json!({"message": "told"}).to_string(),
             ("POST", "/canvas/tokens") => json!({"user": "ada", "org": "acme"}).to_string(),
             ("GET", "/ws") => return handshake("/ws"),
             ("POST", _) => "{}".to_owned(),
@@ -263,8 +274,9 @@ impl Case {
             let tokens = answer.json()["tokens"].as_array().unwrap().clone();
             state.extend(tokens.iter().map(|token| token["id"].clone()));
         }
-        let grants = self.gateway.as_operator(Request::get("/grants")).await;
-        state.push(grants.json());
+        for path in ["/grants", "/workspaces/target/activity"] {
+            state.push(self.gateway.as_operator(Request::get(path)).await.json());
+        }
         let doomed = &self.doomed_workspace;
         for id in [
             "target",
