@@ -11,6 +11,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::coherence::Coherence;
 use crate::config::{Config, Live};
 use crate::db::Db;
+use crate::delivery::Delivery;
+use crate::delivery::streams::Streams;
 use crate::directory::Directory;
 use crate::drain::Drain;
 use crate::events::Events;
@@ -67,6 +69,8 @@ pub struct Gateway {
     pub events: Arc<Events>,
     /// Where is the agent.
     pub directory: Directory,
+    /// What outlives a connection.
+    pub delivery: Arc<Delivery>,
     /// How the process ends.
     pub drain: Arc<Drain>,
 }
@@ -124,6 +128,9 @@ impl Gateway {
                 Arc::clone(&metrics),
             ),
             tasks: Tasks::new(config.clone(), shared.clone(), Arc::clone(&metrics)),
+            delivery: Arc::new(Delivery {
+                streams: Streams::new(config.clone(), shared.clone(), Arc::clone(&metrics)),
+            }),
             events,
             drain: Arc::default(),
             workspaces,
@@ -174,6 +181,7 @@ impl Gateway {
             self.directory.follow(),
             self.directory.follow_lapses(),
             self.events.run(&self.hierarchy),
+            self.delivery.streams.run(),
             self.sweep(),
             self.flush_regularly(),
             self.forget_regularly(),
@@ -248,9 +256,10 @@ impl Gateway {
         }
     }
 
-    /// Writes down all that heartbeats said, and whose tasks are: before the end.
+    /// Writes down all that heartbeats said, whose tasks are, and how streams ended: before the end.
     pub async fn flush(&self) {
         self.tasks.flush().await;
+        self.delivery.streams.flush().await;
         if let Err(error) = self.directory.flush_all().await {
             tracing::warn!(error = %Chain(&error), "The last heartbeats are not written down");
         }

@@ -36,6 +36,8 @@ pub mod events;
 
 pub mod directory;
 
+pub mod delivery;
+
 // The rooms, assembled.
 pub mod drain;
 

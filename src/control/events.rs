@@ -91,7 +91,7 @@ impl Position {
     }
 }
 
-fn last_event(end: End) -> Bytes {
+pub(super) fn last_event(end: End) -> Bytes {
     let (reason, message) = end.words();
     let data = json!({"reason": reason, "message": message});
     format!("event: end\ndata: {data}\n\n").into()

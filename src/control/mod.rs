@@ -13,6 +13,7 @@ mod grants;
 mod lifecycle;
 mod reach;
 mod registry;
+mod streams;
 mod tokens;
 mod watch;
 mod well_known;
@@ -66,6 +67,8 @@ routes! {
     POST   "/orgs/{org}/tokens"                 => tokens::issue_org,
     DELETE "/orgs/{org}/tokens/{token_id}"      => tokens::revoke_org,
     POST   "/canvas/tokens"                     => tokens::issue_canvas,
+
+    GET    "/workspaces/{id}/streams/{stream}"  => streams::resume,
 
     GET    "/ws"                                => ws::socket,
     GET    "/events"                            => events::stream,

@@ -2,6 +2,7 @@
 //! sets, never an id. Children are resolved once, since looking one up by label hashes strings.
 
 mod label;
+mod streams;
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,6 +13,7 @@ use prometheus::{
 };
 
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
+pub use self::streams::Streams;
 use crate::a2a::method::Method;
 
 /// All families of this process.
@@ -78,6 +80,8 @@ pub struct Metrics {
     pub events_linked: IntGauge,
     /// How often the log of events was lost.
     pub events_lost: IntCounter,
+    /// Streams that can be taken up again.
+    pub streams: Streams,
 }
 
 impl Default for Metrics {
@@ -304,6 +308,7 @@ impl Metrics {
                 "a2a_gateway_events_lost_total",
                 "How often the log of events was flushed or cut before it was read to its end.",
             ),
+            streams: Streams::new(&r),
             registry: r,
         }
     }
