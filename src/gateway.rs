@@ -275,9 +275,10 @@ impl Gateway {
         }
     }
 
-    /// Writes down all that heartbeats said, and whose tasks are: before the end.
+    /// Writes down all that heartbeats said, whose tasks are, and how streams ended: before the end.
     pub async fn flush(&self) {
         self.tasks.flush().await;
+        self.delivery.streams.flush().await;
         if let Err(error) = self.directory.flush_all().await {
             tracing::warn!(error = %Chain(&error), "The last heartbeats are not written down");
         }

@@ -1,6 +1,7 @@
-//! `a2a::event::Splitter`, and `a2a::task::TaskScan` over the same bytes. The first byte of an input says how the stream behind it is cut.
+//! `a2a::event::Splitter` with `a2a::stamp::Stamper` behind it, and `a2a::task::TaskScan` over the same bytes. The first byte of an input says how the stream behind it is cut.
 
 use a2a_gateway::a2a::event::{Framing, Splitter};
+use a2a_gateway::a2a::stamp::Stamper;
 use a2a_gateway::a2a::task::{Binding, TaskScan};
 use bytes::Bytes;
 
@@ -43,6 +44,7 @@ struct Outcome {
 
 fn split(stream: &[u8], mut next: impl FnMut(usize) -> usize) -> Outcome {
     let mut splitter = Splitter::new();
+    let mut stamper = Stamper::new("s".into());
     let mut outcome = Outcome {
         passed: Vec::new(),
         rest: Vec::new(),
@@ -56,6 +58,23 @@ fn split(stream: &[u8], mut next: impl FnMut(usize) -> usize) -> Outcome {
         let passed = splitter.push(Bytes::copy_from_slice(&stream[at..end]));
         at = end;
         outcome.passed.extend_from_slice(&passed.bytes);
+        let before = stamper.last();
+        let stamped = stamper.stamp(&passed.bytes);
+        assert_eq!(stamper.last() - before, stamped.ends.len() as u64);
+        // Each line of ours is `id: s-`, its number, and a line end like that of the blank line.
+        let added: usize = (before + 1..=stamper.last())
+            .map(|n| format!("id: s-{n}").len())
+            .sum();
+        let ends = stamped.ends.len();
+        let longer = stamped.bytes.len() - passed.bytes.len();
+        assert!(
+            (added + ends..=added + 2 * ends).contains(&longer),
+            "only numbers are added"
+        );
+        assert!(
+            stamped.ends.len() as u32 >= passed.events,
+            "every event has a number"
+        );
         outcome.events += passed.events;
         outcome.last_was_final = passed.last_was_final;
         // It holds what it did not pass on, and nothing else.

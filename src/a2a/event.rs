@@ -23,6 +23,15 @@ pub enum Framing {
 }
 
 impl Framing {
+    /// How the last line of `text` ends.
+    pub fn of(text: &[u8]) -> Self {
+        if text.ends_with(b"\r\n") {
+            Self::CrLf
+        } else {
+            Self::Lf
+        }
+    }
+
     /// The end of a line.
     pub const fn line_end(self) -> &'static str {
         match self {
@@ -214,6 +223,20 @@ impl Splitter {
         self.place = next;
         ended
     }
+}
+
+/// The blocks of whole ones, each with the blank line that ends it.
+pub(super) fn blocks(whole: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut splitter = Splitter::new();
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let mut at = from;
+        // A `\r` at the very end is a blank line, too: what passed is whole.
+        let end = splitter.boundary(whole, &mut at).unwrap_or(whole.len());
+        let block = &whole[from..end];
+        from = end;
+        (!block.is_empty()).then_some(block)
+    })
 }
 
 /// The lines of a block, without their ends. A byte order mark, which only a stream's first line

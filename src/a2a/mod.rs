@@ -12,6 +12,7 @@ pub mod method;
 pub mod refs;
 pub mod reply;
 pub mod rest;
+pub mod stamp;
 pub mod state;
 pub mod task;
 pub mod task_list;

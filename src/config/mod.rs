@@ -306,6 +306,22 @@ pub struct Stream {
     /// How long a stream may stay open after its final event.
     #[serde(with = "duration")]
     pub final_grace: Duration,
+    /// Events kept of one stream; 0: none, and events get no ids.
+    pub log_events: usize,
+    /// Bytes kept of one stream.
+    pub log_bytes: ByteSize,
+    /// How long they are kept after its end.
+    #[serde(with = "duration")]
+    pub log_ttl: Duration,
+    /// What all logs hold together.
+    pub logs_bytes: ByteSize,
+    /// How long a stream goes on with nobody reading it.
+    #[serde(with = "duration")]
+    pub linger: Duration,
+    /// Streams that go on without their callers at most.
+    pub lingering: usize,
+    /// Readers of resumed streams at most.
+    pub readers: usize,
 }
 
 /// `[upstream]`: connections to agents.

@@ -94,12 +94,15 @@ impl Position {
         Some(match watch.next().await {
             Step::Frame(frame) => (frame.sse(), Self::Open(watch)),
             Step::Quiet => (Bytes::from_static(COMMENT), Self::Open(watch)),
-            Step::End(end) => {
-                let (reason, message) = end.words();
-                (named_event("end", reason, message), Self::Over)
-            }
+            Step::End(end) => (last_event(end), Self::Over),
         })
     }
+}
+
+/// The last event, which says why it is over.
+pub(super) fn last_event(end: End) -> Bytes {
+    let (reason, message) = end.words();
+    named_event("end", reason, message)
 }
 
 /// An event about the stream itself.

@@ -115,6 +115,48 @@ impl FromRequestParts<Arc<Gateway>> for Caller {
     }
 }
 
+/// Who takes up what a message began: as [`Caller`], and a pair token counts, too, if it is for the target.
+pub(super) struct MessageCaller(pub(super) Arc<Proof>);
+
+impl FromRequestParts<Arc<Gateway>> for MessageCaller {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        gateway: &Arc<Gateway>,
+    ) -> Result<Self, Rejection> {
+        let field = authorization(&parts.headers)?;
+        let proof = gateway.identity.authenticate_message(field).await?;
+        admit(gateway, parts, &proof)?;
+        Ok(Self(proof))
+    }
+}
+
+/// After which event a reader goes on: `Last-Event-ID`, or `?last_event_id=`. Empty: none.
+pub(super) struct LastEventId(pub(super) Option<String>);
+
+#[derive(Deserialize)]
+struct LastEventQuery {
+    last_event_id: Option<String>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for LastEventId {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+        let query = Query::<LastEventQuery>::from_request_parts(parts, state).await;
+        let Ok(Query(query)) = query else {
+            let message = "the query is `last_event_id`, once at most";
+            return Err(Rejection::new(Reason::InvalidParams, message));
+        };
+        let field = parts.headers.get("last-event-id");
+        // What is not text is no id that we gave.
+        let field = field.map(|value| value.to_str().unwrap_or("-").to_owned());
+        let after = field.or(query.last_event_id);
+        Ok(Self(after.filter(|after| !after.is_empty())))
+    }
+}
+
 /// Who registers: as [`Caller`], and an enrolment token counts, too.
 pub(super) struct Registrant(pub(super) Caller);
 
@@ -233,6 +275,18 @@ impl<S: Send + Sync> FromRequestParts<S> for PathActivityId {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
         path_name(parts, state, "activity_id").await.map(Self)
+    }
+}
+
+/// `{stream}` of the path. Not a name of any form is none that exists.
+pub(super) struct PathStream(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathStream {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+        let stream = path_param(parts, state, "stream").await;
+        Ok(Self(stream.unwrap_or_default()))
     }
 }
 

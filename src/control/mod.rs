@@ -15,6 +15,7 @@ mod lifecycle;
 mod reach;
 mod registry;
 mod reply;
+mod streams;
 mod tokens;
 mod watch;
 mod well_known;
@@ -74,6 +75,7 @@ routes! {
     POST   "/workspaces/{id}/activity/ack"      => activity::acknowledge,
     POST   "/workspaces/{id}/activity/{activity_id}/reply" => reply::reply,
     POST   "/workspaces/{id}/notify"            => activity::notify,
+    GET    "/workspaces/{id}/streams/{stream}"  => streams::resume,
 
     GET    "/ws"                                => ws::socket,
     GET    "/events"                            => events::stream,

@@ -9,7 +9,7 @@ use secrecy::SecretString;
 use serde::Deserialize;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::extract::{admit, authorization};
+use super::extract::{LastEventId, admit, authorization};
 use super::ws::Handshake;
 use crate::events::{Cut, Frame, Reader};
 use crate::gateway::Gateway;
@@ -29,7 +29,6 @@ pub(super) struct Watcher {
 #[derive(Deserialize)]
 struct WatchQuery {
     ticket: Option<String>,
-    last_event_id: Option<String>,
 }
 
 impl FromRequestParts<Arc<Gateway>> for Watcher {
@@ -45,6 +44,7 @@ impl FromRequestParts<Arc<Gateway>> for Watcher {
             let message = "the query is `ticket` and `last_event_id`, each once at most";
             return Err(Rejection::new(Reason::InvalidParams, message));
         };
+        let LastEventId(after) = LastEventId::from_request_parts(parts, gateway).await?;
         let proof = match (
             authorization(&parts.headers)?,
             query.ticket.map(SecretString::from),
@@ -64,14 +64,7 @@ impl FromRequestParts<Arc<Gateway>> for Watcher {
             (field, None) => gateway.identity.authenticate(field).await?,
         };
         admit(gateway, parts, &proof)?;
-        let field = parts.headers.get("last-event-id");
-        // What is not text is no id that we gave: a gap.
-        let field = field.map(|value| value.to_str().unwrap_or("-").to_owned());
-        let after = field.or(query.last_event_id);
-        Ok(Self {
-            proof,
-            after: after.filter(|after| !after.is_empty()),
-        })
+        Ok(Self { proof, after })
     }
 }
 
@@ -113,12 +106,69 @@ impl End {
     }
 }
 
+/// Looks after what stays open: ends it with the gateway, or with the credential, and says when it is
+/// quiet.
+pub(super) struct Vigil {
+    gateway: Arc<Gateway>,
+    check: Interval,
+    quiet: Interval,
+}
+
+/// What came first.
+pub(super) enum Kept<T> {
+    Next(T),
+    Quiet,
+    End(End),
+}
+
+impl Vigil {
+    pub(super) fn new(gateway: Arc<Gateway>, quiet: Duration) -> Self {
+        let every = |span| {
+            let mut interval = interval_at(Instant::now() + span, span);
+            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            interval
+        };
+        Self {
+            check: every(CHECK_EVERY),
+            quiet: every(quiet),
+            gateway,
+        }
+    }
+
+    /// Waits for what comes next to whom `proof` proves. `next` is dropped if something else comes first.
+    pub(super) async fn over<T>(
+        &mut self,
+        proof: &Proof,
+        next: impl Future<Output = T>,
+    ) -> Kept<T> {
+        let mut next = std::pin::pin!(next);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.gateway.drain.begins() => return Kept::End(End::ShuttingDown),
+                _ = self.check.tick() => {
+                    if !self.gateway.identity.still_good(proof).await {
+                        self.count_cut("credential");
+                        return Kept::End(End::Credential);
+                    }
+                }
+                _ = self.quiet.tick() => return Kept::Quiet,
+                next = &mut next => return Kept::Next(next),
+            }
+        }
+    }
+
+    /// Counts that this reader is cut.
+    pub(super) fn count_cut(&self, why: &'static str) {
+        self.gateway.metrics.event_reader_cut(why);
+    }
+}
+
 /// One who watches.
 pub(super) struct Watch {
     gateway: Arc<Gateway>,
     reader: Reader,
-    check: Interval,
-    quiet: Interval,
+    vigil: Vigil,
 }
 
 impl Watch {
@@ -132,14 +182,8 @@ impl Watch {
     ) -> Result<Self, Rejection> {
         let after = watcher.after.as_deref();
         let reader = gateway.events.open(watcher.proof, kind, after).await?;
-        let every = |span| {
-            let mut interval = interval_at(Instant::now() + span, span);
-            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            interval
-        };
         Ok(Self {
-            check: every(CHECK_EVERY),
-            quiet: every(quiet),
+            vigil: Vigil::new(Arc::clone(&gateway), quiet),
             gateway,
             reader,
         })
@@ -147,31 +191,21 @@ impl Watch {
 
     /// Waits for the next step. May be dropped and called again without losing any event.
     pub(super) async fn next(&mut self) -> Step {
-        loop {
-            tokio::select! {
-                biased;
-                () = self.gateway.drain.begins() => return Step::End(End::ShuttingDown),
-                _ = self.check.tick() => {
-                    if !self.gateway.identity.still_good(self.reader.proof()).await {
-                        return self.cut(End::Credential, "credential");
-                    }
-                }
-                _ = self.quiet.tick() => return Step::Quiet,
-                next = self.reader.next(&self.gateway.hierarchy) => return match next {
-                    Ok(frame) => Step::Frame(frame),
-                    Err(Cut) => self.cut(End::Slow, "slow"),
-                },
+        let proof = Arc::clone(self.reader.proof());
+        let next = self.reader.next(&self.gateway.hierarchy);
+        match self.vigil.over(&proof, next).await {
+            Kept::Next(Ok(frame)) => Step::Frame(frame),
+            Kept::Next(Err(Cut)) => {
+                self.vigil.count_cut("slow");
+                Step::End(End::Slow)
             }
+            Kept::Quiet => Step::Quiet,
+            Kept::End(end) => Step::End(end),
         }
-    }
-
-    fn cut(&self, end: End, why: &'static str) -> Step {
-        self.count_cut(why);
-        Step::End(end)
     }
 
     /// Counts that this reader is cut.
     pub(super) fn count_cut(&self, why: &'static str) {
-        self.gateway.metrics.event_reader_cut(why);
+        self.vigil.count_cut(why);
     }
 }

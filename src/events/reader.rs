@@ -114,7 +114,7 @@ impl Reader {
     }
 
     /// Who watches.
-    pub fn proof(&self) -> &Proof {
+    pub fn proof(&self) -> &Arc<Proof> {
         &self.proof
     }
 }

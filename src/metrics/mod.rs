@@ -3,6 +3,7 @@
 
 mod inbox;
 mod label;
+mod streams;
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,6 +15,7 @@ use prometheus::{
 
 pub use self::inbox::{InboxMetrics, InboxReader};
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
+pub use self::streams::Streams;
 use crate::a2a::method::Method;
 
 /// All families of this process.
@@ -82,6 +84,8 @@ pub struct Metrics {
     pub events_lost: IntCounter,
     /// Messages that wait to be fetched.
     pub inbox: InboxMetrics,
+    /// Streams that can be taken up again.
+    pub streams: Streams,
 }
 
 impl Default for Metrics {
@@ -309,6 +313,7 @@ impl Metrics {
                 "How often the log of events was flushed or cut before it was read to its end.",
             ),
             inbox: InboxMetrics::new(&r),
+            streams: Streams::new(&r),
             registry: r,
         }
     }

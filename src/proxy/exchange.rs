@@ -124,22 +124,8 @@ impl Exchange {
     pub(super) async fn look_at(&mut self, piece: &[u8]) {
         if let Some(learner) = &mut self.learner
             && let Some(task) = learner.look_at(piece)
+            && let Some(learner) = self.learner.take()
         {
-            self.learn(task).await;
-        }
-    }
-
-    /// The same in whole events of a stream.
-    pub(super) async fn look_at_events(&mut self, events: &[u8]) {
-        if let Some(learner) = &mut self.learner
-            && let Some(task) = learner.look_at_events(events)
-        {
-            self.learn(task).await;
-        }
-    }
-
-    async fn learn(&mut self, task: String) {
-        if let Some(learner) = self.learner.take() {
             // Boxed: once in an exchange, and it would widen every one's future.
             Box::pin(learner.learn(task)).await;
         }

@@ -74,7 +74,7 @@ impl Proxy {
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);
         let directory = &self.gateway.directory;
-        let _slot = directory.slot(&agent)?;
+        let slot = directory.slot(&agent)?;
         let address = match &outgoing.target {
             None => directory.address(&agent.endpoint).await?,
             Some(target) => {
@@ -89,6 +89,7 @@ impl Proxy {
             share: outgoing.share,
             clocks,
             rewrite: outgoing.rewrite,
+            slot: Some(slot),
         };
         let done = outgoing.done;
         let completed = (!done.is_empty()).then(|| done.to_string());

@@ -36,7 +36,8 @@ impl Listener {
     /// When `forward.headers` names a field that may not be forwarded.
     pub fn of_gateway(gateway: Arc<Gateway>, control: axum::Router) -> Result<Self, String> {
         let (config, metrics) = (gateway.config.clone(), Arc::clone(&gateway.metrics));
-        let relay = Relay::new(config, metrics, Arc::clone(&gateway.drain));
+        let streams = Some(Arc::clone(&gateway.delivery.streams));
+        let relay = Relay::new(config, metrics, Arc::clone(&gateway.drain), streams);
         let relay = Arc::new(relay);
         let proxy = Proxy::new(gateway, control, Arc::clone(&relay))?;
         let behind = Behind::Gateway(Arc::new(proxy));
@@ -46,7 +47,8 @@ impl Listener {
     /// The listener in front of an agent.
     pub fn of_sidecar(sidecar: &Arc<Sidecar>) -> Self {
         let (config, metrics) = (sidecar.config.clone(), Arc::clone(&sidecar.metrics));
-        let relay = Relay::new(config, metrics, Arc::clone(&sidecar.drain));
+        // Its events are numbered where the caller is: by the gateway.
+        let relay = Relay::new(config, metrics, Arc::clone(&sidecar.drain), None);
         let relay = Arc::new(relay);
         let guard = Guard::new(Arc::clone(sidecar), Arc::clone(&relay));
         let behind = Behind::Sidecar(guard);

@@ -21,6 +21,8 @@ use super::unary::{Unary, Whole};
 use super::upstream::{Call, Home, Upstream};
 use super::{Slot, stream};
 use crate::config::Live;
+use crate::delivery::streams::Streams;
+use crate::directory;
 use crate::drain::{Cut, Drain};
 use crate::metrics::{Metrics, Shape};
 use crate::rejection::{Reason, Rejection};
@@ -43,6 +45,8 @@ pub(super) struct Relay {
     pub(super) upstream: Upstream,
     /// What bodies of requests take.
     pub(super) bodies: Arc<Room>,
+    /// What passed in streams. `None`: nothing is kept.
+    pub(super) streams: Option<Arc<Streams>>,
     exchanges: AtomicUsize,
 }
 
@@ -58,12 +62,20 @@ pub(super) struct Forward {
     pub(super) clocks: Clocks,
     /// How the answer is changed on its way.
     pub(super) rewrite: Option<Rewrite>,
+    /// The call's place at its target, until it is over.
+    pub(super) slot: Option<directory::Slot>,
 }
 
 impl Relay {
     /// Connects to nothing.
-    pub(super) fn new(config: Live, metrics: Arc<Metrics>, drain: Arc<Drain>) -> Self {
+    pub(super) fn new(
+        config: Live,
+        metrics: Arc<Metrics>,
+        drain: Arc<Drain>,
+        streams: Option<Arc<Streams>>,
+    ) -> Self {
         Self {
+            streams,
             config,
             metrics,
             drain,
@@ -131,6 +143,7 @@ impl Relay {
             share,
             clocks,
             rewrite,
+            slot,
         } = forward;
         let mut cut = self.drain.watch();
         let sent = self
@@ -169,13 +182,14 @@ impl Relay {
         if is_stream {
             exchange.shape = Shape::Stream;
             let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
-            let ends = stream::Ends {
-                clocks: &clocks,
+            let begun = stream::Begun {
+                clocks,
                 cut,
                 framed,
                 rewrite: whole.map(|whole| whole.rewrite),
+                slot,
             };
-            stream::pass(session, exchange, (upstream, home), answer, ends).await
+            stream::pass(self, session, exchange, (upstream, home), answer, begun).await
         } else {
             let limit = exchange.config.limits.response_bytes.bytes();
             let mut unary = Unary {

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::log::{BATCH_MAX, Entry as LogEntry, EntryId, Look};
+use super::numbered::Numbered;
 use super::subscription::{Feed, Subscription};
 use crate::store::Cause;
 
@@ -38,7 +39,10 @@ struct Full;
 struct NotACounter;
 
 #[derive(Default)]
-pub(super) struct Memory(Mutex<State>);
+pub(super) struct Memory {
+    state: Mutex<State>,
+    pub(super) numbered: Numbered,
+}
 
 #[derive(Default)]
 struct State {
@@ -247,7 +251,7 @@ impl Memory {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Each step leaves the state whole, so a panic elsewhere cannot have broken it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,6 +7,7 @@ mod client;
 mod connections;
 mod log;
 mod memory;
+mod numbered;
 mod redis;
 mod subscription;
 
@@ -14,6 +15,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use secrecy::ExposeSecret as _;
 use tokio::time::Instant;
 
@@ -267,6 +269,53 @@ impl Shared {
             Store::Memory(memory) => Tail::in_memory(Arc::clone(memory), log, keep),
             Store::Redis(redis) => Tail::on_redis(Arc::clone(redis), log, keep),
         }
+    }
+
+    /// Appends to a log whose writer numbers its entries, upwards from 1, and keeps the newest `keep` of
+    /// it, for `ttl`. An entry whose number is there already, or lower than the last, is left out: it may
+    /// have been appended by a try without an answer.
+    ///
+    /// # Errors
+    /// When the store does not answer; then some may be appended, or all.
+    pub async fn append_numbered(
+        &self,
+        log: &str,
+        entries: &[(u64, Bytes)],
+        keep: usize,
+        ttl: Duration,
+    ) -> Result<(), Unavailable> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        self.run("append_numbered", async {
+            match &self.store {
+                Store::Memory(memory) => {
+                    memory.numbered.append(log, entries, keep, ttl);
+                    Ok(())
+                }
+                Store::Redis(redis) => redis.append_numbered(log, entries, keep, ttl).await,
+            }
+        })
+        .await
+    }
+
+    /// The entries of such a log that are numbered higher than `after`, `max` at most.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn read_numbered(
+        &self,
+        log: &str,
+        after: u64,
+        max: usize,
+    ) -> Result<Vec<(u64, Bytes)>, Unavailable> {
+        self.run("read_numbered", async {
+            match &self.store {
+                Store::Memory(memory) => Ok(memory.numbered.read(log, after, max)),
+                Store::Redis(redis) => redis.read_numbered(log, after, max).await,
+            }
+        })
+        .await
     }
 
     /// Asks for nothing, to learn whether the store answers.

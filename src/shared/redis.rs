@@ -7,6 +7,8 @@
 //! Not `redis::aio::ConnectionManager`: it keeps a connection whose answers time out, so a network
 //! that swallows packets would cut us off until the kernel gives up, after a quarter of an hour.
 
+mod numbered;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -57,6 +57,7 @@ mod slow;
 mod smuggling;
 mod steady;
 mod stores;
+mod streams;
 mod tasks;
 mod tls;
 mod tokens;

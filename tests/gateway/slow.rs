@@ -214,6 +214,7 @@ async fn callers_that_do_not_read_are_let_go() {
         .set("timeouts.total", "4s")
         .set("timeouts.write", "3s")
         .set("timeouts.stream", "600s")
+        .set("stream.linger", "0s")
         .start()
         .await;
     let large = format!(r#"{{"result":"{}"}}"#, "x".repeat(9 << 20));

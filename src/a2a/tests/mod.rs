@@ -7,6 +7,7 @@ mod pass;
 mod properties;
 mod refs;
 mod refuse;
+mod stamp;
 mod task;
 mod v1;
 

@@ -3,6 +3,8 @@
 
 mod bounds;
 
+mod ranges;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 

@@ -241,6 +241,7 @@ fn senseless_and_unsafe_values_are_refused() {
         "timeouts.request_body",
         "timeouts.max",
         "stream.keepalive",
+        "stream.log_ttl",
         "upstream.idle",
         "registry.heartbeat_ttl",
     ];
@@ -252,6 +253,9 @@ fn senseless_and_unsafe_values_are_refused() {
         "limits.request_bytes",
         "limits.response_bytes",
         "limits.stream_bytes",
+        "stream.log_bytes",
+        "stream.logs_bytes",
+        "stream.readers",
         "limits.bodies_bytes",
         "limits.target_concurrency",
         "server.max_connections",

@@ -147,6 +147,7 @@ impl Guard {
             share,
             clocks: Clocks::new(timeouts, exchange.started, None, None),
             rewrite: None,
+            slot: None,
         })
     }
 

@@ -201,6 +201,7 @@ impl Case {
             .replace("{id}", target)
             .replace("{org}", "acme")
             .replace("{token_id}", token_id)
+            .replace("{stream}", &"0".repeat(32))
             .replace("{grant_id}", &self.grant);
         let body = match (method, pattern) {
             A2A => CALL.to_owned(),

@@ -43,7 +43,7 @@ pub(crate) const EVERYBODY: [Who; 15] = [
 ];
 
 pub(crate) const WHO_REACHES: &[Who] = &[Own, Sibling, CanvasOrg, CanvasListed, Org, Operator];
-/// A pair token is good for this, and for nothing else.
+/// A pair token is good for calls and for what comes of them, and for nothing else.
 pub(crate) const WHO_CALLS: &[Who] = &[
     Own,
     Sibling,
@@ -114,6 +114,8 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("POST", "/workspaces/{id}/activity/ack", 200, ITSELF),
     ("POST", "/workspaces/{id}/notify", 200, &[Own]),
     ("GET", "/activity", 200, &[Own, Sibling, Stranger]),
+    // Of whoever may call, nobody began it.
+    ("GET", "/workspaces/{id}/streams/{stream}", 404, WHO_CALLS),
     ("GET", "/ws", 101, ANYBODY),
     ("GET", "/events", 200, ANYBODY),
     ("POST", "/ws/tickets", 201, ANYBODY),

@@ -274,3 +274,42 @@ async fn redis_may_be_reached_by_tls_with_an_issuer_of_its_own() {
     let (unchecked, _) = strangers.split_once('?').unwrap();
     assert!(open_shared(unchecked).ping().await.is_err());
 }
+
+#[tokio::test]
+async fn a_numbered_log_keeps_its_newest_and_takes_no_number_twice() {
+    let entry = |n: u64| {
+        (
+            n,
+            bytes::Bytes::from(vec![b'e', 0xff, u8::try_from(n).unwrap()]),
+        )
+    };
+    for shared in both() {
+        let log = "numbered:a";
+        shared
+            .append_numbered(log, &[entry(1), entry(2)], 9, MINUTE)
+            .await
+            .unwrap();
+        // A try without an answer may have been heard.
+        shared
+            .append_numbered(log, &[entry(2), entry(3)], 9, MINUTE)
+            .await
+            .unwrap();
+        shared
+            .append_numbered(log, &[entry(7), entry(8)], 4, MINUTE)
+            .await
+            .unwrap();
+        let read = async |after, max| shared.read_numbered(log, after, max).await.unwrap();
+        assert_eq!(read(0, 9).await, [2, 3, 7, 8].map(entry));
+        assert_eq!(read(3, 1).await, [entry(7)]);
+        assert_eq!(read(8, 9).await, []);
+        assert_eq!(read(u64::MAX, 9).await, []);
+        shared.append_numbered(log, &[], 9, MINUTE).await.unwrap();
+        let soon = Duration::from_millis(30);
+        shared
+            .append_numbered("numbered:b", &[entry(1)], 9, soon)
+            .await
+            .unwrap();
+        tokio::time::sleep(soon * 3).await;
+        assert_eq!(shared.read_numbered("numbered:b", 0, 9).await.unwrap(), []);
+    }
+}

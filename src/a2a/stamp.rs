@@ -1,0 +1,86 @@
+//! Numbers the events of a stream, so that whoever loses it can say how far it came: each gets a line
+//! `id: <stream>-<n>`, the last of its block. An `id` of the agent stays in front of it, so ours is the
+//! one that a reader keeps (WHATWG HTML, 9.2.6).
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+
+use super::event::{blocks, lines};
+
+/// What a line of ours is around the name of the stream: `id: `, `-`, a number, a line end.
+const LINE_BYTES_MAX: usize = 32;
+
+/// Numbers the events of one stream, from 1.
+#[derive(Debug)]
+pub struct Stamper {
+    stream: String,
+    last: u64,
+}
+
+/// Whole blocks as they go to the caller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stamped {
+    /// All of them.
+    pub bytes: Bytes,
+    /// The offset behind each numbered one. What lies between two belongs to the second: it begins with
+    /// the comments before it.
+    pub ends: Vec<usize>,
+}
+
+impl Stamper {
+    /// For the stream of that name.
+    pub fn new(stream: String) -> Self {
+        Self { stream, last: 0 }
+    }
+
+    /// The number of the last event; 0 before the first.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Takes whole blocks, as [`Splitter::push`](super::event::Splitter::push) gives them. A block without a
+    /// field, of comments only, gets no number.
+    pub fn stamp(&mut self, whole: &[u8]) -> Stamped {
+        let line = self.stream.len() + LINE_BYTES_MAX;
+        let mut bytes = Vec::with_capacity(whole.len() + line);
+        let mut ends = Vec::with_capacity(1);
+        let mut id = String::with_capacity(line);
+        for block in blocks(whole) {
+            if !has_field(block) {
+                bytes.extend_from_slice(block);
+                continue;
+            }
+            self.last += 1;
+            let blank = line_end(block);
+            id.clear();
+            // Writing into a string cannot fail.
+            let _ = write!(id, "id: {}-{}", self.stream, self.last);
+            bytes.extend_from_slice(&block[..block.len() - blank.len()]);
+            bytes.extend_from_slice(id.as_bytes());
+            bytes.extend_from_slice(blank);
+            bytes.extend_from_slice(blank);
+            ends.push(bytes.len());
+        }
+        Stamped {
+            bytes: bytes.into(),
+            ends,
+        }
+    }
+}
+
+/// The line end of the blank line that ends a block.
+fn line_end(block: &[u8]) -> &'static [u8] {
+    if block.ends_with(b"\r\n") {
+        b"\r\n"
+    } else if block.ends_with(b"\r") {
+        b"\r"
+    } else {
+        b"\n"
+    }
+}
+
+fn has_field(block: &[u8]) -> bool {
+    block.starts_with(b"data")
+        || lines(block).any(|line| !line.is_empty() && !line.starts_with(b":"))
+}

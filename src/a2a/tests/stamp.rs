@@ -1,0 +1,108 @@
+//! Numbered events: where the line stands, and that it is all that is added.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use crate::a2a::event::Splitter;
+use crate::a2a::stamp::{Stamped, Stamper};
+
+fn stamp(whole: &str) -> (String, Vec<usize>) {
+    let Stamped { bytes, ends } = Stamper::new("s".into()).stamp(whole.as_bytes());
+    (String::from_utf8(bytes.to_vec()).unwrap(), ends)
+}
+
+#[test]
+fn the_number_is_the_last_line_of_its_block_with_the_blocks_own_line_end() {
+    for (whole, expected) in [
+        ("data: 1\n\n", "data: 1\nid: s-1\n\n"),
+        ("data: 1\r\n\r\n", "data: 1\r\nid: s-1\r\n\r\n"),
+        ("data: 1\r\r", "data: 1\rid: s-1\r\r"),
+        ("data: 1\n\r", "data: 1\nid: s-1\r\r"),
+        ("data: 1\r\n\n", "data: 1\r\nid: s-1\n\n"),
+        // The agent's own comes first, and so ours is kept.
+        (
+            "id: 7\ndata: 1\ndata: 2\n\n",
+            "id: 7\ndata: 1\ndata: 2\nid: s-1\n\n",
+        ),
+        ("data: 1\nid: 7\n\n", "data: 1\nid: 7\nid: s-1\n\n"),
+        // Without data, but it would change what a reader keeps.
+        ("id: 7\n\n", "id: 7\nid: s-1\n\n"),
+        ("\u{feff}data: 1\n\n", "\u{feff}data: 1\nid: s-1\n\n"),
+        (": ping\n\n", ": ping\n\n"),
+        (": ping\r\n: pong\r\n\r\n", ": ping\r\n: pong\r\n\r\n"),
+        ("\n", "\n"),
+        ("", ""),
+        (
+            ": c\n\ndata: 1\n\n: c\n\ndata: 2\n\n: c\n\n",
+            ": c\n\ndata: 1\nid: s-1\n\n: c\n\ndata: 2\nid: s-2\n\n: c\n\n",
+        ),
+        // A comment inside of an event.
+        (": c\ndata: 1\n\n", ": c\ndata: 1\nid: s-1\n\n"),
+    ] {
+        assert_eq!(stamp(whole).0, expected, "{whole:?}");
+    }
+}
+
+#[test]
+fn what_lies_between_two_ends_is_one_event_with_the_comments_before_it() {
+    let (text, ends) = stamp(": a\n\ndata: 1\n\ndata: 2\n\n: b\n\n");
+    assert_eq!(ends.len(), 2);
+    assert_eq!(&text[..ends[0]], ": a\n\ndata: 1\nid: s-1\n\n");
+    assert_eq!(&text[ends[0]..ends[1]], "data: 2\nid: s-2\n\n");
+    assert_eq!(&text[ends[1]..], ": b\n\n");
+}
+
+/// The lines of ours taken out again, and what they said.
+fn unstamped(bytes: &[u8]) -> (Vec<u8>, Vec<u64>) {
+    let (mut plain, mut numbers, mut at) = (Vec::new(), Vec::new(), 0);
+    while let Some(found) = memchr::memmem::find(&bytes[at..], b"id: STREAM-") {
+        let from = at + found;
+        let end = from + memchr::memchr2(b'\r', b'\n', &bytes[from..]).unwrap();
+        let number = std::str::from_utf8(&bytes[from + 11..end]).unwrap();
+        numbers.push(number.parse().unwrap());
+        plain.extend_from_slice(&bytes[at..from]);
+        at = end
+            + if bytes[end..].starts_with(b"\r\n") {
+                2
+            } else {
+                1
+            };
+    }
+    plain.extend_from_slice(&bytes[at..]);
+    (plain, numbers)
+}
+
+proptest! {
+    #[test]
+    fn a_stream_is_itself_with_consecutive_numbers_however_it_is_cut(
+        stream in "(data|id|event|:|: x|data: y|retry: 1|\\r\\n|\\n|\\r|\\n\\n|\\r\\n\\r\\n){0,40}",
+        cuts in prop::collection::vec(1usize..9, 0..60),
+    ) {
+        let mut outcomes = Vec::new();
+        for cuts in [&cuts[..], &[]] {
+            let (mut splitter, mut stamper) = (Splitter::new(), Stamper::new("STREAM".into()));
+            let (mut rest, mut passed, mut stamped) = (stream.as_bytes(), Vec::new(), Vec::new());
+            let mut events = 0;
+            let cuts = cuts.iter().copied().chain(std::iter::repeat(usize::MAX));
+            for cut in cuts {
+                if rest.is_empty() {
+                    break;
+                }
+                let (piece, behind) = rest.split_at(cut.min(rest.len()));
+                rest = behind;
+                let whole = splitter.push(Bytes::copy_from_slice(piece)).bytes;
+                passed.extend_from_slice(&whole);
+                let now = stamper.stamp(&whole);
+                events += now.ends.len();
+                stamped.extend_from_slice(&now.bytes);
+            }
+            let (plain, numbers) = unstamped(&stamped);
+            prop_assert_eq!(plain, passed);
+            let expected: Vec<u64> = (1..=stamper.last()).collect();
+            prop_assert_eq!(&numbers, &expected);
+            prop_assert_eq!(events, expected.len());
+            outcomes.push(stamped);
+        }
+        prop_assert_eq!(&outcomes[0], &outcomes[1]);
+    }
+}

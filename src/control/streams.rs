@@ -1,0 +1,90 @@
+//! `GET /workspaces/{id}/streams/{stream}`: what a caller missed of a stream, and what comes
+//! (contract §6.3).
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use http::HeaderMap;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+
+use super::events::last_event;
+use super::extract::{LastEventId, MessageCaller, PathId, PathStream};
+use super::watch::{Kept, Vigil};
+use crate::delivery::streams::Reader;
+use crate::gateway::Gateway;
+use crate::identity::Proof;
+use crate::ids::RequestId;
+use crate::rejection::Rejection;
+
+/// The comment that keeps a silent stream alive.
+const KEEPALIVE: &[u8] = b": keepalive\n\n";
+
+/// `GET /workspaces/{id}/streams/{stream}`.
+pub(super) async fn resume(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(target): PathId,
+    MessageCaller(proof): MessageCaller,
+    PathStream(stream): PathStream,
+    LastEventId(after): LastEventId,
+    Extension(request_id): Extension<RequestId>,
+) -> Result<Response, Rejection> {
+    gateway.hierarchy.permit(&proof, &target).await?;
+    let owner = proof.owner();
+    let reader =
+        gateway
+            .delivery
+            .streams
+            .open((&owner, &target), &stream, after.as_deref(), request_id);
+    let quiet = gateway.config().stream.keepalive;
+    let open = Position::Open(Box::new(Open {
+        reader: reader.await?,
+        proof,
+        vigil: Vigil::new(Arc::clone(&gateway), quiet),
+    }));
+    let pieces = stream::unfold(open, |position| async {
+        let (piece, next) = position.advance().await?;
+        Some((Ok::<_, Infallible>(piece), next))
+    });
+    let mut response = Response::new(Body::from_stream(pieces));
+    head(response.headers_mut());
+    Ok(response)
+}
+
+/// As on the stream that it goes on with.
+fn head(headers: &mut HeaderMap) {
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+}
+
+/// How far it has come.
+enum Position {
+    Open(Box<Open>),
+    Over,
+}
+
+struct Open {
+    reader: Reader,
+    proof: Arc<Proof>,
+    vigil: Vigil,
+}
+
+impl Position {
+    async fn advance(self) -> Option<(Bytes, Self)> {
+        let Self::Open(mut open) = self else {
+            return None;
+        };
+        let next = open.reader.next();
+        match open.vigil.over(&open.proof, next).await {
+            Kept::Next(piece) => Some((piece?, Self::Open(open))),
+            Kept::Quiet => Some((Bytes::from_static(KEEPALIVE), Self::Open(open))),
+            Kept::End(end) => Some((last_event(end), Self::Over)),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Copies for other replicas, in the background: a stream may be taken up where its connection is made
+//! anew. What is copied late because the store was away is there late; what was passed over by the bounds
+//! meanwhile is a gap.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use uuid::Uuid;
+
+use super::kept::{Kept, Over, Uncopied, Whose};
+use super::{Streams, key};
+use crate::shared::Shared;
+use crate::store::Unavailable;
+use crate::telemetry::Chain;
+
+/// Between two rounds: what comes meanwhile goes along.
+const COPY_EVERY: Duration = Duration::from_millis(20);
+
+/// Streams that are copied at the same time.
+const AT_ONCE: usize = 64;
+
+/// Between two tries while the store is away.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+
+/// Between two signs of life, and two looks for readers elsewhere.
+const KNOWN_EVERY: Duration = Duration::from_secs(2);
+
+/// How long a sign of life lasts.
+pub(super) const REPLICA_TTL: Duration = Duration::from_secs(8);
+
+/// How long the end of the process waits for what is not copied yet.
+const FLUSH_MAX: Duration = Duration::from_secs(2);
+
+/// An entry is an event.
+pub(super) const EVENT: u8 = b'e';
+/// An entry is the end, with what stands behind the last event.
+pub(super) const WHOLE: u8 = b'w';
+/// An entry is the end of a stream that was broken off.
+pub(super) const LOST: u8 = b'l';
+
+/// What another replica must know of a stream before it shows it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Meta {
+    #[serde(flatten)]
+    pub(super) whose: Whose,
+    pub(super) replica: String,
+}
+
+/// The way to other replicas.
+pub(super) struct Copies {
+    pub(super) shared: Shared,
+    /// The name of this process among them.
+    replica: String,
+    /// When the last sign of life was given.
+    signed: Mutex<Option<Instant>>,
+    queue: Mutex<Vec<Arc<Kept>>>,
+    queued: Notify,
+}
+
+impl Copies {
+    pub(super) fn new(shared: Shared) -> Self {
+        Self {
+            shared,
+            replica: Uuid::now_v7().simple().to_string(),
+            signed: Mutex::default(),
+            queue: Mutex::default(),
+            queued: Notify::new(),
+        }
+    }
+
+    /// Says that this replica lives, unless it just did.
+    async fn sign(&self) -> Result<(), Unavailable> {
+        let signed = |at: Option<Instant>| {
+            let mut signed = self.signed.lock().unwrap_or_else(PoisonError::into_inner);
+            if at.is_some() {
+                *signed = at;
+            }
+            *signed
+        };
+        if signed(None).is_some_and(|at| at.elapsed() < KNOWN_EVERY) {
+            return Ok(());
+        }
+        let alive = key::replica(&self.replica);
+        self.shared.set(&alive, "", Some(REPLICA_TTL)).await?;
+        signed(Some(Instant::now()));
+        Ok(())
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Vec<Arc<Kept>>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Streams {
+    /// Queues a log to be copied, once. Never more than there are logs.
+    pub(super) fn copy_later(&self, kept: &Arc<Kept>) {
+        let Some(copies) = &self.copies else { return };
+        if !kept.queued.swap(true, Ordering::AcqRel) {
+            copies.queue().push(Arc::clone(kept));
+            copies.queued.notify_one();
+        }
+    }
+
+    /// Copies what is queued. Runs until it is dropped.
+    pub(super) async fn copy(&self) {
+        let Some(copies) = &self.copies else { return };
+        let mut told = false;
+        loop {
+            copies.queued.notified().await;
+            sleep(COPY_EVERY).await;
+            let queue = std::mem::take(&mut *copies.queue());
+            let mut failed = false;
+            for some in queue.chunks(AT_ONCE) {
+                let tries = some.iter().map(|kept| self.copy_one(copies, kept));
+                for (kept, tried) in some.iter().zip(join_all(tries).await) {
+                    let Err(error) = tried else { continue };
+                    self.metrics.streams.copies_failed.inc();
+                    failed = true;
+                    if !std::mem::replace(&mut told, true) {
+                        let error = Chain(&error);
+                        tracing::warn!(%error, "Streams are not copied for other replicas; trying on");
+                    }
+                    self.copy_later(kept);
+                }
+            }
+            if failed {
+                sleep(RETRY_PAUSE).await;
+            } else {
+                told = false;
+            }
+        }
+    }
+
+    async fn copy_one(&self, copies: &Copies, kept: &Kept) -> Result<(), Unavailable> {
+        // First: what comes from here on is queued anew.
+        kept.queued.store(false, Ordering::Release);
+        let Some(uncopied) = kept.uncopied() else {
+            return Ok(());
+        };
+        let ttl = self.config.get().stream.log_ttl;
+        if !kept.is_known() {
+            self.make_known(copies, kept, ttl).await?;
+        }
+        let entries = entries(&uncopied);
+        let keep = uncopied.kept + usize::from(uncopied.over.is_some());
+        let key = key::events(kept.id);
+        copies
+            .shared
+            .append_numbered(&key, &entries, keep.max(1), ttl)
+            .await?;
+        kept.copied(&uncopied);
+        Ok(())
+    }
+
+    async fn make_known(
+        &self,
+        copies: &Copies,
+        kept: &Kept,
+        ttl: Duration,
+    ) -> Result<(), Unavailable> {
+        let meta = Meta {
+            whose: kept.whose.clone(),
+            replica: copies.replica.clone(),
+        };
+        let meta = serde_json::json!(meta).to_string();
+        let shared = &copies.shared;
+        copies.sign().await?;
+        shared.set(&key::meta(kept.id), &meta, Some(ttl)).await?;
+        kept.known();
+        Ok(())
+    }
+
+    /// Gives signs of life while a stream runs, keeps what is copied of it, and looks who reads elsewhere
+    /// what goes on without its caller. Runs until it is dropped.
+    pub(super) async fn keep_known(&self) {
+        let Some(copies) = &self.copies else { return };
+        let mut tick = interval(KNOWN_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut renewed = Instant::now();
+        loop {
+            tick.tick().await;
+            let open: Vec<_> = {
+                let logs = self.logs();
+                let open = logs.by_id.values().filter(|kept| kept.is_open());
+                open.map(Arc::clone).collect()
+            };
+            if open.is_empty() {
+                continue;
+            }
+            let ttl = self.config.get().stream.log_ttl;
+            let renew = ttl / 4 < renewed.elapsed();
+            if renew {
+                renewed = Instant::now();
+            }
+            if let Err(error) = self.keep_up(copies, &open, renew.then_some(ttl)).await {
+                tracing::debug!(error = %Chain(&error), "No sign of life for streams this time");
+            }
+        }
+    }
+
+    async fn keep_up(
+        &self,
+        copies: &Copies,
+        open: &[Arc<Kept>],
+        renew: Option<Duration>,
+    ) -> Result<(), Unavailable> {
+        let shared = &copies.shared;
+        copies.sign().await?;
+        let lingering = open.iter().filter(|k| k.lingers.load(Ordering::Acquire));
+        let lingering: Vec<_> = lingering.collect();
+        let keys: Vec<String> = lingering.iter().map(|kept| key::reader(kept.id)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        for (kept, reader) in lingering.iter().zip(shared.get_many(&keys).await?) {
+            if reader.is_some() {
+                kept.read_now();
+            }
+        }
+        let Some(ttl) = renew else { return Ok(()) };
+        let known = open.iter().filter(|kept| kept.is_known());
+        let keys: Vec<String> = known
+            .flat_map(|kept| [key::meta(kept.id), key::events(kept.id)])
+            .collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        shared.refresh(&keys, ttl).await.map(drop)
+    }
+
+    /// Waits until everything is with the other replicas, and nothing lingers, for a while.
+    pub async fn flush(&self) {
+        let deadline = Instant::now() + FLUSH_MAX;
+        while self.lingering.load(Ordering::Acquire) > 0 || !self.is_copied() {
+            if Instant::now() >= deadline {
+                tracing::warn!("The last events of streams are not copied for other replicas");
+                return;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    fn is_copied(&self) -> bool {
+        self.copies.is_none() || self.logs().by_id.values().all(|kept| kept.is_copied())
+    }
+}
+
+fn entries(uncopied: &Uncopied) -> Vec<(u64, Bytes)> {
+    let entry = |tag, bytes: &[u8]| {
+        let mut entry = BytesMut::with_capacity(1 + bytes.len());
+        entry.put_u8(tag);
+        entry.extend_from_slice(bytes);
+        entry.freeze()
+    };
+    let events = uncopied.events.iter();
+    let mut entries: Vec<_> = events.map(|(n, event)| (*n, entry(EVENT, event))).collect();
+    let end = uncopied.over.as_ref().map(|over| match over {
+        Over::Whole(rest) => entry(WHOLE, rest),
+        Over::Lost => entry(LOST, &[]),
+    });
+    entries.extend(end.map(|end| (uncopied.up_to + 1, end)));
+    entries
+}

@@ -1,0 +1,60 @@
+//! The writing side of one stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::Streams;
+use super::kept::Kept;
+use crate::a2a::stamp::Stamper;
+
+/// Numbers and keeps what passes in one stream. One that is dropped before [`Log::end`] was broken off.
+pub struct Log {
+    pub(super) streams: Arc<Streams>,
+    pub(super) kept: Arc<Kept>,
+    stamper: Stamper,
+}
+
+impl Log {
+    pub(super) fn new(streams: Arc<Streams>, kept: Arc<Kept>) -> Self {
+        let stamper = Stamper::new(kept.id.simple().to_string());
+        Self {
+            streams,
+            kept,
+            stamper,
+        }
+    }
+
+    /// Keeps whole blocks, and answers with them as they go to the caller: numbered.
+    pub fn append(&mut self, blocks: &[u8]) -> Bytes {
+        let stamped = self.stamper.stamp(blocks);
+        self.kept.keep(&stamped, self.streams.bounds());
+        self.streams.relieve(&self.kept);
+        self.streams.copy_later(&self.kept);
+        stamped.bytes
+    }
+
+    /// The number of the last event; 0 before the first.
+    pub fn last(&self) -> u64 {
+        self.stamper.last()
+    }
+
+    /// The stream is over, and `rest` is what its agent left behind the last event.
+    pub fn end(self, rest: &[u8]) {
+        self.kept.end(Some(rest));
+    }
+
+    /// For how long nobody has read it, here or elsewhere.
+    pub fn unread_for(&self) -> Duration {
+        self.kept.unread_for()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // Only if nobody said more.
+        self.kept.end(None);
+        self.streams.ended(&self.kept);
+    }
+}

@@ -1,0 +1,199 @@
+//! What passed in streams, for those who lost the connection (contract §6.3): the newest events of each,
+//! numbered, in memory and bounded; followed by whoever comes back.
+//!
+//! The way of an event waits for nobody: [`Log::append`] numbers and keeps it, and that is all. With
+//! replicas a background task copies what is kept to the shared state (`copy.rs`), where another replica
+//! reads it (`elsewhere.rs`). Owns `gw:stream:{id}` (the events), `gw:stream-meta:{id}` (whose),
+//! `gw:stream-reader:{id}` (somebody reads it elsewhere) and `gw:replica:{id}` (its writer lives).
+//!
+//! Invariants: a stream is shown to nobody but its caller; what is missing is said.
+
+mod copy;
+mod elsewhere;
+mod kept;
+mod key;
+mod linger;
+mod log;
+mod reader;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use uuid::Uuid;
+
+pub use self::linger::Lingering;
+pub use self::log::Log;
+pub use self::reader::Reader;
+
+use self::copy::Copies;
+use self::kept::{Bounds, Kept, Whose};
+use self::reader::Places;
+use crate::config::Live;
+use crate::ids::WorkspaceId;
+use crate::metrics::Metrics;
+use crate::shared::Shared;
+
+/// How often logs that nobody may ask for any more are looked for.
+const EXPIRE_EVERY: Duration = Duration::from_secs(10);
+
+/// The room.
+pub struct Streams {
+    config: Live,
+    metrics: Arc<Metrics>,
+    logs: Mutex<Logs>,
+    /// Bytes that all logs hold.
+    held: Arc<AtomicUsize>,
+    /// What goes to other replicas; `None`: there are none.
+    copies: Option<Copies>,
+    places: Arc<Places>,
+    lingering: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Logs {
+    by_id: HashMap<Uuid, Arc<Kept>>,
+    /// Those that ended, and until when they are kept; about in that order.
+    ended: VecDeque<(Instant, Uuid)>,
+}
+
+impl Streams {
+    /// Assembles the room; asks nothing.
+    pub fn new(config: Live, shared: Shared, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            logs: Mutex::default(),
+            held: Arc::default(),
+            copies: (!shared.is_embedded()).then(|| Copies::new(shared)),
+            places: Arc::new(Places::new(metrics.streams.readers.clone())),
+            lingering: AtomicUsize::new(0),
+            config,
+            metrics,
+        })
+    }
+
+    /// Begins the log of a stream that `owner` (`Proof::owner`) is sent from `target`, in answer to a
+    /// request of the JSON-RPC id `rpc_id`. `None`: it cannot be resumed, since logs are off, or there is
+    /// no room for another one.
+    pub fn begin(
+        self: &Arc<Self>,
+        owner: String,
+        target: &WorkspaceId,
+        rpc_id: Option<String>,
+    ) -> Option<Log> {
+        let bounds = self.bounds();
+        if bounds.events == 0 {
+            return None;
+        }
+        let whose = Whose {
+            owner,
+            target: target.as_str().to_owned(),
+            rpc_id,
+        };
+        let kept = Arc::new(Kept::new(whose, Arc::clone(&self.held)));
+        let mut logs = self.logs();
+        logs.expire(Instant::now());
+        if !self.make_room(&mut logs, kept::COST) {
+            drop(logs);
+            self.metrics.streams.unresumable.inc();
+            return None;
+        }
+        kept.hold();
+        logs.by_id.insert(kept.id, Arc::clone(&kept));
+        drop(logs);
+        self.metrics.streams.log_bytes.set(self.held());
+        Some(Log::new(Arc::clone(self), kept))
+    }
+
+    /// What goes on beside streams: copies for other replicas, and forgetting. A background task; runs
+    /// until it is dropped.
+    pub async fn run(&self) {
+        tokio::join!(self.copy(), self.keep_known(), self.expire_regularly());
+    }
+
+    async fn expire_regularly(&self) {
+        let mut tick = interval(EXPIRE_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            self.logs().expire(Instant::now());
+            self.metrics.streams.log_bytes.set(self.held());
+        }
+    }
+
+    /// The log of a stream on this replica.
+    fn here(&self, id: Uuid) -> Option<Arc<Kept>> {
+        let mut logs = self.logs();
+        logs.expire(Instant::now());
+        logs.by_id.get(&id).map(Arc::clone)
+    }
+
+    /// The log ended: from now on it is kept for a while.
+    fn ended(&self, kept: &Arc<Kept>) {
+        let until = Instant::now() + self.config.get().stream.log_ttl;
+        self.logs().ended.push_back((until, kept.id));
+        self.copy_later(kept);
+    }
+
+    /// Frees `bytes` below `stream.logs_bytes`, by logs that ended, the oldest first. Whether that was
+    /// enough.
+    fn make_room(&self, logs: &mut Logs, bytes: usize) -> bool {
+        let max = self.config.get().stream.logs_bytes.bytes();
+        while self.held.load(Ordering::Relaxed) + bytes > max {
+            if !logs.forget_oldest() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Brings all logs together below their bound again: by those that ended, then by what is oldest in
+    /// the one that grew.
+    fn relieve(&self, grown: &Kept) {
+        let max = self.config.get().stream.logs_bytes.bytes();
+        if self.held.load(Ordering::Relaxed) <= max || self.make_room(&mut self.logs(), 0) {
+            return;
+        }
+        grown.shorten(self.held.load(Ordering::Relaxed) - max);
+    }
+
+    fn bounds(&self) -> Bounds {
+        let stream = &self.config.get().stream;
+        Bounds {
+            events: stream.log_events,
+            bytes: stream.log_bytes.bytes(),
+        }
+    }
+
+    fn held(&self) -> i64 {
+        i64::try_from(self.held.load(Ordering::Relaxed)).unwrap_or(i64::MAX)
+    }
+
+    fn logs(&self) -> MutexGuard<'_, Logs> {
+        // Each step leaves them whole, so a panic elsewhere cannot have broken them.
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Logs {
+    fn expire(&mut self, now: Instant) {
+        while self.ended.front().is_some_and(|(until, _)| *until <= now) {
+            self.forget_oldest();
+        }
+    }
+
+    /// Forgets the log that ended first. Whether there was one.
+    fn forget_oldest(&mut self) -> bool {
+        let Some((_, id)) = self.ended.pop_front() else {
+            return false;
+        };
+        if let Some(kept) = self.by_id.remove(&id) {
+            kept.release();
+        }
+        true
+    }
+}

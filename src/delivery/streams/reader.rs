@@ -1,0 +1,234 @@
+//! The reading side: who may, from where, and what they are sent.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use prometheus::IntGauge;
+use uuid::Uuid;
+
+use super::Streams;
+use super::elsewhere::Elsewhere;
+use super::kept::{Kept, Look, Over, Whose};
+use crate::a2a::event::{Framing, final_event};
+use crate::ids::{RequestId, WorkspaceId};
+use crate::rejection::{Reason, Rejection};
+
+/// One caller may have this part of `stream.readers`.
+const SHARE_OF_CALLER: usize = 16;
+
+/// Someone who came back for a stream. Dropping it ends that.
+pub struct Reader {
+    source: Source,
+    /// The number of the last event that was given.
+    after: u64,
+    request_id: RequestId,
+    over: bool,
+    _place: Place,
+}
+
+enum Source {
+    Here(Here),
+    Elsewhere(Elsewhere),
+}
+
+/// A stream of this replica, while somebody reads it.
+struct Here(Arc<Kept>);
+
+impl Here {
+    fn new(kept: Arc<Kept>) -> Self {
+        kept.readers.fetch_add(1, Ordering::AcqRel);
+        Self(kept)
+    }
+
+    async fn look(&self, after: u64) -> Look {
+        loop {
+            let mut grown = std::pin::pin!(self.0.grown.notified());
+            // Before the look, so that nothing comes unnoticed between the two.
+            grown.as_mut().enable();
+            if let Some(look) = self.0.look(after) {
+                return look;
+            }
+            grown.await;
+        }
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        self.0.read_now();
+        self.0.readers.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Streams {
+    /// Goes on with a stream for its caller, `owner`, that `target` sent: after the event `after`, or from
+    /// the first that is kept. `request_id` is for what the gateway itself has to say in it.
+    ///
+    /// # Errors
+    /// `not_found`, also for a stream of another caller or target; `invalid_params` for an id of no event of
+    /// it; `overloaded` beyond `stream.readers`; `store_unavailable`.
+    pub async fn open(
+        &self,
+        (owner, target): (&str, &WorkspaceId),
+        stream: &str,
+        after: Option<&str>,
+        request_id: RequestId,
+    ) -> Result<Reader, Rejection> {
+        let place = self.places.take(owner, self.config.get().stream.readers)?;
+        let id = parse(stream).ok_or_else(not_found)?;
+        let mine = |whose: &Whose| whose.owner == owner && whose.target == target.as_str();
+        let source = match self.here(id) {
+            Some(kept) if mine(&kept.whose) => Source::Here(Here::new(kept)),
+            Some(_) => return Err(not_found()),
+            None => {
+                let shared = self.copies.as_ref().map(|copies| &copies.shared);
+                let shared = shared.ok_or_else(not_found)?;
+                let found = Elsewhere::find(shared, id).await?;
+                let elsewhere = found.filter(|found| mine(found.whose()));
+                Source::Elsewhere(elsewhere.ok_or_else(not_found)?)
+            }
+        };
+        Ok(Reader {
+            source,
+            after: after.map_or(Ok(0), |after| number(after, stream))?,
+            request_id,
+            over: false,
+            _place: place,
+        })
+    }
+}
+
+impl Reader {
+    /// Waits for the next events; `None`: it is over. May be dropped and called again without losing any.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        if self.over {
+            return None;
+        }
+        let look = match &mut self.source {
+            Source::Here(here) => here.look(self.after).await,
+            Source::Elsewhere(elsewhere) => elsewhere.look(self.after).await,
+        };
+        let framing = Framing::of(&look.bytes);
+        let mut bytes = BytesMut::new();
+        if look.missed > 0 {
+            bytes.extend_from_slice(&gap(look.missed, framing));
+        }
+        bytes.extend_from_slice(&look.bytes);
+        self.after = look.up_to;
+        if let Some(over) = look.over {
+            self.over = true;
+            match over {
+                Over::Whole(rest) => bytes.extend_from_slice(&rest),
+                Over::Lost => bytes.extend_from_slice(&self.lost(framing)),
+            }
+        }
+        (!bytes.is_empty()).then(|| bytes.freeze())
+    }
+
+    /// The last event of a stream that broke off where nobody could say why.
+    fn lost(&self, framing: Framing) -> Bytes {
+        let rejection = Rejection::new(
+            Reason::AgentProtocolError,
+            "the stream was broken off: nobody read it for stream.linger, or the gateway that had it is gone; ask for the task",
+        )
+        .fact("delivered", "unknown");
+        let rpc_id = match &self.source {
+            Source::Here(here) => &here.0.whose.rpc_id,
+            Source::Elsewhere(elsewhere) => &elsewhere.whose().rpc_id,
+        };
+        final_event(
+            &rejection.rpc_body(&self.request_id, rpc_id.as_deref()),
+            framing,
+        )
+    }
+}
+
+fn gap(missed: u64, framing: Framing) -> Bytes {
+    let end = framing.line_end();
+    format!("event: gap{end}data: {{\"missed\":{missed}}}{end}{end}").into()
+}
+
+/// The name of a stream, in its one spelling.
+fn parse(stream: &str) -> Option<Uuid> {
+    let id = Uuid::try_parse(stream).ok()?;
+    (id.simple().to_string() == stream).then_some(id)
+}
+
+/// The number in the id of an event: `<stream>-<n>`.
+fn number(id: &str, stream: &str) -> Result<u64, Rejection> {
+    let number = id
+        .strip_prefix(stream)
+        .and_then(|rest| rest.strip_prefix('-'));
+    let digits = number.filter(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    let number = digits.and_then(|digits| digits.parse().ok());
+    // Of what comes after the greatest of all there is none.
+    number.filter(|n| *n < u64::MAX).ok_or_else(|| {
+        let message = "Last-Event-ID is no id of an event of this stream: `<stream>-<number>`, as in its `id` lines";
+        Rejection::new(Reason::InvalidParams, message)
+    })
+}
+
+fn not_found() -> Rejection {
+    Rejection::new(
+        Reason::NotFound,
+        "there is no such stream for this caller, or it is not kept any more (stream.log_ttl)",
+    )
+}
+
+/// How many may read.
+pub(super) struct Places {
+    by_owner: Mutex<HashMap<String, usize>>,
+    gauge: IntGauge,
+}
+
+/// One who reads. Dropping it gives the place back.
+struct Place {
+    places: Arc<Places>,
+    owner: String,
+}
+
+impl Places {
+    pub(super) fn new(gauge: IntGauge) -> Self {
+        Self {
+            by_owner: Mutex::default(),
+            gauge,
+        }
+    }
+
+    fn take(self: &Arc<Self>, owner: &str, max: usize) -> Result<Place, Rejection> {
+        let mut by_owner = self.by_owner();
+        let all: usize = by_owner.values().sum();
+        let own = by_owner.get(owner).copied().unwrap_or(0);
+        if max <= all || (max / SHARE_OF_CALLER).max(1) <= own {
+            let message = "as many resumed streams are open as may be (stream.readers), or a sixteenth of it by this caller";
+            let again = std::time::Duration::from_secs(1);
+            return Err(Rejection::new(Reason::Overloaded, message).retry_after(again));
+        }
+        by_owner.insert(owner.to_owned(), own + 1);
+        self.gauge.inc();
+        Ok(Place {
+            places: Arc::clone(self),
+            owner: owner.to_owned(),
+        })
+    }
+
+    fn by_owner(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        // Each step leaves the counts whole, so a panic elsewhere cannot have broken them.
+        self.by_owner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut by_owner = self.places.by_owner();
+        if let Some(own) = by_owner.get_mut(&self.owner) {
+            *own -= 1;
+            if *own == 0 {
+                by_owner.remove(&self.owner);
+            }
+        }
+        self.places.gauge.dec();
+    }
+}

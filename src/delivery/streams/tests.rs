@@ -1,0 +1,227 @@
+//! Logs of streams: bounds, gaps, who is counted, what is copied.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use super::kept::{Bounds, COST, Kept, Look, Over, Whose};
+use super::*;
+use crate::a2a::stamp::Stamper;
+use crate::config::Config;
+use crate::ids::RequestId;
+use crate::rejection::Reason;
+
+const BOUNDS: Bounds = Bounds {
+    events: 4,
+    bytes: 100,
+};
+
+struct Written {
+    kept: Kept,
+    held: Arc<AtomicUsize>,
+    stamper: Stamper,
+}
+
+impl Written {
+    fn new() -> Self {
+        let held = Arc::<AtomicUsize>::default();
+        let whose = Whose {
+            owner: "pm".into(),
+            target: "dev".into(),
+            rpc_id: None,
+        };
+        let kept = Kept::new(whose, Arc::clone(&held));
+        kept.hold();
+        Self {
+            kept,
+            held,
+            stamper: Stamper::new("s".into()),
+        }
+    }
+
+    fn write(&mut self, blocks: &str) {
+        let stamped = self.stamper.stamp(blocks.as_bytes());
+        self.kept.keep(&stamped, BOUNDS);
+    }
+
+    fn look(&self, after: u64) -> Option<(u64, String, u64, Option<Over>)> {
+        let look = self.kept.look(after)?;
+        let Look {
+            missed,
+            bytes,
+            up_to,
+            over,
+        } = look;
+        Some((
+            missed,
+            String::from_utf8(bytes.to_vec()).unwrap(),
+            up_to,
+            over,
+        ))
+    }
+}
+
+#[test]
+fn a_look_brings_what_comes_after_an_event_and_says_what_is_missing() {
+    let mut log = Written::new();
+    assert_eq!(log.look(0), None);
+    log.write("data: 1\n\n");
+    let one = "data: 1\nid: s-1\n\n";
+    assert_eq!(log.look(0), Some((0, one.into(), 1, None)));
+    assert_eq!(log.look(1), None);
+    assert_eq!(log.look(7), None, "what is not there yet");
+    for n in 2..=6 {
+        log.write(&format!("data: {n}\n\n"));
+    }
+    // Four are kept.
+    let (missed, text, up_to, _) = log.look(1).unwrap();
+    assert_eq!((missed, up_to), (1, 6));
+    assert!(text.starts_with("data: 3\nid: s-3\n\n") && text.ends_with("id: s-6\n\n"));
+    // So many bytes are.
+    log.write(&format!("data: {}\n\n", "x".repeat(60)));
+    assert_eq!(log.look(6).map(|look| (look.0, look.2)), Some((0, 7)));
+    assert_eq!(log.look(0).map(|look| (look.0, look.2)), Some((5, 7)));
+    // More than all of it: nothing is, and that is said.
+    log.write(&format!("data: {}\n\n", "x".repeat(200)));
+    assert_eq!(log.look(6), Some((2, String::new(), 8, None)));
+    assert_eq!(log.held.load(Ordering::Relaxed), COST);
+    log.write("data: 9\n\n");
+    assert_eq!(
+        log.look(7),
+        Some((1, "data: 9\nid: s-9\n\n".into(), 9, None))
+    );
+    log.kept.release();
+    assert_eq!(log.held.load(Ordering::Relaxed), 0);
+    assert_eq!(log.look(8), Some((1, String::new(), 9, None)));
+}
+
+#[test]
+fn comments_go_with_the_next_event_and_the_last_ones_with_the_end() {
+    let mut log = Written::new();
+    log.write(": a\n\n");
+    assert_eq!(log.look(0), None);
+    log.write("data: 1\n\n: b\n\n");
+    log.write(": c\n\n");
+    log.write("data: 2\n\n: d\n\n");
+    assert_eq!(
+        log.look(0).unwrap().1,
+        ": a\n\ndata: 1\nid: s-1\n\n: b\n\n: c\n\ndata: 2\nid: s-2\n\n"
+    );
+    assert_eq!(log.look(1).unwrap().1, ": b\n\n: c\n\ndata: 2\nid: s-2\n\n");
+    log.kept.end(Some(b"data: half"));
+    let over = Some(Over::Whole(Bytes::from_static(b": d\n\ndata: half")));
+    assert_eq!(log.look(2), Some((0, String::new(), 2, over.clone())));
+    // What was said first counts.
+    log.kept.end(None);
+    assert_eq!(log.look(2).unwrap().3, over);
+    // Comments without end are left out.
+    let mut log = Written::new();
+    for _ in 0..100 {
+        log.write(&format!(": {}\n\n", "x".repeat(2000)));
+    }
+    log.kept.end(Some(b""));
+    let Some(Over::Whole(rest)) = log.look(0).unwrap().3 else {
+        panic!("it ended");
+    };
+    assert!(rest.len() <= 64 * 1024);
+}
+
+#[test]
+fn what_is_copied_is_not_copied_again() {
+    let mut log = Written::new();
+    assert!(log.kept.uncopied().is_none() && log.kept.is_copied());
+    log.write("data: 1\n\ndata: 2\n\n");
+    let uncopied = log.kept.uncopied().unwrap();
+    let numbers = |uncopied: &kept::Uncopied| -> Vec<u64> {
+        uncopied.events.iter().map(|(n, _)| *n).collect()
+    };
+    assert_eq!((numbers(&uncopied), uncopied.kept), (vec![1, 2], 2));
+    log.write("data: 3\n\n");
+    log.kept.copied(&uncopied);
+    assert!(!log.kept.is_copied());
+    let uncopied = log.kept.uncopied().unwrap();
+    assert_eq!(numbers(&uncopied), [3]);
+    log.kept.copied(&uncopied);
+    log.kept.end(None);
+    let uncopied = log.kept.uncopied().unwrap();
+    assert_eq!(
+        (numbers(&uncopied), uncopied.over.clone()),
+        (vec![], Some(Over::Lost))
+    );
+    log.kept.copied(&uncopied);
+    assert!(log.kept.uncopied().is_none() && log.kept.is_copied());
+}
+
+fn room(change: impl FnOnce(&mut Config)) -> Arc<Streams> {
+    let mut config: Config = toml::from_str(crate::config::load::DEFAULT).unwrap();
+    change(&mut config);
+    let metrics = Arc::new(Metrics::new());
+    let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    Streams::new(config.into(), shared, metrics)
+}
+
+#[tokio::test]
+async fn all_logs_together_keep_to_their_bound_and_running_ones_are_shortened_last() {
+    let streams = room(|config| config.stream.logs_bytes.0 = 10_000);
+    let target = WorkspaceId::parse("dev").unwrap();
+    let begin = || streams.begin("pm".into(), &target, None);
+    let event = format!("data: {}\n\n", "x".repeat(3000));
+    let mut ended = begin().unwrap();
+    ended.append(event.as_bytes());
+    let first = ended.kept.id;
+    ended.end(b"");
+    let (mut one, mut two) = (begin().unwrap(), begin().unwrap());
+    for log in [&mut one, &mut two] {
+        log.append(event.as_bytes());
+    }
+    assert!(
+        streams.here(first).is_none(),
+        "the one that ended goes first"
+    );
+    for _ in 0..5 {
+        two.append(event.as_bytes());
+        assert!(streams.held.load(Ordering::Relaxed) <= 10_000);
+    }
+    assert_eq!(one.kept.look(0).unwrap().missed, 0, "others keep theirs");
+    assert!(two.kept.look(0).unwrap().missed > 0);
+    // None ended, and there is no room.
+    let held: Vec<_> = (0..20).map_while(|_| begin()).collect();
+    assert!(held.len() < 20);
+    assert_eq!(streams.metrics.streams.unresumable.get(), 1);
+}
+
+#[tokio::test]
+async fn a_log_that_is_dropped_says_that_there_was_more_and_frees_its_readers() {
+    let streams = room(|config| config.stream.readers = 16);
+    let target = WorkspaceId::parse("dev").unwrap();
+    let mut log = streams
+        .begin("pm".into(), &target, Some("\"c-1\"".into()))
+        .unwrap();
+    log.append(b"data: 1\r\n\r\n");
+    let stream = log.kept.id.simple().to_string();
+    let id = || RequestId::from_caller(Some(b"r-1"));
+    let mut reader = streams
+        .open(("pm", &target), &stream, None, id())
+        .await
+        .unwrap();
+    let again = streams.open(("pm", &target), &stream, None, id()).await;
+    assert_eq!(again.map(drop).unwrap_err().reason, Reason::Overloaded);
+    let bytes = reader.next().await.unwrap();
+    assert_eq!(bytes, format!("data: 1\r\nid: {stream}-1\r\n\r\n"));
+    assert_eq!(log.unread_for(), Duration::ZERO);
+    drop(log);
+    let last = String::from_utf8(reader.next().await.unwrap().to_vec()).unwrap();
+    assert!(
+        last.contains("\"id\":\"c-1\"") && last.contains("\"delivered\":\"unknown\""),
+        "{last}"
+    );
+    assert_eq!(reader.next().await, None);
+    drop(reader);
+    assert_eq!(streams.metrics.streams.readers.get(), 0);
+    let after = format!("{stream}-1");
+    streams
+        .open(("pm", &target), &stream, Some(&after), id())
+        .await
+        .unwrap();
+}

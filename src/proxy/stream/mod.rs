@@ -1,0 +1,177 @@
+//! Passes a stream of events on, event by event, and ends it in words when it is cut.
+//!
+//! Only whole events go out, so the caller is always between two events: that is where our comments
+//! and the last event may stand, and a half-received event is dropped by not having been sent.
+
+//!
+//! [`feed`] has the agent's side, the loop here the caller's. When the caller leaves, the first goes on
+//! without the second ([`mod@linger`]).
+
+mod feed;
+mod linger;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::v1::client::HttpSession;
+use tokio::time::{Instant, sleep_until};
+
+use self::feed::{Feed, Progress};
+use self::linger::linger;
+use super::ended::{Clocks, Ended, chunk, internal, left, within};
+use super::exchange::Exchange;
+use super::relay::Relay;
+use super::rewrite::Rewrite;
+use super::upstream::Home;
+use crate::delivery::streams::Log;
+use crate::directory::Slot;
+use crate::drain::Cut;
+
+/// One stream in progress. The gauge falls when it is dropped.
+pub(super) struct OpenStream(prometheus::IntGauge);
+
+impl OpenStream {
+    pub(super) fn begin(gauge: &prometheus::IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// A stream that begins, besides its connections.
+pub(super) struct Begun {
+    pub(super) clocks: Clocks,
+    /// Says when a drain is over.
+    pub(super) cut: Cut,
+    /// Whether the agent's framing says where the body ends.
+    pub(super) framed: bool,
+    /// How events are changed on their way.
+    pub(super) rewrite: Option<Rewrite>,
+    /// The call's place at its target.
+    pub(super) slot: Option<Slot>,
+}
+
+/// Relays the stream to its end.
+pub(super) async fn pass(
+    relay: &Relay,
+    session: &mut ServerSession,
+    exchange: &mut Exchange,
+    (upstream, home): (HttpSession, Home<'_>),
+    mut head: ResponseHeader,
+    begun: Begun,
+) -> Result<Ended, Ended> {
+    let _open = OpenStream::begin(&exchange.metrics.open_streams);
+    if !head.headers.contains_key(header::CACHE_CONTROL) {
+        let value = HeaderValue::from_static("no-cache");
+        head.insert_header(header::CACHE_CONTROL, value)
+            .map_err(internal)?;
+    }
+    head.insert_header("x-accel-buffering", "no")
+        .map_err(internal)?;
+    chunk(session, &mut head).map_err(internal)?;
+    within(
+        Instant::now() + exchange.config.timeouts.write,
+        session.write_response_header(Box::new(head)),
+    )
+    .await?;
+    let mut feed = Feed {
+        upstream,
+        clocks: begun.clocks,
+        config: Arc::clone(&exchange.config),
+        cut: begun.cut,
+        framed: begun.framed,
+        rewrite: begun.rewrite,
+        learner: exchange.learner.take(),
+        request_id: exchange.request_id.clone(),
+        rpc_id: exchange.rpc_id.clone(),
+        log: log(relay, exchange),
+        _slot: begun.slot,
+        progress: Progress::none(),
+    };
+    let mut caller = Caller {
+        session,
+        exchange,
+        written: Instant::now(),
+        stream: feed.clocks.stream,
+    };
+    match caller.follow(&mut feed).await {
+        Ok(last) => {
+            home.take_back(feed.upstream).await;
+            caller.write(last, true).await?;
+            Ok(Ended::Answered)
+        }
+        Err(ended) => {
+            linger(feed, relay.config.clone(), Arc::clone(&relay.drain));
+            Err(ended)
+        }
+    }
+}
+
+/// What is kept of it, in the name of whoever asked. `None`: nothing is.
+fn log(relay: &Relay, exchange: &Exchange) -> Option<Log> {
+    let streams = relay.streams.as_ref()?;
+    let (proof, target) = (exchange.proof.as_ref()?, exchange.callee.as_ref()?);
+    streams.begin(proof.owner(), target, exchange.rpc_id.clone())
+}
+
+/// The caller's side.
+struct Caller<'a> {
+    session: &'a mut ServerSession,
+    exchange: &'a mut Exchange,
+    /// When the caller was last written to.
+    written: Instant,
+    /// When the stream must be over.
+    stream: Instant,
+}
+
+impl Caller<'_> {
+    /// Passes events on until the stream is over. What is left to write is returned.
+    ///
+    /// # Errors
+    /// When the caller left.
+    async fn follow(&mut self, feed: &mut Feed) -> Result<Bytes, Ended> {
+        loop {
+            let keepalive = self.written + self.exchange.config.stream.keepalive;
+            let arrived = tokio::select! {
+                biased;
+                arrived = feed.wait() => Some(arrived),
+                () = sleep_until(keepalive) => None,
+                () = left(self.session) => return Err(Ended::CallerLeft),
+            };
+            let Some(arrived) = arrived else {
+                let comment = feed.framing().keepalive();
+                self.write(Bytes::from_static(comment.as_bytes()), false)
+                    .await?;
+                continue;
+            };
+            let passed = feed.take(arrived).await;
+            self.exchange.events += u64::from(passed.events);
+            if let Some(cut) = &passed.cut {
+                self.exchange.rejected(cut);
+            }
+            if passed.over {
+                return Ok(passed.bytes);
+            }
+            if !passed.bytes.is_empty() {
+                self.write(passed.bytes, false).await?;
+            }
+        }
+    }
+
+    async fn write(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
+        self.exchange.response_bytes += bytes.len() as u64;
+        let write = self.exchange.config.timeouts.write;
+        let deadline = (Instant::now() + write).min(self.stream + write);
+        within(deadline, self.session.write_response_body(bytes, last)).await?;
+        self.written = Instant::now();
+        Ok(())
+    }
+}

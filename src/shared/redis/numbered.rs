@@ -1,0 +1,58 @@
+//! Logs whose writers number the entries: Redis streams, whose ids are those numbers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::{RedisError, RedisResult, Value, pipe};
+
+use super::{Redis, Repeat, milliseconds};
+use crate::store::Cause;
+
+impl Redis {
+    pub(in crate::shared) async fn append_numbered(
+        &self,
+        log: &str,
+        entries: &[(u64, Bytes)],
+        keep: usize,
+        ttl: Duration,
+    ) -> Result<(), Cause> {
+        let mut append = pipe();
+        append.ignore_errors();
+        for (number, entry) in entries {
+            append.cmd("XADD").arg(log).arg("MAXLEN").arg(keep);
+            append.arg(format!("{number}-0")).arg("e").arg(&**entry);
+        }
+        append.cmd("PEXPIRE").arg(log).arg(milliseconds(ttl));
+        let answers: Vec<RedisResult<Value>> = self.ask(&append, Repeat::Never).await?;
+        let mut errors = answers.into_iter().filter_map(RedisResult::err);
+        match errors.find(|error| !is_there(error)) {
+            Some(error) => Err(Arc::new(error)),
+            None => Ok(()),
+        }
+    }
+
+    pub(in crate::shared) async fn read_numbered(
+        &self,
+        log: &str,
+        after: u64,
+        max: usize,
+    ) -> Result<Vec<(u64, Bytes)>, Cause> {
+        let mut read = pipe();
+        read.cmd("XRANGE").arg(log);
+        read.arg(format!("{}-0", after.saturating_add(1))).arg("+");
+        read.arg("COUNT").arg(max);
+        type Raw = Vec<(String, Vec<Vec<u8>>)>;
+        let entries: Raw = self.one(&read, Repeat::Once).await?;
+        let entry = |(id, pairs): (String, Vec<Vec<u8>>)| {
+            let number = id.split('-').next()?.parse().ok()?;
+            Some((number, pairs.into_iter().nth(1)?.into()))
+        };
+        Ok(entries.into_iter().filter_map(entry).collect())
+    }
+}
+
+/// The server has an entry of that number, or of a later one.
+fn is_there(error: &RedisError) -> bool {
+    error.to_string().contains("equal or smaller")
+}

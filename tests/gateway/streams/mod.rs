@@ -1,0 +1,111 @@
+//! Streams that break off and are taken up again (contract §6.3).
+
+mod lingering;
+mod replicas;
+mod resumed;
+
+use std::time::Duration;
+
+use crate::harness::{
+    Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Request, SSE_HEAD, Seat, Step,
+    chunk, unnumbered,
+};
+
+/// An agent that streams what `events` says, pausing where it says nothing.
+async fn streaming(events: Vec<String>, pause: Duration, end: Step) -> Agent {
+    Agent::scripted(move |_| {
+        let mut steps = vec![Step::write(SSE_HEAD)];
+        for event in &events {
+            if event.is_empty() {
+                steps.push(Step::Wait(pause));
+            } else {
+                steps.push(Step::Write(chunk(event)));
+            }
+        }
+        steps.push(end.clone());
+        steps
+    })
+    .await
+}
+
+fn ended() -> Step {
+    Step::write(LAST_CHUNK)
+}
+
+/// Numbered data, one event each.
+fn plain(range: std::ops::RangeInclusive<usize>) -> Vec<String> {
+    range.map(|n| format!("data: {n}\n\n")).collect()
+}
+
+/// A caller, a target that streams, and who calls.
+struct Case {
+    gateway: Gateway,
+    caller: Seat,
+    target: Seat,
+}
+
+impl Case {
+    async fn new(builder: Builder, agent: Agent) -> Self {
+        let gateway = builder.start().await;
+        let (caller, target) = gateway.pair(agent).await;
+        Self {
+            gateway,
+            caller,
+            target,
+        }
+    }
+
+    fn request(&self) -> Request {
+        Request::post(self.target.path(), CALL).bearer(&self.caller.token)
+    }
+
+    /// The whole stream, and its name.
+    async fn whole(&self) -> (String, String) {
+        let answer = self.gateway.call(&self.request()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let text = answer.text();
+        let name = unnumbered(&text).1;
+        (text, name)
+    }
+
+    /// Reads a stream until it holds `until`, and leaves.
+    async fn left_behind(&self, until: &str) -> (String, String) {
+        let mut connection = Connection::open(self.gateway.public).await;
+        let wire = self.request().wire(&self.gateway.public.to_string());
+        connection.send(&wire).await;
+        let head = connection.read_head().await.expect("a head");
+        assert_eq!(head.status, 200, "{head:?}");
+        let mut seen = String::new();
+        while !seen.contains(until) {
+            let chunk = connection.next_chunk().await.expect("an event");
+            seen.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
+        let name = unnumbered(&seen).1;
+        (seen, name)
+    }
+
+    fn resume(&self, stream: &str) -> Request {
+        resume(stream).bearer(&self.caller.token)
+    }
+
+    async fn resumed(&self, stream: &str, after: usize) -> Answer {
+        let request = self.resume(stream);
+        let request = request.field("Last-Event-ID", format!("{stream}-{after}"));
+        self.gateway.call(&request).await
+    }
+}
+
+fn resume(stream: &str) -> Request {
+    Request::get(format!("/workspaces/target/streams/{stream}"))
+}
+
+/// The offset behind each event of a numbered stream.
+fn ends(text: &str, stream: &str) -> Vec<usize> {
+    let number = format!("id: {stream}-");
+    text.match_indices(&number)
+        .map(|(at, _)| {
+            let line = at + text[at..].find('\n').unwrap() + 1;
+            line + text[line..].find('\n').unwrap() + 1
+        })
+        .collect()
+}

@@ -1,0 +1,125 @@
+//! Two gateways on one Redis: a stream that broke off at one is taken up at the other.
+
+use std::time::{Duration, Instant};
+
+use super::{Case, ended, ends, plain, streaming};
+use crate::harness::servers::{self, Redis};
+use crate::harness::{Agent, Builder, Connection, Gateway, Pair, Step, unnumbered};
+
+struct Replicas {
+    case: Case,
+    other: Gateway,
+    redis: Redis,
+}
+
+impl Replicas {
+    async fn new(agent: Agent, sets: &[(&str, &str)]) -> Self {
+        let redis = Redis::start();
+        let sql = servers::postgres().database();
+        let builder = || {
+            let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+            let set = |builder: Builder, (key, value): &(&str, &str)| builder.set(key, value);
+            sets.iter().fold(builder, set)
+        };
+        let case = Case::new(builder(), agent).await;
+        let other = builder().start().await;
+        Self { case, other, redis }
+    }
+
+    async fn resumed(&self, stream: &str, after: usize) -> String {
+        let request = self.case.resume(stream);
+        let request = request.field("Last-Event-ID", format!("{stream}-{after}"));
+        let answer = self.other.call(&request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.text()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_is_taken_up_at_another_replica_while_it_runs_and_afterwards() {
+    let mut events = vec![": hello\n\n".to_owned()];
+    for n in 1..=6 {
+        events.push(format!("id: own\r\ndata: {n} ü\r\n\r\n"));
+        events.push(String::new());
+    }
+    let sent = events.concat();
+    let agent = streaming(events, Duration::from_millis(250), ended()).await;
+    let replicas = Replicas::new(agent, &[]).await;
+    let (seen, stream) = replicas.case.left_behind("data: 2 ").await;
+    let had = ends(&seen, &stream).len();
+    // Straight away: the other one may not have heard of it yet.
+    let rest = replicas.resumed(&stream, had).await;
+    let whole = seen + &rest;
+    assert_eq!(unnumbered(&whole), (sent, stream.clone()));
+    let ends = ends(&whole, &stream);
+    for after in 1..=6 {
+        let rest = replicas.resumed(&stream, after).await;
+        assert_eq!(rest, whole[ends[after - 1]..], "after {after}");
+    }
+    let first = replicas.other.call(&replicas.case.resume(&stream)).await;
+    assert_eq!(first.text(), whole);
+    // Another caller learns nothing there either.
+    let stranger = replicas
+        .case
+        .gateway
+        .seat("other", "", Agent::json("{}").await);
+    let request = super::resume(&stream).bearer(&stranger.await.token);
+    assert_eq!(replicas.other.call(&request).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bounds_and_their_gaps_hold_there_too() {
+    let agent = streaming(plain(1..=30), Duration::ZERO, ended()).await;
+    let replicas = Replicas::new(agent, &[("stream.log_events", "10")]).await;
+    let (whole, stream) = replicas.case.whole().await;
+    let ends = ends(&whole, &stream);
+    let gap = "event: gap\ndata: {\"missed\":15}\n\n".to_owned();
+    assert_eq!(replicas.resumed(&stream, 5).await, gap + &whole[ends[19]..]);
+    assert_eq!(replicas.resumed(&stream, 25).await, whole[ends[24]..]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_elsewhere_keeps_it_going_and_hears_of_the_death_of_its_gateway() {
+    let agent = streaming(plain(1..=2), Duration::ZERO, Step::Hang).await;
+    let mut replicas = Replicas::new(agent, &[("stream.linger", "4s")]).await;
+    let (_, stream) = replicas.case.left_behind("data: 2\n").await;
+    let mut reader = Connection::open(replicas.other.public).await;
+    let wire = replicas.case.resume(&stream);
+    let wire = wire.wire(&replicas.other.public.to_string());
+    reader.send(&wire).await;
+    assert_eq!(reader.read_head().await.expect("a head").status, 200);
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    let closed = replicas.case.target.agent.closed_by_gateway();
+    assert!(closed.is_empty(), "somebody reads");
+    replicas.case.gateway.kill();
+    let killed = Instant::now();
+    let mut seen = String::new();
+    while let Some(chunk) = reader.next_chunk().await {
+        seen.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    assert!(seen.contains("data: 2\n"), "{seen}");
+    assert!(seen.contains("\"AGENT_PROTOCOL_ERROR\""), "{seen}");
+    assert!(seen.contains("\"delivered\":\"unknown\""), "{seen}");
+    assert!(killed.elapsed() < Duration::from_secs(25));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_does_not_wait_for_a_store_that_is_away() {
+    let mut events = plain(1..=1);
+    events.push(String::new());
+    events.extend(plain(2..=500));
+    let agent = streaming(events, Duration::from_millis(500), ended()).await;
+    let replicas = Replicas::new(agent, &[]).await;
+    let Replicas { case, redis, .. } = replicas;
+    let cut = async {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        drop(redis);
+    };
+    let begun = Instant::now();
+    let ((whole, stream), ()) = tokio::join!(case.whole(), cut);
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert_eq!(unnumbered(&whole).0, plain(1..=500).concat());
+    // Here it can be taken up all the same.
+    let answer = case.resumed(&stream, 499).await;
+    assert_eq!(answer.text(), whole[ends(&whole, &stream)[498]..]);
+}

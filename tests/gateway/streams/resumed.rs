@@ -1,0 +1,283 @@
+//! What whoever comes back is sent: everything it missed, byte for byte, or how much is missing.
+
+use std::time::Duration;
+
+use super::{Case, ended, ends, plain, resume, streaming};
+use crate::harness::{Agent, Builder, Connection, Gateway, Pair, Request, Step, unnumbered};
+
+/// Events of every shape, with comments between them.
+fn thousand(line_end: &str) -> Vec<String> {
+    let events = (1..=1000).map(|n| {
+        let event = match n % 7 {
+            0 => format!("id: own-{n}\ndata: {n}\n\n"),
+            1 => format!("data: {{\"n\":{n},\ndata: \"more\":true}}\n\n"),
+            2 => format!("event: update\ndata: {n}\n\n: ping {n}\n\n"),
+            3 => format!("data: {n}\nid: own-{n}\n\n"),
+            4 => format!(": about {n}\ndata:{n} ü\n\n"),
+            _ => format!("data: {n}\n\n"),
+        };
+        event.replace('\n', line_end)
+    });
+    // In chunks of every length: events come cut and together.
+    let all: String = events.collect();
+    let mut chunks = Vec::new();
+    let mut rest = all.as_str();
+    for length in [7, 300, 1, 64, 1500].into_iter().cycle() {
+        let mut at = length.min(rest.len());
+        while !rest.is_char_boundary(at) {
+            at += 1;
+        }
+        let (chunk, behind) = rest.split_at(at);
+        chunks.push(chunk.to_owned());
+        rest = behind;
+        if rest.is_empty() {
+            return chunks;
+        }
+    }
+    chunks
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cut_behind_each_of_a_thousand_events_and_resumed_a_stream_is_the_uncut_one() {
+    for line_end in ["\n", "\r\n"] {
+        let chunks = thousand(line_end);
+        let sent = chunks.concat();
+        let agent = streaming(chunks, Duration::ZERO, ended()).await;
+        let case = Case::new(Builder::new(Pair::Embedded), agent).await;
+        let (whole, stream) = case.whole().await;
+        assert_eq!(unnumbered(&whole).0, sent, "nothing but numbers is added");
+        let ends = ends(&whole, &stream);
+        assert_eq!(ends.len(), 1000);
+        let mut connection = Connection::open(case.gateway.public).await;
+        for (after, end) in std::iter::once(&0).chain(&ends).enumerate() {
+            let request = case.resume(&stream);
+            let request = request.field("Last-Event-ID", format!("{stream}-{after}"));
+            let answer = connection.call(&request).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert!(answer.whole);
+            // Comments behind an event come with the next one.
+            assert!(
+                whole[*end..] == answer.text(),
+                "after {after}: {}",
+                answer.text()
+            );
+        }
+        assert_eq!(case.target.agent.count(), 1, "the agent is not asked again");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_gets_what_it_missed_and_follows_to_the_end() {
+    for cut in [1, 3, 6] {
+        let mut events = plain(1..=3);
+        events.push(String::new());
+        events.extend(plain(4..=6));
+        events.push(String::new());
+        events.extend(plain(7..=9));
+        let sent = events.concat();
+        let agent = streaming(events, Duration::from_millis(300), ended()).await;
+        let case = Case::new(Builder::new(Pair::Embedded), agent).await;
+        let (seen, stream) = case.left_behind(&format!("data: {cut}\n")).await;
+        let had = ends(&seen, &stream);
+        let answer = case.resumed(&stream, had.len()).await;
+        assert_eq!(answer.field("content-type"), Some("text/event-stream"));
+        assert_eq!(answer.field("cache-control"), Some("no-cache"));
+        assert_eq!(answer.field("x-accel-buffering"), Some("no"));
+        let (joined, name) = unnumbered(&(seen + &answer.text()));
+        assert_eq!((joined, name), (sent, stream), "cut behind {cut}");
+        case.gateway.assert_idle().await;
+    }
+}
+
+#[tokio::test]
+async fn what_the_bounds_passed_over_is_told_as_a_gap() {
+    let event = |n: usize| format!("data: {n:0>90}\n\n");
+    for (key, bound) in [("stream.log_events", "10"), ("stream.log_bytes", "1430")] {
+        let agent = streaming((1..=30).map(event).collect(), Duration::ZERO, ended()).await;
+        let builder = Builder::new(Pair::Embedded).set(key, bound);
+        let case = Case::new(builder, agent).await;
+        let (whole, stream) = case.whole().await;
+        let ends = ends(&whole, &stream);
+        // The last ten are there: 143 bytes each with their numbers.
+        for (after, missed) in [(0, 20), (5, 15), (19, 1)] {
+            let text = case.resumed(&stream, after).await.text();
+            let gap = format!("event: gap\ndata: {{\"missed\":{missed}}}\n\n");
+            assert_eq!(text, gap + &whole[ends[19]..], "{key}, after {after}");
+        }
+        for after in [20, 25, 30] {
+            let text = case.resumed(&stream, after).await.text();
+            assert_eq!(text, whole[ends[after - 1]..], "{key}, after {after}");
+        }
+        let first = case.gateway.call(&case.resume(&stream)).await.text();
+        assert!(first.starts_with("event: gap\ndata: {\"missed\":20}\n\n"));
+    }
+}
+
+#[tokio::test]
+async fn an_event_larger_than_the_log_leaves_nothing_before_it() {
+    let mut events = plain(1..=3);
+    events.push(format!("data: {}\n\n", "x".repeat(5000)));
+    events.extend(plain(5..=6));
+    let agent = streaming(events, Duration::ZERO, ended()).await;
+    let builder = Builder::new(Pair::Embedded).set("stream.log_bytes", "4KiB");
+    let case = Case::new(builder, agent).await;
+    let (whole, stream) = case.whole().await;
+    let text = case.resumed(&stream, 1).await.text();
+    let ends = ends(&whole, &stream);
+    let gap = "event: gap\ndata: {\"missed\":3}\n\n".to_owned();
+    assert_eq!(text, gap + &whole[ends[3]..]);
+}
+
+#[tokio::test]
+async fn a_stream_is_for_its_caller_alone_and_nobody_learns_of_it() {
+    let agent = streaming(plain(1..=2), Duration::ZERO, ended()).await;
+    let case = Case::new(Builder::new(Pair::Embedded), agent).await;
+    let (whole, stream) = case.whole().await;
+    let other = case
+        .gateway
+        .seat("other", "", Agent::json("{}").await)
+        .await;
+    let unknown = "0".repeat(32);
+    let refused = async |request: Request| {
+        let answer = case.gateway.call(&request).await;
+        (answer.status, answer.json()["error"].clone())
+    };
+    let none = refused(case.resume(&unknown)).await;
+    assert_eq!(none.0, 404);
+    let elsewhere = Request::get(format!("/workspaces/other/streams/{stream}"));
+    for (request, what) in [
+        (resume(&stream).bearer(&other.token), "another caller's"),
+        (elsewhere.bearer(&case.caller.token), "of another target"),
+        (case.resume(&stream.to_uppercase()), "another spelling"),
+        (case.resume("nothing"), "no id"),
+    ] {
+        assert_eq!(refused(request).await, none, "{what}");
+    }
+    // The operator did not ask for it either.
+    let answer = case.gateway.as_operator(resume(&stream)).await;
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (404, "not_found")
+    );
+    let stranger = case.gateway.call(&resume(&stream)).await;
+    assert_eq!(stranger.status, 401);
+    for bad in ["7", "x-1", &format!("{stream}-"), &format!("{stream}-+1")] {
+        let request = case.resume(&stream).field("Last-Event-ID", bad);
+        let answer = case.gateway.call(&request).await;
+        let refused = (answer.status, answer.reason());
+        assert_eq!(refused, (400, "invalid_params".into()), "{bad}");
+    }
+    let by_query = format!("/workspaces/target/streams/{stream}?last_event_id={stream}-1");
+    let request = Request::get(by_query).bearer(&case.caller.token);
+    let answer = case.gateway.call(&request).await;
+    assert_eq!(answer.text(), whole[ends(&whole, &stream)[0]..]);
+    // Who may not reach the target any more does not hear from it either.
+    let moved = serde_json::json!({"org": "elsewhere"});
+    assert_eq!(case.gateway.patch("target", moved).await.status, 200);
+    let answer = case.gateway.call(&case.resume(&stream)).await;
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (403, "not_permitted")
+    );
+}
+
+#[tokio::test]
+async fn with_logs_off_events_have_no_ids() {
+    let agent = streaming(plain(1..=2), Duration::ZERO, ended()).await;
+    let builder = Builder::new(Pair::Embedded).set("stream.log_events", "0");
+    let case = Case::new(builder, agent).await;
+    let answer = case.gateway.call(&case.request()).await;
+    assert_eq!(answer.text(), plain(1..=2).concat());
+}
+
+#[tokio::test]
+async fn what_all_logs_take_is_bounded_and_the_oldest_go_first() {
+    let event = format!("data: {}\n\n", "x".repeat(20_000));
+    let agent = streaming(vec![event], Duration::ZERO, ended()).await;
+    let builder = Builder::new(Pair::Embedded).set("stream.logs_bytes", "64KiB");
+    let case = Case::new(builder, agent).await;
+    let mut streams = Vec::new();
+    for _ in 0..5 {
+        streams.push(case.whole().await.1);
+        let held = case
+            .gateway
+            .metric("a2a_gateway_stream_log_bytes", &[])
+            .await;
+        assert!(held <= 65_536.0, "{held}");
+    }
+    let mut found = Vec::new();
+    for stream in &streams {
+        found.push(case.gateway.call(&case.resume(stream)).await.status);
+    }
+    assert_eq!(found, [404, 404, 200, 200, 200]);
+}
+
+#[tokio::test]
+async fn where_there_is_no_room_a_stream_passes_without_ids_and_is_counted() {
+    let agent = streaming(plain(1..=2), Duration::ZERO, ended()).await;
+    let builder = Builder::new(Pair::Embedded).set("stream.logs_bytes", "100");
+    let case = Case::new(builder, agent).await;
+    let answer = case.gateway.call(&case.request()).await;
+    assert_eq!(answer.text(), plain(1..=2).concat());
+    let name = "a2a_gateway_streams_unresumable_total";
+    assert!(case.gateway.metric(name, &[]).await >= 1.0);
+}
+
+#[tokio::test]
+async fn a_log_is_forgotten_after_its_time() {
+    let agent = streaming(plain(1..=2), Duration::ZERO, ended()).await;
+    let builder = Builder::new(Pair::Embedded).set("stream.log_ttl", "1s");
+    let case = Case::new(builder, agent).await;
+    let stream = case.whole().await.1;
+    assert_eq!(case.resumed(&stream, 1).await.status, 200);
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    assert_eq!(case.resumed(&stream, 1).await.status, 404);
+}
+
+/// Its last event is numbered and kept like the agent's, and with its id a caller comes back for nothing.
+#[tokio::test]
+async fn the_gateways_own_last_event_is_resumed_too() {
+    let agent = streaming(plain(1..=2), Duration::ZERO, Step::Reset).await;
+    let case = Case::new(Builder::new(Pair::Embedded), agent).await;
+    let (whole, stream) = case.whole().await;
+    let ends = ends(&whole, &stream);
+    assert_eq!(ends.len(), 3, "{whole}");
+    assert!(whole[ends[1]..].contains("AGENT_PROTOCOL_ERROR"));
+    assert_eq!(case.resumed(&stream, 2).await.text(), whole[ends[1]..]);
+    assert_eq!(case.resumed(&stream, 3).await.text(), "");
+}
+
+#[tokio::test]
+async fn readers_are_bounded_and_end_with_their_credential_and_with_the_gateway() {
+    let agent = streaming(plain(1..=2), Duration::ZERO, Step::Hang).await;
+    let builder = Builder::new(Pair::Embedded).set("stream.readers", "32");
+    let case = Case::new(builder, agent).await;
+    let (_, stream) = case.left_behind("data: 2\n").await;
+    let open = async |gateway: &Gateway| {
+        let mut connection = Connection::open(gateway.public).await;
+        let wire = case.resume(&stream).wire(&gateway.public.to_string());
+        connection.send(&wire).await;
+        let head = connection.read_head().await.expect("a head");
+        (connection, head)
+    };
+    let (mut one, head) = open(&case.gateway).await;
+    assert_eq!(head.status, 200);
+    let (two, head) = open(&case.gateway).await;
+    assert_eq!(head.status, 200);
+    // A sixteenth of them is one caller's.
+    let third = case.gateway.call(&case.resume(&stream)).await;
+    assert_eq!((third.status, third.reason().as_str()), (503, "overloaded"));
+    drop(two);
+    let tokens = format!("/workspaces/{}/tokens", case.caller.id);
+    let listed = case.gateway.as_operator(Request::get(&tokens)).await.json();
+    let id = listed["tokens"][0]["id"].as_str().unwrap().to_owned();
+    let revoke = Request::new("DELETE", format!("{tokens}/{id}"));
+    assert!(case.gateway.as_operator(revoke).await.status < 300);
+    let mut seen = String::new();
+    while let Some(chunk) = one.next_chunk().await {
+        seen.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    assert!(seen.starts_with("data: 1\nid: "), "{seen}");
+    assert!(seen.contains("event: end\ndata: {"), "{seen}");
+    assert!(seen.contains("\"unauthenticated\""), "{seen}");
+}
