@@ -30,6 +30,7 @@ impl Checks<'_> {
             ("timeouts.write", c.timeouts.write),
             ("timeouts.max", c.timeouts.max),
             ("stream.keepalive", c.stream.keepalive),
+            ("stream.log_ttl", c.stream.log_ttl),
             ("upstream.idle", c.upstream.idle),
             ("inbox.retention", c.inbox.retention),
             ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
@@ -38,6 +39,7 @@ impl Checks<'_> {
             ("server.drain", c.server.drain),
             ("server.keepalive", c.server.keepalive),
             ("stream.final_grace", c.stream.final_grace),
+            ("stream.linger", c.stream.linger),
             ("directory.stale", c.directory.stale),
         ];
         for (key, span) in zero_is_senseless {
@@ -84,6 +86,9 @@ impl Checks<'_> {
             ("limits.bodies_bytes", c.limits.bodies_bytes.0),
             ("limits.response_bytes", c.limits.response_bytes.0),
             ("limits.stream_bytes", c.limits.stream_bytes.0),
+            ("stream.log_bytes", c.stream.log_bytes.0),
+            ("stream.logs_bytes", c.stream.logs_bytes.0),
+            ("stream.readers", c.stream.readers as u64),
             (
                 "limits.target_concurrency",
                 c.limits.target_concurrency as u64,

@@ -3,8 +3,6 @@
 
 mod bounds;
 
-mod ranges;
-
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
