@@ -72,22 +72,29 @@ pub(super) struct Hub {
 pub struct Watch {
     hub: Arc<Hub>,
     topic: Topic,
-    changes: watch::Receiver<()>,
+    /// Until it is dropped.
+    changes: Option<watch::Receiver<()>>,
 }
 
 impl Watch {
     /// Waits until there may be something new since it was made, or since the last time. Look first, then
     /// wait. May be dropped and called again without missing any.
     pub async fn changed(&mut self) {
-        // The sender stays for as long as somebody waits, so the wait cannot fail.
-        let _ = self.changes.changed().await;
+        if let Some(changes) = &mut self.changes {
+            // The sender stays for as long as somebody waits, so the wait cannot fail.
+            let _ = changes.changed().await;
+        }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let last = |_: &Topic, changes: &mut watch::Sender<()>| changes.receiver_count() <= 1;
-        self.hub.waiting.remove_if_mut(&self.topic, last);
+        let own = self.changes.take();
+        // Under the entry's lock: of two that leave at once, one is the last.
+        self.hub.waiting.remove_if(&self.topic, |_, changes| {
+            drop(own);
+            changes.receiver_count() == 0
+        });
     }
 }
 
@@ -113,7 +120,7 @@ impl Hub {
         Watch {
             hub: Arc::clone(self),
             topic,
-            changes,
+            changes: Some(changes),
         }
     }
 
@@ -225,6 +232,60 @@ impl Inbox {
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_topic_goes_with_the_last_who_waits_for_it() {
+        let hub = Hub::new();
+        let watch = || hub.watch(Topic::Task("t".into()));
+        let (first, second) = (watch(), watch());
+        drop(first);
+        assert_eq!(hub.topics(), [Topic::Task("t".into())]);
+        drop(second);
+        for _ in 0..1000 {
+            let both = [watch(), watch()];
+            thread::scope(|scope| {
+                for one in both {
+                    scope.spawn(move || drop(one));
+                }
+            });
+            assert!(hub.waiting.is_empty());
+        }
+    }
+
+    #[test]
+    fn many_words_at_once_become_one_for_all() {
+        let hub = Hub::new();
+        let texts = |hub: &Hub| hub.lock().len();
+        hub.wake((0..TELL_MAX).map(|n| Topic::Task(n.to_string())));
+        assert_eq!(texts(&hub), TELL_MAX);
+        hub.wake([Topic::Task("one more".into())]);
+        assert_eq!(*hub.lock(), BTreeSet::from([ALL.to_owned()]));
+        let mut watch = hub.watch(Topic::Task("t".into()));
+        let said = |who: &str, what: &str| hub.heard(&format!("{who}\n{what}"));
+        let woken = |watch: &mut Watch| {
+            let changes = watch.changes.as_mut().unwrap();
+            let woken = changes.has_changed().unwrap();
+            changes.mark_unchanged();
+            woken
+        };
+        for (who, what, wakes) in [
+            ("other", "tother", false),
+            ("other", "it", false),
+            ("other", "tt", true),
+            ("other", ALL, true),
+            (&*hub.replica, "tt", false),
+        ] {
+            said(who, what);
+            assert_eq!(woken(&mut watch), wakes, "{who} {what}");
         }
     }
 }
