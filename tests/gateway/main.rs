@@ -35,6 +35,7 @@ mod identity;
 mod inbox;
 mod issuers;
 mod keepalive;
+mod kills;
 mod liveness;
 mod matrix;
 mod moves;

@@ -75,7 +75,7 @@ impl Case {
 }
 
 /// Creates a workspace that polls; answers with its token.
-async fn poller(gateway: &Gateway, id: &str, card: Value) -> String {
+pub(crate) async fn poller(gateway: &Gateway, id: &str, card: Value) -> String {
     let enrolment = gateway.create(json!({"id": id, "name": id})).await;
     let body = json!({"id": id, "delivery_mode": "poll", "agent_card": card});
     let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);

@@ -1,0 +1,252 @@
+//! SIGKILL at any moment, under load: what was acknowledged is there afterwards, and no agent ran a call with a
+//! key twice. `A2A_GATEWAY_KILLS=200 cargo test --test gateway -- kills:: --nocapture` prints what became of it.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use crate::harness::{Agent, Answer, Builder, Connection, Pair, Request, Step, ok_json};
+use crate::on_both_pairs;
+
+/// How often the gateway is killed, if nothing else is asked for.
+const KILLS: usize = 8;
+
+/// Of each kind of work so many go on at once.
+const AT_ONCE: usize = 4;
+
+/// What was acknowledged, and what became of calls with a key.
+#[derive(Default)]
+struct Told {
+    messages: Mutex<Vec<String>>,
+    delegations: Mutex<Vec<(String, String)>>,
+    /// By the text of the call: whether it was answered; else its outcome was said to be unknown.
+    keyed: Mutex<HashMap<String, bool>>,
+    next: AtomicUsize,
+    over: AtomicBool,
+}
+
+/// Who works, and where.
+#[derive(Clone)]
+struct Client {
+    to: SocketAddr,
+    token: String,
+    told: Arc<Told>,
+}
+
+impl Client {
+    /// One request; `None` where the connection broke before the answer was whole.
+    async fn call(&self, request: Request) -> Option<Answer> {
+        let stream = TcpStream::connect(self.to).await.ok()?;
+        let mut connection = Connection::over(stream);
+        let wire = request.bearer(&self.token).wire(&self.to.to_string());
+        connection.try_send(&wire).await.ok()?;
+        connection.try_answer().await.filter(|answer| answer.whole)
+    }
+
+    fn text(&self, kind: &str) -> String {
+        format!("{kind}-{}", self.told.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.told.over.load(Ordering::Relaxed)
+    }
+
+    async fn send_messages(self) {
+        while self.goes_on() {
+            let request = message("poller", &self.text("message"));
+            if let Some(answer) = self.call(request).await
+                && answer.status == 200
+            {
+                let id = answer.json()["activity_id"].as_str().unwrap().to_owned();
+                self.told.messages.lock().unwrap().push(id);
+            }
+        }
+    }
+
+    async fn delegate(self) {
+        while self.goes_on() {
+            let text = self.text("delegation");
+            let body = json!({"target_id": "target", "task": text, "idempotency_key": text});
+            let request = Request::post("/workspaces/caller/delegate", body.to_string());
+            if let Some(answer) = self.call(request).await
+                && answer.status == 202
+            {
+                let id = answer.json()["delegation_id"].as_str().unwrap().to_owned();
+                self.told.delegations.lock().unwrap().push((id, text));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Sends a call with a key, again and again, until it is known what became of it.
+    async fn call_with_keys(self) {
+        while self.goes_on() {
+            let text = self.text("keyed");
+            let deadline = Instant::now() + Duration::from_secs(60);
+            loop {
+                assert!(
+                    Instant::now() < deadline,
+                    "nobody says what became of {text}"
+                );
+                let request = message("target", &text).field("Idempotency-Key", &*text);
+                if let Some(answer) = self.call(request).await {
+                    let unknown = answer.status == 502
+                        && answer.fact("delivered").as_deref() == Some("unknown");
+                    if answer.status == 200 || unknown {
+                        let mut keyed = self.told.keyed.lock().unwrap();
+                        keyed.insert(text, answer.status == 200);
+                        break;
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+fn message(target: &str, text: &str) -> Request {
+    let message = json!({"kind": "message", "messageId": text, "role": "user",
+        "parts": [{"kind": "text", "text": text}]});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}});
+    Request::post(format!("/workspaces/{target}/a2a"), call.to_string())
+}
+
+/// How often the agent ran each call, by its text.
+fn runs(agent: &Agent) -> HashMap<String, usize> {
+    let mut runs = HashMap::new();
+    for request in agent.requests() {
+        let call: Value = serde_json::from_slice(&request.body).unwrap();
+        let text = call["params"]["message"]["parts"][0]["text"].as_str();
+        *runs.entry(text.unwrap().to_owned()).or_default() += 1;
+    }
+    runs
+}
+
+on_both_pairs! {
+    async fn what_was_acknowledged_is_there_and_no_agent_runs_a_call_with_a_key_twice(pair: Pair) {
+        let kills = std::env::var("A2A_GATEWAY_KILLS").ok();
+        let kills = kills.map_or(KILLS, |text| text.parse().expect("a number"));
+        let builder = Builder::new(pair)
+            .set("inbox.max_messages", "10000000")
+            .set("delegation.max_pending", "100000")
+            .set("limits.target_concurrency", "64");
+        let mut gateway = builder.start().await;
+        let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
+        let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"kind": "message", "messageId": "a",
+            "role": "agent", "parts": [{"kind": "text", "text": "done"}]}});
+        let answer = ok_json(&answer.to_string());
+        let agent = Agent::scripted(move |_| {
+            vec![Step::Wait(Duration::from_millis(3)), Step::Write(answer.clone())]
+        });
+        let target = gateway.seat("target", "", agent.await).await;
+        // Nobody beats while this goes on.
+        for id in ["caller", "target"] {
+            gateway.patch(id, json!({"liveness": "assumed"})).await;
+        }
+        let poller = crate::polling::poller(&gateway, "poller", json!({"name": "poller"})).await;
+        let told = Arc::new(Told::default());
+        let client = Client { to: gateway.public, token: caller.token.clone(), told: Arc::clone(&told) };
+        let mut work = tokio::task::JoinSet::new();
+        for _ in 0..AT_ONCE {
+            work.spawn(client.clone().send_messages());
+            work.spawn(client.clone().delegate());
+            work.spawn(client.clone().call_with_keys());
+        }
+        for _ in 0..kills {
+            let (spread, _) = uuid::Uuid::new_v4().as_u64_pair();
+            tokio::time::sleep(Duration::from_millis(20 + spread % 400)).await;
+            // Kills, and starts it again.
+            gateway.restart().await;
+        }
+        told.over.store(true, Ordering::Relaxed);
+        while let Some(ended) = work.join_next().await {
+            ended.expect("no client fails");
+        }
+        let messages = std::mem::take(&mut *told.messages.lock().unwrap());
+        let inbox = inbox(&client, &poller).await;
+        for (at, (seq, _)) in inbox.iter().enumerate() {
+            assert_eq!(usize::try_from(*seq).unwrap(), at + 1, "the numbers have no gaps");
+        }
+        let there: std::collections::HashSet<&str> = inbox.iter().map(|(_, id)| id.as_str()).collect();
+        let lost = messages.iter().filter(|id| !there.contains(id.as_str())).count();
+        assert_eq!(lost, 0, "of {} messages", messages.len());
+        let delegations = std::mem::take(&mut *told.delegations.lock().unwrap());
+        let states = states(&client, &delegations).await;
+        let runs = runs(&target.agent);
+        for (text, count) in &runs {
+            assert!(*count <= 1, "{text} ran {count} times");
+        }
+        for (id, text) in &delegations {
+            let completed = states[id] == "completed";
+            let ran = runs.get(text).copied().unwrap_or_default();
+            assert!(ran == 1 || !completed, "{text} is completed and did not run");
+        }
+        let keyed = std::mem::take(&mut *told.keyed.lock().unwrap());
+        for (text, answered) in &keyed {
+            let ran = runs.get(text).copied().unwrap_or_default();
+            assert!(ran == 1 || !answered, "{text} was answered and ran {ran} times");
+        }
+        let unknown = keyed.values().filter(|answered| !**answered).count();
+        let of = |state: &str| states.values().filter(|one| *one == state).count();
+        println!(
+            "{pair:?}: {kills} kills; {} messages acknowledged, {lost} lost, {} in the inbox; {} delegations accepted: {} completed, \
+             {} failed, none ran twice; {} calls with a key: {} answered, {unknown} said to be unknown, none ran twice",
+            messages.len(), inbox.len(), delegations.len(), of("completed"), of("failed"), keyed.len(), keyed.len() - unknown,
+        );
+        assert!(!messages.is_empty() && !delegations.is_empty() && !keyed.is_empty());
+    }
+}
+
+/// All of an inbox, oldest first: numbers and names.
+async fn inbox(client: &Client, token: &str) -> Vec<(i64, String)> {
+    let client = Client {
+        token: token.to_owned(),
+        ..client.clone()
+    };
+    let (mut found, mut path) = (Vec::new(), "/activity?limit=500".to_owned());
+    loop {
+        let answer = client.call(Request::get(&*path)).await.expect("an answer");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let items: Vec<Value> = serde_json::from_slice(&answer.body).unwrap();
+        found.extend(items.iter().map(|item| {
+            let id = item["id"].as_str().unwrap().to_owned();
+            (item["seq"].as_i64().unwrap(), id)
+        }));
+        let Some(link) = answer.field("link") else {
+            found.reverse();
+            return found;
+        };
+        path = link[1..link.find('>').unwrap()].to_owned();
+    }
+}
+
+/// What became of each delegation, waited for.
+async fn states(client: &Client, delegations: &[(String, String)]) -> HashMap<String, String> {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let mut states = HashMap::new();
+    for (id, _) in delegations {
+        loop {
+            let path = format!("/workspaces/caller/delegations/{id}");
+            let answer = client.call(Request::get(path)).await.expect("an answer");
+            assert_eq!(
+                answer.status,
+                200,
+                "an accepted delegation is lost: {}",
+                answer.text()
+            );
+            let state = answer.json()["status"].as_str().unwrap().to_owned();
+            if !matches!(&*state, "pending" | "dispatched") {
+                states.insert(id.clone(), state);
+                break;
+            }
+            assert!(Instant::now() < deadline, "{id} is {state} for ever");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    states
+}
