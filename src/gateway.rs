@@ -11,6 +11,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::coherence::Coherence;
 use crate::config::{Config, Live};
 use crate::db::Db;
+use crate::delivery::Delivery;
 use crate::directory::Directory;
 use crate::drain::Drain;
 use crate::events::Events;
@@ -67,6 +68,8 @@ pub struct Gateway {
     pub events: Arc<Events>,
     /// Where is the agent.
     pub directory: Directory,
+    /// What outlives a connection.
+    pub delivery: Arc<Delivery>,
     /// How the process ends.
     pub drain: Arc<Drain>,
 }
@@ -124,6 +127,13 @@ impl Gateway {
                 Arc::clone(&metrics),
             ),
             tasks: Tasks::new(config.clone(), shared.clone(), Arc::clone(&metrics)),
+            delivery: Delivery::new(
+                config.clone(),
+                db.clone(),
+                shared.clone(),
+                Arc::clone(&events),
+                Arc::clone(&metrics),
+            ),
             events,
             drain: Arc::default(),
             workspaces,
@@ -174,6 +184,7 @@ impl Gateway {
             self.directory.follow(),
             self.directory.follow_lapses(),
             self.events.run(&self.hierarchy),
+            self.delivery.run(),
             self.sweep(),
             self.flush_regularly(),
             self.forget_regularly(),

@@ -36,6 +36,9 @@ pub mod events;
 
 pub mod directory;
 
+// What outlives a connection.
+pub mod delivery;
+
 // The rooms, assembled.
 pub mod drain;
 

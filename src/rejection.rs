@@ -49,6 +49,8 @@ pub enum Reason {
     IdempotencyConflict,
     /// The workspace was removed.
     WorkspaceRemoved,
+    /// An entry of an inbox from which to go on that is not there, or not any more.
+    CursorGone,
     /// Over `limits.request_bytes`.
     BodyTooLarge,
     /// Not JSON by its own word, or encoded.
@@ -91,7 +93,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, for metrics and tests.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::ParseError,
         Self::InvalidRequest,
         Self::InvalidParams,
@@ -110,6 +112,7 @@ impl Reason {
         Self::Conflict,
         Self::IdempotencyConflict,
         Self::WorkspaceRemoved,
+        Self::CursorGone,
         Self::BodyTooLarge,
         Self::UnsupportedMediaType,
         Self::UpgradeRequired,
@@ -154,6 +157,7 @@ impl Reason {
             Self::Conflict => ("conflict", 409, -32_000),
             Self::IdempotencyConflict => ("idempotency_conflict", 409, -32_000),
             Self::WorkspaceRemoved => ("workspace_removed", 410, -32_000),
+            Self::CursorGone => ("cursor_gone", 410, -32_000),
             Self::BodyTooLarge => ("body_too_large", 413, -32_600),
             Self::UnsupportedMediaType => ("unsupported_media_type", 415, -32_005),
             Self::UpgradeRequired => ("upgrade_required", 426, -32_000),

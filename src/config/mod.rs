@@ -79,6 +79,8 @@ pub struct Config {
     pub cors: Cors,
     /// `[events]`
     pub events: Events,
+    /// `[inbox]`
+    pub inbox: Inbox,
     /// `[rate]`
     pub rate: Rate,
     /// `[telemetry]`
@@ -408,6 +410,21 @@ pub struct Cors {
 #[serde(deny_unknown_fields)]
 pub struct Events {
     /// Open sockets and event streams at most.
+    pub connections: usize,
+    /// The same of one credential.
+    pub connections_per_caller: usize,
+}
+
+/// `[inbox]`: messages that wait to be fetched.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Inbox {
+    /// Entries of one inbox that are not acknowledged at most, and as many that are.
+    pub max_messages: i64,
+    /// How long any entry is kept.
+    #[serde(with = "duration")]
+    pub retention: Duration,
+    /// Feeds and waits at once at most.
     pub connections: usize,
     /// The same of one credential.
     pub connections_per_caller: usize,

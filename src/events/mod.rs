@@ -55,12 +55,14 @@ pub enum Kind {
     WorkspaceMoved,
     /// It has another card.
     AgentCardUpdated,
-    /// It works on something else.
+    /// It works on something else, or on a task of its inbox.
     TaskUpdated,
     /// It sent a heartbeat.
     WorkspaceHeartbeat,
     /// It answered a message.
     A2aResponse,
+    /// It has something to say to its user.
+    AgentMessage,
 }
 
 impl Kind {
@@ -76,6 +78,7 @@ impl Kind {
             Self::TaskUpdated => "TASK_UPDATED",
             Self::WorkspaceHeartbeat => "WORKSPACE_HEARTBEAT",
             Self::A2aResponse => "A2A_RESPONSE",
+            Self::AgentMessage => "AGENT_MESSAGE",
         }
     }
 
@@ -98,7 +101,7 @@ pub struct Event {
     pub workspace: WorkspaceId,
     /// When.
     pub at: Timestamp,
-    /// More about it: an object. Never content, never a credential.
+    /// More about it: an object. Never a credential, and content only of what is said to users.
     pub payload: Value,
     /// Where the workspace was before, if it moved or went: those who could see it there hear of it.
     pub was: Option<Arc<Lineage>>,

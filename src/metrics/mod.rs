@@ -1,6 +1,7 @@
 //! Every metric family and its labels. Doc comments and help texts say the same; labels are closed
 //! sets, never an id. Children are resolved once, since looking one up by label hashes strings.
 
+mod inbox;
 mod label;
 
 use std::sync::OnceLock;
@@ -11,6 +12,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+pub use self::inbox::{InboxMetrics, InboxReader};
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
 use crate::a2a::method::Method;
 
@@ -78,6 +80,8 @@ pub struct Metrics {
     pub events_linked: IntGauge,
     /// How often the log of events was lost.
     pub events_lost: IntCounter,
+    /// Messages that wait to be fetched.
+    pub inbox: InboxMetrics,
 }
 
 impl Default for Metrics {
@@ -304,6 +308,7 @@ impl Metrics {
                 "a2a_gateway_events_lost_total",
                 "How often the log of events was flushed or cut before it was read to its end.",
             ),
+            inbox: InboxMetrics::new(&r),
             registry: r,
         }
     }

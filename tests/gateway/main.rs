@@ -32,6 +32,7 @@ mod hierarchy;
 mod http2;
 mod hygiene;
 mod identity;
+mod inbox;
 mod issuers;
 mod keepalive;
 mod liveness;

@@ -1,24 +1,16 @@
-//! Checks across keys: what each value allows on its own and what must not be combined.
+//! Checks across keys: what each value allows on its own and what must not be combined. Of spans and counts:
+//! [`bounds`].
+
+mod bounds;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::time::Duration;
 
 use secrecy::ExposeSecret;
 
 use super::load::{Problem, Source};
 use super::{AddressProfile, AuthMode, Config, Serving, exposure, issuers, layer};
 use super::{store_url, tls_pair};
-
-/// Longer spans are slips of the pen, and adding them to an instant could overflow it.
-const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-
-/// How long a pair token may last: a retired key verifies for a day.
-const PAIR_TTL: std::ops::RangeInclusive<Duration> =
-    Duration::from_secs(10)..=Duration::from_secs(24 * 3600);
-
-/// Worker threads at most: far more than the cores of any machine.
-const THREADS_MAX: usize = 1024;
 
 /// Prefixes of `trusted_agents` at most: each is compared at each connect.
 const TRUSTED_AGENTS_MAX: usize = 256;
@@ -246,114 +238,6 @@ impl Checks<'_> {
             self.note(
                 "stores.shared is \"memory\" beside PostgreSQL: one gateway only, since replicas \
                  would not hear of each other's changes",
-            );
-        }
-    }
-
-    fn spans(&mut self) {
-        let c = self.config;
-        let zero_is_senseless = [
-            ("stores.timeout", c.stores.timeout),
-            ("a2a.task_ttl", c.a2a.task_ttl),
-            ("timeouts.connect", c.timeouts.connect),
-            ("timeouts.head", c.timeouts.head),
-            ("timeouts.idle", c.timeouts.idle),
-            ("timeouts.total", c.timeouts.total),
-            ("timeouts.stream", c.timeouts.stream),
-            ("timeouts.request_head", c.timeouts.request_head),
-            ("timeouts.request_body", c.timeouts.request_body),
-            ("timeouts.write", c.timeouts.write),
-            ("timeouts.max", c.timeouts.max),
-            ("stream.keepalive", c.stream.keepalive),
-            ("upstream.idle", c.upstream.idle),
-            ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
-        ];
-        let zero_is_fine = [
-            ("server.drain", c.server.drain),
-            ("server.keepalive", c.server.keepalive),
-            ("stream.final_grace", c.stream.final_grace),
-            ("directory.stale", c.directory.stale),
-        ];
-        for (key, span) in zero_is_senseless {
-            if span.is_zero() {
-                self.refuse(
-                    key,
-                    "must be longer than nothing: every wait would end at once",
-                );
-            }
-        }
-        for (key, span) in zero_is_senseless.into_iter().chain(zero_is_fine) {
-            if span > SPAN_MAX {
-                self.refuse(key, "must be at most a year");
-            }
-        }
-        if c.registry.heartbeat_ttl < Duration::from_secs(1) && !c.registry.heartbeat_ttl.is_zero()
-        {
-            self.refuse(
-                "registry.heartbeat_ttl",
-                "must be at least 1s: leases count in seconds",
-            );
-        }
-        if !PAIR_TTL.contains(&c.tokens.pair_ttl) {
-            self.refuse(
-                "tokens.pair_ttl",
-                "must be 10s to 24h: shorter ones end on the way, and keys retire after a day",
-            );
-        }
-        if c.stream.keepalive >= c.timeouts.idle {
-            self.note(
-                "stream.keepalive is not shorter than timeouts.idle: no keep-alive comment will be \
-                 sent before a silent stream is ended",
-            );
-        }
-        if c.timeouts.total > c.timeouts.max {
-            self.note("timeouts.total is longer than timeouts.max, which bounds only X-Timeout");
-        }
-    }
-
-    fn counts(&mut self) {
-        let c = self.config;
-        let limits = [
-            ("limits.request_bytes", c.limits.request_bytes.0),
-            ("limits.bodies_bytes", c.limits.bodies_bytes.0),
-            ("limits.response_bytes", c.limits.response_bytes.0),
-            ("limits.stream_bytes", c.limits.stream_bytes.0),
-            (
-                "limits.target_concurrency",
-                c.limits.target_concurrency as u64,
-            ),
-            ("server.max_connections", c.server.max_connections as u64),
-            ("server.max_exchanges", c.server.max_exchanges as u64),
-            (
-                "stores.sql_connections",
-                u64::from(c.stores.sql_connections),
-            ),
-            ("directory.cache_entries", c.directory.cache_entries),
-            ("events.connections", c.events.connections as u64),
-            (
-                "events.connections_per_caller",
-                c.events.connections_per_caller as u64,
-            ),
-        ];
-        for (key, limit) in limits {
-            if limit == 0 {
-                self.refuse(key, "must be at least 1: with 0 nothing could ever pass");
-            }
-        }
-        let bodies = c.limits.bodies_bytes.0;
-        if bodies > 0 && bodies < c.limits.request_bytes.0 {
-            self.refuse(
-                "limits.bodies_bytes",
-                "must be at least limits.request_bytes: it is the room for all bodies together",
-            );
-        }
-        if c.server.threads > THREADS_MAX {
-            self.refuse("server.threads", format!("must be at most {THREADS_MAX}"));
-        }
-        if c.rate.caller_per_second > 0 && c.rate.caller_burst == 0 {
-            self.refuse(
-                "rate.caller_burst",
-                "must be at least 1 while rate.caller_per_second is on: with 0 nothing could pass",
             );
         }
     }

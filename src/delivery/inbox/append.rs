@@ -1,0 +1,204 @@
+//! Group commit: entries wait in a bounded queue, and one task of this gateway commits them, as many at once
+//! as are there. Under load a commit is shared by hundreds; without, nobody waits for company.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use super::activity::{Activity, NewActivity, TaskState};
+use super::commit::{Entry, Outcome, Refused, commit};
+use super::wake::Topic;
+use super::{Inbox, task_changed};
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+
+/// Entries that wait at most.
+const QUEUE_MAX: usize = 4096;
+
+/// Octets that wait at most, over all entries. They bound memory.
+const QUEUE_BYTES_MAX: u32 = 64 << 20;
+
+/// Entries of one transaction at most.
+const BATCH_MAX: usize = 256;
+
+/// Octets after which a transaction takes no more: PostgreSQL must get them within `stores.timeout`.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
+/// When to try again for room in an inbox: its agent must fetch and acknowledge.
+const FULL_PAUSE: Duration = Duration::from_secs(15);
+
+/// An entry that waits, and who waits for it.
+struct Pending {
+    entry: Entry,
+    answer: oneshot::Sender<Result<Activity, Rejection>>,
+    _room: OwnedSemaphorePermit,
+}
+
+/// The entries that wait.
+pub(super) struct Queue {
+    waiting: mpsc::Sender<Pending>,
+    to_commit: Mutex<mpsc::Receiver<Pending>>,
+    room: Arc<Semaphore>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let (waiting, to_commit) = mpsc::channel(QUEUE_MAX);
+        Self {
+            waiting,
+            to_commit: Mutex::new(to_commit),
+            room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX as usize)),
+        }
+    }
+}
+
+impl Inbox {
+    /// Puts an entry into an inbox. When this returns it is committed; when its future is dropped it may
+    /// still be.
+    ///
+    /// # Errors
+    /// `agent_busy` when the inbox is full, `overloaded` when this gateway cannot keep up; `task_not_found`,
+    /// and `invalid_params` when the task that it continues is over; `store_unavailable`: then `delivered`
+    /// says whether it may be there (`unknown`) or is not (`false`).
+    pub async fn put(&self, new: NewActivity) -> Result<Activity, Rejection> {
+        self.append(Entry {
+            new,
+            continues_as: TaskState::Submitted,
+        })
+        .await
+    }
+
+    pub(super) async fn append(&self, entry: Entry) -> Result<Activity, Rejection> {
+        entry.new.check()?;
+        let bytes = u32::try_from(entry.new.bytes()).unwrap_or(u32::MAX);
+        // One that is larger than all the room has it alone.
+        let bytes = bytes.clamp(1, QUEUE_BYTES_MAX);
+        let room = Arc::clone(&self.queue.room).try_acquire_many_owned(bytes);
+        let Ok(room) = room else {
+            return Err(self.overloaded());
+        };
+        let (answer, answered) = oneshot::channel();
+        let pending = Pending {
+            entry,
+            answer,
+            _room: room,
+        };
+        match self.queue.waiting.try_send(pending) {
+            Ok(()) => self.metrics.inbox.waiting.inc(),
+            Err(TrySendError::Full(_) | TrySendError::Closed(_)) => return Err(self.overloaded()),
+        }
+        let unanswered = || Rejection::new(Reason::ShuttingDown, "this gateway is shutting down");
+        answered.await.unwrap_or_else(|_| Err(unanswered()))
+    }
+
+    fn overloaded(&self) -> Rejection {
+        self.metrics.inbox.refused("queue");
+        let message =
+            "more messages wait to be written down than this gateway keeps; try again shortly";
+        Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
+    }
+
+    /// Commits what waits, batch by batch.
+    pub(super) async fn write(&self) {
+        let mut to_commit = self.queue.to_commit.lock().await;
+        // The sender is ours, so the channel stays open.
+        while let Some(first) = to_commit.recv().await {
+            let mut bytes = first.entry.new.bytes();
+            let mut batch = vec![first];
+            while batch.len() < BATCH_MAX
+                && bytes < BATCH_BYTES_MAX
+                && let Ok(next) = to_commit.try_recv()
+            {
+                bytes += next.entry.new.bytes();
+                batch.push(next);
+            }
+            let count = i64::try_from(batch.len()).unwrap_or(i64::MAX);
+            self.metrics.inbox.waiting.sub(count);
+            self.write_batch(batch).await;
+        }
+    }
+
+    async fn write_batch(&self, batch: Vec<Pending>) {
+        let (entries, answers): (Vec<_>, Vec<_>) = batch
+            .into_iter()
+            .map(|pending| (pending.entry, (pending.answer, pending._room)))
+            .unzip();
+        let max = self.config.get().inbox.max_messages;
+        let committing = AtomicBool::new(false);
+        let work = commit(&self.db, &entries, max, &committing);
+        let outcomes = match self.db.run("inbox_append", work).await {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                let delivered = if committing.into_inner() {
+                    "unknown"
+                } else {
+                    "false"
+                };
+                for (answer, _) in answers {
+                    let _ = answer.send(Err(not_written(&error, delivered)));
+                }
+                return;
+            }
+        };
+        self.tell_of(&entries, &outcomes);
+        for ((answer, _), outcome) in answers.into_iter().zip(outcomes) {
+            // Whoever does not wait any more does not need to know.
+            let _ = answer.send(outcome.map_err(|why| self.refuse(why, max)));
+        }
+    }
+
+    fn tell_of(&self, entries: &[Entry], outcomes: &[Outcome]) {
+        let mut topics = BTreeSet::new();
+        let mut written = 0;
+        for (entry, outcome) in entries.iter().zip(outcomes) {
+            let Ok(_) = outcome else { continue };
+            written += 1;
+            topics.insert(Topic::Inbox(entry.new.workspace.clone()));
+            if let Some(task) = &entry.new.continues {
+                topics.insert(Topic::Task(task.clone()));
+                let (workspace, state) = (&entry.new.workspace, entry.continues_as);
+                self.events.tell(task_changed(workspace, task, state));
+            }
+        }
+        self.metrics.inbox.batch(written);
+        self.hub.wake(topics);
+    }
+
+    fn refuse(&self, why: Refused, max: i64) -> Rejection {
+        match why {
+            Refused::Full => {
+                self.metrics.inbox.refused("full");
+                let message = "the target's inbox is full: its agent must fetch its messages and acknowledge them";
+                Rejection::new(Reason::AgentBusy, message)
+                    .retry_after(FULL_PAUSE)
+                    .fact("limit", max)
+            }
+            Refused::Over => {
+                let message = "the task is over, or has as many updates as it may have; begin another one, \
+                    without `taskId`";
+                Rejection::new(Reason::InvalidParams, message)
+            }
+            Refused::NoTask => no_task(),
+        }
+    }
+}
+
+/// There is no such task, or not for whoever asks.
+pub(super) fn no_task() -> Rejection {
+    let message = "there is no such task for this caller: a task belongs to whoever started it";
+    Rejection::new(Reason::TaskNotFound, message)
+}
+
+fn not_written(error: &Unavailable, delivered: &'static str) -> Rejection {
+    let mut rejection = Rejection::from(error.clone()).fact("delivered", delivered);
+    rejection.message = match delivered {
+        "false" => "the message could not be written down, and is not delivered; try again shortly",
+        _ => "nobody knows whether the message was written down; it may be delivered",
+    }
+    .into();
+    rejection
+}

@@ -1,0 +1,336 @@
+//! One batch of entries in one transaction: numbers, bounds, rows.
+//!
+//! The heads are locked first, in order, and until the commit. So the numbers of an inbox have no gaps, a
+//! number that can be read has none before it that is still to come, and no two batches wait for each other
+//! in a circle.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
+
+use super::activity::{Activity, ActivityType, NewActivity, STATUS_OK, TaskState, octets};
+use super::document::{Subject, Update};
+use super::reply::{UPDATES_MAX, insert_update};
+use crate::db::Db;
+use crate::workspace::Timestamp;
+
+/// Rows that one statement inserts, from the most on: few texts, so that connections can keep all of them
+/// prepared.
+const ROWS: [usize; 4] = [64, 16, 4, 1];
+
+const HEAD_COLUMNS: usize = 3;
+
+const CORRECT: &str =
+    "UPDATE inbox_heads SET last_seq = $2, acked_seq = $3 WHERE workspace_id = $1";
+
+const FIRST_OPEN: &str = "SELECT seq FROM activity_logs WHERE workspace_id = $1 AND seq > $2 \
+    AND activity_type = 'a2a_receive' \
+    AND status NOT IN ('completed', 'failed', 'canceled', 'rejected') ORDER BY seq LIMIT 1";
+
+const CONTINUE: &str = "UPDATE activity_logs \
+    SET status = $3, updates = updates + 1, updated_at = $4 \
+    WHERE id = $1 AND workspace_id = $2 AND task_id = id \
+    AND status NOT IN ('completed', 'failed', 'canceled', 'rejected') AND updates < $5 \
+    RETURNING context_id, updates";
+
+const IS_TASK: &str =
+    "SELECT seq FROM activity_logs WHERE id = $1 AND workspace_id = $2 AND task_id = id";
+
+pub(super) const SET_CONTINUING: &str =
+    "UPDATE activity_logs SET status = $2 WHERE task_id = $1 AND id <> task_id";
+
+const ROW_COLUMNS: usize = 18;
+
+/// One entry on its way.
+pub(super) struct Entry {
+    pub(super) new: NewActivity,
+    /// The state that the task which it continues is in afterwards.
+    pub(super) continues_as: TaskState,
+}
+
+/// Why an entry was not put there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The inbox has as many as it may hold that are not acknowledged.
+    Full,
+    /// The task that it continues is over, or has as many updates as it may have.
+    Over,
+    /// There is no such task.
+    NoTask,
+}
+
+pub(super) type Outcome = Result<Activity, Refused>;
+
+/// An inbox in this batch.
+struct Head {
+    /// Entries of this batch for it.
+    wanted: i64,
+    /// The last number before this batch.
+    last: i64,
+    acked: i64,
+    /// Entries that it still takes.
+    room: i64,
+    /// Entries of this batch that it took.
+    taken: i64,
+}
+
+/// Puts all of `entries` there but those that are refused, or none of them. `committing` is set once it may
+/// be done even if this fails.
+pub(super) async fn commit(
+    db: &Db,
+    entries: &[Entry],
+    max_messages: i64,
+    committing: &AtomicBool,
+) -> Result<Vec<Outcome>, sqlx::Error> {
+    let mut tx = db.begin().await?;
+    let mut heads = lock_heads(&mut tx, entries).await?;
+    for (workspace, head) in &mut heads {
+        make_room(&mut tx, workspace, head, max_messages).await?;
+    }
+    let at = Timestamp::now();
+    let mut outcomes = Vec::with_capacity(entries.len());
+    for entry in entries {
+        outcomes.push(take(&mut tx, entry, &mut heads, at).await?);
+    }
+    for (workspace, head) in &heads {
+        if head.taken < head.wanted {
+            let correct = sqlx::query(CORRECT).bind(*workspace);
+            let correct = correct.bind(head.last + head.taken).bind(head.acked);
+            correct.execute(&mut *tx).await?;
+        }
+    }
+    let taken = entries.iter().zip(&outcomes);
+    let taken = taken.filter_map(|(entry, outcome)| Some((entry, outcome.as_ref().ok()?)));
+    insert(&mut tx, &taken.collect::<Vec<_>>()).await?;
+    committing.store(true, Ordering::Relaxed);
+    tx.commit().await?;
+    Ok(outcomes)
+}
+
+/// Takes as many numbers of each inbox as there are entries for it.
+async fn lock_heads<'e>(
+    tx: &mut AnyConnection,
+    entries: &'e [Entry],
+) -> Result<BTreeMap<&'e str, Head>, sqlx::Error> {
+    let mut wanted: BTreeMap<&str, i64> = BTreeMap::new();
+    for entry in entries {
+        *wanted.entry(entry.new.workspace.as_str()).or_default() += 1;
+    }
+    let wanted: Vec<(&str, i64)> = wanted.into_iter().collect();
+    let mut found: HashMap<String, (i64, i64)> = HashMap::with_capacity(wanted.len());
+    for chunk in chunks(&wanted) {
+        let text = format!(
+            "INSERT INTO inbox_heads (workspace_id, last_seq, acked_seq) VALUES {} \
+             ON CONFLICT (workspace_id) DO UPDATE SET last_seq = inbox_heads.last_seq + excluded.last_seq \
+             RETURNING workspace_id, last_seq, acked_seq",
+            values(chunk.len(), HEAD_COLUMNS)
+        );
+        let mut query = sqlx::query(AssertSqlSafe(text));
+        for (workspace, count) in chunk {
+            query = query.bind(*workspace).bind(*count).bind(0_i64);
+        }
+        for row in query.fetch_all(&mut *tx).await? {
+            let at = (row.try_get("last_seq")?, row.try_get("acked_seq")?);
+            found.insert(row.try_get("workspace_id")?, at);
+        }
+    }
+    let head = |(workspace, wanted)| {
+        let (last, acked) = found
+            .get(workspace)
+            .copied()
+            .ok_or(sqlx::Error::RowNotFound)?;
+        let last = last - wanted;
+        let (room, taken) = (wanted, 0);
+        Ok((
+            workspace,
+            Head {
+                wanted,
+                last,
+                acked,
+                room,
+                taken,
+            },
+        ))
+    };
+    wanted.into_iter().map(head).collect()
+}
+
+/// How many entries the inbox takes. Where there is no room, what is finished at its front counts as
+/// acknowledged: an agent that answers everything and acknowledges nothing must not be stuck.
+async fn make_room(
+    tx: &mut AnyConnection,
+    workspace: &str,
+    head: &mut Head,
+    max_messages: i64,
+) -> Result<(), sqlx::Error> {
+    if head.last + head.wanted - head.acked > max_messages {
+        let open = sqlx::query(FIRST_OPEN).bind(workspace).bind(head.acked);
+        let open = open.fetch_optional(&mut *tx).await?;
+        let open = open.map(|row| row.try_get::<i64, _>("seq")).transpose()?;
+        let finished = open.map_or(head.last, |seq| seq - 1);
+        if finished > head.acked {
+            head.acked = finished;
+            let correct = sqlx::query(CORRECT).bind(workspace);
+            let correct = correct.bind(head.last + head.wanted).bind(head.acked);
+            correct.execute(&mut *tx).await?;
+        }
+    }
+    head.room = max_messages - (head.last - head.acked);
+    Ok(())
+}
+
+/// Decides on one entry, and moves the task on that it continues.
+async fn take(
+    tx: &mut AnyConnection,
+    entry: &Entry,
+    heads: &mut BTreeMap<&str, Head>,
+    at: Timestamp,
+) -> Result<Outcome, sqlx::Error> {
+    let new = &entry.new;
+    let head = heads
+        .get_mut(new.workspace.as_str())
+        .ok_or(sqlx::Error::RowNotFound)?;
+    // Whoever gives a task up takes work from the agent. A task can be given up once, so this has a bound.
+    if head.room <= head.taken && entry.continues_as != TaskState::Canceled {
+        return Ok(Err(Refused::Full));
+    }
+    let id = uuid::Uuid::now_v7().to_string();
+    let (task_id, context_id) = match (&new.continues, new.kind) {
+        (Some(task), _) => match go_on(tx, entry, task, at).await? {
+            Ok(context) => (Some(task.clone()), context),
+            Err(refused) => return Ok(Err(refused)),
+        },
+        (None, ActivityType::A2aReceive) => {
+            let context = || uuid::Uuid::new_v4().to_string();
+            let context = new.context_id.clone().unwrap_or_else(context);
+            (Some(id.clone()), Some(context))
+        }
+        (None, _) => (None, None),
+    };
+    head.taken += 1;
+    Ok(Ok(Activity {
+        id,
+        seq: head.last + head.taken,
+        task_id,
+        context_id,
+        created_at: at,
+    }))
+}
+
+/// Moves the task on that `entry` continues; answers its conversation.
+async fn go_on(
+    tx: &mut AnyConnection,
+    entry: &Entry,
+    task: &str,
+    at: Timestamp,
+) -> Result<Result<Option<String>, Refused>, sqlx::Error> {
+    let (workspace, state) = (entry.new.workspace.as_str(), entry.continues_as);
+    let moved = sqlx::query(CONTINUE).bind(task).bind(workspace);
+    let giving_up = state == TaskState::Canceled;
+    let updates_max = if giving_up { i64::MAX } else { UPDATES_MAX };
+    let moved = moved.bind(state.word()).bind(at.0).bind(updates_max);
+    let Some(row) = moved.fetch_optional(&mut *tx).await? else {
+        let known = sqlx::query(IS_TASK).bind(task).bind(workspace);
+        let known = known.fetch_optional(&mut *tx).await?;
+        let refused = known.map_or(Refused::NoTask, |_| Refused::Over);
+        return Ok(Err(refused));
+    };
+    let context: Option<String> = row.try_get("context_id")?;
+    let subject = Subject {
+        task,
+        context: context.as_deref().unwrap_or_default(),
+    };
+    let update = Update::state(state).about(&subject, at);
+    insert_update(tx, task, row.try_get("updates")?, &update, at).await?;
+    let others = sqlx::query(SET_CONTINUING).bind(task).bind(state.word());
+    others.execute(&mut *tx).await?;
+    Ok(Ok(context))
+}
+
+async fn insert(tx: &mut AnyConnection, taken: &[(&Entry, &Activity)]) -> Result<(), sqlx::Error> {
+    for chunk in chunks(taken) {
+        let text = format!(
+            "INSERT INTO activity_logs (id, workspace_id, seq, activity_type, source_id, source_kind, target_id, \
+             method, request_body, request_bytes, response_body, response_bytes, status, task_id, context_id, \
+             owner, created_at, updated_at) VALUES {}",
+            values(chunk.len(), ROW_COLUMNS)
+        );
+        let mut query = sqlx::query(AssertSqlSafe(text));
+        for (entry, activity) in chunk {
+            let new = &entry.new;
+            let status = match (&activity.task_id, &new.continues) {
+                (Some(_), Some(_)) => entry.continues_as.word(),
+                (Some(_), None) => TaskState::Submitted.word(),
+                (None, _) => STATUS_OK,
+            };
+            query = query
+                .bind(&activity.id)
+                .bind(new.workspace.as_str())
+                .bind(activity.seq)
+                .bind(new.kind.word())
+                .bind(new.source.id())
+                .bind(new.source.kind().word())
+                .bind(new.target.as_ref().map(|id| id.as_str()))
+                .bind(new.method.as_deref())
+                .bind(new.request_body.as_deref())
+                .bind(length(new.request_body.as_ref()))
+                .bind(new.response_body.as_deref())
+                .bind(length(new.response_body.as_ref()))
+                .bind(status)
+                .bind(activity.task_id.as_deref())
+                .bind(activity.context_id.as_deref())
+                .bind(&new.owner)
+                .bind(activity.created_at.0)
+                .bind(activity.created_at.0);
+        }
+        query.execute(&mut *tx).await?;
+    }
+    Ok(())
+}
+
+/// As many pieces as it takes, of the sizes that statements have.
+fn chunks<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
+    std::iter::from_fn(move || {
+        let size = ROWS.into_iter().find(|size| *size <= rows.len())?;
+        let (chunk, rest) = rows.split_at(size);
+        rows = rest;
+        Some(chunk)
+    })
+}
+
+/// `($1, $2), ($3, $4)`: the markers of so many rows.
+fn values(rows: usize, columns: usize) -> String {
+    let mut text = String::new();
+    for marker in 1..=rows * columns {
+        let first = marker % columns == 1;
+        let opening = match (first, marker) {
+            (true, 1) => "(",
+            (true, _) => "), (",
+            (false, _) => ", ",
+        };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{opening}${marker}");
+    }
+    text.push(')');
+    text
+}
+
+pub(super) fn length(text: Option<&String>) -> i64 {
+    i64::try_from(octets(text)).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_go_in_pieces_of_few_sizes() {
+        let sizes = |rows: usize| chunks(&vec![(); rows]).map(<[()]>::len).collect::<Vec<_>>();
+        assert_eq!(sizes(0), [0; 0]);
+        assert_eq!(sizes(7), [4, 1, 1, 1]);
+        assert_eq!(sizes(150), [64, 64, 16, 4, 1, 1]);
+        assert_eq!(values(2, 3), "($1, $2, $3), ($4, $5, $6)");
+    }
+}

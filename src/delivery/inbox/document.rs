@@ -1,0 +1,317 @@
+//! A task as JSON, in the shape of A2A 0.3: what it was at first, and each update on top. Pure.
+//!
+//! The updates are kept, not the task: an answer that comes in ten thousand pieces costs one row each, and
+//! not the whole of it each time.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::activity::TaskState;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::Timestamp;
+
+/// What an agent says of a task: JSON objects in the shape of A2A 0.3.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Update {
+    /// The answer is a message: the task is completed.
+    Message(Value),
+    /// The answer is a task, in place of what was known.
+    Task(Value),
+    /// The answer is a JSON-RPC error: the task has failed.
+    Error(Value),
+    /// A `TaskStatusUpdateEvent`.
+    StatusUpdate(Value),
+    /// A `TaskArtifactUpdateEvent`.
+    ArtifactUpdate(Value),
+}
+
+/// Whose update it is.
+pub(super) struct Subject<'a> {
+    pub(super) task: &'a str,
+    pub(super) context: &'a str,
+}
+
+impl Update {
+    /// That the task is in `state` now, in no words.
+    pub(super) fn state(state: TaskState) -> Self {
+        Self::StatusUpdate(json!({"status": {"state": state.word()}}))
+    }
+
+    /// The state that the task is in afterwards; `None`: the one that it was in.
+    ///
+    /// # Errors
+    /// `invalid_params` when what it must have is not there.
+    pub fn state_after(&self) -> Result<Option<TaskState>, Rejection> {
+        let wrong = |message| Rejection::new(Reason::InvalidParams, message);
+        match self {
+            Self::Message(Value::Object(_)) => Ok(Some(TaskState::Completed)),
+            Self::Error(Value::Object(_)) => Ok(Some(TaskState::Failed)),
+            Self::Task(of) | Self::StatusUpdate(of) => {
+                let word = of["status"]["state"].as_str();
+                let state = word.and_then(TaskState::parse);
+                state.map(Some).ok_or_else(|| {
+                    wrong("`status.state` is the state of a task, such as `working` or `completed`")
+                })
+            }
+            Self::ArtifactUpdate(event) => {
+                let artifact = &event["artifact"];
+                let whole = artifact["artifactId"].is_string() && artifact["parts"].is_array();
+                let problem = "`artifact` is an object with `artifactId` and `parts`";
+                whole.then_some(None).ok_or_else(|| wrong(problem))
+            }
+            Self::Message(_) | Self::Error(_) => Err(wrong("a message or an error is an object")),
+        }
+    }
+
+    /// The same with our names in it, and a time: agents know the activity, and not always the task.
+    #[must_use]
+    pub(super) fn about(mut self, subject: &Subject<'_>, at: Timestamp) -> Self {
+        let state = self.state_after().ok().flatten();
+        match &mut self {
+            Self::Message(Value::Object(message)) => {
+                message.insert("kind".into(), "message".into());
+                message.entry("role").or_insert_with(|| "agent".into());
+                let id = || uuid::Uuid::new_v4().to_string().into();
+                message.entry("messageId").or_insert_with(id);
+                name(message, "taskId", subject);
+            }
+            Self::Task(Value::Object(task)) => {
+                task.insert("kind".into(), "task".into());
+                name(task, "id", subject);
+                stamp(task, at);
+            }
+            Self::StatusUpdate(Value::Object(event)) => {
+                event.insert("kind".into(), "status-update".into());
+                name(event, "taskId", subject);
+                stamp(event, at);
+                let last = state.is_some_and(TaskState::ends_turn)
+                    || event.get("final") == Some(&true.into());
+                event.insert("final".into(), last.into());
+            }
+            Self::ArtifactUpdate(Value::Object(event)) => {
+                event.insert("kind".into(), "artifact-update".into());
+                name(event, "taskId", subject);
+            }
+            _ => {}
+        }
+        self
+    }
+}
+
+fn name(object: &mut Map<String, Value>, task: &str, subject: &Subject<'_>) {
+    object.insert(task.into(), subject.task.into());
+    object.insert("contextId".into(), subject.context.into());
+}
+
+/// A status without a time has that of the update.
+fn stamp(object: &mut Map<String, Value>, at: Timestamp) {
+    if let Some(Value::Object(status)) = object.get_mut("status") {
+        let at = || at.to_string().into();
+        status.entry("timestamp").or_insert_with(at);
+    }
+}
+
+/// The task as it was begun.
+pub(super) fn begun(subject: &Subject<'_>, at: Timestamp) -> Value {
+    json!({"kind": "task", "id": subject.task, "contextId": subject.context,
+        "status": {"state": TaskState::Submitted.word(), "timestamp": at}})
+}
+
+/// Puts an update on top. It was `about` this task, and checked.
+pub(super) fn apply(task: &mut Value, update: Update, at: Timestamp) {
+    match update {
+        Update::Message(message) => {
+            set_status(task, TaskState::Completed, at, message);
+        }
+        Update::Error(error) => {
+            let text = error["message"].as_str().unwrap_or("the agent failed");
+            let message = json!({"kind": "message", "role": "agent", "parts": [{"kind": "text", "text": text}],
+                "messageId": format!("{}-error", task["id"].as_str().unwrap_or_default()),
+                "taskId": task["id"], "contextId": task["contextId"]});
+            set_status(task, TaskState::Failed, at, message);
+        }
+        Update::Task(whole) => *task = whole,
+        Update::StatusUpdate(mut event) => {
+            keep_said(task);
+            task["status"] = event["status"].take();
+            merge(task, "metadata", event["metadata"].take());
+        }
+        Update::ArtifactUpdate(mut event) => {
+            let (artifact, append) = (event["artifact"].take(), event["append"] == true);
+            add_artifact(task, artifact, append);
+        }
+    }
+}
+
+fn set_status(task: &mut Value, state: TaskState, at: Timestamp, message: Value) {
+    keep_said(task);
+    task["status"] = json!({"state": state.word(), "timestamp": at, "message": message});
+}
+
+/// What the status said is history now.
+fn keep_said(task: &mut Value) {
+    let said = task["status"]["message"].take();
+    if said.is_object() {
+        push(task, "history", said);
+    }
+}
+
+fn push(object: &mut Value, member: &str, value: Value) {
+    match &mut object[member] {
+        Value::Array(list) => list.push(value),
+        other => *other = Value::Array(vec![value]),
+    }
+}
+
+fn merge(object: &mut Value, member: &str, more: Value) {
+    let Value::Object(more) = more else { return };
+    match &mut object[member] {
+        Value::Object(there) => there.extend(more),
+        other => *other = Value::Object(more),
+    }
+}
+
+fn add_artifact(task: &mut Value, mut artifact: Value, append: bool) {
+    let list = task["artifacts"].as_array_mut();
+    let there = list.and_then(|list| {
+        list.iter_mut()
+            .find(|one| one["artifactId"] == artifact["artifactId"])
+    });
+    match there {
+        Some(there) if append => {
+            if let (Some(parts), Value::Array(more)) =
+                (there["parts"].as_array_mut(), artifact["parts"].take())
+            {
+                parts.extend(more);
+            }
+            merge(there, "metadata", artifact["metadata"].take());
+        }
+        Some(there) => *there = artifact,
+        None => push(task, "artifacts", artifact),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Timestamp = Timestamp(5);
+
+    fn folded(updates: Vec<Value>) -> Value {
+        let subject = Subject {
+            task: "t",
+            context: "c",
+        };
+        let mut task = begun(&subject, Timestamp(0));
+        for update in updates {
+            let update: Update = serde_json::from_value(update).unwrap();
+            update.state_after().unwrap();
+            apply(&mut task, update.about(&subject, AT), AT);
+        }
+        task
+    }
+
+    fn said(text: &str) -> Value {
+        json!({"role": "agent", "messageId": text, "parts": [{"kind": "text", "text": text}]})
+    }
+
+    #[test]
+    fn a_message_completes_and_an_error_fails() {
+        let task = folded(vec![json!({"message": said("done")})]);
+        assert_eq!(task["id"], "t");
+        assert_eq!(task["contextId"], "c");
+        assert_eq!(task["status"]["state"], "completed");
+        assert_eq!(task["status"]["timestamp"], "1970-01-01T00:00:00.005Z");
+        assert_eq!(task["status"]["message"]["messageId"], "done");
+        assert_eq!(task["status"]["message"]["taskId"], "t");
+        let task = folded(vec![json!({"error": {"code": -32603, "message": "no"}})]);
+        assert_eq!(task["status"]["state"], "failed");
+        assert_eq!(task["status"]["message"]["parts"][0]["text"], "no");
+    }
+
+    #[test]
+    fn what_a_status_said_becomes_history_and_pieces_become_one_artifact() {
+        let piece = |text: &str, append: bool| {
+            json!({"artifact-update": {"append": append, "artifact":
+                {"artifactId": "a", "parts": [{"kind": "text", "text": text}]}}})
+        };
+        let working = json!({"status-update": {"status": {"state": "working", "message": said("busy")}, "metadata": {"k": 1}}});
+        let done =
+            json!({"status-update": {"status": {"state": "completed"}, "metadata": {"l": 2}}});
+        let task = folded(vec![working, piece("o", false), piece("k", true), done]);
+        assert_eq!(task["status"]["state"], "completed");
+        assert_eq!(task["status"].get("message"), None);
+        assert_eq!(task["history"][0]["messageId"], "busy");
+        assert_eq!(task["metadata"], json!({"k": 1, "l": 2}));
+        assert_eq!(task["artifacts"].as_array().unwrap().len(), 1);
+        assert_eq!(task["artifacts"][0]["parts"][1]["text"], "k");
+        let task = folded(vec![piece("o", false), piece("new", false)]);
+        assert_eq!(task["artifacts"][0]["parts"].as_array().unwrap().len(), 1);
+        // One that continues what is not there begins it.
+        assert_eq!(
+            folded(vec![piece("k", true)])["artifacts"][0]["parts"][0]["text"],
+            "k"
+        );
+    }
+
+    #[test]
+    fn a_whole_task_takes_the_place_and_our_names() {
+        let whole = json!({"task": {"id": "own", "contextId": "own", "status": {"state": "input-required"},
+            "artifacts": [], "x": 1}});
+        let task = folded(vec![
+            json!({"status-update": {"status": {"state": "working", "message": said("busy")}}}),
+            whole,
+        ]);
+        assert_eq!(
+            (&task["id"], &task["contextId"]),
+            (&json!("t"), &json!("c"))
+        );
+        assert_eq!((&task["kind"], &task["x"]), (&json!("task"), &json!(1)));
+        assert_eq!(task["status"]["timestamp"], "1970-01-01T00:00:00.005Z");
+        assert_eq!(task.get("history"), None);
+    }
+
+    #[test]
+    fn an_event_says_whether_it_is_the_last_of_its_turn() {
+        let subject = Subject {
+            task: "t",
+            context: "c",
+        };
+        for (state, given, last) in [
+            ("working", Value::Null, false),
+            ("working", json!(true), true),
+            ("input-required", json!(false), true),
+            ("completed", Value::Null, true),
+        ] {
+            let event = json!({"status": {"state": state}, "final": given});
+            let Update::StatusUpdate(event) = Update::StatusUpdate(event).about(&subject, AT)
+            else {
+                panic!("another kind");
+            };
+            assert_eq!(event["final"], last, "{state} {given}");
+            assert_eq!(
+                (&event["taskId"], &event["kind"]),
+                (&json!("t"), &json!("status-update"))
+            );
+        }
+    }
+
+    #[test]
+    fn what_has_no_state_or_no_parts_is_refused() {
+        for wrong in [
+            json!({"task": {"status": {"state": "unknown"}}}),
+            json!({"task": {}}),
+            json!({"status-update": {"status": {"state": "TASK_STATE_WORKING"}}}),
+            json!({"status-update": []}),
+            json!({"artifact-update": {"artifact": {"artifactId": "a"}}}),
+            json!({"artifact-update": {"artifact": {"parts": []}}}),
+            json!({"message": "done"}),
+            json!({"error": null}),
+        ] {
+            let update: Update = serde_json::from_value(wrong.clone()).unwrap();
+            let refused = update.state_after().unwrap_err();
+            assert_eq!(refused.reason, Reason::InvalidParams, "{wrong}");
+        }
+    }
+}

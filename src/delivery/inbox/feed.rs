@@ -1,0 +1,287 @@
+//! Reading an inbox, and saying how far one has read.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use serde_json::value::RawValue;
+use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::Inbox;
+use super::activity::{ActivityType, Item, SourceKind};
+use super::wake::{Marks, Topic, Watch};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::workspace::Timestamp;
+
+/// Octets of bodies after which a page ends: it is in memory as a whole. One entry is a page in any case.
+const PAGE_BYTES_MAX: i64 = 4 << 20;
+
+/// Topics that are looked at with one statement.
+const LOOK_MAX: usize = 256;
+
+// The sums come before the bodies: what does not fit is not read.
+macro_rules! page {
+    ($beyond:literal, $order:literal) => {
+        concat!(
+            "WITH found AS (SELECT seq, request_bytes + response_bytes AS bytes FROM activity_logs \
+               WHERE workspace_id = $1 AND seq ", $beyond, " $2 AND ($3 = '' OR activity_type = $3) \
+               AND ($4 = '' OR source_kind = $4) ORDER BY seq ", $order, " LIMIT $5), \
+             summed AS (SELECT seq, bytes, SUM(bytes) OVER (ORDER BY seq ", $order, ") AS total FROM found) \
+             SELECT a.id, a.seq, a.activity_type, a.source_id, a.target_id, a.method, a.request_body, \
+               a.response_body, a.status, a.task_id, a.created_at, \
+               (SELECT COUNT(*) FROM found) AS found, \
+               (SELECT MIN(seq) FROM activity_logs WHERE workspace_id = $1) AS oldest \
+             FROM summed s JOIN activity_logs a ON a.workspace_id = $1 AND a.seq = s.seq \
+             WHERE s.total - s.bytes < $6 ORDER BY a.seq ", $order
+        )
+    };
+}
+
+const OLDEST_FIRST: &str = page!(">", "ASC");
+
+const NEWEST_FIRST: &str = page!("<", "DESC");
+
+const POSITION: &str = "SELECT seq FROM activity_logs WHERE id = $1 AND workspace_id = $2";
+
+const HEAD: &str = "SELECT acked_seq FROM inbox_heads WHERE workspace_id = $1";
+
+// Held until the commit, so that of two at once the second sees what the first did.
+const LOCK_HEAD: &str =
+    "UPDATE inbox_heads SET last_seq = last_seq WHERE workspace_id = $1 RETURNING acked_seq";
+
+const ACKNOWLEDGE: &str = "UPDATE inbox_heads SET acked_seq = $2 WHERE workspace_id = $1";
+
+/// Which entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Those of this type.
+    pub kind: Option<ActivityType>,
+    /// Those from there.
+    pub source: Option<SourceKind>,
+}
+
+/// From where on, and in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// The newest first.
+    Newest,
+    /// Older than this number, newest first.
+    Before(i64),
+    /// Newer than this number, oldest first.
+    After(i64),
+}
+
+/// A part of an inbox.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// The entries, in the order that was asked for.
+    pub items: Vec<Item>,
+    /// Whether there is more right now.
+    pub more: bool,
+    /// The oldest number that there is; `None` where no entry was found. Those before it were pruned.
+    pub oldest: Option<i64>,
+}
+
+impl Inbox {
+    /// At most `limit` entries. Fewer, and at least one, when they are large.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn page(
+        &self,
+        workspace: &WorkspaceId,
+        filter: Filter,
+        start: Start,
+        limit: u32,
+    ) -> Result<Page, Rejection> {
+        let (text, seq) = match start {
+            Start::Newest => (NEWEST_FIRST, i64::MAX),
+            Start::Before(seq) => (NEWEST_FIRST, seq),
+            Start::After(seq) => (OLDEST_FIRST, seq),
+        };
+        let query = sqlx::query(text)
+            .bind(workspace.as_str())
+            .bind(seq)
+            .bind(filter.kind.map_or("", ActivityType::word))
+            .bind(filter.source.map_or("", SourceKind::word))
+            .bind(i64::from(limit) + 1)
+            .bind(PAGE_BYTES_MAX);
+        let work = async {
+            // When all who wait are woken, they take turns: other work needs connections, too.
+            let _turn = self.readers.acquire().await;
+            let rows = query.fetch_all(self.db.pool()).await?;
+            let first = rows.first();
+            let found: i64 = first.map_or(Ok(0), |row| row.try_get("found"))?;
+            let oldest = first.map(|row| row.try_get("oldest")).transpose()?;
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            let shown = rows.len().min(limit);
+            let items = rows.iter().take(limit).map(item);
+            Ok(Page {
+                items: items.collect::<Result<_, _>>()?,
+                more: shown < usize::try_from(found).unwrap_or(usize::MAX),
+                oldest,
+            })
+        };
+        Ok(self.db.run("inbox_page", work).await?)
+    }
+
+    /// The number of the entry `id`.
+    ///
+    /// # Errors
+    /// `cursor_gone` when there is none in this inbox, or none any more; `store_unavailable`.
+    pub async fn position(&self, workspace: &WorkspaceId, id: &str) -> Result<i64, Rejection> {
+        let query = sqlx::query(POSITION).bind(id).bind(workspace.as_str());
+        let work = async {
+            let row = query.fetch_optional(self.db.pool()).await?;
+            row.map(|row| row.try_get("seq")).transpose()
+        };
+        let found = self.db.run("inbox_position", work).await?;
+        found.ok_or_else(gone)
+    }
+
+    /// The number up to which entries are acknowledged.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn acknowledged(&self, workspace: &WorkspaceId) -> Result<i64, Rejection> {
+        let query = sqlx::query(HEAD).bind(workspace.as_str());
+        let work = async {
+            let row = query.fetch_optional(self.db.pool()).await?;
+            row.map_or(Ok(0), |row| row.try_get("acked_seq"))
+        };
+        Ok(self.db.run("inbox_head", work).await?)
+    }
+
+    /// Everything up to the entry `id` is dealt with; answers how many were not before. Never goes back.
+    ///
+    /// # Errors
+    /// `cursor_gone` when there is none in this inbox, or none any more; `store_unavailable`.
+    pub async fn acknowledge(&self, workspace: &WorkspaceId, id: &str) -> Result<i64, Rejection> {
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            let lock = sqlx::query(LOCK_HEAD).bind(workspace.as_str());
+            let Some(head) = lock.fetch_optional(&mut *tx).await? else {
+                return Ok(None);
+            };
+            let find = sqlx::query(POSITION).bind(id).bind(workspace.as_str());
+            let Some(row) = find.fetch_optional(&mut *tx).await? else {
+                return Ok(None);
+            };
+            let (acked, seq): (i64, i64) = (head.try_get("acked_seq")?, row.try_get("seq")?);
+            if acked < seq {
+                let set = sqlx::query(ACKNOWLEDGE).bind(workspace.as_str()).bind(seq);
+                set.execute(&mut *tx).await?;
+                tx.commit().await?;
+            }
+            Ok(Some((seq - acked).max(0)))
+        };
+        let count = self.db.run("inbox_acknowledge", work).await?;
+        let count = count.ok_or_else(gone)?;
+        if count > 0 {
+            self.to_prune.note(workspace);
+        }
+        Ok(count)
+    }
+
+    /// Waits for more in an inbox, from whichever replica.
+    pub fn watch(&self, workspace: &WorkspaceId) -> Watch {
+        self.hub.watch(Topic::Inbox(workspace.clone()))
+    }
+
+    /// Which of `topics` have come further since the last look; all of them at the first.
+    pub(super) async fn look(
+        &self,
+        marks: &mut Marks,
+        topics: Vec<Topic>,
+    ) -> Result<Vec<Topic>, Unavailable> {
+        let mut now = Marks::with_capacity(topics.len());
+        for chunk in topics.chunks(LOOK_MAX) {
+            self.read_marks(chunk, &mut now).await?;
+        }
+        let news = now
+            .iter()
+            .filter(|(topic, mark)| marks.get(topic) != Some(mark));
+        let news = news.map(|(topic, _)| topic.clone()).collect();
+        *marks = now;
+        Ok(news)
+    }
+
+    async fn read_marks(&self, topics: &[Topic], marks: &mut Marks) -> Result<(), Unavailable> {
+        let mut inboxes = HashMap::new();
+        let mut tasks = HashMap::new();
+        for topic in topics {
+            match topic {
+                Topic::Inbox(id) => inboxes.insert(id.as_str(), topic),
+                Topic::Task(id) => tasks.insert(id.as_str(), topic),
+            };
+        }
+        let heads =
+            "SELECT workspace_id AS name, last_seq AS mark FROM inbox_heads WHERE workspace_id IN ";
+        let rows = "SELECT id AS name, updates AS mark FROM activity_logs WHERE id IN ";
+        for (text, wanted) in [(heads, inboxes), (rows, tasks)] {
+            if wanted.is_empty() {
+                continue;
+            }
+            let mut query = sqlx::query(AssertSqlSafe(format!("{text}{}", list(wanted.len()))));
+            for name in wanted.keys() {
+                query = query.bind(*name);
+            }
+            let work = async {
+                for row in query.fetch_all(self.db.pool()).await? {
+                    let name: String = row.try_get("name")?;
+                    if let Some(topic) = wanted.get(name.as_str()) {
+                        marks.insert((*topic).clone(), row.try_get("mark")?);
+                    }
+                }
+                Ok(())
+            };
+            self.db.run("inbox_look", work).await?;
+        }
+        Ok(())
+    }
+}
+
+/// `($1, $2)`.
+fn list(count: usize) -> String {
+    let mut text = String::from("($1");
+    for marker in 2..=count {
+        // Writing to a string does not fail.
+        let _ = write!(text, ", ${marker}");
+    }
+    text.push(')');
+    text
+}
+
+fn gone() -> Rejection {
+    let message = "there is no such entry in this inbox, or none any more; start again without it, \
+        with what there is";
+    Rejection::new(Reason::CursorGone, message)
+}
+
+fn item(row: &AnyRow) -> Result<Item, sqlx::Error> {
+    Ok(Item {
+        id: row.try_get("id")?,
+        seq: row.try_get("seq")?,
+        activity_type: row.try_get("activity_type")?,
+        source_id: row.try_get("source_id")?,
+        target_id: row.try_get("target_id")?,
+        method: row.try_get("method")?,
+        request_body: json(row.try_get("request_body")?)?,
+        response_body: json(row.try_get("response_body")?)?,
+        status: row.try_get("status")?,
+        task_id: row.try_get("task_id")?,
+        created_at: Timestamp(row.try_get("created_at")?),
+    })
+}
+
+/// JSON as it was kept; what is none, as a string.
+fn json(text: Option<String>) -> Result<Option<Box<RawValue>>, sqlx::Error> {
+    let Some(text) = text else { return Ok(None) };
+    let value = RawValue::from_string(text.clone());
+    let value = value.or_else(|_| serde_json::value::to_raw_value(&text));
+    value
+        .map(Some)
+        .map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}

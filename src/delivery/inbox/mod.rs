@@ -1,0 +1,99 @@
+//! Messages for workspaces that fetch them (contract §6.1), and the tasks that those messages begin.
+//!
+//! Owns the tables `activity_logs`, `inbox_heads` and `task_updates`. [`Inbox::put`] is group commit
+//! ([`append`], the transaction in [`commit`]); [`feed`] reads and acknowledges; [`reply`] has what agents say
+//! of their tasks, which [`document`] makes JSON of; [`wake`] ends waits, on all replicas; [`prune`] forgets.
+//!
+//! Invariants: what was acknowledged to a sender is committed; the numbers of an inbox are without gaps and
+//! in the order of commits, so who reads beyond a number misses none; the shared state may be away: then who
+//! waits is woken within a second of the commit.
+
+mod activity;
+mod append;
+mod commit;
+mod document;
+mod feed;
+mod prune;
+mod reply;
+mod wake;
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+pub use self::activity::{
+    Activity, ActivityType, Item, NewActivity, Source, SourceKind, TaskState,
+};
+pub use self::document::Update;
+pub use self::feed::{Filter, Page, Start};
+pub use self::reply::{InboxTask, TaskPage, TaskUpdate, Wanted};
+pub use self::wake::Watch;
+
+use self::append::Queue;
+use self::prune::ToPrune;
+use self::wake::Hub;
+use crate::config::Live;
+use crate::db::Db;
+use crate::events::{Event, Events, Kind};
+use crate::ids::WorkspaceId;
+use crate::metrics::Metrics;
+use crate::shared::Shared;
+
+/// Reads at once at most, of this replica.
+const READERS_MAX: usize = 4;
+
+/// The room.
+pub struct Inbox {
+    config: Live,
+    db: Db,
+    shared: Shared,
+    events: Arc<Events>,
+    metrics: Arc<Metrics>,
+    queue: Queue,
+    hub: Arc<Hub>,
+    readers: Semaphore,
+    to_prune: ToPrune,
+}
+
+impl Inbox {
+    /// Assembles the room; asks nothing.
+    pub fn new(
+        config: Live,
+        db: Db,
+        shared: Shared,
+        events: Arc<Events>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            config,
+            db,
+            shared,
+            events,
+            metrics,
+            queue: Queue::default(),
+            hub: Hub::new(),
+            readers: Semaphore::new(READERS_MAX),
+            to_prune: ToPrune::default(),
+        })
+    }
+
+    /// Commits what is put there, tells and hears of it, and prunes. A background task; runs until it is
+    /// dropped.
+    pub async fn run(&self) {
+        tokio::join!(self.write(), self.tell(), self.listen(), self.prune());
+    }
+}
+
+/// Told when a task moved on.
+fn task_changed(workspace: &WorkspaceId, task: &str, state: TaskState) -> Event {
+    let payload = json!({"task_id": task, "state": state.word()});
+    Event::new(Kind::TaskUpdated, workspace, payload)
+}
+
+/// What a table says, if it can be read.
+fn decoded<T, E: std::error::Error + Send + Sync + 'static>(
+    read: Result<T, E>,
+) -> Result<T, sqlx::Error> {
+    read.map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}

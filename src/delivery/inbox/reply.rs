@@ -1,0 +1,353 @@
+//! What an agent says of a task, and what others may read of it.
+
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row as _};
+
+use super::activity::{NewActivity, Source, TaskState};
+use super::append::no_task;
+use super::commit::{Entry, SET_CONTINUING};
+use super::document::{self, Subject, Update};
+use super::wake::{Topic, Watch};
+use super::{Inbox, decoded, task_changed};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::Timestamp;
+
+/// Updates of one task at most; one that ends it may always come.
+pub(super) const UPDATES_MAX: i64 = 10_000;
+
+/// Updates that are read at once.
+const UPDATES_PAGE: i64 = 256;
+
+// The row of the task is locked by the first statement, until the commit.
+const LOCK: &str = "UPDATE activity_logs SET updates = updates + 1, updated_at = $3 \
+    WHERE id = (SELECT task_id FROM activity_logs WHERE id = $1 AND workspace_id = $2) \
+    AND workspace_id = $2 AND task_id = id \
+    RETURNING id, workspace_id, owner, context_id, status, updates, update_bytes, created_at, updated_at";
+
+const MOVE: &str = "UPDATE activity_logs SET status = $2, update_bytes = $3 WHERE id = $1";
+
+const ANSWER: &str =
+    "UPDATE activity_logs SET response_body = $2, response_bytes = $3 WHERE id = $1";
+
+const INSERT_UPDATE: &str =
+    "INSERT INTO task_updates (task_id, n, body, created_at) VALUES ($1, $2, $3, $4)";
+
+const FIND: &str = "SELECT id, workspace_id, owner, context_id, status, updates, created_at, updated_at \
+    FROM activity_logs WHERE id = $1 AND workspace_id = $2 AND task_id = id";
+
+const WHERE: &str = "SELECT workspace_id FROM activity_logs WHERE id = $1 AND task_id = id";
+
+const UPDATES: &str = "SELECT n, body, created_at FROM task_updates \
+    WHERE task_id = $1 AND n > $2 ORDER BY n LIMIT $3";
+
+const LIST: &str = "SELECT id, workspace_id, owner, context_id, status, updates, created_at, updated_at, seq \
+    FROM activity_logs WHERE workspace_id = $1 AND task_id = id AND ($2 = '' OR owner = $2) \
+    AND ($3 = '' OR context_id = $3) AND ($4 = '' OR status = $4) AND seq < $5 ORDER BY seq DESC LIMIT $6";
+
+/// A task that was begun by a message to an inbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InboxTask {
+    /// Its name: that of the entry which began it.
+    pub id: String,
+    /// Who works on it.
+    pub target: WorkspaceId,
+    /// [`Proof::owner`](crate::identity::Proof::owner) of whoever began it.
+    pub owner: String,
+    /// Its conversation.
+    pub context_id: String,
+    /// How far it has come.
+    pub state: TaskState,
+    /// How many updates there are: the number of the last.
+    pub updates: i64,
+    /// When it was begun.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+}
+
+/// One update of a task, with our names in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskUpdate {
+    /// Its number: 1, 2, 3, without gaps.
+    pub n: i64,
+    /// What was said.
+    pub update: Update,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// Which tasks of a workspace, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted<'a> {
+    /// Of this owner.
+    pub owner: Option<&'a str>,
+    /// Of this conversation.
+    pub context: Option<&'a str>,
+    /// In this state.
+    pub state: Option<TaskState>,
+    /// Beyond the cursor of the page before.
+    pub before: Option<i64>,
+    /// How many at most.
+    pub limit: u32,
+}
+
+/// Tasks, newest first, and the cursor of the next page if there is one.
+#[derive(Clone, Debug)]
+pub struct TaskPage {
+    /// The tasks.
+    pub tasks: Vec<InboxTask>,
+    /// What [`Wanted::before`] of the next page is.
+    pub next: Option<i64>,
+}
+
+impl Inbox {
+    /// The agent of `target` says `update` of the task that the entry `activity` begins or continues; `body`
+    /// is what it said as it came. When this returns it is committed.
+    ///
+    /// # Errors
+    /// `task_not_found`; `conflict` when the task is over or has had too many updates; `body_too_large` when
+    /// all its updates together are larger than `limits.response_bytes`; `invalid_params`;
+    /// `store_unavailable`: then it may have been said, or not.
+    pub async fn reply(
+        &self,
+        target: &WorkspaceId,
+        activity: &str,
+        update: Update,
+        body: &str,
+    ) -> Result<InboxTask, Rejection> {
+        let state = update.state_after()?;
+        if body.contains('\0') {
+            let message = "a NUL character cannot be kept; leave it out";
+            return Err(Rejection::new(Reason::InvalidParams, message));
+        }
+        let bytes_max = self.config.get().limits.response_bytes.0;
+        let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
+        let work = async {
+            let at = Timestamp::now();
+            let mut tx = self.db.begin().await?;
+            let locked = sqlx::query(LOCK).bind(activity).bind(target.as_str());
+            let locked = locked.bind(at.0).fetch_optional(&mut *tx).await?;
+            let Some(row) = locked else {
+                return Ok(Err(no_task()));
+            };
+            let mut task = task(&row)?;
+            if let Some(rejection) = refuse(&task, state) {
+                return Ok(Err(rejection));
+            }
+            let subject = Subject {
+                task: &task.id,
+                context: &task.context_id,
+            };
+            let update = update.about(&subject, at);
+            let text = insert_update(&mut tx, &task.id, task.updates, &update, at).await?;
+            let bytes = row.try_get::<i64, _>("update_bytes")? + text;
+            if bytes > bytes_max {
+                return Ok(Err(too_large(bytes_max)));
+            }
+            let before = task.state;
+            task.state = state.unwrap_or(before);
+            let moved = sqlx::query(MOVE).bind(&task.id).bind(task.state.word());
+            moved.bind(bytes).execute(&mut *tx).await?;
+            if task.state != before {
+                let others = sqlx::query(SET_CONTINUING).bind(&task.id);
+                others.bind(task.state.word()).execute(&mut *tx).await?;
+            }
+            let answered = sqlx::query(ANSWER).bind(activity).bind(body);
+            let length = i64::try_from(body.len()).unwrap_or(i64::MAX);
+            answered.bind(length).execute(&mut *tx).await?;
+            tx.commit().await?;
+            Ok(Ok(task))
+        };
+        let task = self.db.run("inbox_reply", work).await??;
+        self.hub.wake([Topic::Task(task.id.clone())]);
+        self.events.tell(task_changed(target, &task.id, task.state));
+        Ok(task)
+    }
+
+    /// Gives a task up, for `owner`: the agent finds an entry with the method `tasks/cancel`.
+    ///
+    /// # Errors
+    /// `task_not_found`; `invalid_params` when it is over; as [`Inbox::put`].
+    pub async fn cancel(
+        &self,
+        target: &WorkspaceId,
+        id: &str,
+        source: Source,
+        owner: String,
+    ) -> Result<InboxTask, Rejection> {
+        let body =
+            serde_json::json!({"jsonrpc": "2.0", "method": "tasks/cancel", "params": {"id": id}});
+        let mut new = NewActivity::message(target, source, owner, "tasks/cancel", body.to_string());
+        new.continues = Some(id.to_owned());
+        self.append(Entry {
+            new,
+            continues_as: TaskState::Canceled,
+        })
+        .await?;
+        self.task(target, id).await?.ok_or_else(no_task)
+    }
+
+    /// A task of `target`; `None`: there is none of this name.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn task(
+        &self,
+        target: &WorkspaceId,
+        id: &str,
+    ) -> Result<Option<InboxTask>, Rejection> {
+        let query = sqlx::query(FIND).bind(id).bind(target.as_str());
+        let work = async {
+            let row = query.fetch_optional(self.db.pool()).await?;
+            row.map(|row| task(&row)).transpose()
+        };
+        Ok(self.db.run("inbox_task", work).await?)
+    }
+
+    /// At which workspace the task `id` is; `None`: at none that has an inbox.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn target_of(&self, id: &str) -> Result<Option<WorkspaceId>, Rejection> {
+        let query = sqlx::query(WHERE).bind(id);
+        let work = async {
+            let row = query.fetch_optional(self.db.pool()).await?;
+            row.map(|row| workspace(&row)).transpose()
+        };
+        Ok(self.db.run("inbox_task", work).await?)
+    }
+
+    /// The task as JSON, in the shape of A2A 0.3. As of now: it may have come further than `task` says.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn document(&self, task: &InboxTask) -> Result<serde_json::Value, Rejection> {
+        let subject = Subject {
+            task: &task.id,
+            context: &task.context_id,
+        };
+        let mut document = document::begun(&subject, task.created_at);
+        let mut after = 0;
+        loop {
+            let updates = self.updates_after(&task.id, after).await?;
+            let Some(last) = updates.last() else {
+                return Ok(document);
+            };
+            after = last.n;
+            for one in updates {
+                document::apply(&mut document, one.update, one.at);
+            }
+        }
+    }
+
+    /// Updates beyond the number `n`, in order, not all of them if there are many: none means no more.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn updates_after(&self, task: &str, n: i64) -> Result<Vec<TaskUpdate>, Rejection> {
+        let query = sqlx::query(UPDATES).bind(task).bind(n).bind(UPDATES_PAGE);
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter().map(read_update).collect()
+        };
+        Ok(self.db.run("inbox_updates", work).await?)
+    }
+
+    /// Tasks of `target`, newest first.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn tasks_of(
+        &self,
+        target: &WorkspaceId,
+        wanted: &Wanted<'_>,
+    ) -> Result<TaskPage, Rejection> {
+        let query = sqlx::query(LIST)
+            .bind(target.as_str())
+            .bind(wanted.owner.unwrap_or_default())
+            .bind(wanted.context.unwrap_or_default())
+            .bind(wanted.state.map_or("", TaskState::word))
+            .bind(wanted.before.unwrap_or(i64::MAX))
+            .bind(i64::from(wanted.limit) + 1);
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter()
+                .map(|row| Ok((task(row)?, row.try_get("seq")?)))
+                .collect::<Result<Vec<(InboxTask, i64)>, sqlx::Error>>()
+        };
+        let mut found = self.db.run("inbox_tasks", work).await?;
+        let limit = usize::try_from(wanted.limit).unwrap_or(usize::MAX);
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|(_, seq)| *seq);
+        let tasks = found.into_iter().map(|(task, _)| task).collect();
+        Ok(TaskPage { tasks, next })
+    }
+
+    /// Waits for changes of a task, by whichever replica.
+    pub fn watch_task(&self, id: &str) -> Watch {
+        self.hub.watch(Topic::Task(id.to_owned()))
+    }
+}
+
+fn refuse(task: &InboxTask, state: Option<TaskState>) -> Option<Rejection> {
+    let conflict = |message| Some(Rejection::new(Reason::Conflict, message));
+    if task.state.is_terminal() {
+        return conflict("the task is over; nothing can be added to it");
+    }
+    let ends = state.is_some_and(TaskState::is_terminal);
+    if UPDATES_MAX < task.updates && !ends {
+        return conflict("the task has as many updates as it may have; end it");
+    }
+    None
+}
+
+fn too_large(max: i64) -> Rejection {
+    let message =
+        "the updates of the task are larger together than limits.response_bytes; end it with less";
+    Rejection::new(Reason::BodyTooLarge, message).fact("limit", max)
+}
+
+/// Answers how many octets it takes.
+pub(super) async fn insert_update(
+    tx: &mut AnyConnection,
+    task: &str,
+    n: i64,
+    update: &Update,
+    at: Timestamp,
+) -> Result<i64, sqlx::Error> {
+    let body = serde_json::to_string(update).map_err(|e| sqlx::Error::Encode(Box::new(e)))?;
+    let length = i64::try_from(body.len()).unwrap_or(i64::MAX);
+    let insert = sqlx::query(INSERT_UPDATE).bind(task).bind(n).bind(body);
+    insert.bind(at.0).execute(&mut *tx).await?;
+    Ok(length)
+}
+
+fn workspace(row: &AnyRow) -> Result<WorkspaceId, sqlx::Error> {
+    decoded(WorkspaceId::parse(row.try_get("workspace_id")?))
+}
+
+fn task(row: &AnyRow) -> Result<InboxTask, sqlx::Error> {
+    let context: Option<String> = row.try_get("context_id")?;
+    let state: String = row.try_get("status")?;
+    Ok(InboxTask {
+        id: row.try_get("id")?,
+        target: workspace(row)?,
+        owner: row.try_get("owner")?,
+        context_id: context.unwrap_or_default(),
+        state: TaskState::parse(&state).ok_or_else(|| sqlx::Error::Decode("no state".into()))?,
+        updates: row.try_get("updates")?,
+        created_at: Timestamp(row.try_get("created_at")?),
+        updated_at: Timestamp(row.try_get("updated_at")?),
+    })
+}
+
+fn read_update(row: &AnyRow) -> Result<TaskUpdate, sqlx::Error> {
+    let body: String = row.try_get("body")?;
+    Ok(TaskUpdate {
+        n: row.try_get("n")?,
+        update: decoded(serde_json::from_str(&body))?,
+        at: Timestamp(row.try_get("created_at")?),
+    })
+}

@@ -1,0 +1,85 @@
+//! The families of inboxes.
+
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Registry};
+
+use super::{counter, counters, gauge, gauges, register};
+
+/// Entries of one transaction; 256 at most.
+const BATCHES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
+/// How an inbox is read; index into pairs of children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InboxReader {
+    /// `?wait=`.
+    Wait = 0,
+    /// An event stream.
+    Stream = 1,
+}
+
+/// Messages that wait to be fetched.
+pub struct InboxMetrics {
+    /// Entries that wait to be written down.
+    pub waiting: IntGauge,
+    /// Entries that were forgotten.
+    pub pruned: IntCounter,
+    entries: IntCounter,
+    batches: Histogram,
+    refused: IntCounterVec,
+    readers: [IntGauge; 2],
+}
+
+impl InboxMetrics {
+    pub(super) fn new(r: &Registry) -> Self {
+        let readers = gauges(
+            r,
+            "a2a_gateway_inbox_readers",
+            "Open feeds of inboxes, and requests that wait for an entry.",
+            &["kind"],
+        );
+        let batches = HistogramOpts::new(
+            "a2a_gateway_inbox_batch_entries",
+            "Entries of inboxes that were committed together.",
+        );
+        Self {
+            waiting: gauge(
+                r,
+                "a2a_gateway_inbox_waiting",
+                "Entries of inboxes that wait to be written down.",
+            ),
+            pruned: counter(
+                r,
+                "a2a_gateway_inbox_pruned_total",
+                "Entries of inboxes that were forgotten: acknowledged long ago, or older than inbox.retention.",
+            ),
+            entries: counter(
+                r,
+                "a2a_gateway_inbox_entries_total",
+                "Entries that this replica put into inboxes.",
+            ),
+            batches: register(r, Histogram::with_opts(batches.buckets(BATCHES.to_vec()))),
+            refused: counters(
+                r,
+                "a2a_gateway_inbox_refused_total",
+                "Entries that were not put into an inbox, by why: full, or queue (this replica cannot keep up).",
+                &["why"],
+            ),
+            readers: ["wait", "stream"].map(|kind| readers.with_label_values(&[kind])),
+        }
+    }
+
+    /// Counts entries that were committed together.
+    pub fn batch(&self, entries: u32) {
+        self.entries.inc_by(u64::from(entries));
+        self.batches.observe(f64::from(entries));
+    }
+
+    /// Counts one that was refused, by a word of a closed set.
+    pub fn refused(&self, why: &'static str) {
+        self.refused.with_label_values(&[why]).inc();
+    }
+
+    /// Open readers of a kind.
+    pub fn readers(&self, kind: InboxReader) -> &IntGauge {
+        &self.readers[kind as usize]
+    }
+}
