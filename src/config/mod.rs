@@ -81,6 +81,8 @@ pub struct Config {
     pub events: Events,
     /// `[inbox]`
     pub inbox: Inbox,
+    /// `[delegation]`
+    pub delegation: Delegation,
     /// `[rate]`
     pub rate: Rate,
     /// `[telemetry]`
@@ -428,6 +430,20 @@ pub struct Inbox {
     pub connections: usize,
     /// The same of one credential.
     pub connections_per_caller: usize,
+}
+
+/// `[delegation]`: calls that are made later.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delegation {
+    /// Unfinished ones of one caller at most, and for one target.
+    pub max_pending: i64,
+    /// How long a deferred call waits for its target.
+    #[serde(with = "duration")]
+    pub deferred_ttl: Duration,
+    /// How long a finished one is kept.
+    #[serde(with = "duration")]
+    pub retention: Duration,
 }
 
 /// `[rate]`: 0 switches one off.

@@ -1,13 +1,17 @@
-//! What outlives a connection (contract §6): messages that wait to be fetched.
+//! What outlives a connection (contract §6): messages that wait to be fetched, calls that are made later.
 //!
 //! Everything that was acknowledged is in SQL; the shared state only carries the word that there is news,
 //! and may be away.
 
 pub mod inbox;
 
+pub mod jobs;
+
 use std::sync::Arc;
 
 use self::inbox::Inbox;
+use self::jobs::Jobs;
+use crate::coherence::Coherence;
 use crate::config::Live;
 use crate::db::Db;
 use crate::events::Events;
@@ -18,6 +22,8 @@ use crate::shared::Shared;
 pub struct Delivery {
     /// Messages for those who fetch them, and the tasks that they begin.
     pub inbox: Arc<Inbox>,
+    /// Calls that are made later.
+    pub jobs: Arc<Jobs>,
 }
 
 impl Delivery {
@@ -27,15 +33,24 @@ impl Delivery {
         db: Db,
         shared: Shared,
         events: Arc<Events>,
+        coherence: &Coherence,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
+        let inbox = Inbox::new(
+            config.clone(),
+            db.clone(),
+            shared,
+            Arc::clone(&events),
+            Arc::clone(&metrics),
+        );
         Arc::new(Self {
-            inbox: Inbox::new(config, db, shared, events, metrics),
+            jobs: Jobs::new(config, db, Arc::clone(&inbox), events, coherence, metrics),
+            inbox,
         })
     }
 
     /// The work in the background. Runs until it is dropped.
     pub async fn run(&self) {
-        self.inbox.run().await;
+        tokio::join!(self.inbox.run(), self.jobs.run());
     }
 }

@@ -2,6 +2,7 @@
 //! sets, never an id. Children are resolved once, since looking one up by label hashes strings.
 
 mod inbox;
+mod jobs;
 mod label;
 
 use std::sync::OnceLock;
@@ -13,6 +14,7 @@ use prometheus::{
 };
 
 pub use self::inbox::{InboxMetrics, InboxReader};
+pub use self::jobs::JobMetrics;
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
 use crate::a2a::method::Method;
 
@@ -82,6 +84,8 @@ pub struct Metrics {
     pub events_lost: IntCounter,
     /// Messages that wait to be fetched.
     pub inbox: InboxMetrics,
+    /// Calls that are made later.
+    pub jobs: JobMetrics,
 }
 
 impl Default for Metrics {
@@ -309,6 +313,7 @@ impl Metrics {
                 "How often the log of events was flushed or cut before it was read to its end.",
             ),
             inbox: InboxMetrics::new(&r),
+            jobs: JobMetrics::new(&r),
             registry: r,
         }
     }

@@ -32,6 +32,8 @@ impl Checks<'_> {
             ("stream.keepalive", c.stream.keepalive),
             ("upstream.idle", c.upstream.idle),
             ("inbox.retention", c.inbox.retention),
+            ("delegation.deferred_ttl", c.delegation.deferred_ttl),
+            ("delegation.retention", c.delegation.retention),
             ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
         ];
         let zero_is_fine = [
@@ -103,6 +105,10 @@ impl Checks<'_> {
             (
                 "inbox.max_messages",
                 u64::try_from(c.inbox.max_messages).unwrap_or(0),
+            ),
+            (
+                "delegation.max_pending",
+                u64::try_from(c.delegation.max_pending).unwrap_or(0),
             ),
             ("inbox.connections", c.inbox.connections as u64),
             (
