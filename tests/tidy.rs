@@ -118,6 +118,7 @@ fn rooms_keep_their_walls() {
         "workspace",
         "hierarchy",
         "tasks",
+        "delivery",
         "directory",
         "events",
         "db",
@@ -155,6 +156,7 @@ fn each_table_is_spelled_in_one_file() {
         "admin_tokens",
         "coherence_gaps",
         "access_grants",
+        "delegations",
     ];
     // A removed workspace's tokens prove nothing, whatever happens at the same moment: that takes
     // one statement over both tables.

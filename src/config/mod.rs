@@ -5,6 +5,7 @@
 //! one in force in [`live`], and its replacement in [`reload`].
 
 mod check;
+mod delegation;
 pub(crate) mod exposure;
 mod file;
 mod issuers;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+pub use self::delegation::Delegation;
 pub use self::exposure::refuse_exposed;
 pub use self::file::open_regular;
 pub use self::issuers::Issuer;
@@ -430,20 +432,6 @@ pub struct Inbox {
     pub connections: usize,
     /// The same of one credential.
     pub connections_per_caller: usize,
-}
-
-/// `[delegation]`: calls that are made later.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Delegation {
-    /// Unfinished ones of one caller at most, and for one target.
-    pub max_pending: i64,
-    /// How long a deferred call waits for its target.
-    #[serde(with = "duration")]
-    pub deferred_ttl: Duration,
-    /// How long a finished one is kept.
-    #[serde(with = "duration")]
-    pub retention: Duration,
 }
 
 /// `[rate]`: 0 switches one off.

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 
 use super::card::CardSource;
 use super::endpoint::Endpoint;
-use super::{Agent, Destination, Directory, RETRY_AFTER, URL_RENEWAL};
+use super::{Agent, Destination, Directory, Manners, RETRY_AFTER, URL_RENEWAL};
 use crate::a2a::Generation;
+use crate::hierarchy::Permit;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
 
@@ -182,22 +183,41 @@ impl Directory {
         }
     }
 
-    fn agent(&self, workspace: &Workspace, endpoint: Endpoint) -> Agent {
+    /// How a workspace is to be spoken to, by what is registered, whether or not it can be reached.
+    ///
+    /// # Errors
+    /// `workspace_not_found`; `store_unavailable`.
+    pub async fn manners(&self, permit: &Permit) -> Result<Manners, Rejection> {
+        let entry = self.entry(permit.target()).await?;
+        let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
+        Ok(self.manners_of(workspace))
+    }
+
+    fn manners_of(&self, workspace: &Workspace) -> Manners {
         let config = self.config.get();
         let card = workspace.agent_card.as_ref();
-        let has_card = card.is_some();
         let card = card.and_then(|card| serde_json::from_str(card.get()).ok());
+        Manners {
+            generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
+            push_notifications: workspace
+                .push_notifications
+                .unwrap_or(config.a2a.push_notifications),
+            complete: workspace.complete.unwrap_or(config.a2a.complete),
+        }
+    }
+
+    fn agent(&self, workspace: &Workspace, endpoint: Endpoint) -> Agent {
+        let config = self.config.get();
+        let manners = self.manners_of(workspace);
         let seconds = workspace.idle_timeout_seconds.filter(|s| *s > 0);
         let own_max = workspace.max_concurrent.filter(|max| *max > 0);
         Agent {
             id: workspace.id.clone(),
             endpoint,
-            generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
-            has_card,
-            push_notifications: workspace
-                .push_notifications
-                .unwrap_or(config.a2a.push_notifications),
-            complete: workspace.complete.unwrap_or(config.a2a.complete),
+            generation: manners.generation,
+            has_card: workspace.agent_card.is_some(),
+            push_notifications: manners.push_notifications,
+            complete: manners.complete,
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
             upstream_auth: None,
             upstream_tls: None,

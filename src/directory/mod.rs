@@ -113,6 +113,17 @@ pub struct Agent {
     calls: Arc<Calls>,
 }
 
+/// How a workspace is to be spoken to.
+#[derive(Clone, Copy, Debug)]
+pub struct Manners {
+    /// Which generation of A2A its agent speaks, by the registered card.
+    pub generation: Generation,
+    /// Whether callers may ask it for push notifications.
+    pub push_notifications: bool,
+    /// How much of an incomplete call is filled in.
+    pub complete: Complete,
+}
+
 /// The room.
 pub struct Directory {
     workspaces: Workspaces,

@@ -1,9 +1,11 @@
 //! Sends an admitted request to its agent, whichever binding it came by.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 
 use super::Proxy;
@@ -53,17 +55,23 @@ impl Proxy {
         outgoing: Outgoing,
     ) -> Result<Ended, Ended> {
         let agent = Arc::clone(admitted.agent()?);
-        let head = self.request_head(session, exchange, &admitted, &outgoing)?;
+        let from = (session.req_header(), self.client(session));
+        let head = self.request_head(from, exchange, &admitted, &outgoing)?;
         let clocks = Clocks::new(
             &exchange.config.timeouts,
             exchange.started,
             admitted.timeout,
             agent.idle_timeout,
         );
+        let directory = &self.gateway.directory;
+        let _slot = match directory.slot(&agent) {
+            Ok(slot) => slot,
+            Err(busy) => {
+                return Box::pin(self.busy(session, exchange, &admitted, outgoing, busy)).await;
+            }
+        };
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);
-        let directory = &self.gateway.directory;
-        let _slot = directory.slot(&agent)?;
         let address = match &outgoing.target {
             None => directory.address(&agent.endpoint).await?,
             Some(target) => {
@@ -121,10 +129,11 @@ impl Proxy {
         })
     }
 
-    /// Writes the request's head for the wire, with a token of its own.
-    fn request_head(
+    /// Writes the request's head for the wire, with a token of its own: for a request of this head, from
+    /// this address.
+    pub(super) fn request_head(
         &self,
-        session: &ServerSession,
+        (head, client): (&RequestHeader, IpAddr),
         exchange: &Exchange,
         admitted: &Admitted,
         outgoing: &Outgoing,
@@ -136,7 +145,7 @@ impl Proxy {
         )?;
         let agent: &Agent = admitted.agent()?;
         let forwarded = Forwarded {
-            head: session.req_header(),
+            head,
             verb: &outgoing.verb,
             target: outgoing
                 .target
@@ -147,7 +156,7 @@ impl Proxy {
             caller: admitted.permit.caller(),
             caller_token: &caller_token,
             hops: admitted.hops,
-            client: self.client(session),
+            client,
             scheme: if exchange.config.server.tls.cert.is_some() {
                 "https"
             } else {

@@ -183,9 +183,10 @@ impl Inbox {
                 Rejection::new(Reason::InvalidParams, message)
             }
             Refused::NoTask => no_task(),
-            Refused::Known => {
-                Rejection::new(Reason::Conflict, "an entry of this id is in the inbox already")
-            }
+            Refused::Known => Rejection::new(
+                Reason::Conflict,
+                "an entry of this id is in the inbox already",
+            ),
         }
     }
 }

@@ -36,14 +36,14 @@ impl Jobs {
     async fn look_regularly(&self) {
         let mut tick = interval(EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // On an SQLite file nobody but this process works, and it has only begun.
+        // On an SQLite file nobody but this process works: leases from before its start are nobody's.
         let mut waiting = String::new();
         let mut fresh = self.table.is_alone();
         loop {
             tick.tick().await;
             let looked = async {
                 if fresh {
-                    self.table.end_leases().await?;
+                    self.table.end_leases(self.started.after(LEASE)).await?;
                     fresh = false;
                 }
                 self.look(&mut waiting).await
@@ -79,7 +79,10 @@ impl Jobs {
     }
 
     async fn give_up(&self, job: &Job) {
-        tracing::warn!(job = job.id, "A job was sent by a gateway that ended before there was an answer");
+        tracing::warn!(
+            job = job.id,
+            "A job was sent by a gateway that ended before there was an answer"
+        );
         self.finish(job, Ending::Failed(lost())).await;
     }
 

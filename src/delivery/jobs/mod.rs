@@ -60,6 +60,7 @@ pub struct Jobs {
     inbox: Arc<Inbox>,
     events: Arc<Events>,
     metrics: Arc<Metrics>,
+    started: Timestamp,
     /// There may be something to send.
     news: Notify,
     away: Arc<Away>,
@@ -147,6 +148,7 @@ impl Jobs {
             config,
             events,
             metrics,
+            started: Timestamp::now(),
             news: Notify::new(),
             away,
         })
@@ -178,7 +180,9 @@ impl Jobs {
             }),
             Kind::Deferred => Some(task::changed(&new.target, &id, State::Pending)),
         };
-        changed.into_iter().for_each(|event| self.events.tell(event));
+        changed
+            .into_iter()
+            .for_each(|event| self.events.tell(event));
         self.news.notify_one();
         Ok(Accepted {
             id,
@@ -274,11 +278,16 @@ impl Jobs {
         let returned = std::mem::take(&mut self.away.targets().returned);
         for target in &returned {
             if let Err(error) = self.table.unpark(target, now).await {
-                self.away.targets().returned.extend(returned.iter().cloned());
+                self.away
+                    .targets()
+                    .returned
+                    .extend(returned.iter().cloned());
                 return Err(error);
             }
         }
-        self.table.claim(Claim::Due, now, now.after(LEASE), limit).await
+        self.table
+            .claim(Claim::Due, now, now.after(LEASE), limit)
+            .await
     }
 
     /// Keeps a job from others. Resolves when somebody else has it nevertheless.
@@ -291,7 +300,9 @@ impl Jobs {
             match self.table.renew(job, until).await {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => tracing::debug!(error = %Chain(&error), "A job is not renewed this time"),
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), "A job is not renewed this time")
+                }
             }
         }
     }
@@ -344,7 +355,11 @@ impl Jobs {
     pub async fn finish(&self, job: &Job, ending: Ending) {
         let columns = ending.columns();
         loop {
-            match self.table.finish(job, columns.clone(), Timestamp::now()).await {
+            match self
+                .table
+                .finish(job, columns.clone(), Timestamp::now())
+                .await
+            {
                 Ok(Some(finished)) => {
                     let (kind, state) = (finished.kind.word(), finished.state.word());
                     self.metrics.jobs.finished(kind, state);
@@ -352,7 +367,10 @@ impl Jobs {
                     return self.put_result(&finished).await;
                 }
                 Ok(None) => {
-                    return tracing::warn!(job = job.id, "A job was given up as lost before its answer came");
+                    return tracing::warn!(
+                        job = job.id,
+                        "A job was given up as lost before its answer came"
+                    );
                 }
                 Err(error) => {
                     tracing::warn!(job = job.id, error = %Chain(&error), "How a job ended is not written down; trying on");

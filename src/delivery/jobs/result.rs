@@ -4,8 +4,8 @@
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::job::{Ending, Job, Kind, expired};
 use super::Jobs;
+use super::job::{Ending, Job, Kind, expired};
 use crate::delivery::inbox::{ActivityType, InboxTask, NewActivity, Source, TaskState};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
@@ -114,7 +114,9 @@ impl Jobs {
                 self.finish(job, ending).await;
             }
         }
-        let last = waiting.last().filter(|_| waiting.len() >= WAITING_PAGE as usize);
+        let last = waiting
+            .last()
+            .filter(|_| waiting.len() >= WAITING_PAGE as usize);
         *after = last.map(|job| job.id.clone()).unwrap_or_default();
         Ok(())
     }

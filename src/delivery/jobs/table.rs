@@ -139,8 +139,8 @@ const UNTOLD: &str = concat!(
 
 const TOLD: &str = "UPDATE delegations SET untold = 0 WHERE id = $1";
 
-const END_LEASES: &str =
-    "UPDATE delegations SET leased_until = 0 WHERE leased_until > 0 AND state IN ('pending', 'dispatched')";
+const END_LEASES: &str = "UPDATE delegations SET leased_until = 0 \
+    WHERE leased_until > 0 AND leased_until < $1 AND state IN ('pending', 'dispatched')";
 
 const PURGE: [&str; 2] = [
     "DELETE FROM delegations WHERE id IN (SELECT id FROM delegations \
@@ -216,7 +216,10 @@ impl Table {
         owner: &str,
         key: &str,
     ) -> Result<Option<Job>, Unavailable> {
-        let query = sqlx::query(FIND_KEY).bind(kind.word()).bind(owner).bind(key);
+        let query = sqlx::query(FIND_KEY)
+            .bind(kind.word())
+            .bind(owner)
+            .bind(key);
         self.one("job_find_key", query).await
     }
 
@@ -227,7 +230,10 @@ impl Table {
         before: &str,
         limit: u32,
     ) -> Result<Vec<Job>, Unavailable> {
-        let query = sqlx::query(LIST).bind(owner).bind(before).bind(i64::from(limit));
+        let query = sqlx::query(LIST)
+            .bind(owner)
+            .bind(before)
+            .bind(i64::from(limit));
         let work = async { jobs(&query.fetch_all(self.db.pool()).await?) };
         self.db.run("job_list", work).await
     }
@@ -290,7 +296,10 @@ impl Table {
 
     /// False: somebody else has it.
     pub(super) async fn renew(&self, job: &Job, until: Timestamp) -> Result<bool, Unavailable> {
-        let query = sqlx::query(RENEW).bind(&job.id).bind(job.fence).bind(until.0);
+        let query = sqlx::query(RENEW)
+            .bind(&job.id)
+            .bind(job.fence)
+            .bind(until.0);
         let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected() > 0) };
         self.db.run("job_renew", work).await
     }
@@ -316,13 +325,20 @@ impl Table {
         until: Timestamp,
         now: Timestamp,
     ) -> Result<(), Unavailable> {
-        let query = sqlx::query(PARK).bind(target.as_str()).bind(until.0).bind(now.0);
+        let query = sqlx::query(PARK)
+            .bind(target.as_str())
+            .bind(until.0)
+            .bind(now.0);
         let work = async { query.execute(self.db.pool()).await.map(drop) };
         self.db.run("job_park", work).await
     }
 
     /// Everything for `target` is due now.
-    pub(super) async fn unpark(&self, target: &WorkspaceId, now: Timestamp) -> Result<(), Unavailable> {
+    pub(super) async fn unpark(
+        &self,
+        target: &WorkspaceId,
+        now: Timestamp,
+    ) -> Result<(), Unavailable> {
         let query = sqlx::query(UNPARK).bind(target.as_str()).bind(now.0);
         let work = async { query.execute(self.db.pool()).await.map(drop) };
         self.db.run("job_unpark", work).await
@@ -347,7 +363,10 @@ impl Table {
 
     /// It is in the target's inbox, as `task`: nobody holds it, and it is over when that is.
     pub(super) async fn in_inbox(&self, job: &Job, task: &str) -> Result<bool, Unavailable> {
-        let query = sqlx::query(IN_INBOX).bind(&job.id).bind(job.fence).bind(task);
+        let query = sqlx::query(IN_INBOX)
+            .bind(&job.id)
+            .bind(job.fence)
+            .bind(task);
         let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected() > 0) };
         self.db.run("job_in_inbox", work).await
     }
@@ -361,11 +380,16 @@ impl Table {
 
     /// The one that waits for this task.
     pub(super) async fn waiting_for(&self, task: &str) -> Result<Option<Job>, Unavailable> {
-        self.one("job_waiting_for", sqlx::query(WAITING_FOR).bind(task)).await
+        self.one("job_waiting_for", sqlx::query(WAITING_FOR).bind(task))
+            .await
     }
 
     /// The job as it is afterwards; `None`: it is not pending.
-    pub(super) async fn cancel(&self, id: &str, now: Timestamp) -> Result<Option<Job>, Unavailable> {
+    pub(super) async fn cancel(
+        &self,
+        id: &str,
+        now: Timestamp,
+    ) -> Result<Option<Job>, Unavailable> {
         let query = sqlx::query(CANCEL).bind(id).bind(now.0);
         self.one("job_cancel", query).await
     }
@@ -383,7 +407,11 @@ impl Table {
     }
 
     /// Ended before `before`, and their delegators don't know.
-    pub(super) async fn untold(&self, before: Timestamp, limit: u32) -> Result<Vec<Job>, Unavailable> {
+    pub(super) async fn untold(
+        &self,
+        before: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<Job>, Unavailable> {
         let query = sqlx::query(UNTOLD).bind(before.0).bind(i64::from(limit));
         let work = async { jobs(&query.fetch_all(self.db.pool()).await?) };
         self.db.run("job_untold", work).await
@@ -395,16 +423,19 @@ impl Table {
         self.db.run("job_told", work).await
     }
 
-    /// Whoever held a lease is gone.
-    pub(super) async fn end_leases(&self) -> Result<(), Unavailable> {
-        let work = async { sqlx::query(END_LEASES).execute(self.db.pool()).await.map(drop) };
+    /// Whoever took a lease that ends before `until` is gone.
+    pub(super) async fn end_leases(&self, until: Timestamp) -> Result<(), Unavailable> {
+        let query = sqlx::query(END_LEASES).bind(until.0);
+        let work = async { query.execute(self.db.pool()).await.map(drop) };
         self.db.run("job_end_leases", work).await
     }
 
     /// How many were forgotten: at most `limit`.
     pub(super) async fn purge(&self, before: Timestamp, limit: u32) -> Result<u64, Unavailable> {
         let text = self.passing_by_locked(PURGE);
-        let query = sqlx::query(AssertSqlSafe(text)).bind(before.0).bind(i64::from(limit));
+        let query = sqlx::query(AssertSqlSafe(text))
+            .bind(before.0)
+            .bind(i64::from(limit));
         let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected()) };
         self.db.run("job_purge", work).await
     }
@@ -415,7 +446,8 @@ fn jobs(rows: &[AnyRow]) -> Result<Vec<Job>, sqlx::Error> {
 }
 
 fn job(row: &AnyRow) -> Result<Job, sqlx::Error> {
-    let (task, call): (Option<String>, Option<String>) = (row.try_get("task")?, row.try_get("call")?);
+    let (task, call): (Option<String>, Option<String>) =
+        (row.try_get("task")?, row.try_get("call")?);
     let content = match (task, call) {
         (Some(task), _) => Content::Task(task),
         (None, call) => Content::Call(json(call.as_deref().unwrap_or_default())?),

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::job::{Job, State};
-use crate::a2a::state::TaskState;
 use crate::a2a::dialect::Said;
+use crate::a2a::state::TaskState;
 use crate::events::{Event, Kind};
 use crate::ids::WorkspaceId;
 use crate::workspace::Timestamp;
