@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::job::{Ending, Job, expired, lost};
 use super::table::Claim;
 use super::{Jobs, LEASE};
+use crate::rejection::Rejection;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
@@ -17,6 +19,9 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// Rows of one kind that one look takes. The next comes at once if there were as many.
 const BATCH: u32 = 64;
+
+/// Jobs whose ends are written down at once.
+const AT_ONCE: usize = 8;
 
 /// How long whoever ended a job may take to tell of it, before others do.
 const GRACE: Duration = Duration::from_secs(5);
@@ -62,12 +67,14 @@ impl Jobs {
             let overdue = self.table.claim(Claim::Overdue, now, until, BATCH).await?;
             let lost = self.table.claim(Claim::Lost, now, until, BATCH).await?;
             let more = overdue.len().max(lost.len()) >= BATCH as usize;
-            for job in &overdue {
-                self.finish(job, Ending::Expired(expired("false"))).await;
-            }
-            for job in &lost {
-                self.give_up(job).await;
-            }
+            let overdue = overdue
+                .iter()
+                .map(|job| (job, Ending::Expired(expired("false"))));
+            let lost = lost.iter().map(|job| (job, Ending::Failed(lost_job(job))));
+            // Together, so that those who are told share commits.
+            let ends = stream::iter(overdue.chain(lost));
+            ends.for_each_concurrent(AT_ONCE, |(job, ending)| self.finish(job, ending))
+                .await;
             self.look_at_inboxes(waiting).await?;
             for job in &self.table.untold(now.before(GRACE), BATCH).await? {
                 self.put_result(job).await;
@@ -76,14 +83,6 @@ impl Jobs {
                 return Ok(());
             }
         }
-    }
-
-    async fn give_up(&self, job: &Job) {
-        tracing::warn!(
-            job = job.id,
-            "A job was sent by a gateway that ended before there was an answer"
-        );
-        self.finish(job, Ending::Failed(lost())).await;
     }
 
     async fn purge_regularly(&self) {
@@ -105,4 +104,13 @@ impl Jobs {
             }
         }
     }
+}
+
+/// Why a job of somebody who is gone has no answer.
+fn lost_job(job: &Job) -> Rejection {
+    tracing::warn!(
+        job = job.id,
+        "A job was sent by a gateway that ended before there was an answer"
+    );
+    lost()
 }

@@ -157,7 +157,10 @@ impl Dispatcher {
                         jobs.park(&job.target, pause).await;
                         away.insert(job.target, pause);
                     }
-                    Outlook::Never(why) => jobs.finish(&job, Ending::Failed(why)).await,
+                    Outlook::Never(why) => {
+                        let (proxy, target) = (Arc::clone(&self.0), job.target.clone());
+                        running.begin(target, proxy.give_up(job, why));
+                    }
                 }
             }
             if taken < room {
@@ -168,6 +171,12 @@ impl Dispatcher {
 }
 
 impl Proxy {
+    async fn give_up(self: Arc<Self>, job: Job, why: Rejection) {
+        let jobs = &self.gateway.delivery.jobs;
+        jobs.finish(&job, Ending::Failed(why)).await;
+        jobs.returned(&job.target);
+    }
+
     /// The checks that a message passes, in their order, but for those that are about a request.
     async fn outlook(&self, job: &Job) -> Outlook {
         let gateway = &self.gateway;

@@ -26,7 +26,7 @@ use crate::directory::{Destination, Slot};
 use crate::proxy::Proxy;
 use crate::proxy::admit::Admitted;
 use crate::proxy::body::{self, CallShape};
-use crate::proxy::ended::{Ended, internal, shutting_down, timed_out};
+use crate::proxy::ended::{Ended, internal, shutting_down};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::forward::Outgoing;
 use crate::proxy::question::Question;
@@ -151,7 +151,7 @@ impl Proxy {
             deadline: Instant::now() + patience,
             bytes_max: exchange.config.limits.response_bytes.bytes(),
             idle: exchange.config.upstream.idle,
-            late: || timed_out("max"),
+            late,
         };
         self.ask(job, &question, exchange).await
     }
@@ -290,6 +290,13 @@ impl Asker {
     fn from(&self) -> (&RequestHeader, IpAddr) {
         (&self.head, self.client)
     }
+}
+
+fn late() -> Rejection {
+    let message = "the agent did not answer within timeouts.max; it may still work on it";
+    Rejection::new(Reason::AgentTimeout, message)
+        .fact("clock", "max")
+        .fact("delivered", "true")
 }
 
 /// The call that a delegation is, for the completion: its text as a message of the user.

@@ -5,14 +5,17 @@ use a2a_gateway::ids::WorkspaceId;
 use serde_json::json;
 
 use super::{Inboxes, delegate, delegate_with, delegation, delegation_in, until};
-use crate::harness::{Agent, Gateway, Seat};
+use crate::harness::{Agent, Gateway, Request, Seat, card};
 use crate::on_both_pairs;
 
 async fn poller(gateway: &Gateway) -> Seat {
     let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
-    gateway
-        .create(json!({"id": "poller", "name": "poller", "delivery_mode": "poll"}))
-        .await;
+    let poller = json!({"id": "poller", "name": "poller", "delivery_mode": "poll"});
+    let enrolment = gateway.create(poller).await;
+    let body = json!({"id": "poller", "delivery_mode": "poll", "agent_card": card("poller")});
+    let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);
+    let registered = gateway.call(&request).await;
+    assert_eq!(registered.status, 200, "{}", registered.text());
     caller
 }
 
