@@ -132,6 +132,7 @@ impl Gateway {
                 db.clone(),
                 shared.clone(),
                 Arc::clone(&events),
+                &coherence,
                 Arc::clone(&metrics),
             ),
             events,

@@ -118,6 +118,7 @@ fn rooms_keep_their_walls() {
         "workspace",
         "hierarchy",
         "tasks",
+        "delivery",
         "directory",
         "events",
         "delivery",
@@ -159,6 +160,7 @@ fn each_table_is_spelled_in_one_file() {
         "activity_logs",
         "inbox_heads",
         "task_updates",
+        "delegations",
     ];
     // A removed workspace's tokens prove nothing, whatever happens at the same moment: that takes
     // one statement over both tables.

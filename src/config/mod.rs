@@ -5,6 +5,7 @@
 //! one in force in [`live`], and its replacement in [`reload`].
 
 mod check;
+mod delegation;
 pub(crate) mod exposure;
 mod file;
 mod issuers;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+pub use self::delegation::Delegation;
 pub use self::exposure::refuse_exposed;
 pub use self::file::open_regular;
 pub use self::issuers::Issuer;
@@ -81,6 +83,8 @@ pub struct Config {
     pub events: Events,
     /// `[inbox]`
     pub inbox: Inbox,
+    /// `[delegation]`
+    pub delegation: Delegation,
     /// `[rate]`
     pub rate: Rate,
     /// `[telemetry]`

@@ -290,6 +290,17 @@ impl<S: Send + Sync> FromRequestParts<S> for PathStream {
     }
 }
 
+/// `{delegation_id}` of the path.
+pub(super) struct PathDelegationId(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathDelegationId {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+        path_name(parts, state, "delegation_id").await.map(Self)
+    }
+}
+
 async fn path_name<S: Send + Sync>(
     parts: &mut Parts,
     state: &S,

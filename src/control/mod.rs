@@ -7,6 +7,7 @@
 mod activity;
 mod answer;
 mod body;
+mod delegations;
 mod discovery;
 mod events;
 mod extract;
@@ -49,6 +50,10 @@ routes! {
     DELETE "/workspaces/{id}"                   => lifecycle::remove,
     POST   "/workspaces/{id}/pause"             => lifecycle::pause,
     POST   "/workspaces/{id}/resume"            => lifecycle::resume,
+
+    POST   "/workspaces/{id}/delegate"          => delegations::create,
+    GET    "/workspaces/{id}/delegations"       => delegations::list,
+    GET    "/workspaces/{id}/delegations/{delegation_id}" => delegations::read,
 
     POST   "/registry/register"                 => registry::register,
     POST   "/registry/heartbeat"                => registry::heartbeat,

@@ -1,16 +1,19 @@
-//! What outlives a connection (contract §6): messages that wait to be fetched, streams that are taken up again
-//! where they broke off.
+//! What outlives a connection (contract §6): messages that wait to be fetched, calls that are made later, streams
+//! that are taken up again where they broke off.
 //!
 //! Everything that was acknowledged is in SQL; the shared state only carries the word that there is news,
 //! and may be away.
 
 pub mod inbox;
+pub mod jobs;
 pub mod streams;
 
 use std::sync::Arc;
 
 use self::inbox::Inbox;
+use self::jobs::Jobs;
 use self::streams::Streams;
+use crate::coherence::Coherence;
 use crate::config::Live;
 use crate::db::Db;
 use crate::events::Events;
@@ -23,6 +26,8 @@ pub struct Delivery {
     pub inbox: Arc<Inbox>,
     /// What passed in streams, for those who come back.
     pub streams: Arc<Streams>,
+    /// Calls that are made later.
+    pub jobs: Arc<Jobs>,
 }
 
 impl Delivery {
@@ -32,16 +37,25 @@ impl Delivery {
         db: Db,
         shared: Shared,
         events: Arc<Events>,
+        coherence: &Coherence,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
+        let inbox = Inbox::new(
+            config.clone(),
+            db.clone(),
+            shared.clone(),
+            Arc::clone(&events),
+            Arc::clone(&metrics),
+        );
         Arc::new(Self {
-            streams: Streams::new(config.clone(), shared.clone(), Arc::clone(&metrics)),
-            inbox: Inbox::new(config, db, shared, events, metrics),
+            streams: Streams::new(config.clone(), shared, Arc::clone(&metrics)),
+            jobs: Jobs::new(config, db, Arc::clone(&inbox), events, coherence, metrics),
+            inbox,
         })
     }
 
     /// The work in the background. Runs until it is dropped.
     pub async fn run(&self) {
-        tokio::join!(self.inbox.run(), self.streams.run());
+        tokio::join!(self.inbox.run(), self.jobs.run(), self.streams.run());
     }
 }

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 
 use super::card::CardSource;
 use super::endpoint::Endpoint;
-use super::{Agent, CallTerms, Destination, Directory, RETRY_AFTER, URL_RENEWAL};
+use super::{Agent, Destination, Directory, Manners, RETRY_AFTER, URL_RENEWAL};
 use crate::a2a::Generation;
+use crate::hierarchy::Permit;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
 
@@ -136,10 +137,10 @@ impl Directory {
             Status::Offline | Status::Online | Status::Degraded if polls => {
                 // Nobody would call where the caller asks to be called.
                 let push_notifications = false;
-                let terms = self.terms(workspace);
-                return Ok(Destination::Inbox(CallTerms {
+                let manners = self.manners_of(workspace);
+                return Ok(Destination::Inbox(Manners {
                     push_notifications,
-                    ..terms
+                    ..manners
                 }));
             }
             Status::Offline if workspace.liveness == Liveness::Assumed => {
@@ -175,7 +176,7 @@ impl Directory {
         };
         let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
         let mut agent = self.agent(workspace, endpoint);
-        agent.terms.path_in_card = urls.host.is_none();
+        agent.manners.path_in_card = urls.host.is_none();
         agent.upstream_auth = self.upstream_auth(workspace)?;
         agent.upstream_tls = self.upstream_tls(workspace)?;
         if agent.upstream_tls.is_some() && !agent.endpoint.tls {
@@ -195,6 +196,32 @@ impl Directory {
         }
     }
 
+    /// How a workspace is to be spoken to, by what is registered, whether or not it can be reached.
+    ///
+    /// # Errors
+    /// `workspace_not_found`; `store_unavailable`.
+    pub async fn manners(&self, permit: &Permit) -> Result<Manners, Rejection> {
+        let entry = self.entry(permit.target()).await?;
+        let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
+        Ok(self.manners_of(workspace))
+    }
+
+    fn manners_of(&self, workspace: &Workspace) -> Manners {
+        let config = self.config.get();
+        let card = workspace.agent_card.as_ref();
+        let has_card = card.is_some();
+        let card = card.and_then(|card| serde_json::from_str(card.get()).ok());
+        Manners {
+            generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
+            has_card,
+            path_in_card: false,
+            push_notifications: workspace
+                .push_notifications
+                .unwrap_or(config.a2a.push_notifications),
+            complete: workspace.complete.unwrap_or(config.a2a.complete),
+        }
+    }
+
     fn agent(&self, workspace: &Workspace, endpoint: Endpoint) -> Agent {
         let config = self.config.get();
         let seconds = workspace.idle_timeout_seconds.filter(|s| *s > 0);
@@ -202,7 +229,7 @@ impl Directory {
         Agent {
             id: workspace.id.clone(),
             endpoint,
-            terms: self.terms(workspace),
+            manners: self.manners_of(workspace),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
             upstream_auth: None,
             upstream_tls: None,
@@ -210,22 +237,6 @@ impl Directory {
                 usize::try_from(max).unwrap_or(usize::MAX)
             }),
             calls: self.slots.of(&workspace.id),
-        }
-    }
-
-    fn terms(&self, workspace: &Workspace) -> CallTerms {
-        let config = &self.config.get().a2a;
-        let card = workspace.agent_card.as_ref();
-        let has_card = card.is_some();
-        let card = card.and_then(|card| serde_json::from_str(card.get()).ok());
-        CallTerms {
-            generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
-            has_card,
-            path_in_card: false,
-            push_notifications: workspace
-                .push_notifications
-                .unwrap_or(config.push_notifications),
-            complete: workspace.complete.unwrap_or(config.complete),
         }
     }
 }

@@ -85,22 +85,22 @@ pub enum Destination {
     /// To the agent that listens there.
     Agent(Arc<Agent>),
     /// To the inbox, from which the agent fetches it.
-    Inbox(CallTerms),
+    Inbox(Manners),
 }
 
 impl Destination {
-    /// What a call must look like, wherever it goes.
-    pub fn terms(&self) -> &CallTerms {
+    /// How its agent is to be spoken to.
+    pub fn manners(&self) -> &Manners {
         match self {
-            Self::Agent(agent) => &agent.terms,
-            Self::Inbox(terms) => terms,
+            Self::Agent(agent) => &agent.manners,
+            Self::Inbox(manners) => manners,
         }
     }
 }
 
-/// What a call to a workspace must look like, and may ask for.
+/// How a workspace is to be spoken to, whether or not it can be reached.
 #[derive(Clone, Debug)]
-pub struct CallTerms {
+pub struct Manners {
     /// Which generation of A2A its agent speaks, by its card.
     pub generation: Generation,
     /// Whether it registered one. If it did not, a fetched card may know better.
@@ -121,8 +121,8 @@ pub struct Agent {
     pub id: WorkspaceId,
     /// Where it listens.
     pub endpoint: Endpoint,
-    /// What a call to it must look like.
-    pub terms: CallTerms,
+    /// How it is to be spoken to.
+    pub manners: Manners,
     /// Its own bound on silence; `None`: `timeouts.idle`.
     pub idle_timeout: Option<Duration>,
     /// The credential that it asks of whoever calls it.

@@ -64,6 +64,14 @@ pub enum Kind {
     A2aResponse,
     /// It has something to say to its user.
     AgentMessage,
+    /// It handed a task to another.
+    DelegationSent,
+    /// What it delegated moved on.
+    DelegationStatus,
+    /// What it delegated has a result.
+    DelegationComplete,
+    /// What it delegated came to nothing.
+    DelegationFailed,
 }
 
 impl Kind {
@@ -80,6 +88,10 @@ impl Kind {
             Self::WorkspaceHeartbeat => "WORKSPACE_HEARTBEAT",
             Self::A2aResponse => "A2A_RESPONSE",
             Self::AgentMessage => "AGENT_MESSAGE",
+            Self::DelegationSent => "DELEGATION_SENT",
+            Self::DelegationStatus => "DELEGATION_STATUS",
+            Self::DelegationComplete => "DELEGATION_COMPLETE",
+            Self::DelegationFailed => "DELEGATION_FAILED",
         }
     }
 

@@ -11,6 +11,7 @@ mod issue;
 mod issuers;
 mod pair;
 mod rate;
+mod stored;
 mod ticket;
 mod token;
 
@@ -123,6 +124,8 @@ pub enum CredentialKind {
     Org,
     /// A pair JWT: a workspace, to one target.
     Pair,
+    /// None any more: what was asked for then is done now.
+    Stored,
     /// `a2aw_…`, or a platform's token.
     Workspace,
 }
@@ -137,6 +140,7 @@ impl CredentialKind {
             Self::Open => "open",
             Self::Org => "org",
             Self::Pair => "pair",
+            Self::Stored => "stored",
             Self::Workspace => "workspace",
         }
     }

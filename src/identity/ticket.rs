@@ -215,7 +215,8 @@ impl Identity {
             CredentialKind::Canvas
             | CredentialKind::Enrolment
             | CredentialKind::Open
-            | CredentialKind::Pair => None,
+            | CredentialKind::Pair
+            | CredentialKind::Stored => None,
         })
     }
 

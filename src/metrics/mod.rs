@@ -2,6 +2,7 @@
 //! sets, never an id. Children are resolved once, since looking one up by label hashes strings.
 
 mod inbox;
+mod jobs;
 mod label;
 mod streams;
 
@@ -14,6 +15,7 @@ use prometheus::{
 };
 
 pub use self::inbox::{InboxMetrics, InboxReader};
+pub use self::jobs::JobMetrics;
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
 pub use self::streams::Streams;
 use crate::a2a::method::Method;
@@ -86,6 +88,8 @@ pub struct Metrics {
     pub inbox: InboxMetrics,
     /// Streams that can be taken up again.
     pub streams: Streams,
+    /// Calls that are made later.
+    pub jobs: JobMetrics,
 }
 
 impl Default for Metrics {
@@ -314,6 +318,7 @@ impl Metrics {
             ),
             inbox: InboxMetrics::new(&r),
             streams: Streams::new(&r),
+            jobs: JobMetrics::new(&r),
             registry: r,
         }
     }

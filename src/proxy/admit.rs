@@ -11,8 +11,8 @@ use pingora::http::RequestHeader;
 
 use super::exchange::Exchange;
 use super::received::Caller;
-use crate::config::Limits;
-use crate::directory::{CallTerms, Destination};
+use crate::config::{Config, Limits};
+use crate::directory::{Destination, Manners};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::identity::{Identity, Proof};
@@ -37,32 +37,37 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
+    /// Runs the checks that are about the call.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub(super) fn new(
+        Allowed { proof, permit }: Allowed,
+        destination: Destination,
+        head: &RequestHeader,
+        config: &Config,
+    ) -> Result<Self, Rejection> {
+        Ok(Self {
+            proof,
+            permit,
+            destination,
+            timeout: requested_timeout(head, config.timeouts.max)?,
+            hops: hops(head, config.forward.max_hops)?,
+        })
+    }
+
     /// In whose name bodies take room. Open mode does not tell callers apart.
     pub(super) fn caller(&self) -> Option<Caller> {
         Some(self.proof.rate_key).filter(|key| *key != 0)
     }
 
     /// What the call must look like, wherever it goes.
-    pub(super) fn terms(&self) -> &CallTerms {
-        self.destination.terms()
+    pub(super) fn manners(&self) -> &Manners {
+        self.destination.manners()
     }
 }
 
-/// Runs the checks that need no body, in the contract's order.
-///
-/// # Errors
-/// The first refusal.
-pub(super) async fn admit(
-    gateway: &Gateway,
-    exchange: &mut Exchange,
-    head: &RequestHeader,
-    target: Result<WorkspaceId, InvalidWorkspaceId>,
-) -> Result<Admitted, Rejection> {
-    let allowed = allow(gateway, exchange, head, target).await?;
-    reach(gateway, exchange, head, allowed).await
-}
-
-/// Runs the checks that are about the target and the call.
+/// Runs the checks that are about the target and the call, behind [`allow`].
 ///
 /// # Errors
 /// The first refusal.
@@ -70,18 +75,10 @@ pub(super) async fn reach(
     gateway: &Gateway,
     exchange: &Exchange,
     head: &RequestHeader,
-    Allowed { proof, permit }: Allowed,
+    allowed: Allowed,
 ) -> Result<Admitted, Rejection> {
-    let destination = gateway.directory.resolve(&permit).await?;
-    let timeout = requested_timeout(head, exchange.config.timeouts.max)?;
-    let hops = hops(head, exchange.config.forward.max_hops)?;
-    Ok(Admitted {
-        proof,
-        permit,
-        destination,
-        timeout,
-        hops,
-    })
+    let destination = gateway.directory.resolve(&allowed.permit).await?;
+    Admitted::new(allowed, destination, head, &exchange.config)
 }
 
 /// Proof that the caller may reach the target, in whatever state that is.

@@ -6,7 +6,7 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, timeout_at};
 
-use super::admit::{Admitted, too_large};
+use super::admit::too_large;
 use super::chunks;
 use super::ended::patiently;
 use super::exchange::Exchange;
@@ -16,6 +16,7 @@ use super::relay::Relay;
 use crate::a2a::Generation;
 use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
 use crate::config::{Complete, Config, Timeouts};
+use crate::hierarchy::Permit;
 use crate::rejection::{Reason, Rejection};
 
 /// Why there is no body.
@@ -224,16 +225,13 @@ fn broken_framing() -> NoBody {
 /// `parse_error`, `invalid_request`, `invalid_params`.
 pub(super) fn complete(
     exchange: &mut Exchange,
-    admitted: &Admitted,
+    permit: &Permit,
     body: Bytes,
     call: &CallShape,
 ) -> Result<Completed, Rejection> {
     let completion = Completion {
-        target: admitted.permit.target().as_str(),
-        caller: admitted
-            .permit
-            .caller()
-            .map(crate::ids::WorkspaceId::as_str),
+        target: permit.target().as_str(),
+        caller: permit.caller().map(crate::ids::WorkspaceId::as_str),
         complete: call.complete,
         generation: call.generation,
         accept_prefers_stream: call.prefers_stream,

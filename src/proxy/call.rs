@@ -5,8 +5,9 @@ use std::sync::Arc;
 use http::Method;
 use pingora::protocols::http::ServerSession;
 
-use super::admit::admit;
+use super::admit::{Admitted, allow};
 use super::body::{self, CallShape, check_media_type};
+use super::deferred::{JobWords, asked_job};
 use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
@@ -29,24 +30,39 @@ impl Proxy {
             let message = "send A2A calls with POST; GET reads the agent's card";
             return Err(wrong_method(message, "GET, HEAD, POST, OPTIONS").into());
         }
-        let admitted = admit(&self.gateway, exchange, session.req_header(), target).await?;
+        let allowed = allow(&self.gateway, exchange, session.req_header(), target).await?;
+        let admitted = match self.gateway.directory.resolve(&allowed.permit).await {
+            Ok(destination) => {
+                Admitted::new(allowed, destination, session.req_header(), &exchange.config)?
+            }
+            // Boxed, here and below: it is rare, and would widen every exchange's future.
+            Err(away) => return Box::pin(self.away(session, exchange, allowed, away)).await,
+        };
         check_media_type(&session.req_header().headers)?;
         let caller = admitted.caller();
         let (received, share) = body::read(&self.relay, &exchange.config, session, caller).await?;
-        let terms = admitted.terms();
-        let generation = if terms.has_card {
-            terms.generation
+        let manners = admitted.manners();
+        let generation = if manners.has_card {
+            manners.generation
         } else {
             // Boxed: it is rare that there is anything to ask for.
             let is_bare = envelope::is_bare(&received);
             Box::pin(self.generation(session, exchange, &admitted, is_bare)).await?
         };
         let shape = CallShape {
-            complete: terms.complete,
+            complete: manners.complete,
             generation,
             prefers_stream: prefers_stream(&session.req_header().headers),
         };
-        let completed = body::complete(exchange, &admitted, received, &shape)?;
+        let completed = body::complete(exchange, &admitted.permit, received, &shape)?;
+        if let Some(job) = asked_job(&completed) {
+            let asked = (&*admitted.proof, Some(admitted.permit.target()), job);
+            let words = JobWords::of(&completed);
+            let answered = Box::pin(self.about_job(session, exchange, asked, words));
+            if let Some(ended) = answered.await? {
+                return Ok(ended);
+            }
+        }
         references::check(&self.gateway, exchange, &admitted, &completed.refs).await?;
         references::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
         let outgoing = Outgoing {

@@ -85,9 +85,8 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
     let headers = &forwarded.head.headers;
     let mut typed = false;
     for (name, value) in headers {
-        let passes = PASSED.contains(&name.as_str()) || extra.contains(name);
         let own = auth.is_some_and(|auth| auth.name() == name.as_str());
-        if passes && !own && !named_by_connection(name, headers) {
+        if !own && passes(name, headers, extra) {
             typed |= *name == header::CONTENT_TYPE;
             put(name.as_str(), value.as_bytes());
         }
@@ -117,6 +116,12 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
     put("via", b"1.1 a2a-gateway");
     wire.extend_from_slice(b"\r\n");
     wire
+}
+
+/// Whether a field of a request goes to the agent.
+pub(super) fn passes(name: &HeaderName, headers: &HeaderMap, extra: &HashSet<HeaderName>) -> bool {
+    let passed = PASSED.contains(&name.as_str()) || extra.contains(name);
+    passed && !named_by_connection(name, headers)
 }
 
 /// Names that may stand in `forward.headers`: those that cannot break framing or forge identity.

@@ -1,9 +1,11 @@
 //! Sends an admitted request to its agent, whichever binding it came by.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 
 use super::Proxy;
@@ -59,22 +61,28 @@ impl Proxy {
                 return Box::pin(self.deliver(session, exchange, admitted, outgoing)).await;
             }
         };
-        if outgoing.target.is_none() && agent.terms.path_in_card {
+        if outgoing.target.is_none() && agent.manners.path_in_card {
             let method = outgoing.method_name.as_deref();
             let path = Box::pin(self.json_rpc(session, exchange, &admitted, method)).await?;
             outgoing.target = Some(path);
         }
-        let head = self.request_head(session, exchange, &admitted, &agent, &outgoing)?;
+        let from = (session.req_header(), self.client(session));
+        let head = self.request_head(from, exchange, &admitted, &agent, &outgoing)?;
         let clocks = Clocks::new(
             &exchange.config.timeouts,
             exchange.started,
             admitted.timeout,
             agent.idle_timeout,
         );
+        let directory = &self.gateway.directory;
+        let slot = match directory.slot(&agent) {
+            Ok(slot) => slot,
+            Err(busy) => {
+                return Box::pin(self.busy(session, exchange, &admitted, outgoing, busy)).await;
+            }
+        };
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);
-        let directory = &self.gateway.directory;
-        let slot = directory.slot(&agent)?;
         let address = match &outgoing.target {
             None => directory.address(&agent.endpoint).await?,
             Some(target) => {
@@ -133,10 +141,11 @@ impl Proxy {
         })
     }
 
-    /// Writes the request's head for the wire, with a token of its own.
-    fn request_head(
+    /// Writes the request's head for the wire, with a token of its own: for a request of this head, from
+    /// this address.
+    pub(super) fn request_head(
         &self,
-        session: &ServerSession,
+        (head, client): (&RequestHeader, IpAddr),
         exchange: &Exchange,
         admitted: &Admitted,
         agent: &Agent,
@@ -148,7 +157,7 @@ impl Proxy {
             &outgoing.body,
         )?;
         let forwarded = Forwarded {
-            head: session.req_header(),
+            head,
             verb: &outgoing.verb,
             target: outgoing
                 .target
@@ -159,7 +168,7 @@ impl Proxy {
             caller: admitted.permit.caller(),
             caller_token: &caller_token,
             hops: admitted.hops,
-            client: self.client(session),
+            client,
             scheme: if exchange.config.server.tls.cert.is_some() {
                 "https"
             } else {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pingora::protocols::http::{ReusableHttpStream, ServerSession};
 use tokio::time::timeout;
 
+use super::dispatch::Dispatcher;
 use super::ended::patiently;
 use super::relay::Relay;
 use super::sidecar::Guard;
@@ -42,6 +43,14 @@ impl Listener {
         let proxy = Proxy::new(gateway, control, Arc::clone(&relay))?;
         let behind = Behind::Gateway(Arc::new(proxy));
         Ok(Self { relay, behind })
+    }
+
+    /// What sends the calls that are made later; `None`: a sidecar has none.
+    pub fn dispatcher(&self) -> Option<Dispatcher> {
+        match &self.behind {
+            Behind::Gateway(proxy) => Some(Dispatcher::new(Arc::clone(proxy))),
+            Behind::Sidecar(_) => None,
+        }
     }
 
     /// The listener in front of an agent.

@@ -7,6 +7,8 @@ use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::a2a::task::Binding;
 use crate::gateway::Gateway;
+use crate::identity::Proof;
+use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
 /// Checks what the call refers to. One that refers to nothing asks nobody.
@@ -19,12 +21,28 @@ pub(super) async fn check(
     admitted: &Admitted,
     refs: &Refs,
 ) -> Result<(), Rejection> {
-    require_push(admitted.terms().push_notifications, exchange.method, refs)?;
-    let target = admitted.permit.target();
+    let push = admitted.manners().push_notifications;
+    let (proof, target) = (&admitted.proof, admitted.permit.target());
+    check_for(gateway, exchange.method, push, (proof, target), refs).await
+}
+
+/// The same, whether or not the agent can be reached; `push`: whether callers may ask it for push
+/// notifications.
+///
+/// # Errors
+/// As [`check`].
+pub(super) async fn check_for(
+    gateway: &Gateway,
+    method: Method,
+    push: bool,
+    (proof, target): (&Proof, &WorkspaceId),
+    refs: &Refs,
+) -> Result<(), Rejection> {
+    require_push(push, method, refs)?;
     if !refs.tasks.is_empty() {
         let asked = gateway
             .tasks
-            .check(&gateway.hierarchy, &admitted.proof, target, &refs.tasks);
+            .check(&gateway.hierarchy, proof, target, &refs.tasks);
         // Boxed, here and below: rare, and their futures would widen every exchange's.
         Box::pin(asked).await?;
     }

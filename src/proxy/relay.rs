@@ -282,7 +282,11 @@ fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
 }
 
 pub(super) fn content_length(head: &ResponseHeader) -> Option<u64> {
-    head.headers
+    content_length_of(&head.headers)
+}
+
+pub(super) fn content_length_of(headers: &http::HeaderMap) -> Option<u64> {
+    headers
         .get(header::CONTENT_LENGTH)?
         .to_str()
         .ok()?

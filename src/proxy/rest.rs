@@ -9,8 +9,9 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use serde_json::{Value, json};
 
-use super::admit::{Admitted, admit, permit, prove, reach, whole_number};
+use super::admit::{Admitted, allow, permit, prove, reach, whole_number};
 use super::body::{self, CallShape, check_media_type, refusal};
+use super::deferred::JobWords;
 use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
@@ -25,6 +26,7 @@ use crate::a2a::refs::Refs;
 use crate::a2a::rest::{self, Rest};
 use crate::a2a::task::Binding;
 use crate::config::Complete;
+use crate::delivery::jobs::may_be_deferred;
 use crate::directory::Destination;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
@@ -65,7 +67,19 @@ impl Proxy {
         refuse_verb(&head.method)?;
         let rest = rest::read(head.method.as_str(), tail).ok_or_else(no_such_route)?;
         exchange.method = rest.method;
-        let admitted = admit(&self.gateway, exchange, head, target).await?;
+        let allowed = allow(&self.gateway, exchange, head, target).await?;
+        if let Some(job) = rest.tasks.iter().find(|task| may_be_deferred(task)) {
+            // A platform's spelling, which is translated for agents.
+            if tail.ends_with("/cancel") {
+                exchange.method = Method::CancelTask;
+            }
+            let asked = (&*allowed.proof, Some(allowed.permit.target()), job.as_str());
+            let answered = Box::pin(self.about_job(session, exchange, asked, JobWords::Bare));
+            if let Some(ended) = answered.await? {
+                return Ok(ended);
+            }
+        }
+        let admitted = reach(&self.gateway, exchange, session.req_header(), allowed).await?;
         if !session.is_body_empty() {
             check_media_type(&session.req_header().headers)?;
         }
@@ -89,7 +103,7 @@ impl Proxy {
                 let generation = self.spoken(session, exchange, &admitted, words);
                 let shape = CallShape {
                     // The route itself asks for an envelope, whatever `a2a.complete` says.
-                    complete: match admitted.terms().complete {
+                    complete: match admitted.manners().complete {
                         Complete::Off => Complete::Bare,
                         complete => complete,
                     },
@@ -146,6 +160,14 @@ impl Proxy {
         };
         exchange.method = method;
         let proof = prove(&self.gateway, exchange, head).await?;
+        if let Some(job) = tasks.iter().find(|task| may_be_deferred(task)) {
+            let asked = (&*proof, None, job.as_str());
+            let answered = Box::pin(self.about_job(session, exchange, asked, JobWords::Bare));
+            if let Some(ended) = answered.await? {
+                return Ok(ended);
+            }
+        }
+        let head = session.req_header();
         let target = self
             .gateway
             .tasks
@@ -370,7 +392,7 @@ fn send(
 ) -> Result<Completed, Rejection> {
     // Of what is no object at all nobody can say more than what would be right.
     let is_object = received.trim_ascii_start().starts_with(b"{");
-    let completed = body::complete(exchange, admitted, received, shape);
+    let completed = body::complete(exchange, &admitted.permit, received, shape);
     let completed = completed.map_err(|refusal| match is_object {
         true => refusal,
         false => Rejection::new(refusal.reason, MESSAGE_WANTED),

@@ -69,6 +69,13 @@ pub(super) fn peer(address: SocketAddr, tls: bool, sni: String, connect: Duratio
     peer
 }
 
+/// A connection on which nothing was sent by whoever holds it.
+pub(super) struct Connection {
+    stream: Stream,
+    /// Whether it was there before: then it may be dead.
+    reused: bool,
+}
+
 /// How far a write got before it failed.
 enum Unsent {
     /// Not a byte was taken: it may be sent again elsewhere.
@@ -105,11 +112,23 @@ impl Upstream {
         peer
     }
 
-    /// Sends the call once. It is sent again only when nothing of it was sent before: a pooled
-    /// connection that had died may take no byte, and then a new one is made.
+    /// A connection to the agent, an unused one if there is one. Nothing is sent.
     ///
     /// # Errors
-    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each saying what was delivered.
+    /// `agent_unreachable`, `agent_timeout`.
+    pub(super) async fn connect(&self, peer: &HttpPeer) -> Result<Connection, Rejection> {
+        let (stream, reused) = self
+            .connector
+            .get_stream(peer)
+            .await
+            .map_err(|e| unreachable(e, peer))?;
+        Ok(Connection { stream, reused })
+    }
+
+    /// Connects, and sends the call once.
+    ///
+    /// # Errors
+    /// As [`Upstream::connect`] and [`Upstream::send_over`].
     pub(super) async fn send(
         &self,
         peer: &HttpPeer,
@@ -117,11 +136,24 @@ impl Upstream {
         deadline: Instant,
         metrics: &Metrics,
     ) -> Result<HttpSession, Rejection> {
-        let (mut stream, reused) = self
-            .connector
-            .get_stream(peer)
+        let connection = self.connect(peer).await?;
+        self.send_over(connection, peer, call, deadline, metrics)
             .await
-            .map_err(|e| unreachable(e, peer))?;
+    }
+
+    /// Sends the call once. It is sent again only when nothing of it was sent before: a pooled
+    /// connection that had died may take no byte, and then a new one is made.
+    ///
+    /// # Errors
+    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each saying what was delivered.
+    pub(super) async fn send_over(
+        &self,
+        Connection { mut stream, reused }: Connection,
+        peer: &HttpPeer,
+        call: &Call,
+        deadline: Instant,
+        metrics: &Metrics,
+    ) -> Result<HttpSession, Rejection> {
         let mut written = timeout_at(deadline, write(&mut stream, call)).await;
         if reused && matches!(written, Ok(Err(Unsent::Nothing(_)))) {
             metrics.resends.inc();

@@ -24,7 +24,7 @@ use crate::config::{Config, Live};
 use crate::drain::Drain;
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
-use crate::proxy::{Connections, Listener};
+use crate::proxy::{Connections, Dispatcher, Listener};
 use crate::{admin, control, reload};
 
 /// Read buffer of a caller's connection. Pingora's 64 KiB would be most of an idle connection.
@@ -84,6 +84,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let control = control::router(Arc::clone(&gateway));
     let answers =
         Listener::of_gateway(Arc::clone(&gateway), control).map_err(ServeError::ForwardHeaders)?;
+    let dispatcher = answers.dispatcher();
     let mut public = Service::new("public".to_owned(), Connections::new(answers));
     public.add_listener(listener);
     public.threads = Some(threads);
@@ -104,6 +105,11 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
         let mut reloads = background_service("reload", reloads);
         reloads.threads = Some(1);
         server.add_service(reloads);
+    }
+    if let Some(dispatcher) = dispatcher {
+        let mut dispatch = background_service("dispatch", Dispatches(dispatcher));
+        dispatch.threads = Some(1);
+        server.add_service(dispatch).add_dependency(&rooms);
     }
     server.add_service(public).add_dependency(&rooms);
 
@@ -207,6 +213,19 @@ fn announce(token: &SecretString) {
          export A2A_GATEWAY_ADMIN_TOKEN={text}\n\n\
          Keep it, and go on with it: `POST /workspaces` makes the first workspace (README.md has the steps).\n"
     );
+}
+
+/// Calls that are made later.
+struct Dispatches(Dispatcher);
+
+#[async_trait]
+impl BackgroundService for Dispatches {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        tokio::select! {
+            () = self.0.run() => {}
+            _ = shutdown.changed() => {}
+        }
+    }
 }
 
 /// `/metrics`, health, version.

@@ -151,7 +151,7 @@ impl Tasks {
                     self.renew(&known, target, key, key::at(&me, task)).await;
                     true
                 }
-                Some(known) => is_above(hierarchy, proof, &known.owner).await?,
+                Some(known) => sees(hierarchy, proof, &known.owner).await?,
             });
         }
         Ok(visible)
@@ -234,6 +234,17 @@ impl Tasks {
             self.memory.put_at(&at, target, ttl).await;
         }
     }
+}
+
+/// Whether whom `proof` proves may ask for a task of `owner`: that is who it is, or it is above, or an operator.
+///
+/// # Errors
+/// `store_unavailable`.
+pub async fn sees(hierarchy: &Hierarchy, proof: &Proof, owner: &str) -> Result<bool, Rejection> {
+    if proof.principal == Principal::Operator || proof.owner() == owner {
+        return Ok(true);
+    }
+    is_above(hierarchy, proof, owner).await
 }
 
 /// Whether whom `proof` proves is a workspace above the one that owns a task.

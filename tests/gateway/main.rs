@@ -34,6 +34,7 @@ mod hygiene;
 mod identity;
 mod inbox;
 mod issuers;
+mod jobs;
 mod keepalive;
 mod kills;
 mod liveness;

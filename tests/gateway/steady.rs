@@ -13,12 +13,17 @@ use crate::harness::{
 use crate::on_both_pairs;
 
 /// What goes on beside requests: looking for lapses and for what could not be published, writing down
-/// heartbeats and uses of tokens, and what `/readyz` asks.
-const BACKGROUND: [&str; 5] = [
+/// heartbeats and uses of tokens, calls that are made later, and what `/readyz` asks.
+const BACKGROUND: [&str; 10] = [
     "operation=\"coherence_look\"",
     "operation=\"workspace_overdue\"",
     "operation=\"workspace_set_last_seen\"",
     "operation=\"note_use\"",
+    "operation=\"job_claim\"",
+    "operation=\"job_end_leases\"",
+    "operation=\"job_purge\"",
+    "operation=\"job_untold\"",
+    "operation=\"job_waiting\"",
     "operation=\"ping\"",
 ];
 

@@ -33,6 +33,8 @@ impl Checks<'_> {
             ("stream.log_ttl", c.stream.log_ttl),
             ("upstream.idle", c.upstream.idle),
             ("inbox.retention", c.inbox.retention),
+            ("delegation.deferred_ttl", c.delegation.deferred_ttl),
+            ("delegation.retention", c.delegation.retention),
             ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
         ];
         let zero_is_fine = [
@@ -108,6 +110,10 @@ impl Checks<'_> {
             (
                 "inbox.max_messages",
                 u64::try_from(c.inbox.max_messages).unwrap_or(0),
+            ),
+            (
+                "delegation.max_pending",
+                u64::try_from(c.delegation.max_pending).unwrap_or(0),
             ),
             ("inbox.connections", c.inbox.connections as u64),
             (

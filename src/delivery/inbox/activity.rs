@@ -80,6 +80,8 @@ pub struct NewActivity {
     pub owner: String,
     /// The task that it continues; it is `submitted` again.
     pub continues: Option<String>,
+    /// Its name, a UUID that nothing else has, where it must not be put there twice; `None`: a new one.
+    pub id: Option<String>,
 }
 
 impl NewActivity {
@@ -102,6 +104,7 @@ impl NewActivity {
             context_id: None,
             owner,
             continues: None,
+            id: None,
         }
     }
 

@@ -62,7 +62,7 @@ impl Inbox {
     ///
     /// # Errors
     /// `agent_busy` when the inbox is full, `overloaded` when this gateway cannot keep up; `task_not_found`,
-    /// and `invalid_params` when the task that it continues is over; `store_unavailable`: then `delivered`
+    /// and `invalid_params` when the task that it continues is over; `conflict` when one of its id is there; `store_unavailable`: then `delivered`
     /// says whether it may be there (`unknown`) or is not (`false`).
     pub async fn put(&self, new: NewActivity) -> Result<Activity, Rejection> {
         self.append(Entry {
@@ -185,6 +185,10 @@ impl Inbox {
                 Rejection::new(Reason::InvalidParams, message)
             }
             Refused::NoTask => no_task(),
+            Refused::Known => Rejection::new(
+                Reason::Conflict,
+                "an entry of this id is in the inbox already",
+            ),
         }
     }
 }

@@ -40,6 +40,8 @@ const CONTINUE: &str = "UPDATE activity_logs \
 const IS_TASK: &str =
     "SELECT seq FROM activity_logs WHERE id = $1 AND workspace_id = $2 AND task_id = id";
 
+const IS_ENTRY: &str = "SELECT seq FROM activity_logs WHERE id = $1";
+
 pub(super) const SET_CONTINUING: &str =
     "UPDATE activity_logs SET status = $2 WHERE task_id = $1 AND id <> task_id";
 
@@ -61,6 +63,8 @@ pub(super) enum Refused {
     Over,
     /// There is no such task.
     NoTask,
+    /// It is there already.
+    Known,
 }
 
 pub(super) type Outcome = Result<Activity, Refused>;
@@ -198,7 +202,15 @@ async fn take(
     if head.room <= head.taken && entry.continues_as != TaskState::Canceled {
         return Ok(Err(Refused::Full));
     }
-    let id = uuid::Uuid::now_v7().to_string();
+    if let Some(id) = &new.id {
+        // Whoever puts it there has locked the head of this inbox first.
+        let known = sqlx::query(IS_ENTRY).bind(id);
+        if known.fetch_optional(&mut *tx).await?.is_some() {
+            return Ok(Err(Refused::Known));
+        }
+    }
+    let fresh = || uuid::Uuid::now_v7().to_string();
+    let id = new.id.clone().unwrap_or_else(fresh);
     let (task_id, context_id) = match (&new.continues, new.kind) {
         (Some(task), _) => match go_on(tx, entry, task, at).await? {
             Ok(context) => (Some(task.clone()), context),

@@ -9,8 +9,8 @@ async fn a_registered_agent_is_found_with_all_that_a_call_needs() {
     let agent = room.agent("a").await;
     assert_eq!(agent.endpoint.host, "127.0.0.1:9001");
     assert_eq!(agent.endpoint.path_and_query, "/a2a");
-    assert_eq!(agent.terms.generation, Generation::V1);
-    assert_eq!(agent.terms.complete, Complete::Full);
+    assert_eq!(agent.manners.generation, Generation::V1);
+    assert_eq!(agent.manners.complete, Complete::Full);
     let address = room.directory.address(&agent.endpoint).await.unwrap();
     assert_eq!(address.to_string(), "127.0.0.1:9001");
     for (key, url) in [

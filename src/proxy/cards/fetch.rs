@@ -1,14 +1,11 @@
-//! One short question to an agent, and its answer whole: over the connections that messages go over,
-//! to the vetted address, within one clock and one bound. No redirect is followed.
+//! The card of an agent, asked for at its places. No redirect is followed.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use http::{StatusCode, header};
+use bytes::Bytes;
+use http::StatusCode;
 use pingora::http::ResponseHeader;
-use pingora::protocols::http::v1::client::HttpSession;
-use pingora::upstreams::peer::HttpPeer;
 use secrecy::ExposeSecret;
 use tokio::time::{Instant, timeout_at};
 
@@ -16,9 +13,9 @@ use crate::a2a::card::Card;
 use crate::config::Config;
 use crate::directory::{AGENT_CARD_BYTES_MAX, CardPlace, Directory};
 use crate::ids::RequestId;
-use crate::proxy::ended::{broken_http, too_large};
-use crate::proxy::relay::{Relay, content_length, refuse_by_framing, refuse_redirect};
-use crate::proxy::upstream::{Call, Home, peer};
+use crate::proxy::question::Question;
+use crate::proxy::relay::{Relay, refuse_redirect};
+use crate::proxy::upstream::{Call, peer};
 use crate::rejection::{Reason, Rejection};
 
 /// How long an agent may take for its card, once the connection could be there.
@@ -77,6 +74,7 @@ async fn try_fetch(
             deadline,
             bytes_max: AGENT_CARD_BYTES_MAX,
             idle: asked.config.upstream.idle,
+            late,
         };
         let answered = match question.ask(relay).await {
             // A pooled connection may have died under it, and a GET may be sent twice.
@@ -136,91 +134,4 @@ fn request_head(place: &CardPlace, path: &str, asked: &Asked<'_>) -> Vec<u8> {
     }
     wire.extend_from_slice(b"\r\n");
     wire
-}
-
-/// A request whose answer is read whole.
-pub(super) struct Question<'a> {
-    /// Whom: an address that may be dialled.
-    pub(super) peer: &'a HttpPeer,
-    /// The request for the wire.
-    pub(super) call: Call,
-    /// When the answer must be whole.
-    pub(super) deadline: Instant,
-    /// Longest body.
-    pub(super) bytes_max: usize,
-    /// How long the connection is kept after it.
-    pub(super) idle: Duration,
-}
-
-impl Question<'_> {
-    /// Asks once.
-    ///
-    /// # Errors
-    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, `response_too_large`.
-    pub(super) async fn ask(&self, relay: &Relay) -> Result<(ResponseHeader, Bytes), Rejection> {
-        let sent = relay
-            .upstream
-            .send(self.peer, &self.call, self.deadline, &relay.metrics);
-        let answered = async {
-            let mut session = sent.await?;
-            let head = head(&mut session).await?;
-            let body = self.body(&mut session, &head).await?;
-            Ok((session, head, body))
-        };
-        let answered = timeout_at(self.deadline, answered).await;
-        let (session, head, body) = answered.unwrap_or_else(|_| Err(late()))?;
-        let home = Home {
-            upstream: &relay.upstream,
-            peer: self.peer,
-            idle: self.idle,
-        };
-        home.take_back(session).await;
-        Ok((head, body))
-    }
-
-    async fn body(
-        &self,
-        session: &mut HttpSession,
-        head: &ResponseHeader,
-    ) -> Result<Bytes, Rejection> {
-        let limit = self.bytes_max as u64;
-        if content_length(head).is_some_and(|length| length > limit) {
-            return Err(too_large(limit));
-        }
-        let mut body = BytesMut::new();
-        while !session.is_body_done() {
-            let piece = session.read_body_bytes().await;
-            let Some(piece) = piece.map_err(|e| broken_http(Some(e)))? else {
-                break;
-            };
-            if body.len() + piece.len() > self.bytes_max {
-                return Err(too_large(limit));
-            }
-            body.extend_from_slice(&piece);
-        }
-        Ok(body.freeze())
-    }
-}
-
-/// The head of the answer, past informational ones.
-async fn head(session: &mut HttpSession) -> Result<ResponseHeader, Rejection> {
-    loop {
-        let read = session.read_response().await;
-        read.map_err(|e| broken_http(Some(e)))?;
-        let head = session.resp_header().ok_or_else(|| broken_http(None))?;
-        if head.status == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(broken_http(None));
-        }
-        if head.status.is_informational() {
-            continue;
-        }
-        refuse_by_framing(head, &session.get_headers_raw_bytes())?;
-        let coded = head.headers.get(header::CONTENT_ENCODING);
-        if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
-            return Err(no_card(
-                "the agent compresses an answer that nobody asked it to",
-            ));
-        }
-        return Ok(head.clone());
-    }
 }

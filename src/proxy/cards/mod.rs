@@ -195,18 +195,18 @@ impl Proxy {
         admitted: &Admitted,
         is_bare: bool,
     ) -> Result<Generation, Ended> {
-        let terms = admitted.terms();
-        if terms.has_card {
-            return Ok(terms.generation);
+        let manners = admitted.manners();
+        if manners.has_card {
+            return Ok(manners.generation);
         }
         let Ok(source) = self.gateway.directory.card_source(&admitted.permit).await else {
-            return Ok(terms.generation);
+            return Ok(manners.generation);
         };
         if let Some(generation) = self.cards.generation(&source).await {
             return Ok(generation);
         }
-        if !is_bare && !terms.path_in_card {
-            return Ok(terms.generation);
+        if !is_bare && !manners.path_in_card {
+            return Ok(manners.generation);
         }
         let kept = self
             .kept_card(session, exchange, admitted.hops, &source)

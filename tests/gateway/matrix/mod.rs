@@ -39,6 +39,8 @@ pub(crate) struct Case {
     doomed: [String; 2],
     /// A grant to take back, likewise.
     grant: String,
+    /// A delegation of the target's own.
+    delegation: String,
     /// A workspace likewise.
     doomed_workspace: String,
     /// An entry of the target's inbox.
@@ -66,6 +68,7 @@ impl Case {
             expired: Vec::new(),
             doomed: Default::default(),
             grant: String::new(),
+            delegation: String::new(),
             doomed_workspace: String::new(),
             entry: String::new(),
             enrolling: String::new(),
@@ -138,6 +141,12 @@ impl Case {
         let inbox = Request::get("/workspaces/target/activity");
         let inbox = case.gateway.as_operator(inbox).await.json();
         case.entry = inbox[0]["id"].as_str().unwrap().into();
+        let path = "/workspaces/target/delegate";
+        let request = Request::post(path, case.delegated()).bearer(case.token(Own));
+        let delegated = case.gateway.call(&request).await;
+        assert_eq!(delegated.status, 202, "{}", delegated.text());
+        let id = delegated.json()["delegation_id"].as_str().unwrap().into();
+        case.delegation = id;
         case
     }
 
@@ -177,6 +186,11 @@ impl Case {
         self.doomed_workspace = made["id"].as_str().unwrap().into();
     }
 
+    /// To one that never comes up, so that no agent hears of it.
+    fn delegated(&self) -> String {
+        json!({"target_id": self.doomed_workspace, "task": "x"}).to_string()
+    }
+
     async fn renew_enrolment(&mut self) {
         static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -202,7 +216,8 @@ impl Case {
             .replace("{org}", "acme")
             .replace("{token_id}", token_id)
             .replace("{stream}", &"0".repeat(32))
-            .replace("{grant_id}", &self.grant);
+            .replace("{grant_id}", &self.grant)
+            .replace("{delegation_id}", &self.delegation);
         let body = match (method, pattern) {
             A2A => CALL.to_owned(),
             ("POST", "/workspaces") => json!({"name": "made", "org": "acme"}).to_string(),
@@ -224,6 +239,7 @@ impl Case {
             }
             ("POST", "/workspaces/{id}/activity/ack") => json!({"up_to": self.entry}).to_string(),
             ("POST", "/workspaces/{id}/notify") => json!({"message": "told"}).to_string(),
+            ("POST", "/workspaces/{id}/delegate") => self.delegated(),
             ("POST", "/canvas/tokens") => json!({"user": "ada", "org": "acme"}).to_string(),
             ("GET", "/ws") => return handshake("/ws"),
             ("POST", _) => "{}".to_owned(),

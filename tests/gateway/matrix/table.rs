@@ -116,6 +116,14 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("GET", "/activity", 200, &[Own, Sibling, Stranger]),
     // Of whoever may call, nobody began it.
     ("GET", "/workspaces/{id}/streams/{stream}", 404, WHO_CALLS),
+    ("POST", "/workspaces/{id}/delegate", 202, &[Own]),
+    ("GET", "/workspaces/{id}/delegations", 200, ITSELF),
+    (
+        "GET",
+        "/workspaces/{id}/delegations/{delegation_id}",
+        200,
+        ITSELF,
+    ),
     ("GET", "/ws", 101, ANYBODY),
     ("GET", "/events", 200, ANYBODY),
     ("POST", "/ws/tickets", 201, ANYBODY),

@@ -1,0 +1,160 @@
+//! `/workspaces/{id}/delegate` and `/delegations`: a workspace hands a task to another, and asks what became of it
+//! (contract §6.4).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::body::Json;
+use super::extract::{Caller, Page, PathDelegationId, PathId, not_permitted};
+use crate::delivery::jobs::{Content, Job, Jobs, Kind, NewJob};
+use crate::gateway::Gateway;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+
+/// Longest text of a task, in bytes.
+const TASK_BYTES_MAX: usize = 256 * 1024;
+
+/// Longest idempotency key, in bytes.
+const KEY_BYTES_MAX: usize = 256;
+
+/// How long a delegation may take when nothing is said.
+const DEADLINE_SECONDS_DEFAULT: u64 = 1800;
+
+/// The same at most: a day.
+const DEADLINE_SECONDS_MAX: u64 = 86_400;
+
+/// As deferred calls that say nothing: the oldest goes first.
+const PRIORITY: i64 = 50;
+
+/// The body of `POST /workspaces/{id}/delegate`.
+#[derive(Deserialize)]
+pub(super) struct New {
+    target_id: String,
+    task: String,
+    idempotency_key: Option<String>,
+    deadline_seconds: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Delegated {
+    delegation_id: String,
+    status: &'static str,
+    target_id: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    idempotent_hit: bool,
+}
+
+/// `POST /workspaces/{id}/delegate`, by the workspace itself.
+pub(super) async fn create(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+    Json(new): Json<New>,
+) -> Result<Response, Rejection> {
+    if caller.principal().workspace() != Some(&id) {
+        return Err(not_permitted(
+            "a workspace delegates itself: this needs its own token",
+        ));
+    }
+    let target = WorkspaceId::parse(&new.target_id)?;
+    check(&id, &target, &new)?;
+    let seconds = new.deadline_seconds.unwrap_or(DEADLINE_SECONDS_DEFAULT);
+    gateway.hierarchy.permit(&caller.0, &target).await?;
+    let new = NewJob {
+        owner: caller.0.owner(),
+        caller: caller.0.stored(),
+        source: Some(id),
+        target,
+        content: Content::Task(new.task),
+        idempotency_key: new.idempotency_key,
+        priority: PRIORITY,
+        patience: Duration::from_secs(seconds),
+    };
+    let accepted = gateway.delivery.jobs.accept(&new).await?;
+    let (code, status) = if accepted.known {
+        (StatusCode::OK, accepted.state.word())
+    } else {
+        (StatusCode::ACCEPTED, "delegated")
+    };
+    let delegated = Delegated {
+        delegation_id: accepted.id,
+        status,
+        target_id: new.target.to_string(),
+        idempotent_hit: accepted.known,
+    };
+    Ok((code, Answer(delegated)).into_response())
+}
+
+fn check(id: &WorkspaceId, target: &WorkspaceId, new: &New) -> Result<(), Rejection> {
+    let wrong = |message| Err(Rejection::new(Reason::InvalidParams, message));
+    if target == id {
+        return wrong("self-delegation not permitted: `target_id` is the delegating workspace");
+    }
+    if new.task.trim().is_empty() || new.task.len() > TASK_BYTES_MAX || new.task.contains('\0') {
+        return wrong("`task` is text of 1 byte to 256 KiB, without NUL characters");
+    }
+    let is_key =
+        |key: &str| (1..=KEY_BYTES_MAX).contains(&key.len()) && !key.chars().any(char::is_control);
+    if !new.idempotency_key.as_deref().is_none_or(is_key) {
+        return wrong("`idempotency_key` is text of 1 to 256 bytes, without control characters");
+    }
+    let seconds = new.deadline_seconds.unwrap_or(DEADLINE_SECONDS_DEFAULT);
+    if !(1..=DEADLINE_SECONDS_MAX).contains(&seconds) {
+        return wrong("`deadline_seconds` is a whole number from 1 to 86400");
+    }
+    Ok(())
+}
+
+/// `GET /workspaces/{id}/delegations`.
+pub(super) async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+    page: Page,
+) -> Result<Response, Rejection> {
+    caller.require_own(&id)?;
+    let jobs = &gateway.delivery.jobs;
+    let found = jobs.delegations(&id, &page.after, page.look_ahead());
+    let mut found = found.await?;
+    let next = page.cut(&mut found, |job| &job.id);
+    let shown: Vec<Value> = found.iter().map(shown).collect();
+    Ok(page.answer(&shown, next))
+}
+
+/// `GET /workspaces/{id}/delegations/{delegation_id}`.
+pub(super) async fn read(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    PathDelegationId(delegation): PathDelegationId,
+    caller: Caller,
+) -> Result<Answer<Value>, Rejection> {
+    caller.require_own(&id)?;
+    let found = gateway.delivery.jobs.find(&delegation).await?;
+    let own = |job: &Job| job.kind == Kind::Delegation && job.source.as_ref() == Some(&id);
+    let job = found.filter(own).ok_or_else(|| {
+        Rejection::new(
+            Reason::NotFound,
+            "the workspace has no such delegation, or it ended longer ago than delegation.retention",
+        )
+    })?;
+    Ok(Answer(shown(&job)))
+}
+
+fn shown(job: &Job) -> Value {
+    let mut shown = Jobs::shown(job);
+    if let Content::Task(task) = &job.content {
+        shown["task"] = json!(task);
+    }
+    shown["attempts"] = json!(job.attempts);
+    shown["created_at"] = json!(job.created_at);
+    shown["updated_at"] = json!(job.updated_at);
+    shown["deadline"] = json!(job.deadline);
+    shown
+}

@@ -1,0 +1,409 @@
+//! Calls that are made later (contract §6.4): what workspaces delegate, and what callers had deferred because the
+//! target was away. One machine for both.
+//!
+//! Owns the table `delegations` ([`table`]). What is here is the life of a row: [`Jobs::accept`], then whoever
+//! sends takes it ([`Jobs::due`]), says that it is about to leave ([`Jobs::begin`]), and how it ended
+//! ([`Jobs::finish`]) or that nothing was delivered ([`Jobs::put_back`]). The sending itself is the data plane's
+//! (`proxy/dispatch.rs`). [`look`] finds what nobody else will: deadlines, what crashed replicas left, results that
+//! nobody was told of, what is to be forgotten. [`task`] shows a deferred call as a task.
+//!
+//! Invariants: what was accepted is committed; a row is sent by whoever moved it to `dispatched`, and by nobody
+//! afterwards, whatever crashes; nothing is decided here about who may.
+
+mod job;
+mod look;
+mod result;
+mod table;
+pub mod task;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::time::{interval, sleep};
+
+pub use self::job::{
+    Call, Content, Ending, Job, Kind, NewJob, State, expired, may_be_deferred, request_id,
+};
+
+use self::table::{Claim, Table};
+use crate::coherence::{Coherence, Invalidation};
+use crate::config::Live;
+use crate::db::Db;
+use crate::delivery::inbox::Inbox;
+use crate::events::{self, Event, Events};
+use crate::ids::WorkspaceId;
+use crate::metrics::Metrics;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::telemetry::Chain;
+use crate::workspace::Timestamp;
+
+/// How long whoever works on a job has it without a sign of life. Clocks of replicas may differ by less.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Between two signs of life: two may be lost.
+const RENEWAL: Duration = Duration::from_secs(10);
+
+/// Between two tries to write down how a job ended.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Targets that are known to be away at most; of others their return is found out by trying.
+const AWAY_MAX: usize = 10_000;
+
+/// The room.
+pub struct Jobs {
+    config: Live,
+    table: Table,
+    inbox: Arc<Inbox>,
+    events: Arc<Events>,
+    metrics: Arc<Metrics>,
+    started: Timestamp,
+    /// There may be something to send.
+    news: Notify,
+    away: Arc<Away>,
+}
+
+/// Targets whose jobs were put off here.
+#[derive(Default)]
+struct Away {
+    targets: Mutex<Targets>,
+    returned: Notify,
+}
+
+#[derive(Default)]
+struct Targets {
+    away: HashSet<WorkspaceId>,
+    /// Something about them has changed since.
+    returned: HashSet<WorkspaceId>,
+}
+
+impl Away {
+    fn targets(&self) -> std::sync::MutexGuard<'_, Targets> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leaves(&self, target: &WorkspaceId) {
+        let mut targets = self.targets();
+        if targets.away.len() < AWAY_MAX {
+            targets.away.insert(target.clone());
+        }
+    }
+
+    fn returns(&self, target: Option<&WorkspaceId>) {
+        let mut targets = self.targets();
+        let returned: Vec<WorkspaceId> = match target {
+            Some(target) => targets.away.take(target).into_iter().collect(),
+            None => targets.away.drain().collect(),
+        };
+        let any = !returned.is_empty();
+        targets.returned.extend(returned);
+        drop(targets);
+        if any {
+            self.returned.notify_one();
+        }
+    }
+}
+
+/// A call that was accepted.
+#[derive(Clone, Debug)]
+pub struct Accepted {
+    /// The name of the job.
+    pub id: String,
+    /// How far it has come.
+    pub state: State,
+    /// It was accepted before, under the same key.
+    pub known: bool,
+    /// When.
+    pub created_at: Timestamp,
+}
+
+impl Jobs {
+    /// Assembles the room; asks nothing.
+    pub fn new(
+        config: Live,
+        db: Db,
+        inbox: Arc<Inbox>,
+        events: Arc<Events>,
+        coherence: &Coherence,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        let away = Arc::<Away>::default();
+        let told = Arc::clone(&away);
+        coherence.on_invalidation(move |what| {
+            match &what {
+                Invalidation::Address(id) | Invalidation::Workspace(id) => told.returns(Some(id)),
+                Invalidation::Everything => told.returns(None),
+                Invalidation::Credential(_)
+                | Invalidation::Grant(..)
+                | Invalidation::Lineage(_) => {}
+            }
+            async {}
+        });
+        Arc::new(Self {
+            table: Table::new(db),
+            inbox,
+            config,
+            events,
+            metrics,
+            started: Timestamp::now(),
+            news: Notify::new(),
+            away,
+        })
+    }
+
+    /// Takes a call to be made later. When this returns it is committed.
+    ///
+    /// # Errors
+    /// `idempotency_conflict`; `agent_busy` when its caller has, or its target is waited for by, as many
+    /// unfinished ones as may be; `invalid_params`; `store_unavailable`: then it may be accepted, or not.
+    pub async fn accept(&self, new: &NewJob) -> Result<Accepted, Rejection> {
+        if let Some(known) = self.known(new).await? {
+            return known;
+        }
+        let (id, now) = (new.fresh_id(), Timestamp::now());
+        let unfinished_max = self.config.get().delegation.max_pending;
+        if !self.table.insert(&id, new, now, unfinished_max).await? {
+            // At the same moment the same key.
+            return match self.known(new).await? {
+                Some(known) => known,
+                None => Err(self.full(unfinished_max)),
+            };
+        }
+        self.metrics.jobs.accepted(new.kind().word());
+        let changed = match new.kind() {
+            Kind::Delegation => new.source.as_ref().map(|source| {
+                let payload = json!({"delegation_id": id, "target_id": new.target.as_str()});
+                Event::new(events::Kind::DelegationSent, source, payload)
+            }),
+            Kind::Deferred => Some(task::changed(&new.target, &id, State::Pending)),
+        };
+        changed
+            .into_iter()
+            .for_each(|event| self.events.tell(event));
+        self.news.notify_one();
+        Ok(Accepted {
+            id,
+            state: State::Pending,
+            known: false,
+            created_at: now,
+        })
+    }
+
+    async fn known(&self, new: &NewJob) -> Result<Option<Result<Accepted, Rejection>>, Rejection> {
+        let Some(key) = &new.idempotency_key else {
+            return Ok(None);
+        };
+        let Some(job) = self.table.find_key(new.kind(), &new.owner, key).await? else {
+            return Ok(None);
+        };
+        let same = match (&job.content, &new.content) {
+            (Content::Task(one), Content::Task(other)) => one == other,
+            (Content::Call(one), Content::Call(other)) => one.body == other.body,
+            _ => false,
+        };
+        if !same || job.target != new.target {
+            let message = "the key was used for something else; use a key for one thing only";
+            return Ok(Some(Err(Rejection::new(
+                Reason::IdempotencyConflict,
+                message,
+            ))));
+        }
+        Ok(Some(Ok(Accepted {
+            id: job.id,
+            state: job.state,
+            known: true,
+            created_at: job.created_at,
+        })))
+    }
+
+    fn full(&self, unfinished_max: i64) -> Rejection {
+        self.metrics.jobs.refused();
+        let message = "as many calls of this caller, or for this target, as may be wait to be made or answered \
+            (delegation.max_pending)";
+        Rejection::new(Reason::AgentBusy, message)
+            .retry_after(Duration::from_secs(15))
+            .fact("limit", unfinished_max)
+    }
+
+    /// One of this name.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn find(&self, id: &str) -> Result<Option<Job>, Rejection> {
+        Ok(self.table.find(id).await?)
+    }
+
+    /// Delegations of `source` before the id `before` (empty: all), newest first, at most `limit`.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn delegations(
+        &self,
+        source: &WorkspaceId,
+        before: &str,
+        limit: u32,
+    ) -> Result<Vec<Job>, Rejection> {
+        Ok(self.table.list(source.as_str(), before, limit).await?)
+    }
+
+    /// Gives up a deferred call that was not sent; `None`: it was, or is over.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn cancel(&self, id: &str) -> Result<Option<Job>, Rejection> {
+        let canceled = self.table.cancel(id, Timestamp::now()).await?;
+        if let Some(job) = &canceled {
+            self.tell_of(job);
+        }
+        Ok(canceled)
+    }
+
+    /// Resolves when there may be something to send that was not there before.
+    pub async fn news(&self) {
+        tokio::select! {
+            () = self.news.notified() => {}
+            () = self.away.returned.notified() => {}
+        }
+    }
+
+    /// What is to be sent now, at most `limit`: nobody else sends it, as long as [`Jobs::hold`] is awaited.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn due(&self, limit: u32) -> Result<Vec<Job>, Unavailable> {
+        let now = Timestamp::now();
+        let returned = std::mem::take(&mut self.away.targets().returned);
+        for target in &returned {
+            if let Err(error) = self.table.unpark(target, now).await {
+                self.away
+                    .targets()
+                    .returned
+                    .extend(returned.iter().cloned());
+                return Err(error);
+            }
+        }
+        self.table
+            .claim(Claim::Due, now, now.after(LEASE), limit)
+            .await
+    }
+
+    /// Keeps a job from others. Resolves when somebody else has it nevertheless.
+    pub async fn hold(&self, job: &Job) {
+        let mut tick = interval(RENEWAL);
+        tick.tick().await;
+        loop {
+            tick.tick().await;
+            let until = Timestamp::now().after(LEASE);
+            match self.table.renew(job, until).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), "A job is not renewed this time")
+                }
+            }
+        }
+    }
+
+    /// The call is about to leave: from here on nobody sends it again. False: it is not to be sent.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; then it must not be sent, and may be given up as lost.
+    pub async fn begin(&self, job: &Job) -> Result<bool, Unavailable> {
+        let now = Timestamp::now();
+        let begun = self.table.dispatch(job, now.after(LEASE), now).await?;
+        if begun {
+            let state = State::Dispatched;
+            self.tell_of(&Job {
+                state,
+                ..job.clone()
+            });
+        }
+        Ok(begun)
+    }
+
+    /// Nothing was delivered: it is due again after `pause`. `tried`: whether it counts as an attempt.
+    pub async fn put_back(&self, job: &Job, pause: Duration, tried: bool) {
+        let now = Timestamp::now();
+        let due_at = now.after(pause);
+        if let Err(error) = self.table.put_back(job, due_at, tried, now).await {
+            // Its lease ends, and it is due then.
+            tracing::debug!(error = %Chain(&error), "A job was not put back");
+        }
+        if tried {
+            self.metrics.jobs.retries.inc();
+        }
+    }
+
+    /// The target of `job` is away, or takes no more: nothing for it is due for `pause`, unless it returns.
+    pub async fn park(&self, target: &WorkspaceId, pause: Duration) {
+        self.away.leaves(target);
+        let now = Timestamp::now();
+        if let Err(error) = self.table.park(target, now.after(pause), now).await {
+            tracing::debug!(error = %Chain(&error), "Jobs of a target were not put off");
+        }
+    }
+
+    /// The target may take one more.
+    pub fn returned(&self, target: &WorkspaceId) {
+        self.away.returns(Some(target));
+    }
+
+    /// Writes down how a job ended, trying until it is, and tells of it. Unless somebody else has it by now.
+    pub async fn finish(&self, job: &Job, ending: Ending) {
+        let columns = ending.columns();
+        loop {
+            match self
+                .table
+                .finish(job, columns.clone(), Timestamp::now())
+                .await
+            {
+                Ok(Some(finished)) => {
+                    let (kind, state) = (finished.kind.word(), finished.state.word());
+                    self.metrics.jobs.finished(kind, state);
+                    self.tell_of(&finished);
+                    return self.put_result(&finished).await;
+                }
+                Ok(None) => {
+                    return tracing::warn!(
+                        job = job.id,
+                        "A job was given up as lost before its answer came"
+                    );
+                }
+                Err(error) => {
+                    tracing::warn!(job = job.id, error = %Chain(&error), "How a job ended is not written down; trying on");
+                }
+            }
+            sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Tells those who watch: ids and states, never content.
+    fn tell_of(&self, job: &Job) {
+        let event = match (job.kind, &job.source) {
+            (Kind::Delegation, Some(source)) => {
+                let mut payload = json!({
+                    "delegation_id": job.id,
+                    "target_id": job.target.as_str(),
+                    "status": job.state.word(),
+                });
+                let kind = match job.state {
+                    State::Completed => events::Kind::DelegationComplete,
+                    State::Failed | State::Expired => {
+                        let error = job.error.as_ref().map(|error| task::reason(error.get()));
+                        payload["error"] = error.into();
+                        events::Kind::DelegationFailed
+                    }
+                    State::Pending | State::Dispatched | State::Canceled => {
+                        events::Kind::DelegationStatus
+                    }
+                };
+                Event::new(kind, source, payload)
+            }
+            _ => task::changed(&job.target, &job.id, job.state),
+        };
+        self.events.tell(event);
+    }
+}

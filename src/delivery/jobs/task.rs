@@ -1,0 +1,94 @@
+//! A deferred call as a task of A2A, in the words of 0.3 (contract §6.1, `docs/api.md`).
+
+use serde_json::{Value, json};
+
+use super::job::{Job, State};
+use crate::a2a::dialect::Said;
+use crate::a2a::state::TaskState;
+use crate::events::{Event, Kind};
+use crate::ids::WorkspaceId;
+use crate::workspace::Timestamp;
+
+/// What a job that was just accepted is.
+pub fn submitted(id: &str, at: Timestamp) -> Value {
+    task(id, TaskState::Submitted, at)
+}
+
+/// The job as it is. What the agent answered is in it: its task's own id is `metadata.agent_task_id`.
+pub fn of(job: &Job) -> Value {
+    let mut shown = task(&job.id, state(job.state), job.updated_at);
+    if let Some(result) = &job.result {
+        // It was read when it came.
+        let answer = json!({"result": result});
+        match Said::read(&answer, || job.id.clone()) {
+            Ok(Said::Task(theirs)) => return with_theirs(shown, theirs),
+            Ok(Said::Message(message)) => {
+                if message["contextId"].is_string() {
+                    shown["contextId"] = message["contextId"].clone();
+                }
+                shown["status"]["message"] = message;
+            }
+            // Tolerant, as everywhere with answers: what cannot be told in A2A's words is there as it came.
+            Ok(Said::Status(_) | Said::Artifact(_) | Said::Error(_)) | Err(_) => {
+                shown["metadata"] = json!({"result": result});
+            }
+        }
+    }
+    if let Some(error) = &job.error {
+        let text = serde_json::from_str::<Value>(error.get()).unwrap_or_default();
+        let text = text["message"].as_str().unwrap_or_default();
+        shown["status"]["message"] = json!({
+            "kind": "message",
+            "role": "agent",
+            "messageId": format!("{}-error", job.id),
+            "parts": [{"kind": "text", "text": text}],
+        });
+        shown["metadata"] = json!({"error": error});
+    }
+    shown
+}
+
+/// Ours stands for theirs: everything but the id is what the agent says.
+fn with_theirs(ours: Value, mut theirs: Value) -> Value {
+    let id = std::mem::replace(&mut theirs["id"], ours["id"].clone());
+    if !theirs["metadata"].is_object() {
+        theirs["metadata"] = json!({});
+    }
+    theirs["metadata"]["agent_task_id"] = id;
+    if !theirs["contextId"].is_string() {
+        theirs["contextId"] = ours["contextId"].clone();
+    }
+    theirs
+}
+
+fn task(id: &str, state: TaskState, at: Timestamp) -> Value {
+    json!({
+        "kind": "task",
+        "id": id,
+        "contextId": id,
+        "status": {"state": state.word(), "timestamp": at},
+    })
+}
+
+fn state(state: State) -> TaskState {
+    match state {
+        State::Pending => TaskState::Submitted,
+        State::Dispatched => TaskState::Working,
+        State::Completed => TaskState::Completed,
+        State::Failed | State::Expired => TaskState::Failed,
+        State::Canceled => TaskState::Canceled,
+    }
+}
+
+/// Told when a deferred call moved on.
+pub(super) fn changed(target: &WorkspaceId, id: &str, to: State) -> Event {
+    let payload = json!({"task_id": id, "state": state(to).word()});
+    Event::new(Kind::TaskUpdated, target, payload)
+}
+
+/// The reason of an error for those who watch: the gateway's own word, or that the agent had one.
+pub(super) fn reason(error: &str) -> String {
+    let error: Value = serde_json::from_str(error).unwrap_or_default();
+    let reason = error["reason"].as_str();
+    reason.unwrap_or("agent_error").to_owned()
+}

@@ -1,0 +1,92 @@
+//! Who asked, as what outlives the request keeps it: a call that is made later is made in the name of whoever
+//! asked for it, without their credential.
+
+use serde::{Deserialize, Serialize};
+
+use super::{CredentialKind, Identity, Principal, Proof, open_proof};
+use crate::ids::WorkspaceId;
+
+/// A principal in a table.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Stored {
+    Workspace {
+        id: String,
+    },
+    Canvas {
+        user: String,
+        org: Option<String>,
+        workspaces: Option<Vec<String>>,
+    },
+    Org {
+        org: String,
+    },
+    Operator,
+    /// Nobody showed anything, in open mode.
+    Open,
+}
+
+impl Proof {
+    /// For a table of ours, and then [`Identity::recall`]. Holds nothing of the credential.
+    pub fn stored(&self) -> String {
+        let stored = match &self.principal {
+            _ if self.kind == CredentialKind::Open => Stored::Open,
+            Principal::Workspace { id } => Stored::Workspace { id: id.to_string() },
+            Principal::Canvas {
+                user,
+                org,
+                workspaces,
+            } => Stored::Canvas {
+                user: user.clone(),
+                org: org.clone(),
+                workspaces: workspaces
+                    .as_ref()
+                    .map(|ids| ids.iter().map(ToString::to_string).collect()),
+            },
+            Principal::Org { org } => Stored::Org { org: org.clone() },
+            Principal::Operator => Stored::Operator,
+        };
+        // Strings and lists of strings: it cannot fail.
+        serde_json::to_string(&stored).unwrap_or_default()
+    }
+}
+
+impl Identity {
+    /// Whoever asked, by what [`Proof::stored`] kept: no request can make such a proof, and the permit is asked
+    /// for again with it. Its owner is not kept: see [`Proof::owner`]. `None`: it is none of ours, or is from
+    /// open mode, which is over.
+    pub fn recall(&self, stored: &str) -> Option<Proof> {
+        let principal = match serde_json::from_str(stored).ok()? {
+            Stored::Open => return self.open().map(|proof| Proof::clone(&proof)),
+            Stored::Workspace { id } => Principal::Workspace {
+                id: WorkspaceId::parse(&id).ok()?,
+            },
+            Stored::Canvas {
+                user,
+                org,
+                workspaces,
+            } => {
+                let parse = |ids: Vec<String>| {
+                    let ids = ids.iter().map(|id| WorkspaceId::parse(id).ok());
+                    ids.collect::<Option<Vec<_>>>()
+                };
+                let workspaces = match workspaces {
+                    Some(ids) => Some(parse(ids)?),
+                    None => None,
+                };
+                Principal::Canvas {
+                    user,
+                    org,
+                    workspaces,
+                }
+            }
+            Stored::Org { org } => Principal::Org { org },
+            Stored::Operator => Principal::Operator,
+        };
+        Some(Proof {
+            principal,
+            kind: CredentialKind::Stored,
+            ..open_proof()
+        })
+    }
+}

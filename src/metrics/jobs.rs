@@ -1,0 +1,65 @@
+//! The families of calls that are made later.
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
+
+use super::{counter, counters, gauge};
+
+/// Calls that are made later.
+pub struct JobMetrics {
+    /// Calls that this replica is sending, or whose answer it awaits.
+    pub running: IntGauge,
+    /// Attempts at which nothing was delivered.
+    pub retries: IntCounter,
+    accepted: IntCounterVec,
+    finished: IntCounterVec,
+    refused: IntCounter,
+}
+
+impl JobMetrics {
+    pub(super) fn new(r: &Registry) -> Self {
+        Self {
+            running: gauge(
+                r,
+                "a2a_gateway_jobs_running",
+                "Delegations and deferred calls that this replica is sending, or whose answer it awaits.",
+            ),
+            retries: counter(
+                r,
+                "a2a_gateway_job_retries_total",
+                "Attempts to send a delegation or a deferred call at which nothing was delivered.",
+            ),
+            accepted: counters(
+                r,
+                "a2a_gateway_jobs_accepted_total",
+                "Calls that this replica accepted to be made later, by kind: delegation, deferred.",
+                &["kind"],
+            ),
+            finished: counters(
+                r,
+                "a2a_gateway_jobs_finished_total",
+                "Delegations and deferred calls that this replica saw end, by kind and state.",
+                &["kind", "state"],
+            ),
+            refused: counter(
+                r,
+                "a2a_gateway_jobs_refused_total",
+                "Calls that were not accepted to be made later, since as many as may be wait (delegation.max_pending).",
+            ),
+        }
+    }
+
+    /// Counts one that was accepted, by the word of its kind.
+    pub fn accepted(&self, kind: &'static str) {
+        self.accepted.with_label_values(&[kind]).inc();
+    }
+
+    /// Counts one that ended, by the words of its kind and its state.
+    pub fn finished(&self, kind: &'static str, state: &'static str) {
+        self.finished.with_label_values(&[kind, state]).inc();
+    }
+
+    /// Counts one that was not accepted.
+    pub fn refused(&self) {
+        self.refused.inc();
+    }
+}

@@ -1,0 +1,414 @@
+//! `Prefer: respond-async` (RFC 7240): a call whose target is away, or takes no more, is kept instead of refused,
+//! and made when the target is back. And what is asked of such a call afterwards, as of a task.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, StatusCode, header};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::ServerSession;
+use serde_json::Value;
+
+use super::admit::{Admitted, Allowed, hops};
+use super::body::{self, CallShape, check_media_type, expects_continue};
+use super::ended::{Ended, internal, patiently};
+use super::exchange::Exchange;
+use super::fields::passes;
+use super::forward::Outgoing;
+use super::relay::content_length_of;
+use super::{Proxy, references};
+use crate::a2a::done::Done;
+use crate::a2a::envelope::Completed;
+use crate::a2a::method::Method;
+use crate::a2a::{Generation, dialect};
+use crate::delivery::jobs::{Call, Content, Kind, NewJob, may_be_deferred, task};
+use crate::hierarchy::Permit;
+use crate::identity::{Allowance, Proof};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::tasks::sees;
+
+/// Largest call that is kept, in bytes. What is larger is refused as if nothing had been preferred.
+const CALL_BYTES_MAX: usize = 1 << 20;
+
+/// Largest body, in bytes, that is read to see whether it asks for a call that was kept, while its target is
+/// away. Those that do are small; all others are refused unread.
+const QUESTION_BYTES_MAX: u64 = 4096;
+
+/// Of what waits for one target the greatest goes first: `params.metadata.priority`, 0 to 100.
+const PRIORITY_DEFAULT: i64 = 50;
+
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+const COMPLETED: HeaderName = HeaderName::from_static("x-a2a-completed");
+
+/// In which words a task is shown.
+#[derive(Clone, Copy)]
+pub(super) enum JobWords {
+    /// As the result of a JSON-RPC response, in its caller's generation.
+    Rpc(Generation),
+    /// Alone, in the words of 0.3.
+    Bare,
+}
+
+impl JobWords {
+    /// Those of a call.
+    pub(super) fn of(call: &Completed) -> Self {
+        Self::Rpc(generation_of(call.method_name.as_deref()))
+    }
+}
+
+/// By the name of its method: those of 1.0 begin with a capital.
+fn generation_of(method: Option<&str>) -> Generation {
+    if method.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_uppercase())) {
+        Generation::V1
+    } else {
+        Generation::V0
+    }
+}
+
+/// The one task that a call asks for, if it may be a call that was kept.
+pub(super) fn asked_job(call: &Completed) -> Option<&str> {
+    match call.refs.tasks.as_slice() {
+        [task] if call.method.is_of_a_task() && may_be_deferred(task) => Some(task),
+        _ => None,
+    }
+}
+
+/// What a call is deferred with.
+struct ToDefer<'a> {
+    proof: &'a Proof,
+    permit: &'a Permit,
+    body: Bytes,
+    method: Option<String>,
+    version_1_0: bool,
+    done: Done,
+    hops: u32,
+}
+
+impl Proxy {
+    /// The target cannot be reached: the call is kept if its caller prefers that, a question about a call
+    /// that was kept is answered, and everything else is refused with `why`.
+    pub(super) async fn away(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        Allowed { proof, permit }: Allowed,
+        why: Rejection,
+    ) -> Result<Ended, Ended> {
+        let head = session.req_header();
+        let passes_by = matches!(
+            why.reason,
+            Reason::WorkspaceOffline | Reason::WorkspaceRestarting
+        );
+        let keeps = prefers_async(&head.headers);
+        if !passes_by || !(keeps || may_ask_for_a_job(head)) {
+            return Err(why.into());
+        }
+        let answered = self.while_away(session, exchange, (&proof, &permit), keeps);
+        match answered.await {
+            Ok(Some(ended)) => Ok(ended),
+            // That the target is away comes before what is wrong with a body that nobody asked to keep.
+            Err(Ended::Refused(_)) if !keeps && exchange.method == Method::Unread => {
+                Err(why.into())
+            }
+            Err(ended) => Err(ended),
+            Ok(None) => Err(why.into()),
+        }
+    }
+
+    /// `None`: it is neither a call that can be kept nor a question about one.
+    async fn while_away(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        (proof, permit): (&Proof, &Permit),
+        keeps: bool,
+    ) -> Result<Option<Ended>, Ended> {
+        let head = session.req_header();
+        let hops = hops(head, exchange.config.forward.max_hops)?;
+        check_media_type(&head.headers)?;
+        let prefers_stream = prefers_stream(&head.headers);
+        let manners = self.gateway.directory.manners(permit).await?;
+        let caller = Some(proof.rate_key).filter(|key| *key != 0);
+        let read = body::read(&self.relay, &exchange.config, session, caller).await;
+        let (received, _share) = read?;
+        let shape = CallShape {
+            complete: manners.complete,
+            generation: manners.generation,
+            prefers_stream,
+        };
+        let completed = body::complete(exchange, permit, received, &shape)?;
+        if let Some(job) = asked_job(&completed) {
+            let asked = (proof, Some(permit.target()), job);
+            let words = JobWords::of(&completed);
+            return self.about_job(session, exchange, asked, words).await;
+        }
+        if !keeps || completed.method != Method::SendMessage {
+            return Ok(None);
+        }
+        let (of, push) = ((proof, permit.target()), manners.push_notifications);
+        let (method, refs) = (completed.method, &completed.refs);
+        references::check_for(&self.gateway, method, push, of, refs).await?;
+        let to_defer = ToDefer {
+            proof,
+            permit,
+            version_1_0: completed.wrapped && manners.generation == Generation::V1,
+            body: completed.body,
+            method: completed.method_name,
+            done: completed.done,
+            hops,
+        };
+        self.defer(session, exchange, to_defer).await
+    }
+
+    /// The target takes no more calls: the call is kept if its caller prefers that, or refused with `why`.
+    pub(super) async fn busy(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        admitted: &Admitted,
+        outgoing: Outgoing,
+        why: Rejection,
+    ) -> Result<Ended, Ended> {
+        let translated = outgoing.target.is_some() || outgoing.rewrite.is_some();
+        let sends = exchange.method == Method::SendMessage && !translated;
+        if !sends || !prefers_async(&session.req_header().headers) {
+            return Err(why.into());
+        }
+        let to_defer = ToDefer {
+            proof: &admitted.proof,
+            permit: &admitted.permit,
+            body: outgoing.body,
+            method: outgoing.method_name,
+            version_1_0: outgoing.version_1_0,
+            done: outgoing.done,
+            hops: admitted.hops,
+        };
+        let deferred = self.defer(session, exchange, to_defer).await?;
+        deferred.ok_or_else(|| why.into())
+    }
+
+    /// Keeps the call. `None`: it is too large for that.
+    async fn defer(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        call: ToDefer<'_>,
+    ) -> Result<Option<Ended>, Ended> {
+        let fits = call.body.len() <= CALL_BYTES_MAX;
+        let body = String::from_utf8(call.body.to_vec()).ok().filter(|_| fits);
+        let Some(body) = body else {
+            return Ok(None);
+        };
+        let headers = &session.req_header().headers;
+        let extra = self.extra_fields.get();
+        let fields = headers
+            .iter()
+            .filter(|(name, _)| passes(name, headers, &extra));
+        let fields = fields.filter_map(|(name, value)| {
+            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+        });
+        let generation = generation_of(call.method.as_deref());
+        let method = call.method.clone();
+        let new = NewJob {
+            owner: call.proof.owner(),
+            caller: call.proof.stored(),
+            source: call.permit.caller().cloned(),
+            target: call.permit.target().clone(),
+            priority: priority(&body),
+            content: Content::Call(Box::new(Call {
+                body,
+                method: call.method,
+                version_1_0: call.version_1_0,
+                fields: fields.collect(),
+                client: self.client(session),
+                hops: call.hops,
+            })),
+            idempotency_key: None,
+            patience: exchange.config.delegation.deferred_ttl,
+        };
+        let accepted = self.gateway.delivery.jobs.accept(&new).await?;
+        let task = task::submitted(&accepted.id, accepted.created_at);
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{},"result":{},"status":"queued","delivery_mode":"push","method":{},"activity_id":"{}"}}"#,
+            exchange.rpc_id.as_deref().unwrap_or("null"),
+            dialect::shown(&task, generation),
+            Value::from(method),
+            accepted.id,
+        );
+        let mut fields = vec![(PREFERENCE_APPLIED, "respond-async".to_owned())];
+        if !call.done.is_empty() {
+            fields.push((COMPLETED, call.done.to_string()));
+        }
+        let answered = self.answer(session, exchange, (StatusCode::ACCEPTED, body), &fields);
+        answered.await.map(Some)
+    }
+
+    /// Answers a call about one task that may be a call that was kept. `None`: there is no such job, so it may
+    /// be a task of the agent.
+    ///
+    /// # Errors
+    /// `task_not_found`; `conflict` for what cannot be canceled any more; `store_unavailable`.
+    pub(super) async fn about_job(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        (proof, target, id): (&Proof, Option<&WorkspaceId>, &str),
+        words: JobWords,
+    ) -> Result<Option<Ended>, Ended> {
+        let jobs = &self.gateway.delivery.jobs;
+        let found = jobs.find(id).await?;
+        let here = |at: &WorkspaceId| target.is_none_or(|target| target == at);
+        let Some(job) = found.filter(|job| job.kind == Kind::Deferred && here(&job.target)) else {
+            return Ok(None);
+        };
+        exchange.callee.get_or_insert_with(|| job.target.clone());
+        if !sees(&self.gateway.hierarchy, proof, &job.owner).await? {
+            let message =
+                "there is no such task for this caller: a task belongs to whoever started it";
+            return Err(Rejection::new(Reason::TaskNotFound, message).into());
+        }
+        let job = match exchange.method {
+            Method::GetTask => job,
+            Method::CancelTask => jobs.cancel(id).await?.ok_or_else(not_cancelable)?,
+            _ => return Err(unsupported().into()),
+        };
+        let task = task::of(&job);
+        let body = match words {
+            JobWords::Bare => task.to_string(),
+            JobWords::Rpc(generation) => format!(
+                r#"{{"jsonrpc":"2.0","id":{},"result":{}}}"#,
+                exchange.rpc_id.as_deref().unwrap_or("null"),
+                dialect::bare(&task, generation),
+            ),
+        };
+        let answered = self.answer(session, exchange, (StatusCode::OK, body), &[]);
+        answered.await.map(Some)
+    }
+
+    /// Answers with what the gateway itself has to say.
+    async fn answer(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        (status, body): (StatusCode, String),
+        fields: &[(HeaderName, String)],
+    ) -> Result<Ended, Ended> {
+        let build = || {
+            let mut head = ResponseHeader::build(status, Some(10))?;
+            head.append_header(header::CONTENT_TYPE, "application/json")?;
+            head.append_header(header::CONTENT_LENGTH, body.len())?;
+            head.append_header(header::CACHE_CONTROL, "no-store")?;
+            head.append_header("x-request-id", exchange.request_id.as_str())?;
+            for (name, value) in fields {
+                head.append_header(name, value.as_str())?;
+            }
+            for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
+                head.append_header(name, value)?;
+            }
+            Ok::<_, Box<pingora::Error>>(head)
+        };
+        let mut head = build().map_err(internal)?;
+        self.origins
+            .get()
+            .expose(&session.req_header().headers, &mut head);
+        exchange.status = status.as_u16();
+        exchange.response_bytes = body.len() as u64;
+        let write = patiently(session.get_write_timeout(), async {
+            session.write_response_header(Box::new(head)).await?;
+            session.write_response_body(Bytes::from(body), true).await
+        });
+        match write.await {
+            Ok(()) => Ok(Ended::Answered),
+            Err(_) => Err(Ended::CallerLeft),
+        }
+    }
+}
+
+fn not_cancelable() -> Rejection {
+    let message = "the call was sent to its agent, or is over: ask the agent to cancel its task \
+        (`metadata.agent_task_id`, once it has answered)";
+    let mut rejection = Rejection::new(Reason::Conflict, message);
+    // A2A: TaskNotCancelableError.
+    rejection.rpc_code = Some(-32_002);
+    rejection
+}
+
+fn unsupported() -> Rejection {
+    let message = "a call that was kept for its target can be asked for (tasks/get) and canceled (tasks/cancel)";
+    let mut rejection = Rejection::new(Reason::InvalidRequest, message);
+    // A2A: UnsupportedOperationError.
+    rejection.rpc_code = Some(-32_004);
+    rejection
+}
+
+/// `Prefer: respond-async`, alone or in a list (RFC 7240, 2 and 4.1).
+fn prefers_async(headers: &HeaderMap) -> bool {
+    let fields = headers.get_all("prefer").iter();
+    fields
+        .filter_map(|field| field.to_str().ok())
+        .flat_map(|field| field.split(','))
+        .filter_map(|preference| preference.split(';').next())
+        .any(|preference| preference.trim().eq_ignore_ascii_case("respond-async"))
+}
+
+/// Whether a request is of those whose body is read although its target is away. Who waits for
+/// `100 Continue` has not sent it.
+fn may_ask_for_a_job(head: &RequestHeader) -> bool {
+    let length = content_length_of(&head.headers);
+    let small = length.is_some_and(|length| length <= QUESTION_BYTES_MAX);
+    small && !expects_continue(head) && check_media_type(&head.headers).is_ok()
+}
+
+/// `params.metadata.priority`, if it is one of ours.
+fn priority(body: &str) -> i64 {
+    let call: Value = serde_json::from_str(body).unwrap_or_default();
+    let priority = call["params"]["metadata"]["priority"].as_i64();
+    priority
+        .filter(|priority| (0..=100).contains(priority))
+        .unwrap_or(PRIORITY_DEFAULT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_preference_is_found_in_lists_and_in_any_case() {
+        let prefers = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("prefer", value.parse().unwrap());
+            }
+            prefers_async(&headers)
+        };
+        for values in [
+            &["respond-async"][..],
+            &["Respond-Async"],
+            &["wait=10, respond-async"],
+            &["wait=10", "respond-async;x=1"],
+        ] {
+            assert!(prefers(values), "{values:?}");
+        }
+        for values in [
+            &[][..],
+            &["wait=10"],
+            &["respond-asynchronously"],
+            &["return=minimal"],
+        ] {
+            assert!(!prefers(values), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn a_priority_is_a_whole_number_up_to_100() {
+        let of = |value: &str| {
+            priority(&format!(
+                r#"{{"params":{{"metadata":{{"priority":{value}}}}}}}"#
+            ))
+        };
+        assert_eq!((of("0"), of("7"), of("100")), (0, 7, 100));
+        for other in ["-1", "101", "1.5", "\"7\"", "null"] {
+            assert_eq!(of(other), PRIORITY_DEFAULT, "{other}");
+        }
+        assert_eq!(priority("{}"), PRIORITY_DEFAULT);
+    }
+}

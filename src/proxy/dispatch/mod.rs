@@ -1,0 +1,252 @@
+//! Sends calls that are made later (`delivery/jobs/`): through the same admission as a message, at the moment of
+//! sending, in the name of whoever asked for it then. What is due is found here, and whether it can be sent; [`sending`]
+//! does it.
+
+mod sending;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Proxy;
+use super::admit::Admitted;
+use crate::delivery::jobs::{Content, Ending, Job};
+use crate::directory::{Destination, Slot};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+
+/// Between two looks for what is due, if nothing says that there is any: what another replica accepted and does
+/// not send, and what waits for its time.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Calls that one replica has in progress at most. Each may hold an answer of `limits.response_bytes`.
+const RUNNING_MAX: usize = 256;
+
+/// The same to one target: one that is slow, or does not even take a connection, must not take all of them.
+const RUNNING_PER_TARGET_MAX: usize = 32;
+
+/// Calls that are taken at once.
+const BATCH: usize = 16;
+
+/// When to try again at a target that takes no more calls; sooner if one of them ends here.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Sends what is due until the process ends.
+pub struct Dispatcher(Arc<Proxy>);
+
+/// The calls that are in progress here.
+#[derive(Default)]
+struct Running {
+    calls: JoinSet<WorkspaceId>,
+    of_target: HashMap<WorkspaceId, usize>,
+}
+
+impl Running {
+    fn takes(&self, target: &WorkspaceId) -> bool {
+        self.of_target.get(target).copied().unwrap_or_default() < RUNNING_PER_TARGET_MAX
+    }
+
+    fn begin(&mut self, target: WorkspaceId, call: impl Future<Output = ()> + Send + 'static) {
+        *self.of_target.entry(target.clone()).or_default() += 1;
+        self.calls.spawn(async move {
+            call.await;
+            target
+        });
+    }
+
+    /// Resolves when one of them is over; never, if there is none.
+    async fn one_ends(&mut self) {
+        match self.calls.join_next().await {
+            Some(ended) => self.ended(ended),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn forget_ended(&mut self) {
+        while let Some(ended) = self.calls.try_join_next() {
+            self.ended(ended);
+        }
+    }
+
+    fn ended(&mut self, ended: Result<WorkspaceId, JoinError>) {
+        let Ok(target) = ended else {
+            // A bug, and whose call it was is not known: nobody is counted for it.
+            return self.of_target.clear();
+        };
+        if let Some(count) = self.of_target.get_mut(&target) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.of_target.remove(&target);
+            }
+        }
+    }
+}
+
+/// Whether a call can be sent.
+enum Outlook {
+    /// To whom, and its place among the target's calls, if it takes one.
+    Now(Box<Admitted>, Option<Slot>),
+    /// Not now: the target is away, or busy. Whether it counts as an attempt.
+    Later(Rejection, bool),
+    /// Not ever.
+    Never(Rejection),
+}
+
+impl Dispatcher {
+    pub(super) fn new(proxy: Arc<Proxy>) -> Self {
+        Self(proxy)
+    }
+
+    /// Runs until a drain begins, and what is in progress then is over.
+    pub async fn run(&self) {
+        let gateway = &self.0.gateway;
+        let mut running = Running::default();
+        let mut tick = interval(LOOK_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut more = false;
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = gateway.delivery.jobs.news() => {}
+                () = running.one_ends(), if more => {}
+                () = gateway.drain.begins() => break,
+            }
+            running.forget_ended();
+            more = self.send_due(&mut running).await;
+        }
+        while running.calls.join_next().await.is_some() {}
+    }
+
+    /// Begins to send what is due. True: there may be more.
+    async fn send_due(&self, running: &mut Running) -> bool {
+        let jobs = &self.0.gateway.delivery.jobs;
+        loop {
+            let room = RUNNING_MAX.saturating_sub(running.calls.len()).min(BATCH);
+            if room == 0 || self.0.gateway.draining() {
+                return true;
+            }
+            // The store is away: the next look finds them.
+            let Ok(due) = jobs.due(u32::try_from(room).unwrap_or(1)).await else {
+                return false;
+            };
+            let taken = due.len();
+            let mut away: HashMap<WorkspaceId, Duration> = HashMap::new();
+            for job in due {
+                if let Some(pause) = away.get(&job.target) {
+                    jobs.put_back(&job, *pause, false).await;
+                    continue;
+                }
+                let outlook = if running.takes(&job.target) {
+                    self.0.outlook(&job).await
+                } else {
+                    Outlook::Later(busy(), false)
+                };
+                match outlook {
+                    Outlook::Now(admitted, slot) => {
+                        let (proxy, target) = (Arc::clone(&self.0), job.target.clone());
+                        running.begin(target, proxy.send_job(job, admitted, slot));
+                    }
+                    Outlook::Later(why, tried) => {
+                        let pause = if tried { job.backoff() } else { BUSY_PAUSE };
+                        let reason = why.reason.word();
+                        tracing::debug!(job = job.id, reason, ?pause, "A call is put off");
+                        jobs.put_back(&job, pause, tried).await;
+                        jobs.park(&job.target, pause).await;
+                        away.insert(job.target, pause);
+                    }
+                    Outlook::Never(why) => {
+                        let (proxy, target) = (Arc::clone(&self.0), job.target.clone());
+                        running.begin(target, proxy.give_up(job, why));
+                    }
+                }
+            }
+            if taken < room {
+                return false;
+            }
+        }
+    }
+}
+
+impl Proxy {
+    async fn give_up(self: Arc<Self>, job: Job, why: Rejection) {
+        let jobs = &self.gateway.delivery.jobs;
+        jobs.finish(&job, Ending::Failed(why)).await;
+        jobs.returned(&job.target);
+    }
+
+    /// The checks that a message passes, in their order, but for those that are about a request.
+    async fn outlook(&self, job: &Job) -> Outlook {
+        let gateway = &self.gateway;
+        let Some(proof) = gateway.identity.recall(&job.caller) else {
+            let message = "the call was accepted in auth.mode = \"open\", which is over";
+            return Outlook::Never(not_sent(Rejection::new(Reason::NotPermitted, message)));
+        };
+        let permit = match gateway.hierarchy.permit(&proof, &job.target).await {
+            Ok(permit) => permit,
+            Err(why) => return judged(why),
+        };
+        let destination = match gateway.directory.resolve(&permit).await {
+            Ok(destination) => destination,
+            Err(why) => return judged(why),
+        };
+        let slot = match &destination {
+            Destination::Agent(agent) => match gateway.directory.slot(agent) {
+                Ok(slot) => Some(slot),
+                Err(busy) => return Outlook::Later(busy, false),
+            },
+            Destination::Inbox(_) => None,
+        };
+        let hops = match &job.content {
+            Content::Call(call) => call.hops,
+            Content::Task(_) => 1,
+        };
+        let admitted = Admitted {
+            proof: Arc::new(proof),
+            permit,
+            destination,
+            timeout: None,
+            hops,
+        };
+        Outlook::Now(Box::new(admitted), slot)
+    }
+}
+
+/// What a refusal before anything is sent means.
+fn judged(why: Rejection) -> Outlook {
+    if passes_by(why.reason) {
+        Outlook::Later(why, true)
+    } else {
+        Outlook::Never(not_sent(why))
+    }
+}
+
+/// Whether the next try may have another end.
+fn passes_by(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::WorkspaceOffline
+            | Reason::WorkspaceRestarting
+            | Reason::AgentBusy
+            | Reason::AgentUnreachable
+            | Reason::AgentTimeout
+            | Reason::StoreUnavailable
+            | Reason::Overloaded
+            | Reason::ShuttingDown
+    )
+}
+
+fn busy() -> Rejection {
+    let message = "as many calls that are made later as may be are in progress at the target";
+    Rejection::new(Reason::AgentBusy, message)
+}
+
+/// Nothing was delivered.
+fn not_sent(why: Rejection) -> Rejection {
+    if why.facts.iter().any(|(name, _)| *name == "delivered") {
+        return why;
+    }
+    why.fact("delivered", "false")
+}

@@ -1,0 +1,366 @@
+//! One attempt to send a call that is made later.
+//!
+//! A call leaves once. It is tried again only while nothing was delivered: everything up to the connection comes
+//! before its row says `dispatched`, and after that only an error that says so puts it back.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::upstreams::peer::HttpPeer;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::time::{Instant, sleep_until};
+
+use super::{not_sent, passes_by};
+use crate::a2a::Generation;
+use crate::a2a::done::Done;
+use crate::a2a::method::Method as A2aMethod;
+use crate::a2a::reply::Reply;
+use crate::a2a::task::{Binding, TaskScan};
+use crate::config::Complete;
+use crate::delivery::jobs::{Content, Ending, Job, expired, request_id};
+use crate::directory::{Destination, Slot};
+use crate::proxy::Proxy;
+use crate::proxy::admit::Admitted;
+use crate::proxy::body::{self, CallShape};
+use crate::proxy::ended::{Ended, internal, shutting_down};
+use crate::proxy::exchange::Exchange;
+use crate::proxy::forward::Outgoing;
+use crate::proxy::question::Question;
+use crate::proxy::received::Share;
+use crate::proxy::relay::refuse_redirect;
+use crate::proxy::upstream::{Call, Connection};
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::Timestamp;
+
+/// How an attempt to send ended.
+enum Attempt {
+    /// Nothing was delivered.
+    Nothing(Rejection),
+    /// It is in the target's inbox.
+    InInbox,
+    /// It is over.
+    Over(Ending),
+    /// It is not ours any more.
+    Taken,
+}
+
+impl Proxy {
+    /// Makes an attempt, and notes how it ended.
+    pub(super) async fn send_job(
+        self: Arc<Self>,
+        job: Job,
+        admitted: Box<Admitted>,
+        slot: Option<Slot>,
+    ) {
+        let _running = self.gateway.drain.enter();
+        let jobs = &self.gateway.delivery.jobs;
+        let gauge = &self.gateway.metrics.jobs.running;
+        gauge.inc();
+        let attempt = tokio::select! {
+            attempt = self.attempt(&job, &admitted) => attempt,
+            () = jobs.hold(&job) => Attempt::Taken,
+        };
+        drop(slot);
+        if !matches!(attempt, Attempt::Nothing(_)) {
+            jobs.returned(&job.target);
+        }
+        match attempt {
+            Attempt::Nothing(why) => {
+                let (reason, pause) = (why.reason.word(), job.backoff());
+                tracing::debug!(job = job.id, reason, ?pause, "A call was not delivered");
+                jobs.put_back(&job, pause, true).await;
+                jobs.park(&job.target, pause).await;
+            }
+            Attempt::Over(ending) => jobs.finish(&job, ending).await,
+            Attempt::InInbox | Attempt::Taken => {}
+        }
+        gauge.dec();
+    }
+
+    /// Sends it, and awaits the answer; leaves a record as every exchange does.
+    async fn attempt(&self, job: &Job, admitted: &Admitted) -> Attempt {
+        let events = Some(&self.gateway.events);
+        let mut exchange = Exchange::begin(&self.relay, events, request_id(job));
+        exchange.method = A2aMethod::SendMessage;
+        exchange.proof = Some(Arc::clone(&admitted.proof));
+        exchange.callee = Some(job.target.clone());
+        exchange.rule = Some(admitted.permit.rule().word());
+        let attempt = self.exchange_job(job, admitted, &mut exchange).await;
+        match attempt {
+            Ok(attempt) => {
+                // It cannot fail: nothing is left to be told.
+                let _ = exchange.ended(Ok(Ended::Answered));
+                attempt
+            }
+            Err(why) => {
+                exchange.rejected(&why);
+                exchange.status = why.reason.status();
+                self.judge(job, why)
+            }
+        }
+    }
+
+    fn judge(&self, job: &Job, why: Rejection) -> Attempt {
+        let delivered = why.facts.iter().find(|(name, _)| *name == "delivered");
+        let delivered = delivered.map(|(_, value)| value.as_str());
+        match delivered {
+            Some("false") if passes_by(why.reason) => Attempt::Nothing(why),
+            Some(delivered) if job.deadline <= Timestamp::now() => {
+                let delivered = if delivered == "true" {
+                    "true"
+                } else {
+                    "unknown"
+                };
+                Attempt::Over(Ending::Expired(expired(delivered)))
+            }
+            _ => Attempt::Over(Ending::Failed(why)),
+        }
+    }
+
+    async fn exchange_job(
+        &self,
+        job: &Job,
+        admitted: &Admitted,
+        exchange: &mut Exchange,
+    ) -> Result<Attempt, Rejection> {
+        let (head, outgoing) = self
+            .outgoing(job, admitted, exchange)
+            .await
+            .map_err(not_sent)?;
+        exchange.request_bytes = outgoing.body.len() as u64;
+        let Destination::Agent(agent) = &admitted.destination else {
+            return self.put_into_inbox(job, outgoing).await;
+        };
+        let address = self.gateway.directory.address(&agent.endpoint).await;
+        let address = address.map_err(not_sent)?;
+        let timeouts = &exchange.config.timeouts;
+        let patience = job.deadline.since(Timestamp::now()).min(timeouts.max);
+        let wire = self.request_head(head.from(), exchange, admitted, &outgoing);
+        let peer = self
+            .relay
+            .upstream
+            .peer(agent, address, timeouts.connect)
+            .await;
+        let question = Question {
+            peer: &peer,
+            call: Call::new(wire.map_err(not_sent)?, outgoing.body),
+            deadline: Instant::now() + patience,
+            bytes_max: exchange.config.limits.response_bytes.bytes(),
+            idle: exchange.config.upstream.idle,
+            late,
+        };
+        self.ask(job, &question, exchange).await
+    }
+
+    /// Everything up to the connection can be done again; what comes after it, once.
+    async fn ask(
+        &self,
+        job: &Job,
+        question: &Question<'_>,
+        exchange: &mut Exchange,
+    ) -> Result<Attempt, Rejection> {
+        let mut cut = self.relay.drain.watch();
+        let connection = tokio::select! {
+            connection = self.connect(question.peer, question.deadline) => connection?,
+            () = cut.requested() => return Err(shutting_down("false")),
+        };
+        match self.gateway.delivery.jobs.begin(job).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(Attempt::Taken),
+            Err(away) => return Err(not_sent(away.into())),
+        }
+        let (head, body) = tokio::select! {
+            answered = question.ask_over(connection, &self.relay) => answered?,
+            () = cut.requested() => return Err(shutting_down("unknown")),
+        };
+        exchange.status = head.status.as_u16();
+        exchange.response_bytes = body.len() as u64;
+        let ending = read(&head, &body)?;
+        if let Some(task) = TaskScan::new(Binding::Rpc).push(&body) {
+            self.gateway
+                .tasks
+                .learn(&job.owner, &job.target, &task)
+                .await;
+        }
+        Ok(Attempt::Over(ending))
+    }
+
+    async fn connect(&self, peer: &HttpPeer, deadline: Instant) -> Result<Connection, Rejection> {
+        tokio::select! {
+            connected = self.relay.upstream.connect(peer) => connected,
+            () = sleep_until(deadline) => Err(expired("false")),
+        }
+    }
+
+    async fn put_into_inbox(&self, job: &Job, outgoing: Outgoing) -> Result<Attempt, Rejection> {
+        let jobs = &self.gateway.delivery.jobs;
+        match jobs.begin(job).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(Attempt::Taken),
+            Err(away) => return Err(not_sent(away.into())),
+        }
+        let method = outgoing.method_name.unwrap_or_default();
+        let body = String::from_utf8_lossy(&outgoing.body).into_owned();
+        match jobs.deliver_to_inbox(job, &method, body).await {
+            Ok(()) => Ok(Attempt::InInbox),
+            // These two are said before anything is written.
+            Err(full) if matches!(full.reason, Reason::AgentBusy | Reason::Overloaded) => {
+                Err(not_sent(full))
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    /// What goes to the agent, and the head of the request that it stands for.
+    async fn outgoing(
+        &self,
+        job: &Job,
+        admitted: &Admitted,
+        exchange: &mut Exchange,
+    ) -> Result<(Asker, Outgoing), Rejection> {
+        let outgoing = |body, method_name, version_1_0| Outgoing {
+            verb: Method::POST,
+            target: None,
+            body,
+            share: Share::of(&self.relay.bodies, None),
+            method_name,
+            version_1_0,
+            done: Done::default(),
+            rewrite: None,
+        };
+        match &job.content {
+            Content::Call(call) => {
+                let body = Bytes::from(call.body.clone());
+                let out = outgoing(body, call.method.clone(), call.version_1_0);
+                Ok((Asker::new(call.client, &call.fields)?, out))
+            }
+            Content::Task(text) => {
+                let (generation, complete) = match &admitted.destination {
+                    Destination::Agent(agent) => {
+                        let spoken = self.generation(exchange, admitted, agent, true);
+                        (Box::pin(spoken).await, agent.complete)
+                    }
+                    Destination::Inbox => (Generation::V0, Complete::Full),
+                };
+                let shape = CallShape {
+                    // The gateway's own call needs its envelope.
+                    complete: match complete {
+                        Complete::Off => Complete::Bare,
+                        complete => complete,
+                    },
+                    generation,
+                    prefers_stream: false,
+                };
+                let bare = bare_call(&job.id, text, generation);
+                let completed = body::complete(exchange, &admitted.permit, bare, &shape)?;
+                let version_1_0 = generation == Generation::V1;
+                let out = outgoing(completed.body, completed.method_name, version_1_0);
+                let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+                Ok((Asker::new(here, &[])?, out))
+            }
+        }
+    }
+}
+
+/// The request that a stored call stands for.
+struct Asker {
+    head: RequestHeader,
+    client: IpAddr,
+}
+
+impl Asker {
+    fn new(client: IpAddr, fields: &[(String, String)]) -> Result<Self, Rejection> {
+        let mut head = RequestHeader::build(Method::POST, b"/", None).map_err(internal)?;
+        for (name, value) in fields {
+            // They were fields once.
+            if let (Ok(name), Ok(value)) = (
+                HeaderName::from_bytes(name.as_bytes()),
+                HeaderValue::from_str(value),
+            ) {
+                head.append_header(name, value).map_err(internal)?;
+            }
+        }
+        Ok(Self { head, client })
+    }
+
+    fn from(&self) -> (&RequestHeader, IpAddr) {
+        (&self.head, self.client)
+    }
+}
+
+fn late() -> Rejection {
+    let message = "the agent did not answer within timeouts.max; it may still work on it";
+    Rejection::new(Reason::AgentTimeout, message)
+        .fact("clock", "max")
+        .fact("delivered", "true")
+}
+
+/// The call that a delegation is, for the completion: its text as a message of the user.
+fn bare_call(id: &str, text: &str, generation: Generation) -> Bytes {
+    let mut message = json!({
+        "messageId": id,
+        "role": "user",
+        "content": text,
+        "metadata": {"delegation_id": id},
+    });
+    if generation == Generation::V0 {
+        message["kind"] = "message".into();
+    }
+    let call = json!({"id": id, "message": message, "metadata": {"delegation_id": id}});
+    Bytes::from(call.to_string())
+}
+
+/// Reads the agent's answer.
+///
+/// # Errors
+/// `agent_redirected`, `agent_protocol_error`.
+fn read(head: &ResponseHeader, body: &[u8]) -> Result<Ending, Rejection> {
+    refuse_redirect(head)?;
+    let raw = |text: &str| RawValue::from_string(text.to_owned()).ok();
+    let reply = Reply::read(body);
+    if let Some(error) = reply.as_ref().and_then(Reply::error).and_then(raw) {
+        return Ok(Ending::Error(error));
+    }
+    let result = reply.as_ref().and_then(Reply::result).and_then(raw);
+    match result.filter(|_| head.status.is_success()) {
+        Some(result) => Ok(Ending::Result(result)),
+        None => {
+            let message = if head.status == StatusCode::OK {
+                "the agent's answer is no JSON-RPC response"
+            } else {
+                "the agent answered with an HTTP status other than 200, and no JSON-RPC error"
+            };
+            Err(Rejection::new(Reason::AgentProtocolError, message)
+                .fact("status", head.status.as_u16())
+                .fact("delivered", "true"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_answers_is_a_result_an_error_or_neither() {
+        let head = |status: u16| ResponseHeader::build(status, None).unwrap();
+        let answer = |status, body: &str| read(&head(status), body.as_bytes());
+        let result = answer(200, r#"{"jsonrpc":"2.0","id":"1","result":{"a":1.0}}"#);
+        assert!(matches!(result, Ok(Ending::Result(raw)) if raw.get() == r#"{"a":1.0}"#));
+        for status in [200, 400, 500] {
+            let error = answer(status, r#"{"error":{"code":-32001,"message":"no"}}"#);
+            assert!(matches!(error, Ok(Ending::Error(_))), "{status}");
+        }
+        for (status, body) in [(200, "hello"), (200, "{}"), (500, r#"{"result":1}"#)] {
+            let why = answer(status, body).unwrap_err();
+            assert_eq!(why.reason, Reason::AgentProtocolError, "{body}");
+            assert!(why.facts.contains(&("delivered", "true".into())));
+        }
+        let redirect = answer(307, "{}").unwrap_err();
+        assert_eq!(redirect.reason, Reason::AgentRedirected);
+    }
+}

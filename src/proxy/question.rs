@@ -1,0 +1,118 @@
+//! One question to an agent, and its answer whole: over the connections that messages go over, to the vetted
+//! address, within one clock and one bound.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{StatusCode, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::v1::client::HttpSession;
+use pingora::upstreams::peer::HttpPeer;
+use tokio::time::{Instant, timeout_at};
+
+use super::ended::{broken_http, too_large};
+use super::relay::{Relay, content_length, refuse_by_framing};
+use super::upstream::{Call, Connection, Home};
+use crate::rejection::{Reason, Rejection};
+
+/// A request whose answer is read whole.
+pub(super) struct Question<'a> {
+    /// Whom: an address that may be dialled.
+    pub(super) peer: &'a HttpPeer,
+    /// The request for the wire.
+    pub(super) call: Call,
+    /// When the answer must be whole.
+    pub(super) deadline: Instant,
+    /// Longest body.
+    pub(super) bytes_max: usize,
+    /// How long the connection is kept after it.
+    pub(super) idle: Duration,
+    /// What is said when there is none by then.
+    pub(super) late: fn() -> Rejection,
+}
+
+impl Question<'_> {
+    /// Asks once.
+    ///
+    /// # Errors
+    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, `response_too_large`.
+    pub(super) async fn ask(&self, relay: &Relay) -> Result<(ResponseHeader, Bytes), Rejection> {
+        let connected = timeout_at(self.deadline, relay.upstream.connect(self.peer)).await;
+        let connection = connected.unwrap_or_else(|_| Err((self.late)()))?;
+        self.ask_over(connection, relay).await
+    }
+
+    /// The same over a connection that was made before.
+    ///
+    /// # Errors
+    /// As [`Question::ask`].
+    pub(super) async fn ask_over(
+        &self,
+        connection: Connection,
+        relay: &Relay,
+    ) -> Result<(ResponseHeader, Bytes), Rejection> {
+        let (upstream, call) = (&relay.upstream, &self.call);
+        let sent = upstream.send_over(connection, self.peer, call, self.deadline, &relay.metrics);
+        let answered = async {
+            let mut session = sent.await?;
+            let head = head(&mut session).await?;
+            let body = self.body(&mut session, &head).await?;
+            Ok((session, head, body))
+        };
+        let answered = timeout_at(self.deadline, answered).await;
+        let (session, head, body) = answered.unwrap_or_else(|_| Err((self.late)()))?;
+        let home = Home {
+            upstream: &relay.upstream,
+            peer: self.peer,
+            idle: self.idle,
+        };
+        home.take_back(session).await;
+        Ok((head, body))
+    }
+
+    async fn body(
+        &self,
+        session: &mut HttpSession,
+        head: &ResponseHeader,
+    ) -> Result<Bytes, Rejection> {
+        let limit = self.bytes_max as u64;
+        if content_length(head).is_some_and(|length| length > limit) {
+            return Err(too_large(limit));
+        }
+        let mut body = BytesMut::new();
+        while !session.is_body_done() {
+            let piece = session.read_body_bytes().await;
+            let Some(piece) = piece.map_err(|e| broken_http(Some(e)))? else {
+                break;
+            };
+            if body.len() + piece.len() > self.bytes_max {
+                return Err(too_large(limit));
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok(body.freeze())
+    }
+}
+
+/// The head of the answer, past informational ones.
+async fn head(session: &mut HttpSession) -> Result<ResponseHeader, Rejection> {
+    loop {
+        let read = session.read_response().await;
+        read.map_err(|e| broken_http(Some(e)))?;
+        let head = session.resp_header().ok_or_else(|| broken_http(None))?;
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(broken_http(None));
+        }
+        if head.status.is_informational() {
+            continue;
+        }
+        refuse_by_framing(head, &session.get_headers_raw_bytes())?;
+        let coded = head.headers.get(header::CONTENT_ENCODING);
+        if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
+            let message = "the agent compresses an answer that nobody asked it to";
+            let refusal = Rejection::new(Reason::AgentProtocolError, message);
+            return Err(refusal.fact("delivered", "true"));
+        }
+        return Ok(head.clone());
+    }
+}

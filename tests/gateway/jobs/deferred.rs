@@ -1,0 +1,236 @@
+//! `Prefer: respond-async`: a call to a target that is away is kept, can be asked for as a task, and is made once
+//! the target is back.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{answer, echo, pause, texts, until};
+use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Request, Seat, Step, ok_json};
+use crate::on_both_pairs;
+
+fn prefer(request: Request) -> Request {
+    request.field("Prefer", "respond-async")
+}
+
+fn say(text: &str, priority: Option<u32>) -> String {
+    let mut call: Value = serde_json::from_str(CALL).unwrap();
+    call["params"]["message"]["parts"][0]["text"] = text.into();
+    if let Some(priority) = priority {
+        call["params"]["metadata"] = json!({"priority": priority});
+    }
+    call.to_string()
+}
+
+/// Has a call kept, which must work; answers its task's id.
+async fn keep(gateway: &Gateway, from: &Seat, to: &Seat, body: &str) -> String {
+    let request = prefer(Request::post(to.path(), body).bearer(&from.token));
+    let kept = gateway.call(&request).await;
+    assert_eq!(kept.status, 202, "{}", kept.text());
+    kept.json()["activity_id"].as_str().unwrap().to_owned()
+}
+
+async fn about(gateway: &Gateway, token: &str, at: &Seat, method: &str, id: &str) -> Answer {
+    let call = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": {"id": id}});
+    let request = Request::post(at.path(), call.to_string()).bearer(token);
+    gateway.call(&request).await
+}
+
+async fn state(gateway: &Gateway, of: &Seat, at: &Seat, id: &str) -> String {
+    let answer = about(gateway, &of.token, at, "tasks/get", id).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()["result"]["status"]["state"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+on_both_pairs! {
+    async fn a_call_to_a_target_that_is_away_is_kept_and_made(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        pause(&gateway, "target", "pause").await;
+        let request = Request::post(target.path(), CALL).bearer(&caller.token);
+        let refused = gateway.call(&request).await;
+        assert_eq!((refused.status, refused.reason().as_str()), (503, "workspace_offline"));
+
+        let kept = prefer(request).field("X-A2A-Extensions", "e-1").field("traceparent", "t-1");
+        let kept = gateway.call(&kept).await;
+        assert_eq!(kept.status, 202, "{}", kept.text());
+        assert_eq!(kept.field("preference-applied"), Some("respond-async"));
+        let json = kept.json();
+        let id = json["activity_id"].as_str().unwrap().to_owned();
+        assert!(id.starts_with("job-"));
+        assert_eq!((&json["jsonrpc"], &json["id"]), (&json!("2.0"), &json!("c-1")));
+        assert_eq!((&json["status"], &json["delivery_mode"]), (&json!("queued"), &json!("push")));
+        assert_eq!(json["method"], "message/send");
+        assert_eq!((&json["result"]["kind"], &json["result"]["id"]), (&json!("task"), &json!(id)));
+        assert_eq!(json["result"]["status"]["state"], "submitted");
+
+        assert_eq!(state(&gateway, &caller, &target, &id).await, "submitted");
+        let modern = about(&gateway, &caller.token, &target, "GetTask", &id).await.json();
+        assert_eq!(modern["result"]["status"]["state"], "TASK_STATE_SUBMITTED");
+        assert_eq!(target.agent.count(), 0);
+
+        pause(&gateway, "target", "resume").await;
+        until("an answer", async || state(&gateway, &caller, &target, &id).await == "completed").await;
+        assert_eq!(target.agent.count(), 1, "tasks/get is the gateway's to answer");
+        let asked = target.agent.take();
+        assert_eq!(asked.text(), CALL, "as it came");
+        assert_eq!(asked.field("x-workspace-id"), Some("caller"));
+        assert_eq!(asked.field("x-a2a-extensions"), Some("e-1"));
+        assert_eq!(asked.field("traceparent"), Some("t-1"));
+        assert!(asked.field("prefer").is_none());
+        let done = about(&gateway, &caller.token, &target, "tasks/get", &id).await.json();
+        assert_eq!(done["id"], 7);
+        assert_eq!(done["result"]["id"], id.as_str());
+        assert_eq!(done["result"]["status"]["message"]["parts"][0]["text"], "echo: hi");
+        let late = about(&gateway, &caller.token, &target, "tasks/cancel", &id).await;
+        assert_eq!((late.status, &late.json()["error"]["code"]), (409, &json!(-32002)));
+        gateway.assert_idle().await;
+    }
+
+    async fn the_agents_task_is_shown_under_our_id(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"task","id":"theirs","contextId":"c","status":{"state":"working"},"artifacts":[{"artifactId":"a","parts":[{"kind":"text","text":"half"}]}]}}"#).await;
+        let (caller, target) = gateway.pair(agent).await;
+        pause(&gateway, "target", "pause").await;
+        let id = keep(&gateway, &caller, &target, CALL).await;
+        pause(&gateway, "target", "resume").await;
+        until("an answer", async || state(&gateway, &caller, &target, &id).await == "working").await;
+        let task = about(&gateway, &caller.token, &target, "tasks/get", &id).await.json();
+        until("the result", async || {
+            about(&gateway, &caller.token, &target, "tasks/get", &id).await.json()["result"]["metadata"]["agent_task_id"] == "theirs"
+        }).await;
+        let task = if task["result"]["artifacts"].is_null() {
+            about(&gateway, &caller.token, &target, "tasks/get", &id).await.json()
+        } else { task };
+        assert_eq!(task["result"]["id"], id.as_str());
+        assert_eq!(task["result"]["contextId"], "c");
+        assert_eq!(task["result"]["artifacts"][0]["parts"][0]["text"], "half");
+        // The agent's own task belongs to the caller, as if it had been started by a message.
+        let other = gateway.seat("other", "", Agent::json("{}").await).await;
+        let theirs = about(&gateway, &other.token, &target, "tasks/get", "theirs").await;
+        assert_eq!(theirs.reason(), "task_not_found");
+        assert_eq!(about(&gateway, &caller.token, &target, "tasks/get", "theirs").await.status, 200);
+    }
+
+    async fn it_belongs_to_its_caller(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let other = gateway.seat("other", "", Agent::json("{}").await).await;
+        pause(&gateway, "target", "pause").await;
+        let id = keep(&gateway, &caller, &target, CALL).await;
+        for method in ["tasks/get", "tasks/cancel", "GetTask"] {
+            let theirs = about(&gateway, &other.token, &target, method, &id).await;
+            assert_eq!((theirs.status, theirs.reason().as_str()), (404, "task_not_found"));
+            assert_eq!(theirs.json()["id"], 7);
+            assert_eq!(theirs.json()["error"]["code"], -32001);
+        }
+        let operator = about(&gateway, crate::harness::ADMIN, &target, "tasks/get", &id).await;
+        assert_eq!(operator.status, 200);
+        // At another target there is no such task; that one is the agent's to say.
+        assert_eq!(about(&gateway, &caller.token, &other, "tasks/get", &id).await.json(), json!({}));
+        let watched = about(&gateway, &caller.token, &target, "tasks/resubscribe", &id).await;
+        assert_eq!(watched.json()["error"]["code"], -32004);
+        // An id of this form that nobody knows: the target is away, and that is all there is to say.
+        let unknown = format!("job-{}", uuid::Uuid::now_v7());
+        let unknown = about(&gateway, &caller.token, &target, "tasks/get", &unknown).await;
+        assert_eq!(unknown.reason(), "workspace_offline");
+    }
+
+    async fn it_can_be_canceled_until_it_is_sent(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        pause(&gateway, "target", "pause").await;
+        let id = keep(&gateway, &caller, &target, CALL).await;
+        let canceled = about(&gateway, &caller.token, &target, "tasks/cancel", &id).await.json();
+        assert_eq!(canceled["result"]["status"]["state"], "canceled");
+        pause(&gateway, "target", "resume").await;
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert_eq!(target.agent.count(), 0);
+        assert_eq!(state(&gateway, &caller, &target, &id).await, "canceled");
+    }
+
+    async fn plain_http_routes_know_it_too(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        pause(&gateway, "target", "pause").await;
+        let id = keep(&gateway, &caller, &target, CALL).await;
+        for path in [format!("{}/tasks/{id}", target.path()), format!("/tasks/{id}")] {
+            let answer = gateway.call(&Request::get(&path).bearer(&caller.token)).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+            assert_eq!(answer.json()["status"]["state"], "submitted", "{path}");
+        }
+        let path = format!("{}/tasks/{id}/cancel", target.path());
+        let answer = gateway.call(&Request::post(path, "{}").bearer(&caller.token)).await;
+        assert_eq!(answer.json()["status"]["state"], "canceled", "{}", answer.text());
+    }
+
+    async fn a_busy_target_gets_them_by_priority_then_by_age(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::scripted(|request| {
+            let slow = request.text().contains("first");
+            let wait = Duration::from_millis(if slow { 1500 } else { 1 });
+            vec![Step::Wait(wait), Step::Write(ok_json(&answer(request).to_string()))]
+        }).await;
+        let (caller, target) = gateway.pair(agent).await;
+        gateway.patch("target", json!({"max_concurrent": 1})).await;
+        let first = Request::post(target.path(), say("first", None)).bearer(&caller.token);
+        let running = gateway.call(&first);
+        let rest = async {
+            until("the first is there", async || target.agent.count() == 1).await;
+            let busy = Request::post(target.path(), say("no", None)).bearer(&caller.token);
+            assert_eq!(gateway.call(&busy).await.reason(), "agent_busy");
+            for (text, priority) in [("low", Some(1)), ("one", None), ("two", None), ("high", Some(99))] {
+                keep(&gateway, &caller, &target, &say(text, priority)).await;
+            }
+        };
+        let (answered, ()) = tokio::join!(running, rest);
+        assert_eq!(answered.status, 200);
+        until("all", async || target.agent.count() == 5).await;
+        assert_eq!(texts(&target.agent), ["first", "high", "one", "two", "low"]);
+    }
+
+    async fn what_cannot_be_kept_is_refused_as_ever(pair: Pair) {
+        let gateway = Builder::new(pair).set("delegation.max_pending", "1").start().await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let stranger = gateway.create(json!({"id": "far", "name": "far", "org": "elsewhere"})).await;
+        assert!(!stranger.is_empty());
+        pause(&gateway, "target", "pause").await;
+        let ask = async |path: String, body: String| {
+            let request = prefer(Request::post(path, body).bearer(&caller.token));
+            gateway.call(&request).await
+        };
+        let large = say(&"x".repeat(1 << 20), None);
+        let stream = CALL.replace("message/send", "message/stream");
+        for (body, reason) in [
+            (large, "workspace_offline"),
+            (stream, "workspace_offline"),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"other"}"#.into(), "workspace_offline"),
+            ("{".into(), "parse_error"),
+        ] {
+            assert_eq!(ask(target.path(), body.clone()).await.reason(), reason, "{:.60}", body);
+        }
+        assert_eq!(ask("/workspaces/far/a2a".into(), CALL.into()).await.reason(), "not_permitted");
+        keep(&gateway, &caller, &target, CALL).await;
+        let full = ask(target.path(), CALL.into()).await;
+        assert_eq!((full.status, full.reason().as_str()), (503, "agent_busy"));
+        // Without the preference nothing changes: not even for a body that is no JSON.
+        let broken = Request::post(target.path(), "{").bearer(&caller.token);
+        assert_eq!(gateway.call(&broken).await.reason(), "workspace_offline");
+    }
+
+    async fn a_kept_call_outlives_a_kill_and_expires(pair: Pair) {
+        let mut gateway = Builder::new(pair).set("delegation.deferred_ttl", "3s").start().await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        pause(&gateway, "target", "pause").await;
+        let id = keep(&gateway, &caller, &target, CALL).await;
+        gateway.kill();
+        gateway.restart().await;
+        until("the end", async || state(&gateway, &caller, &target, &id).await == "failed").await;
+        let task = about(&gateway, &caller.token, &target, "tasks/get", &id).await.json();
+        assert_eq!(task["result"]["metadata"]["error"]["clock"], "deadline");
+        assert_eq!(target.agent.count(), 0);
+    }
+}

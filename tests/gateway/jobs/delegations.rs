@@ -1,0 +1,253 @@
+//! What a workspace may delegate, what the agent gets, and what comes back.
+
+use serde_json::json;
+
+use super::{Inboxes, delegate, delegate_with, delegation_in, echo, pause, texts, until};
+use crate::harness::watcher::Socket;
+use crate::harness::{Agent, Builder, Gateway, Request, card_1_0};
+use crate::on_both_pairs;
+
+on_both_pairs! {
+    async fn a_delegation_is_answered_at_once_and_its_result_is_kept(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let id = delegate(&gateway, &caller, "target", "count to three").await;
+        let done = delegation_in(&gateway, &caller, &id, "completed").await;
+        assert_eq!(done["delegation_id"], id.as_str());
+        assert_eq!(done["target_id"], "target");
+        assert_eq!(done["task"], "count to three");
+        assert_eq!(done["attempts"], 1);
+        assert_eq!(done["result"]["parts"][0]["text"], "echo: count to three");
+        assert!(done.get("error").is_none());
+        for time in ["created_at", "updated_at", "deadline"] {
+            assert!(done[time].as_str().unwrap().ends_with('Z'), "{done}");
+        }
+
+        let asked = target.agent.take();
+        let call: serde_json::Value = serde_json::from_str(asked.text()).unwrap();
+        assert_eq!((&call["jsonrpc"], &call["method"]), (&json!("2.0"), &json!("message/send")));
+        let message = &call["params"]["message"];
+        assert_eq!(message["messageId"], id.as_str());
+        assert_eq!((&message["kind"], &message["role"]), (&json!("message"), &json!("user")));
+        assert_eq!(message["parts"], json!([{"kind": "text", "text": "count to three"}]));
+        assert_eq!(message["metadata"]["delegation_id"], id.as_str());
+        assert_eq!(call["params"]["metadata"]["delegation_id"], id.as_str());
+        assert_eq!(asked.field("x-workspace-id"), Some("caller"));
+        assert_eq!(asked.field("x-request-id"), Some(id.as_str()));
+        assert!(asked.field("authorization").unwrap().starts_with("Bearer ey"));
+
+        let inboxes = Inboxes::of(&gateway).await;
+        let told = &inboxes.results("caller", 1).await[0];
+        assert_eq!(told["delegation_id"], id.as_str());
+        assert_eq!((&told["target_id"], &told["status"]), (&json!("target"), &json!("completed")));
+        assert_eq!(told["result"]["parts"][0]["text"], "echo: count to three");
+        gateway.assert_idle().await;
+        let finished = gateway.metric("a2a_gateway_jobs_finished_total", &["kind=\"delegation\"", "state=\"completed\""]);
+        assert_eq!(finished.await, 1.0);
+    }
+
+    async fn an_agents_error_is_the_delegations(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"x","error":{"code":-32004,"message":"not mine"}}"#).await;
+        let (caller, target) = gateway.pair(agent).await;
+        let id = delegate(&gateway, &caller, "target", "x").await;
+        let failed = delegation_in(&gateway, &caller, &id, "failed").await;
+        assert_eq!(failed["error"], json!({"code": -32004, "message": "not mine"}));
+        assert!(failed.get("result").is_none());
+        assert_eq!(target.agent.count(), 1, "what was delivered is not sent again");
+        let told = Inboxes::of(&gateway).await.results("caller", 1).await;
+        assert_eq!(told[0]["error"]["code"], -32004);
+
+        // Nor is an answer that is none.
+        let broken = gateway.seat("broken", "", Agent::json("hello").await).await;
+        let id = delegate(&gateway, &caller, "broken", "x").await;
+        let failed = delegation_in(&gateway, &caller, &id, "failed").await;
+        assert_eq!(failed["error"]["reason"], "agent_protocol_error");
+        assert_eq!(failed["error"]["delivered"], "true");
+        assert_eq!(broken.agent.count(), 1);
+    }
+
+    async fn a_key_is_for_one_delegation(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let other = gateway.seat("other", "", Agent::scripted(echo).await).await;
+        let body = json!({"target_id": "target", "task": "once", "idempotency_key": "k"});
+        let first = delegate_with(&gateway, &caller, &body).await;
+        assert_eq!(first.status, 202);
+        let id = first.json()["delegation_id"].as_str().unwrap().to_owned();
+        delegation_in(&gateway, &caller, &id, "completed").await;
+        let again = delegate_with(&gateway, &caller, &body).await;
+        assert_eq!(again.status, 200);
+        assert_eq!(again.json(), json!({"delegation_id": id, "status": "completed",
+            "target_id": "target", "idempotent_hit": true}));
+        for (member, value) in [("task", "twice"), ("target_id", "other")] {
+            let mut body = body.clone();
+            body[member] = value.into();
+            let conflict = delegate_with(&gateway, &caller, &body).await;
+            assert_eq!((conflict.status, conflict.reason().as_str()), (409, "idempotency_conflict"));
+        }
+        // Another caller's keys are its own.
+        let theirs = delegate_with(&gateway, &other, &body).await;
+        assert_eq!(theirs.status, 202, "{}", theirs.text());
+        let theirs = theirs.json()["delegation_id"].as_str().unwrap().to_owned();
+        delegation_in(&gateway, &other, &theirs, "completed").await;
+        assert_eq!(texts(&target.agent), ["once", "once"]);
+
+        // At the same moment.
+        let body = json!({"target_id": "target", "task": "race", "idempotency_key": "r"});
+        let racing = (0..8).map(|_| delegate_with(&gateway, &caller, &body));
+        let answers = futures_util::future::join_all(racing).await;
+        let accepted = answers.iter().filter(|answer| answer.status == 202).count();
+        assert_eq!(accepted, 1);
+        assert!(answers.iter().all(|answer| matches!(answer.status, 200 | 202)));
+
+        // What failed is free again.
+        let broken = gateway.seat("broken", "", Agent::json("no").await).await;
+        let body = json!({"target_id": "broken", "task": "x", "idempotency_key": "f"});
+        for count in 1..=2 {
+            let answer = delegate_with(&gateway, &caller, &body).await;
+            assert_eq!(answer.status, 202, "{}", answer.text());
+            let id = answer.json()["delegation_id"].as_str().unwrap().to_owned();
+            delegation_in(&gateway, &caller, &id, "failed").await;
+            assert_eq!(broken.agent.count(), count);
+        }
+    }
+
+    async fn who_may_not_is_told_before_anything_is_accepted(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        gateway.create(json!({"id": "stranger", "name": "s", "org": "elsewhere"})).await;
+        let long = "x".repeat(256 * 1024 + 1);
+        for (body, status, reason) in [
+            (json!({"target_id": "stranger", "task": "x"}), 403, "not_permitted"),
+            (json!({"target_id": "nobody", "task": "x"}), 403, "not_permitted"),
+            (json!({"target_id": "caller", "task": "x"}), 400, "invalid_params"),
+            (json!({"target_id": "a:b", "task": "x"}), 400, "invalid_workspace_id"),
+            (json!({"target_id": "target"}), 400, "invalid_params"),
+            (json!({"task": "x"}), 400, "invalid_params"),
+            (json!({"target_id": "target", "task": 5}), 400, "invalid_params"),
+            (json!({"target_id": "target", "task": " "}), 400, "invalid_params"),
+            (json!({"target_id": "target", "task": "a\0b"}), 400, "invalid_params"),
+            (json!({"target_id": "target", "task": long}), 400, "invalid_params"),
+            (json!({"target_id": "target", "task": "x", "idempotency_key": ""}), 400, "invalid_params"),
+            (json!({"target_id": "target", "task": "x", "deadline_seconds": 0}), 400, "invalid_params"),
+            (json!({"target_id": "target", "task": "x", "deadline_seconds": 86401}), 400, "invalid_params"),
+            (json!({"target_id": "target", "task": "x", "deadline_seconds": "9"}), 400, "invalid_params"),
+        ] {
+            let answer = delegate_with(&gateway, &caller, &body).await;
+            let shown = body.to_string();
+            let shown = &shown[..shown.len().min(80)];
+            assert_eq!((answer.status, answer.reason().as_str()), (status, reason), "{shown}");
+        }
+        let body = json!({"target_id": "target", "task": "x"}).to_string();
+        let path = "/workspaces/caller/delegate";
+        let request = Request::post(path, &body);
+        assert_eq!(gateway.call(&request).await.status, 401);
+        assert_eq!(gateway.as_operator(request.clone()).await.reason(), "not_permitted");
+        let theirs = gateway.call(&request.bearer(&target.token)).await;
+        assert_eq!(theirs.reason(), "not_permitted");
+        let list = Request::get("/workspaces/caller/delegations");
+        assert_eq!(gateway.as_operator(list.clone()).await.json(), json!([]));
+        assert_eq!(gateway.call(&list.bearer(&target.token)).await.reason(), "not_permitted");
+        assert_eq!(target.agent.count(), 0);
+    }
+
+    async fn delegations_are_listed_newest_first_to_their_workspace(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let mut ids = Vec::new();
+        for n in 0..5 {
+            ids.push(delegate(&gateway, &caller, "target", &n.to_string()).await);
+        }
+        ids.reverse();
+        let list = async |path: &str| gateway.call(&Request::get(path).bearer(&caller.token)).await;
+        let mut path = "/workspaces/caller/delegations?limit=2".to_owned();
+        let mut listed = Vec::new();
+        loop {
+            let page = list(&path).await;
+            assert_eq!(page.status, 200, "{}", page.text());
+            let items = page.json();
+            listed.extend(items.as_array().unwrap().iter().map(|one| one["delegation_id"].as_str().unwrap().to_owned()));
+            let Some(link) = page.field("link") else { break };
+            path = link.split(['<', '>']).nth(1).unwrap().to_owned();
+        }
+        assert_eq!(listed, ids);
+        assert_eq!(list("/workspaces/caller/delegations?limit=0").await.status, 400);
+        let theirs = format!("/workspaces/target/delegations/{}", ids[0]);
+        let answer = gateway.call(&Request::get(theirs).bearer(&target.token)).await;
+        assert_eq!((answer.status, answer.reason().as_str()), (404, "not_found"));
+        let operators = format!("/workspaces/caller/delegations/{}", ids[0]);
+        assert_eq!(gateway.as_operator(Request::get(operators)).await.status, 200);
+    }
+
+    async fn a_target_of_1_0_gets_it_in_its_words(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, _) = gateway.pair(Agent::json("{}").await).await;
+        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"x","result":{"message":{"messageId":"m","role":"ROLE_AGENT","parts":[{"text":"ok"}]}}}"#).await;
+        let enrolment = gateway.create(json!({"id": "modern", "name": "modern"})).await;
+        gateway.register("modern", &enrolment, &agent.url(), card_1_0("modern")).await;
+        let id = delegate(&gateway, &caller, "modern", "hi").await;
+        delegation_in(&gateway, &caller, &id, "completed").await;
+        let asked = agent.take();
+        let call: serde_json::Value = serde_json::from_str(asked.text()).unwrap();
+        assert_eq!(call["method"], "SendMessage");
+        assert_eq!(call["params"]["message"]["role"], "ROLE_USER");
+        assert_eq!(call["params"]["message"]["parts"], json!([{"text": "hi"}]));
+        assert!(call["params"]["message"].get("kind").is_none());
+        assert_eq!(asked.field("a2a-version"), Some("1.0"));
+    }
+
+    async fn those_who_watch_hear_of_it_without_its_content(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
+        let broken = gateway.seat("broken", "", Agent::json("no").await).await;
+        let request = crate::harness::watcher::handshake("/ws").bearer(&caller.token);
+        let mut socket = Socket::open(gateway.public, &request).await;
+        let mut heard = async |id: &str| {
+            let mut heard = Vec::new();
+            while heard.len() < 3 {
+                let event = socket.next().await.unwrap();
+                let kind = event["event"].as_str().unwrap().to_owned();
+                if kind.starts_with("DELEGATION_") && event["payload"]["delegation_id"] == id {
+                    assert_eq!(event["workspace_id"], "caller");
+                    let text = event.to_string();
+                    assert!(!text.contains("very private"), "{text}");
+                    heard.push((kind, event["payload"].clone()));
+                }
+            }
+            heard
+        };
+        let id = delegate(&gateway, &caller, "target", "very private").await;
+        let events = heard(&id).await;
+        let kinds: Vec<&str> = events.iter().map(|(kind, _)| kind.as_str()).collect();
+        assert_eq!(kinds, ["DELEGATION_SENT", "DELEGATION_STATUS", "DELEGATION_COMPLETE"]);
+        assert_eq!(events[1].1["status"], "dispatched");
+        assert_eq!(events[2].1["target_id"], "target");
+        let id = delegate(&gateway, &caller, &broken.id, "very private").await;
+        let events = heard(&id).await;
+        assert_eq!(events[2].0, "DELEGATION_FAILED");
+        assert_eq!(events[2].1["error"], "agent_protocol_error");
+    }
+
+    async fn only_so_many_wait(pair: Pair) {
+        let gateway = Builder::new(pair).set("delegation.max_pending", "2").start().await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        pause(&gateway, "target", "pause").await;
+        let other = gateway.seat("other", "", Agent::scripted(echo).await).await;
+        let body = json!({"target_id": "target", "task": "x"});
+        let first = delegate(&gateway, &caller, "target", "x").await;
+        delegate(&gateway, &caller, "target", "x").await;
+        for seat in [&caller, &other] {
+            let full = delegate_with(&gateway, seat, &body).await;
+            assert_eq!((full.status, full.reason().as_str()), (503, "agent_busy"), "{}", seat.id);
+            assert!(full.field("retry-after").is_some());
+            assert_eq!(full.json()["limit"], "2");
+        }
+        assert_eq!(gateway.metric("a2a_gateway_jobs_refused_total", &[]).await, 2.0);
+        pause(&gateway, "target", "resume").await;
+        delegation_in(&gateway, &caller, &first, "completed").await;
+        until("room", async || delegate_with(&gateway, &other, &body).await.status == 202).await;
+        until("all", async || target.agent.count() == 3).await;
+    }
+
+}

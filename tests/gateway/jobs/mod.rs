@@ -1,0 +1,146 @@
+//! Calls that are made later: each is made once, its caller learns how it ended, and nothing that was accepted is
+//! lost, whoever is away and whatever crashes.
+
+mod crashes;
+mod deferred;
+mod delegations;
+mod polled;
+mod waiting;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use a2a_gateway::config::{self, Config, Live};
+use a2a_gateway::db::Db;
+use a2a_gateway::delivery::inbox::{Filter, Inbox, Item, Start};
+use a2a_gateway::events::Events;
+use a2a_gateway::ids::WorkspaceId;
+use a2a_gateway::metrics::Metrics;
+use a2a_gateway::shared::Shared;
+use serde_json::{Value, json};
+
+use crate::harness::{Agent, Answer, Gateway, Recorded, Request, Seat, Step, ok_json};
+
+/// What a busy machine may take.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Answers a message with one that repeats its text.
+fn echo(request: &Recorded) -> Vec<Step> {
+    vec![Step::Write(ok_json(&answer(request).to_string()))]
+}
+
+fn answer(request: &Recorded) -> Value {
+    let call: Value = serde_json::from_slice(&request.body).unwrap();
+    let text = &call["params"]["message"]["parts"][0]["text"];
+    json!({"jsonrpc": "2.0", "id": call["id"], "result": {"kind": "message", "role": "agent",
+        "messageId": "a-1", "parts": [{"kind": "text", "text": format!("echo: {}", text.as_str().unwrap())}]}})
+}
+
+/// The texts of the messages that an agent got, in their order.
+fn texts(agent: &Agent) -> Vec<String> {
+    let text = |request: &Recorded| {
+        let call: Value = serde_json::from_slice(&request.body).unwrap();
+        let text = &call["params"]["message"]["parts"][0]["text"];
+        text.as_str().unwrap_or_default().to_owned()
+    };
+    agent.requests().iter().map(text).collect()
+}
+
+async fn delegate_with(gateway: &Gateway, from: &Seat, body: &Value) -> Answer {
+    let path = format!("/workspaces/{}/delegate", from.id);
+    let request = Request::post(path, body.to_string()).bearer(&from.token);
+    gateway.call(&request).await
+}
+
+/// Delegates, which must work; answers the delegation's id.
+async fn delegate(gateway: &Gateway, from: &Seat, to: &str, task: &str) -> String {
+    let answer = delegate_with(gateway, from, &json!({"target_id": to, "task": task})).await;
+    assert_eq!(answer.status, 202, "{}", answer.text());
+    let json = answer.json();
+    assert_eq!(
+        (&json["status"], &json["target_id"]),
+        (&json!("delegated"), &json!(to))
+    );
+    assert!(json.get("idempotent_hit").is_none());
+    json["delegation_id"].as_str().unwrap().to_owned()
+}
+
+/// A delegation as its workspace reads it.
+async fn delegation(gateway: &Gateway, of: &Seat, id: &str) -> Value {
+    let path = format!("/workspaces/{}/delegations/{id}", of.id);
+    let answer = gateway.call(&Request::get(path).bearer(&of.token)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+/// The same once it is in this state.
+async fn delegation_in(gateway: &Gateway, of: &Seat, id: &str, status: &str) -> Value {
+    let deadline = Instant::now() + SOON + SOON;
+    loop {
+        let shown = delegation(gateway, of, id).await;
+        if shown["status"] == status {
+            return shown;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{shown} is not {status}\n{}",
+            gateway.log()
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits until something holds.
+async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The inboxes of a gateway, read from its store.
+struct Inboxes(Arc<Inbox>);
+
+impl Inboxes {
+    async fn of(gateway: &Gateway) -> Self {
+        let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
+        config.stores.sql = gateway.sql_url().into();
+        config.stores.timeout = Duration::from_secs(10);
+        let metrics = Arc::new(Metrics::new());
+        let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
+        let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
+        db.migrate().await.unwrap();
+        let live = Live::from(config);
+        let events = Events::new(live.clone(), shared.clone(), Arc::clone(&metrics));
+        Self(Inbox::new(live, db, shared, events, metrics))
+    }
+
+    async fn items(&self, workspace: &str) -> Vec<Item> {
+        let id = WorkspaceId::parse(workspace).unwrap();
+        let page = self.0.page(&id, Filter::default(), Start::After(0), 500);
+        page.await.unwrap().items
+    }
+
+    /// What the workspace was told of its delegations, once there are so many.
+    async fn results(&self, workspace: &str, count: usize) -> Vec<Value> {
+        until("results in the inbox", async || {
+            self.items(workspace).await.len() >= count
+        })
+        .await;
+        let items = self.items(workspace).await;
+        assert_eq!(items.len(), count);
+        let result = |item: &Item| {
+            assert_eq!(item.activity_type, "delegate_result");
+            let body = item.response_body.as_ref().unwrap().get();
+            serde_json::from_str::<Value>(body).unwrap()
+        };
+        items.iter().map(result).collect()
+    }
+}
+
+async fn pause(gateway: &Gateway, id: &str, verb: &str) {
+    let request = Request::new("POST", format!("/workspaces/{id}/{verb}"));
+    let answer = gateway.as_operator(request).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}

@@ -1,0 +1,60 @@
+//! Delegations to a workspace that polls: into its inbox, and over when its task is.
+
+use a2a_gateway::delivery::inbox::{TaskState, Update};
+use a2a_gateway::ids::WorkspaceId;
+use serde_json::json;
+
+use super::{Inboxes, delegate, delegate_with, delegation, delegation_in, until};
+use crate::harness::{Agent, Gateway, Request, Seat, card};
+use crate::on_both_pairs;
+
+async fn poller(gateway: &Gateway) -> Seat {
+    let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
+    let poller = json!({"id": "poller", "name": "poller", "delivery_mode": "poll"});
+    let enrolment = gateway.create(poller).await;
+    let body = json!({"id": "poller", "delivery_mode": "poll", "agent_card": card("poller")});
+    let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);
+    let registered = gateway.call(&request).await;
+    assert_eq!(registered.status, 200, "{}", registered.text());
+    caller
+}
+
+on_both_pairs! {
+    async fn the_agents_reply_is_the_result(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let caller = poller(&gateway).await;
+        let inboxes = Inboxes::of(&gateway).await;
+        for (update, status) in [
+            (Update::Message(json!({"parts": [{"kind": "text", "text": "done"}]})), "completed"),
+            (Update::Error(json!({"code": -32000, "message": "no"})), "failed"),
+        ] {
+            let before = inboxes.items("poller").await.len();
+            let id = delegate(&gateway, &caller, "poller", "work").await;
+            until("the message", async || inboxes.items("poller").await.len() > before).await;
+            let item = inboxes.items("poller").await.pop().unwrap();
+            assert_eq!((item.activity_type.as_str(), item.source_id.as_deref()), ("a2a_receive", Some("caller")));
+            let call: serde_json::Value = serde_json::from_str(item.request_body.unwrap().get()).unwrap();
+            assert_eq!(call["params"]["message"]["metadata"]["delegation_id"], id.as_str());
+            assert_eq!(delegation(&gateway, &caller, &id).await["status"], "dispatched");
+            let poller = WorkspaceId::parse("poller").unwrap();
+            let task = inboxes.0.reply(&poller, &item.id, update, "{}").await.unwrap();
+            assert!(matches!(task.state, TaskState::Completed | TaskState::Failed));
+            let over = delegation_in(&gateway, &caller, &id, status).await;
+            let member = if status == "completed" { &over["result"] } else { &over["error"]["data"] };
+            assert_eq!(member["status"]["state"], status, "{over}");
+        }
+        let told = inboxes.results("caller", 2).await;
+        assert_eq!(told[0]["result"]["status"]["message"]["parts"][0]["text"], "done");
+    }
+
+    async fn a_deadline_passes_while_nobody_replies(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let caller = poller(&gateway).await;
+        let body = json!({"target_id": "poller", "task": "x", "deadline_seconds": 1});
+        let answer = delegate_with(&gateway, &caller, &body).await;
+        let id = answer.json()["delegation_id"].as_str().unwrap().to_owned();
+        let late = delegation_in(&gateway, &caller, &id, "expired").await;
+        assert_eq!(late["error"]["delivered"], "true");
+        Inboxes::of(&gateway).await.results("caller", 1).await;
+    }
+}

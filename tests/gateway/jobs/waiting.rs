@@ -1,0 +1,129 @@
+//! Targets that are away, or take no more: nothing is lost, nothing is sent twice, and nobody waits for ever.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::{
+    Inboxes, answer, delegate, delegate_with, delegation, delegation_in, echo, pause, texts, until,
+};
+use crate::harness::{Agent, Gateway, Request, Step, ok_json};
+use crate::on_both_pairs;
+
+on_both_pairs! {
+    async fn an_agent_that_is_down_gets_it_when_it_is_up(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let port = target.agent.port;
+        drop(target.agent);
+        let id = delegate(&gateway, &caller, "target", "hello").await;
+        until("an attempt", async || gateway.metric("a2a_gateway_job_retries_total", &[]).await >= 1.0).await;
+        assert_eq!(delegation(&gateway, &caller, &id).await["status"], "pending");
+        let agent = Agent::scripted_at(&format!("127.0.0.1:{port}"), echo).await;
+        let done = delegation_in(&gateway, &caller, &id, "completed").await;
+        assert!(done["attempts"].as_i64().unwrap() >= 2, "{done}");
+        assert_eq!(texts(&agent), ["hello"]);
+    }
+
+    async fn a_target_that_is_away_gets_it_at_once_when_it_is_back(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        pause(&gateway, "target", "pause").await;
+        let id = delegate(&gateway, &caller, "target", "hello").await;
+        // By then the next try is several seconds away.
+        until("tries", async || gateway.metric("a2a_gateway_job_retries_total", &[]).await >= 3.0).await;
+        assert_eq!(target.agent.count(), 0);
+        let resumed = Instant::now();
+        pause(&gateway, "target", "resume").await;
+        delegation_in(&gateway, &caller, &id, "completed").await;
+        assert!(resumed.elapsed() < Duration::from_secs(2), "{:?}", resumed.elapsed());
+        assert_eq!(target.agent.count(), 1);
+    }
+
+    async fn a_deadline_passes(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        pause(&gateway, "target", "pause").await;
+        let slow = gateway.seat("slow", "", Agent::scripted(|_| vec![Step::Hang]).await).await;
+        let mut ids = Vec::new();
+        for to in ["target", "slow"] {
+            let body = json!({"target_id": to, "task": "x", "deadline_seconds": 2, "idempotency_key": to});
+            let answer = delegate_with(&gateway, &caller, &body).await;
+            ids.push(answer.json()["delegation_id"].as_str().unwrap().to_owned());
+        }
+        let away = delegation_in(&gateway, &caller, &ids[0], "expired").await;
+        assert_eq!(away["error"]["delivered"], "false");
+        assert_eq!(away["error"]["clock"], "deadline");
+        let late = delegation_in(&gateway, &caller, &ids[1], "expired").await;
+        assert_eq!(late["error"]["delivered"], "true");
+        let told = Inboxes::of(&gateway).await.results("caller", 2).await;
+        assert!(told.iter().all(|one| one["status"] == "expired"));
+        pause(&gateway, "target", "resume").await;
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert_eq!((target.agent.count(), slow.agent.count()), (0, 1));
+        // The key is free.
+        let body = json!({"target_id": "target", "task": "x", "idempotency_key": "target"});
+        assert_eq!(delegate_with(&gateway, &caller, &body).await.status, 202);
+    }
+
+    async fn who_may_no_more_when_it_is_sent_is_refused_then(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        pause(&gateway, "target", "pause").await;
+        let id = delegate(&gateway, &caller, "target", "x").await;
+        let moved = gateway.patch("caller", json!({"org": "elsewhere"})).await;
+        assert_eq!(moved.status, 200, "{}", moved.text());
+        pause(&gateway, "target", "resume").await;
+        let failed = delegation_in(&gateway, &caller, &id, "failed").await;
+        assert_eq!(failed["error"]["reason"], "not_permitted");
+        assert_eq!(failed["error"]["delivered"], "false");
+        assert_eq!(target.agent.count(), 0);
+    }
+
+    async fn a_target_gets_no_more_at_once_than_it_takes(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (running, peak) = (Arc::clone(&now), Arc::clone(&most));
+        let agent = Agent::scripted(move |request| {
+            let at_once = running.fetch_add(1, Ordering::SeqCst) + 1;
+            peak.fetch_max(at_once, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+            running.fetch_sub(1, Ordering::SeqCst);
+            vec![Step::Write(ok_json(&answer(request).to_string()))]
+        }).await;
+        let (caller, target) = gateway.pair(agent).await;
+        gateway.patch("target", json!({"max_concurrent": 1})).await;
+        for n in 0..20 {
+            delegate(&gateway, &caller, "target", &n.to_string()).await;
+        }
+        until("all", async || target.agent.count() == 20).await;
+        let mut sent: Vec<u32> = texts(&target.agent).iter().map(|text| text.parse().unwrap()).collect();
+        sent.sort_unstable();
+        assert_eq!(sent, (0..20).collect::<Vec<_>>());
+        assert_eq!(most.load(Ordering::SeqCst), 1);
+        Inboxes::of(&gateway).await.results("caller", 20).await;
+        gateway.assert_idle().await;
+    }
+
+    async fn a_target_that_is_away_holds_up_no_other(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let other = gateway.seat("other", "", Agent::scripted(echo).await).await;
+        pause(&gateway, "target", "pause").await;
+        for n in 0..40 {
+            delegate(&gateway, &caller, "target", &n.to_string()).await;
+        }
+        let began = Instant::now();
+        let id = delegate(&gateway, &caller, "other", "me too").await;
+        delegation_in(&gateway, &caller, &id, "completed").await;
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert_eq!((target.agent.count(), other.agent.count()), (0, 1));
+        let removed = gateway.as_operator(Request::new("DELETE", "/workspaces/target")).await;
+        assert_eq!(removed.status, 200);
+        until("all refused", async || {
+            gateway.metric("a2a_gateway_jobs_finished_total", &["state=\"failed\""]).await == 40.0
+        }).await;
+    }
+}
