@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::extract::Caller;
-use super::watch::{Step, Watch, Watcher};
+use super::watch::{End, Step, Watch, Watcher};
 use crate::gateway::Gateway;
 use crate::identity::TICKET_TTL;
 use crate::metrics::EventReader;

@@ -38,6 +38,8 @@ pub(super) async fn reply(
         .map_err(|error| Rejection::new(Reason::InvalidParams, error.to_string()))?;
     let inbox = &gateway.delivery.inbox;
     let task = inbox.reply(&id, &activity, update, body.get()).await?;
+    // It is committed. Where this fails, a look of its own finds what has ended.
+    let _ = gateway.delivery.jobs.task_ended(&task).await;
     Ok(Answer(Replied {
         status: "ok",
         task_id: task.id,

@@ -47,7 +47,7 @@ impl Proxy {
         } else {
             // Boxed: it is rare that there is anything to ask for.
             let is_bare = envelope::is_bare(&received);
-            Box::pin(self.generation(session, exchange, &admitted, is_bare)).await?
+            Box::pin(self.generation(Some(session), exchange, &admitted, is_bare)).await?
         };
         let shape = CallShape {
             complete: manners.complete,

@@ -15,6 +15,7 @@ use super::fields::passes;
 use super::forward::Outgoing;
 use super::relay::content_length_of;
 use super::{Proxy, references};
+use crate::a2a::accept::prefers_stream;
 use crate::a2a::done::Done;
 use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
@@ -238,7 +239,7 @@ impl Proxy {
         if !call.done.is_empty() {
             fields.push((COMPLETED, call.done.to_string()));
         }
-        let answered = self.answer(session, exchange, (StatusCode::ACCEPTED, body), &fields);
+        let answered = self.say(session, exchange, (StatusCode::ACCEPTED, body), &fields);
         answered.await.map(Some)
     }
 
@@ -280,12 +281,12 @@ impl Proxy {
                 dialect::bare(&task, generation),
             ),
         };
-        let answered = self.answer(session, exchange, (StatusCode::OK, body), &[]);
+        let answered = self.say(session, exchange, (StatusCode::OK, body), &[]);
         answered.await.map(Some)
     }
 
     /// Answers with what the gateway itself has to say.
-    async fn answer(
+    async fn say(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,

@@ -63,7 +63,7 @@ impl Proxy {
         };
         if outgoing.target.is_none() && agent.manners.path_in_card {
             let method = outgoing.method_name.as_deref();
-            let path = Box::pin(self.json_rpc(session, exchange, &admitted, method)).await?;
+            let path = Box::pin(self.json_rpc(Some(session), exchange, &admitted, method)).await?;
             outgoing.target = Some(path);
         }
         let from = (session.req_header(), self.client(session));

@@ -100,31 +100,9 @@ impl Proxy {
                 raw(session, exchange, target, received, rewrite)
             }
             Way::Send { stream, words } => {
-                let generation = self.spoken(session, exchange, &admitted, words);
-                let shape = CallShape {
-                    // The route itself asks for an envelope, whatever `a2a.complete` says.
-                    complete: match admitted.manners().complete {
-                        Complete::Off => Complete::Bare,
-                        complete => complete,
-                    },
-                    generation: generation.await?,
-                    prefers_stream: stream,
-                };
-                let (body, share) = received;
-                let completed = send(exchange, &admitted, &shape, body)?;
-                references::check(&self.gateway, exchange, &admitted, &completed.refs).await?;
-                references::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
-                let version_1_0 = shape.generation == Generation::V1;
-                Outgoing {
-                    verb: Verb::POST,
-                    target: None,
-                    version_1_0,
-                    done: completed.done,
-                    method_name: completed.method_name,
-                    body: completed.body,
-                    share,
-                    rewrite: Some(Rewrite::BareResult),
-                }
+                let how = (stream, words);
+                self.send_call(session, exchange, &admitted, how, received)
+                    .await?
             }
             Way::Task {
                 method,
@@ -195,6 +173,42 @@ impl Proxy {
         self.forward(session, exchange, admitted, outgoing).await
     }
 
+    /// A message that came without its envelope.
+    async fn send_call(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        admitted: &Admitted,
+        (stream, words): (bool, Option<Generation>),
+        received: (Bytes, Share),
+    ) -> Result<Outgoing, Ended> {
+        let generation = self.spoken(session, exchange, admitted, words);
+        let shape = CallShape {
+            // The route itself asks for an envelope, whatever `a2a.complete` says.
+            complete: match admitted.manners().complete {
+                Complete::Off => Complete::Bare,
+                complete => complete,
+            },
+            generation: generation.await?,
+            prefers_stream: stream,
+        };
+        let (body, share) = received;
+        let completed = send(exchange, admitted, &shape, body)?;
+        references::check(&self.gateway, exchange, admitted, &completed.refs).await?;
+        references::follow(&self.gateway, exchange, admitted, Binding::Rpc);
+        let version_1_0 = shape.generation == Generation::V1;
+        Ok(Outgoing {
+            verb: Verb::POST,
+            target: None,
+            version_1_0,
+            done: completed.done,
+            method_name: completed.method_name,
+            body: completed.body,
+            share,
+            rewrite: Some(Rewrite::BareResult),
+        })
+    }
+
     /// How a request gets to the target.
     async fn way(
         &self,
@@ -226,7 +240,10 @@ impl Proxy {
     ) -> Result<Generation, Ended> {
         match words {
             Some(generation) => Ok(generation),
-            None => self.generation(session, exchange, admitted, true).await,
+            None => {
+                self.generation(Some(session), exchange, admitted, true)
+                    .await
+            }
         }
     }
 

@@ -95,6 +95,7 @@ impl Inbox {
         notice.check()?;
         let said = serde_json::to_value(notice).unwrap_or(Value::Null);
         let new = NewActivity {
+            id: None,
             workspace: workspace.clone(),
             kind: ActivityType::Notify,
             source: Source::Agent(workspace.clone()),

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::Jobs;
 use super::job::{Ending, Job, Kind, expired};
-use crate::delivery::inbox::{ActivityType, InboxTask, NewActivity, Source, TaskState};
+use crate::a2a::state::TaskState;
+use crate::delivery::inbox::{ActivityType, InboxTask, NewActivity, Source};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -58,7 +59,7 @@ impl Jobs {
                 }
             }
             if let Err(error) = self.table.told(&job.id).await {
-                return tracing::debug!(error = %Chain(&error), "That a delegator was told is not noted");
+                tracing::debug!(error = %Chain(&error), "That a delegator was told is not noted");
             }
         }
     }
@@ -122,7 +123,7 @@ impl Jobs {
     }
 
     async fn ending(&self, task: &InboxTask) -> Option<Ending> {
-        let document = self.inbox.document(task).await.ok()?;
+        let (document, _) = self.inbox.document(task).await.ok()?;
         let ending = if task.state == TaskState::Completed {
             Ending::Result
         } else {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::job::{Job, State};
-use crate::a2a::dialect::Said;
+use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
 use crate::events::{Event, Kind};
 use crate::ids::WorkspaceId;
@@ -20,16 +20,16 @@ pub fn of(job: &Job) -> Value {
     if let Some(result) = &job.result {
         // It was read when it came.
         let answer = json!({"result": result});
-        match Said::read(&answer, || job.id.clone()) {
-            Ok(Said::Task(theirs)) => return with_theirs(shown, theirs),
-            Ok(Said::Message(message)) => {
+        match Update::read(&answer, || job.id.clone()) {
+            Ok(Update::Task(theirs)) => return with_theirs(shown, theirs),
+            Ok(Update::Message(message)) => {
                 if message["contextId"].is_string() {
                     shown["contextId"] = message["contextId"].clone();
                 }
                 shown["status"]["message"] = message;
             }
             // Tolerant, as everywhere with answers: what cannot be told in A2A's words is there as it came.
-            Ok(Said::Status(_) | Said::Artifact(_) | Said::Error(_)) | Err(_) => {
+            Ok(Update::StatusUpdate(_) | Update::ArtifactUpdate(_) | Update::Error(_)) | Err(_) => {
                 shown["metadata"] = json!({"result": result});
             }
         }

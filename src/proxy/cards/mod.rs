@@ -91,7 +91,9 @@ impl Proxy {
         let hops = hops(head, exchange.config.forward.max_hops)?;
         let source = self.gateway.directory.card_source(&permit).await?;
         drop(permit);
-        let kept = self.kept_card(session, exchange, hops, &source).await?;
+        let kept = self
+            .kept_card(Some(session), exchange, hops, &source)
+            .await?;
         let card = kept.served.clone()?;
         answer(session, &self.origins.get(), exchange, &card).await
     }
@@ -107,7 +109,7 @@ impl Proxy {
     ) -> Result<Option<String>, Ended> {
         let source = self.gateway.directory.card_source(&admitted.permit).await?;
         let kept = self
-            .kept_card(session, exchange, admitted.hops, &source)
+            .kept_card(Some(session), exchange, admitted.hops, &source)
             .await?;
         if let Err(refusal) = &kept.served
             && matches!(
@@ -128,14 +130,14 @@ impl Proxy {
     /// Why there is no card; `agent_protocol_error` where it names none.
     pub(super) async fn json_rpc(
         &self,
-        session: &mut ServerSession,
+        caller: Option<&mut ServerSession>,
         exchange: &Exchange,
         admitted: &Admitted,
         method: Option<&str>,
     ) -> Result<String, Ended> {
         let source = self.gateway.directory.card_source(&admitted.permit).await?;
         let kept = self
-            .kept_card(session, exchange, admitted.hops, &source)
+            .kept_card(caller, exchange, admitted.hops, &source)
             .await?;
         if let Err(refusal) = &kept.served {
             return Err(undelivered(refusal).into());
@@ -149,11 +151,11 @@ impl Proxy {
         })
     }
 
-    /// A card, waited for as long as the caller is there and the process goes on. Of several who wait for
+    /// A card, waited for as long as the caller is there, if there is one, and the process goes on. Of several who wait for
     /// one fetch each leaves alone: where it was the one who fetched, the next begins anew.
     async fn kept_card(
         &self,
-        session: &mut ServerSession,
+        caller: Option<&mut ServerSession>,
         exchange: &Exchange,
         hops: u32,
         source: &CardSource,
@@ -168,10 +170,15 @@ impl Proxy {
         let mut cut = self.relay.drain.watch();
         let gone = async {
             // While there is a body to come, as with a strange GET, nobody can tell without reading it.
-            if session.is_body_done() {
-                left(session).await;
-            } else {
-                pending::<()>().await;
+            match caller {
+                Some(session) => {
+                    if session.is_body_done() {
+                        left(session).await;
+                    } else {
+                        pending::<()>().await;
+                    }
+                }
+                None => pending().await,
             }
         };
         tokio::select! {
@@ -190,7 +197,7 @@ impl Proxy {
     /// That nobody waits for it any more.
     pub(super) async fn generation(
         &self,
-        session: &mut ServerSession,
+        caller: Option<&mut ServerSession>,
         exchange: &Exchange,
         admitted: &Admitted,
         is_bare: bool,
@@ -209,7 +216,7 @@ impl Proxy {
             return Ok(manners.generation);
         }
         let kept = self
-            .kept_card(session, exchange, admitted.hops, &source)
+            .kept_card(caller, exchange, admitted.hops, &source)
             .await?;
         Ok(kept.generation.unwrap_or_default())
     }

@@ -127,7 +127,7 @@ impl Proxy {
         admitted: &Admitted,
         exchange: &mut Exchange,
     ) -> Result<Attempt, Rejection> {
-        let (head, outgoing) = self
+        let (head, mut outgoing) = self
             .outgoing(job, admitted, exchange)
             .await
             .map_err(not_sent)?;
@@ -135,11 +135,20 @@ impl Proxy {
         let Destination::Agent(agent) = &admitted.destination else {
             return self.put_into_inbox(job, outgoing).await;
         };
-        let address = self.gateway.directory.address(&agent.endpoint).await;
+        if agent.manners.path_in_card {
+            let method = outgoing.method_name.as_deref();
+            let path = self.json_rpc(None, exchange, admitted, method).await;
+            outgoing.target = Some(path.map_err(refused)?);
+        }
+        let endpoint = match &outgoing.target {
+            None => &agent.endpoint,
+            Some(target) => &agent.endpoint.at(target.clone()),
+        };
+        let address = self.gateway.directory.address(endpoint).await;
         let address = address.map_err(not_sent)?;
         let timeouts = &exchange.config.timeouts;
         let patience = job.deadline.since(Timestamp::now()).min(timeouts.max);
-        let wire = self.request_head(head.from(), exchange, admitted, &outgoing);
+        let wire = self.request_head(head.from(), exchange, admitted, agent, &outgoing);
         let peer = self
             .relay
             .upstream
@@ -239,16 +248,11 @@ impl Proxy {
                 Ok((Asker::new(call.client, &call.fields)?, out))
             }
             Content::Task(text) => {
-                let (generation, complete) = match &admitted.destination {
-                    Destination::Agent(agent) => {
-                        let spoken = self.generation(exchange, admitted, agent, true);
-                        (Box::pin(spoken).await, agent.complete)
-                    }
-                    Destination::Inbox => (Generation::V0, Complete::Full),
-                };
+                let spoken = Box::pin(self.generation(None, exchange, admitted, true));
+                let generation = spoken.await.map_err(refused)?;
                 let shape = CallShape {
                     // The gateway's own call needs its envelope.
-                    complete: match complete {
+                    complete: match admitted.manners().complete {
                         Complete::Off => Complete::Bare,
                         complete => complete,
                     },
@@ -289,6 +293,14 @@ impl Asker {
 
     fn from(&self) -> (&RequestHeader, IpAddr) {
         (&self.head, self.client)
+    }
+}
+
+/// Why a card that is needed first is not there.
+fn refused(ended: Ended) -> Rejection {
+    match ended {
+        Ended::Refused(why) | Ended::BrokenOff(why) => why,
+        Ended::Answered | Ended::CallerLeft => shutting_down("false"),
     }
 }
 
