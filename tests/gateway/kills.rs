@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use crate::harness::{Agent, Answer, Builder, Connection, Pair, Request, Step, ok_json};
+use crate::harness::{Agent, Answer, Builder, Connection, Request, Step, ok_json};
 use crate::on_both_pairs;
 
 /// How often the gateway is killed, if nothing else is asked for.

@@ -1,6 +1,7 @@
 //! Delegations to a workspace that polls: into its inbox, and over when its task is.
 
-use a2a_gateway::delivery::inbox::{TaskState, Update};
+use a2a_gateway::a2a::dialect::Update;
+use a2a_gateway::a2a::state::TaskState;
 use a2a_gateway::ids::WorkspaceId;
 use serde_json::json;
 
