@@ -12,6 +12,7 @@ use crate::coherence::Coherence;
 use crate::config::{Config, Live};
 use crate::db::Db;
 use crate::delivery::Delivery;
+use crate::delivery::calls::Calls;
 use crate::delivery::streams::Streams;
 use crate::directory::Directory;
 use crate::drain::Drain;
@@ -129,6 +130,12 @@ impl Gateway {
             ),
             tasks: Tasks::new(config.clone(), shared.clone(), Arc::clone(&metrics)),
             delivery: Arc::new(Delivery {
+                calls: Calls::new(
+                    config.clone(),
+                    db.clone(),
+                    shared.clone(),
+                    Arc::clone(&metrics),
+                ),
                 streams: Streams::new(config.clone(), shared.clone(), Arc::clone(&metrics)),
             }),
             events,
@@ -181,6 +188,7 @@ impl Gateway {
             self.directory.follow(),
             self.directory.follow_lapses(),
             self.events.run(&self.hierarchy),
+            self.delivery.calls.run(),
             self.delivery.streams.run(),
             self.sweep(),
             self.flush_regularly(),

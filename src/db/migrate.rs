@@ -15,7 +15,7 @@ use crate::store::{Cause, Unavailable};
 const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, text. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, &str); 7] = [
+const MIGRATIONS: [(i64, &str, &str); 8] = [
     (
         1,
         "workspaces",
@@ -38,6 +38,11 @@ const MIGRATIONS: [(i64, &str, &str); 7] = [
         7,
         "push_notifications",
         include_str!("migrations/0007_push_notifications.sql"),
+    ),
+    (
+        9,
+        "idempotent_calls",
+        include_str!("migrations/0009_idempotent_calls.sql"),
     ),
 ];
 

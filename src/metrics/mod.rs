@@ -1,6 +1,7 @@
 //! Every metric family and its labels. Doc comments and help texts say the same; labels are closed
 //! sets, never an id. Children are resolved once, since looking one up by label hashes strings.
 
+mod calls;
 mod label;
 mod streams;
 
@@ -12,6 +13,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+pub use self::calls::Calls;
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
 pub use self::streams::Streams;
 use crate::a2a::method::Method;
@@ -80,6 +82,8 @@ pub struct Metrics {
     pub events_linked: IntGauge,
     /// How often the log of events was lost.
     pub events_lost: IntCounter,
+    /// Calls that may be sent again.
+    pub calls: Calls,
     /// Streams that can be taken up again.
     pub streams: Streams,
 }
@@ -308,6 +312,7 @@ impl Metrics {
                 "a2a_gateway_events_lost_total",
                 "How often the log of events was flushed or cut before it was read to its end.",
             ),
+            calls: Calls::new(&r),
             streams: Streams::new(&r),
             registry: r,
         }

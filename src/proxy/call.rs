@@ -10,7 +10,7 @@ use super::body::{self, CallShape, check_media_type, prefers_stream};
 use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
-use super::{Proxy, references, wrong_method};
+use super::{Proxy, keyed, references, wrong_method};
 use crate::a2a::task::Binding;
 use crate::a2a::{Generation, envelope};
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
@@ -45,7 +45,9 @@ impl Proxy {
             generation,
             prefers_stream: prefers_stream(&session.req_header().headers),
         };
-        let completed = body::complete(exchange, &admitted, received, &shape)?;
+        let completed = body::complete(exchange, &admitted, received.clone(), &shape)?;
+        let key = keyed::key(exchange, session.req_header(), Some(&completed), &received)?;
+        drop(received);
         references::check(&self.gateway, exchange, &admitted, &completed.refs).await?;
         references::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
         let outgoing = Outgoing {
@@ -57,6 +59,7 @@ impl Proxy {
             body: completed.body,
             share,
             rewrite: self.rewrite(exchange, &admitted, Binding::Rpc).await?,
+            key,
         };
         self.forward(session, exchange, admitted, outgoing).await
     }

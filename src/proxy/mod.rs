@@ -22,6 +22,7 @@ mod head;
 mod http1;
 mod http2;
 mod hygiene;
+mod keyed;
 mod listener;
 mod origin;
 mod received;

@@ -16,7 +16,7 @@ use super::exchange::Exchange;
 use super::forward::Outgoing;
 use super::received::Share;
 use super::rewrite::Rewrite;
-use super::{Proxy, references, wrong_method};
+use super::{Proxy, keyed, references, wrong_method};
 use crate::a2a::Generation;
 use crate::a2a::done::{Done, Step};
 use crate::a2a::envelope::Completed;
@@ -74,7 +74,9 @@ impl Proxy {
                 references::follow(&self.gateway, exchange, &admitted, Binding::Rest);
                 let rewrite = self.rewrite(exchange, &admitted, Binding::Rest).await?;
                 let target = (&*interface, tail);
-                raw(session, exchange, target, received, rewrite)
+                let key = keyed::key(exchange, session.req_header(), None, &received.0)?;
+                let outgoing = raw(session, exchange, target, received, rewrite);
+                Outgoing { key, ..outgoing }
             }
             Way::Send { stream } => {
                 let shape = CallShape {
@@ -87,7 +89,9 @@ impl Proxy {
                     prefers_stream: stream,
                 };
                 let (body, share) = received;
-                let completed = send(exchange, &admitted, &shape, body)?;
+                let completed = send(exchange, &admitted, &shape, body.clone())?;
+                let key = keyed::key(exchange, session.req_header(), Some(&completed), &body)?;
+                drop(body);
                 references::check(&self.gateway, exchange, &admitted, &completed.refs).await?;
                 references::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
                 let version_1_0 = shape.generation == Generation::V1;
@@ -100,6 +104,7 @@ impl Proxy {
                     body: completed.body,
                     share,
                     rewrite: Some(Rewrite::BareResult),
+                    key,
                 }
             }
             Way::Task { method, params } => {
@@ -193,6 +198,7 @@ fn raw(
         version_1_0: false,
         done: Done::default(),
         rewrite,
+        key: None,
     }
 }
 
@@ -314,6 +320,7 @@ fn task_call(
         version_1_0: generation == Generation::V1,
         done,
         rewrite: Some(Rewrite::BareResult),
+        key: None,
     }
 }
 

@@ -111,12 +111,7 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("DELETE", "/orgs/{org}/tokens/{token_id}", 200, &[Operator]),
     ("POST", "/canvas/tokens", 201, &[Org, Operator]),
     // Of whoever may call, nobody began it.
-    (
-        "GET",
-        "/workspaces/{id}/streams/{stream}",
-        404,
-        WHO_CALLS,
-    ),
+    ("GET", "/workspaces/{id}/streams/{stream}", 404, WHO_CALLS),
     ("GET", "/ws", 101, ANYBODY),
     ("GET", "/events", 200, ANYBODY),
     ("POST", "/ws/tickets", 201, ANYBODY),
