@@ -4,10 +4,19 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::{Answer, Calls, End, Free, Key, Outcome, Waiting, ms, now_ms, times};
+use super::{Answer, Asked, Calls, End, Key, Outcome, Waiting, ms, now_ms, times};
 use crate::a2a::state::TaskState;
 use crate::rejection::Rejection;
 use crate::telemetry::Chain;
+
+/// A key that nobody has: who comes with it here waits from now on. Dropped, it is anybody's again.
+pub struct Free {
+    calls: Arc<Calls>,
+    key: Key,
+    /// The run whose key it takes over; empty: none.
+    replaced: String,
+    tell: Option<watch::Sender<Option<Outcome>>>,
+}
 
 /// The right to make a call, once. Dropped without a word it leaves its outcome unknown.
 pub struct Claim {
@@ -15,52 +24,68 @@ pub struct Claim {
     key: Key,
     run: String,
     tell: watch::Sender<Option<Outcome>>,
-    settled: bool,
+    stage: Stage,
+}
+
+/// How far a claim has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It is being written; nothing was sent.
+    Claiming,
+    /// The call may have been sent.
+    Ours,
+    /// What came of it is written down, or somebody else had the key.
+    Settled,
 }
 
 impl Calls {
-    /// Claims a free key. `None`: another was faster.
+    /// A key that was not found; it waits for whoever is faster here.
+    pub(super) fn free(self: &Arc<Self>, key: &Key, replaced: String) -> Asked {
+        match self.begin(key) {
+            Err(waiting) => Asked::Wait(waiting),
+            Ok((tell, _)) => Asked::Free(Free {
+                calls: Arc::clone(self),
+                key: key.clone(),
+                replaced,
+                tell: Some(tell),
+            }),
+        }
+    }
+
+    /// Claims a free key. `None`: another replica was faster.
     ///
     /// # Errors
-    /// `store_unavailable`: it is not claimed, and nothing may be sent.
-    pub async fn claim(
-        self: &Arc<Self>,
-        key: &Key,
-        free: Free,
-    ) -> Result<Option<(Claim, Waiting)>, Rejection> {
-        let Ok((tell, _)) = self.begin(key) else {
+    /// `store_unavailable`: nothing may be sent.
+    pub async fn claim(&self, mut free: Free) -> Result<Option<(Claim, Waiting)>, Rejection> {
+        let Some(tell) = free.tell.take() else {
             return Ok(None);
         };
-        let run = uuid::Uuid::now_v7().simple().to_string();
         let mut claim = Claim {
-            calls: Arc::clone(self),
-            key: key.clone(),
-            run,
+            calls: Arc::clone(&free.calls),
+            key: free.key.clone(),
+            run: uuid::Uuid::now_v7().simple().to_string(),
             tell,
-            settled: true,
+            stage: Stage::Claiming,
         };
         let times = times(self.config.get().idempotency.ttl);
         let names = (claim.run.as_str(), self.holder.as_str());
-        match self.table.claim(key, names, times, &free.replaced).await {
-            Ok(true) => {
-                claim.settled = false;
-                self.metrics.calls.counted("dispatched");
-                let waiting = Waiting(claim.tell.subscribe());
-                Ok(Some((claim, waiting)))
-            }
-            Ok(false) => {
-                claim.tell.send_replace(Some(Outcome::Nothing));
-                Ok(None)
-            }
-            Err(error) => {
-                // It may have been written all the same.
-                self.settle_later(claim.run.clone(), End::Release);
-                let rejection = Rejection::from(error);
-                claim
-                    .tell
-                    .send_replace(Some(Outcome::Refused(rejection.clone())));
-                Err(rejection)
-            }
+        let claimed = self.table.claim(&claim.key, names, times, &free.replaced);
+        if !claimed.await? {
+            return Ok(None);
+        }
+        claim.stage = Stage::Ours;
+        self.metrics.calls.counted("dispatched");
+        let waiting = Waiting(claim.tell.subscribe());
+        Ok(Some((claim, waiting)))
+    }
+}
+
+impl Drop for Free {
+    fn drop(&mut self) {
+        if let Some(tell) = self.tell.take() {
+            // First, so that whoever asks again finds nobody.
+            self.calls.close(&self.key);
+            tell.send_replace(Some(Outcome::Nothing));
         }
     }
 }
@@ -114,11 +139,11 @@ impl Claim {
             tracing::debug!(error = %Chain(&error), "The end of a stream is not noted");
             self.calls.settle_later(self.run.clone(), End::Unknown);
         }
-        self.settled = true;
+        self.stage = Stage::Settled;
     }
 
     async fn over(&mut self, outcome: Outcome) {
-        self.settled = true;
+        self.stage = Stage::Settled;
         self.tell.send_replace(Some(outcome));
         // Whoever comes now finds it written.
         self.calls.close(&self.key);
@@ -129,8 +154,14 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.calls.close(&self.key);
-        if !self.settled {
-            self.calls.settle_later(self.run.clone(), End::Unknown);
+        match self.stage {
+            Stage::Settled => {}
+            Stage::Ours => self.calls.settle_later(self.run.clone(), End::Unknown),
+            Stage::Claiming => {
+                // It may have been written all the same.
+                self.calls.settle_later(self.run.clone(), End::Release);
+                self.tell.send_replace(Some(Outcome::Nothing));
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
-pub use self::claim::Claim;
+pub use self::claim::{Claim, Free};
 pub use self::waiting::Waiting;
 
 use self::table::{Row, State, Table, Times};
@@ -145,12 +145,6 @@ pub enum Asked {
     Done(Outcome),
 }
 
-/// A key that may be claimed.
-#[derive(Default)]
-pub struct Free {
-    replaced: String,
-}
-
 /// The room.
 pub struct Calls {
     config: Live,
@@ -205,12 +199,12 @@ impl Calls {
             return Ok(Asked::Wait(waiting));
         }
         let Some(row) = self.table.find(&key.scope, now_ms()).await? else {
-            return Ok(Asked::Free(Free::default()));
+            return Ok(self.free(key, String::new()));
         };
         if row.body_hash != key.body {
             let waits = row.task_state.is_some_and(TaskState::is_interrupted);
             if key.follows_up && waits {
-                return Ok(Asked::Free(Free { replaced: row.run }));
+                return Ok(self.free(key, row.run));
             }
             self.metrics.calls.counted("conflict");
             return Err(conflict());

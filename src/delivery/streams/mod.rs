@@ -42,8 +42,8 @@ use crate::shared::Shared;
 /// How often logs that nobody may ask for any more are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 
-/// Events kept of a stream that nobody gets but from its log.
-const EVENTS_MIN: usize = 64;
+/// Events kept of a stream that nobody gets but from its log, where logs are off.
+const EVENTS_WHERE_OFF: usize = 64;
 
 /// The room.
 pub struct Streams {
@@ -176,8 +176,11 @@ impl Streams {
     fn bounds(&self) -> Bounds {
         let stream = &self.config.get().stream;
         Bounds {
-            // Where logs are off there are those of calls with a key, whose readers are at their heels.
-            events: stream.log_events.max(EVENTS_MIN),
+            events: match stream.log_events {
+                // There are those of calls with a key, whose readers are at their heels.
+                0 => EVENTS_WHERE_OFF,
+                events => events,
+            },
             bytes: stream.log_bytes.bytes(),
         }
     }

@@ -131,7 +131,7 @@ impl Proxy {
     ) -> Result<Ended, Ended> {
         let clocks = forward.clocks;
         let calls = &self.gateway.delivery.calls;
-        let Some((claim, waiting)) = calls.claim(key, free).await? else {
+        let Some((claim, waiting)) = calls.claim(free).await? else {
             // Its place at the target is not ours to hold meanwhile.
             drop(forward);
             let turn = self.turn(session, exchange, key, (&clocks, completed));
