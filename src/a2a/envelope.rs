@@ -69,6 +69,8 @@ pub struct Completed {
     pub done: Done,
     /// `params.message.task_id`, the client's own task id, in every mode.
     pub idempotency_key: Option<String>,
+    /// The message's id, under either name, as the client gave it; never one that was made here.
+    pub message_id: Option<String>,
     /// The tasks and URLs that it refers to, as the agent may read it.
     pub refs: Refs,
 }
@@ -182,6 +184,7 @@ pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, F
             wrapped: draft.wrapped,
             done: draft.done,
             idempotency_key: draft.idempotency_key,
+            message_id: draft.message_id,
             refs: draft.refs,
         }),
     }
@@ -195,6 +198,7 @@ struct Draft {
     wrapped: bool,
     done: Done,
     idempotency_key: Option<String>,
+    message_id: Option<String>,
     refs: Refs,
 }
 
@@ -247,6 +251,7 @@ fn draft(call: &Call, text: &str, completion: &Completion<'_>) -> Result<Draft, 
             wrapped: false,
             done: Done::default(),
             idempotency_key: message::idempotency_key(call, text),
+            message_id: message::given_id(call, text),
         });
     }
     if call.enveloped {
@@ -309,9 +314,10 @@ fn edited(
         None if bare && call.method.is_none() => Some(bare::send_method(completion).to_owned()),
         None => call.method_name(text),
     };
-    let mut idempotency_key = None;
+    let (mut idempotency_key, mut message_id) = (None, None);
     if method.sends() && (call.method.is_none() || call.sends_message(text.as_bytes())) {
         idempotency_key = message::idempotency_key(call, text);
+        message_id = message::given_id(call, text);
         message::complete(call, text, completion, bare, &mut work)?;
     }
     Ok(Draft {
@@ -322,6 +328,7 @@ fn edited(
         wrapped: bare,
         done: work.done,
         idempotency_key,
+        message_id,
     })
 }
 

@@ -265,6 +265,12 @@ pub(super) fn data_of(line: &[u8]) -> Option<&[u8]> {
     }
 }
 
+/// What the last event of whole blocks says.
+pub fn last_data(whole: &[u8]) -> Option<Vec<u8>> {
+    let last = blocks(whole).filter(|block| has_data(block)).last()?;
+    Some(data(last).into_owned())
+}
+
 fn has_data(block: &[u8]) -> bool {
     block.starts_with(b"data:") || lines(block).any(|line| data_of(line).is_some())
 }

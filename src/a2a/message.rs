@@ -20,6 +20,15 @@ pub(super) fn idempotency_key(call: &Call, text: &str) -> Option<String> {
     Some(key).filter(|key| !key.is_empty())
 }
 
+/// The id that the client gave its message, if it is one.
+pub(super) fn given_id(call: &Call, text: &str) -> Option<String> {
+    let message = &call.inner.body;
+    let id = message.message_id.filter(|id| !id.value.is_void());
+    let id = id.or(message.snake_id)?.value;
+    let said = (id.kind == Kind::String).then(|| id.said(text.as_bytes()))?;
+    Some(String::from_utf8_lossy(&said).into_owned()).filter(|id| !id.is_empty())
+}
+
 fn is_task_key(task_id: &Member) -> bool {
     matches!(task_id.value.kind, Kind::Number | Kind::String)
 }

@@ -1,5 +1,9 @@
 //! The states of a task, in the words of A2A 0.3 and 1.0.
 
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
 /// Where a task stands (A2A 0.3, 6.3; 1.0, 4.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TaskState {
@@ -67,6 +71,33 @@ impl TaskState {
         all.find(|state| state.word() == word || state.word_of_1_0() == word)
     }
 
+    /// The state of the task in an answer, in an update of it, or in the bare result of one.
+    pub fn of(answer: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Said<'a> {
+            #[serde(borrow)]
+            status: Option<Status<'a>>,
+            result: Option<Box<Said<'a>>>,
+            task: Option<Box<Said<'a>>>,
+            status_update: Option<Box<Said<'a>>>,
+        }
+        #[derive(Deserialize)]
+        struct Status<'a> {
+            #[serde(borrow)]
+            state: Option<Cow<'a, str>>,
+        }
+        fn find(said: Said<'_>) -> Option<TaskState> {
+            let state = said.status.and_then(|status| status.state);
+            let inner = said.result.or(said.task).or(said.status_update);
+            match state {
+                Some(state) => TaskState::parse(&state),
+                None => find(*inner?),
+            }
+        }
+        find(serde_json::from_slice(answer).ok()?)
+    }
+
     /// Nothing comes after it.
     pub const fn is_terminal(self) -> bool {
         matches!(
@@ -97,5 +128,37 @@ mod tests {
             Some(TaskState::Canceled)
         );
         assert_eq!(TaskState::parse("done"), None);
+    }
+
+    #[test]
+    fn the_state_of_a_task_is_found_in_every_shape_of_an_answer() {
+        for (answer, state) in [
+            (
+                r#"{"result":{"kind":"task","status":{"state":"input-required"}}}"#,
+                Some(TaskState::InputRequired),
+            ),
+            (
+                r#"{"result":{"task":{"status":{"state":"TASK_STATE_AUTH_REQUIRED"}}}}"#,
+                Some(TaskState::AuthRequired),
+            ),
+            (
+                r#"{"result":{"statusUpdate":{"status":{"state":"TASK_STATE_WORKING"}}}}"#,
+                Some(TaskState::Working),
+            ),
+            (
+                r#"{"id":"t","status":{"state":"completed"}}"#,
+                Some(TaskState::Completed),
+            ),
+            (
+                r#"{"task":{"status":{"state":"failed"}}}"#,
+                Some(TaskState::Failed),
+            ),
+            (r#"{"result":{"kind":"message","parts":[]}}"#, None),
+            (r#"{"result":"done"}"#, None),
+            ("[]", None),
+            ("", None),
+        ] {
+            assert_eq!(TaskState::of(answer.as_bytes()), state, "{answer}");
+        }
     }
 }

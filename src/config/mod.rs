@@ -6,6 +6,7 @@
 
 mod check;
 mod delegation;
+mod delivery;
 pub(crate) mod exposure;
 mod file;
 mod issuers;
@@ -27,6 +28,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 pub use self::delegation::Delegation;
+pub use self::delivery::{Idempotency, Stream};
 pub use self::exposure::refuse_exposed;
 pub use self::file::open_regular;
 pub use self::issuers::Issuer;
@@ -63,6 +65,8 @@ pub struct Config {
     pub limits: Limits,
     /// `[stream]`
     pub stream: Stream,
+    /// `[idempotency]`
+    pub idempotency: Idempotency,
     /// `[upstream]`
     pub upstream: Upstream,
     /// `[forward]`
@@ -298,34 +302,6 @@ pub struct Limits {
     pub stream_bytes: ByteSize,
     /// Calls in progress at one target, unless the workspace says otherwise.
     pub target_concurrency: usize,
-}
-
-/// `[stream]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Stream {
-    /// Silence after which the gateway sends a comment.
-    #[serde(with = "duration")]
-    pub keepalive: Duration,
-    /// How long a stream may stay open after its final event.
-    #[serde(with = "duration")]
-    pub final_grace: Duration,
-    /// Events kept of one stream; 0: none, and events get no ids.
-    pub log_events: usize,
-    /// Bytes kept of one stream.
-    pub log_bytes: ByteSize,
-    /// How long they are kept after its end.
-    #[serde(with = "duration")]
-    pub log_ttl: Duration,
-    /// What all logs hold together.
-    pub logs_bytes: ByteSize,
-    /// How long a stream goes on with nobody reading it.
-    #[serde(with = "duration")]
-    pub linger: Duration,
-    /// Streams that go on without their callers at most.
-    pub lingering: usize,
-    /// Readers of resumed streams at most.
-    pub readers: usize,
 }
 
 /// `[upstream]`: connections to agents.

@@ -15,7 +15,7 @@ use crate::store::{Cause, Unavailable};
 const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, text. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, &str); 9] = [
+const MIGRATIONS: [(i64, &str, &str); 10] = [
     (
         1,
         "workspaces",
@@ -40,6 +40,11 @@ const MIGRATIONS: [(i64, &str, &str); 9] = [
         include_str!("migrations/0007_push_notifications.sql"),
     ),
     (8, "inbox", include_str!("migrations/0008_inbox.sql")),
+    (
+        9,
+        "idempotent_calls",
+        include_str!("migrations/0009_idempotent_calls.sql"),
+    ),
     (
         10,
         "delegations",

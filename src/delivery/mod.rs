@@ -1,15 +1,17 @@
-//! What outlives a connection (contract §6): messages that wait to be fetched, calls that are made later, streams
-//! that are taken up again where they broke off.
+//! What outlives a connection (contract §6): messages that wait to be fetched, calls that are made later,
+//! calls that are sent again, streams that are taken up again where they broke off.
 //!
 //! Everything that was acknowledged is in SQL; the shared state only carries the word that there is news,
 //! and may be away.
 
+pub mod calls;
 pub mod inbox;
 pub mod jobs;
 pub mod streams;
 
 use std::sync::Arc;
 
+use self::calls::Calls;
 use self::inbox::Inbox;
 use self::jobs::Jobs;
 use self::streams::Streams;
@@ -24,6 +26,8 @@ use crate::shared::Shared;
 pub struct Delivery {
     /// Messages for those who fetch them, and the tasks that they begin.
     pub inbox: Arc<Inbox>,
+    /// Calls with a key, and what came of them.
+    pub calls: Arc<Calls>,
     /// What passed in streams, for those who come back.
     pub streams: Arc<Streams>,
     /// Calls that are made later.
@@ -48,6 +52,12 @@ impl Delivery {
             Arc::clone(&metrics),
         );
         Arc::new(Self {
+            calls: Calls::new(
+                config.clone(),
+                db.clone(),
+                shared.clone(),
+                Arc::clone(&metrics),
+            ),
             streams: Streams::new(config.clone(), shared, Arc::clone(&metrics)),
             jobs: Jobs::new(config, db, Arc::clone(&inbox), events, coherence, metrics),
             inbox,
@@ -56,6 +66,11 @@ impl Delivery {
 
     /// The work in the background. Runs until it is dropped.
     pub async fn run(&self) {
-        tokio::join!(self.inbox.run(), self.jobs.run(), self.streams.run());
+        tokio::join!(
+            self.calls.run(),
+            self.inbox.run(),
+            self.jobs.run(),
+            self.streams.run(),
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Every metric family and its labels. Doc comments and help texts say the same; labels are closed
 //! sets, never an id. Children are resolved once, since looking one up by label hashes strings.
 
+mod calls;
 mod inbox;
 mod jobs;
 mod label;
@@ -14,6 +15,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+pub use self::calls::Calls;
 pub use self::inbox::{InboxMetrics, InboxReader};
 pub use self::jobs::JobMetrics;
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
@@ -86,6 +88,8 @@ pub struct Metrics {
     pub events_lost: IntCounter,
     /// Messages that wait to be fetched.
     pub inbox: InboxMetrics,
+    /// Calls that may be sent again.
+    pub calls: Calls,
     /// Streams that can be taken up again.
     pub streams: Streams,
     /// Calls that are made later.
@@ -317,6 +321,7 @@ impl Metrics {
                 "How often the log of events was flushed or cut before it was read to its end.",
             ),
             inbox: InboxMetrics::new(&r),
+            calls: Calls::new(&r),
             streams: Streams::new(&r),
             jobs: JobMetrics::new(&r),
             registry: r,

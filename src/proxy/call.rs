@@ -11,7 +11,7 @@ use super::deferred::{JobWords, asked_job};
 use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
-use super::{Proxy, references, wrong_method};
+use super::{Proxy, keyed, references, wrong_method};
 use crate::a2a::accept::prefers_stream;
 use crate::a2a::task::Binding;
 use crate::a2a::{Generation, envelope};
@@ -54,7 +54,7 @@ impl Proxy {
             generation,
             prefers_stream: prefers_stream(&session.req_header().headers),
         };
-        let completed = body::complete(exchange, &admitted.permit, received, &shape)?;
+        let completed = body::complete(exchange, &admitted.permit, received.clone(), &shape)?;
         if let Some(job) = asked_job(&completed) {
             let asked = (&*admitted.proof, Some(admitted.permit.target()), job);
             let words = JobWords::of(&completed);
@@ -63,6 +63,8 @@ impl Proxy {
                 return Ok(ended);
             }
         }
+        let key = keyed::key(exchange, session.req_header(), Some(&completed), &received)?;
+        drop(received);
         references::check(&self.gateway, exchange, &admitted, &completed.refs).await?;
         references::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
         let outgoing = Outgoing {
@@ -74,6 +76,7 @@ impl Proxy {
             body: completed.body,
             share,
             rewrite: self.rewrite(exchange, &admitted, Binding::Rpc).await?,
+            key,
         };
         self.forward(session, exchange, admitted, outgoing).await
     }

@@ -78,6 +78,14 @@ pub(super) async fn left(session: &mut ServerSession) {
     }
 }
 
+/// The same, if there is a caller.
+pub(super) async fn gone(session: &mut Option<&mut ServerSession>) {
+    match session {
+        Some(session) => left(session).await,
+        None => pending().await,
+    }
+}
+
 /// A body of unknown length is chunked for HTTP/1.1; HTTP/2 frames it, and an HTTP/1.0 caller reads
 /// until the connection closes.
 pub(super) fn chunk(session: &ServerSession, head: &mut ResponseHeader) -> pingora::Result<()> {

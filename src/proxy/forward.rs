@@ -14,6 +14,7 @@ use super::cards::ExtendedCard;
 use super::ended::{Clocks, Ended, internal};
 use super::exchange::Exchange;
 use super::fields::{Forwarded, request_head, response_head};
+use super::keyed::Turn;
 use super::received::Share;
 use super::relay::{Forward, refuse_redirect};
 use super::rewrite::{OwnTasks, Rewrite};
@@ -21,6 +22,7 @@ use super::upstream::Call;
 use crate::a2a::done::Done;
 use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::task::Binding;
+use crate::delivery::calls::Key;
 use crate::directory::{Agent, Destination};
 use crate::identity::Principal;
 use crate::rejection::Rejection;
@@ -43,6 +45,8 @@ pub(super) struct Outgoing {
     pub(super) done: Done,
     /// How the answer is changed on its way.
     pub(super) rewrite: Option<Rewrite>,
+    /// What makes it the same call as another one.
+    pub(super) key: Option<Key>,
 }
 
 impl Proxy {
@@ -74,6 +78,18 @@ impl Proxy {
             admitted.timeout,
             agent.idle_timeout,
         );
+        let done = outgoing.done;
+        let completed = (!done.is_empty()).then(|| done.to_string());
+        let free = match &outgoing.key {
+            None => None,
+            Some(key) => {
+                let told = (&clocks, completed.as_deref());
+                match Box::pin(self.turn(session, exchange, key, told)).await? {
+                    Turn::First(free) => Some((key.clone(), free)),
+                    Turn::Told(ended) => return Ok(ended),
+                }
+            }
+        };
         let directory = &self.gateway.directory;
         let slot = match directory.slot(&agent) {
             Ok(slot) => slot,
@@ -99,8 +115,11 @@ impl Proxy {
             rewrite: outgoing.rewrite,
             slot: Some(slot),
         };
-        let done = outgoing.done;
-        let completed = (!done.is_empty()).then(|| done.to_string());
+        if let Some((key, free)) = free {
+            let completed = completed.as_deref();
+            let once = self.once(session, exchange, (&key, free), forward, completed);
+            return Box::pin(once).await;
+        }
         let answer = |head: &_, session: &ServerSession, exchange: &_| {
             refuse_redirect(head)?;
             let request = &session.req_header().headers;

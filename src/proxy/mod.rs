@@ -25,6 +25,7 @@ mod http1;
 mod http2;
 mod hygiene;
 mod inbox;
+mod keyed;
 mod listener;
 mod origin;
 mod question;

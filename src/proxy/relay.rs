@@ -12,7 +12,7 @@ use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::time::{Instant, sleep_until};
 
-use super::ended::{Clocks, Ended, broken_http, left, shutting_down, timed_out, too_large};
+use super::ended::{Clocks, Ended, broken_http, gone, shutting_down, timed_out, too_large};
 use super::exchange::Exchange;
 use super::hygiene::states_length;
 use super::received::{Bound, Room, Share};
@@ -161,14 +161,12 @@ impl Relay {
             relay: self,
             share,
         });
-        await_head(session, &mut upstream, &clocks, &mut cut).await?;
+        await_head(Some(session), &mut upstream, &clocks, &mut cut).await?;
         exchange.head = Some(exchange.started.elapsed());
         let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
-        refuse_by_framing(head, &upstream.get_headers_raw_bytes())?;
-        refuse_by_head(head, exchange.config.limits.response_bytes.0)?;
-        if let Some(whole) = &whole {
-            whole.rewrite.refuse_by_head(head, is_event_stream(head))?;
-        }
+        let limit = exchange.config.limits.response_bytes.0;
+        let rewrite = whole.as_ref().map(|whole| &whole.rewrite);
+        refuse_answer(head, &upstream.get_headers_raw_bytes(), limit, rewrite)?;
         let head_only = session.req_header().method == Method::HEAD;
         let is_stream = is_event_stream(head) && !head_only;
         let mut answer = answer(head, session, exchange)?;
@@ -207,9 +205,9 @@ impl Relay {
     }
 }
 
-/// Waits for the head, past informational ones, until a clock or the caller ends it.
-async fn await_head(
-    session: &mut ServerSession,
+/// Waits for the head, past informational ones, until a clock or the caller, if it has one, ends it.
+pub(super) async fn await_head(
+    mut session: Option<&mut ServerSession>,
     upstream: &mut HttpSession,
     clocks: &Clocks,
     cut: &mut Cut,
@@ -229,7 +227,7 @@ async fn await_head(
                 let clock = if head <= clocks.total { "head" } else { "total" };
                 return Err(timed_out(clock).into());
             }
-            () = left(session) => return Err(Ended::CallerLeft),
+            () = gone(&mut session) => return Err(Ended::CallerLeft),
             () = cut.requested() => return Err(shutting_down("true").into()),
         }
         if upstream
@@ -266,6 +264,21 @@ pub(super) fn refuse_redirect(head: &ResponseHeader) -> Result<(), Rejection> {
     Err(Rejection::new(Reason::AgentRedirected, message).fact("delivered", "true"))
 }
 
+/// Refuses an answer by its head, before anything of it is passed on.
+pub(super) fn refuse_answer(
+    head: &ResponseHeader,
+    raw: &[u8],
+    limit: u64,
+    rewrite: Option<&Rewrite>,
+) -> Result<(), Rejection> {
+    refuse_by_framing(head, raw)?;
+    refuse_by_head(head, limit)?;
+    match rewrite {
+        Some(rewrite) => rewrite.refuse_by_head(head, is_event_stream(head)),
+        None => Ok(()),
+    }
+}
+
 fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
     let coded = head.headers.get(header::CONTENT_ENCODING);
     if is_event_stream(head) && coded.is_some_and(|c| c.as_bytes() != b"identity") {
@@ -296,7 +309,7 @@ pub(super) fn content_length_of(headers: &http::HeaderMap) -> Option<u64> {
 }
 
 /// Decided by the response, never by the method: a streaming call may be answered by one error.
-fn is_event_stream(head: &ResponseHeader) -> bool {
+pub(super) fn is_event_stream(head: &ResponseHeader) -> bool {
     const TYPE: &[u8] = b"text/event-stream";
     head.headers.get(header::CONTENT_TYPE).is_some_and(|value| {
         let value = value.as_bytes().trim_ascii_start();

@@ -17,7 +17,7 @@ use super::exchange::Exchange;
 use super::forward::Outgoing;
 use super::received::Share;
 use super::rewrite::Rewrite;
-use super::{Proxy, references, wrong_method};
+use super::{Proxy, keyed, references, wrong_method};
 use crate::a2a::Generation;
 use crate::a2a::done::{Done, Step};
 use crate::a2a::envelope::Completed;
@@ -97,7 +97,9 @@ impl Proxy {
                 references::follow(&self.gateway, exchange, &admitted, Binding::Rest);
                 let rewrite = self.rewrite(exchange, &admitted, Binding::Rest).await?;
                 let target = (&*interface, tail);
-                raw(session, exchange, target, received, rewrite)
+                let key = keyed::key(exchange, session.req_header(), None, &received.0)?;
+                let outgoing = raw(session, exchange, target, received, rewrite);
+                Outgoing { key, ..outgoing }
             }
             Way::Send { stream, words } => {
                 let how = (stream, words);
@@ -193,7 +195,9 @@ impl Proxy {
             prefers_stream: stream,
         };
         let (body, share) = received;
-        let completed = send(exchange, admitted, &shape, body)?;
+        let completed = send(exchange, admitted, &shape, body.clone())?;
+        let key = keyed::key(exchange, session.req_header(), Some(&completed), &body)?;
+        drop(body);
         references::check(&self.gateway, exchange, admitted, &completed.refs).await?;
         references::follow(&self.gateway, exchange, admitted, Binding::Rpc);
         let version_1_0 = shape.generation == Generation::V1;
@@ -206,6 +210,7 @@ impl Proxy {
             body: completed.body,
             share,
             rewrite: Some(Rewrite::BareResult),
+            key,
         })
     }
 
@@ -290,6 +295,7 @@ fn raw(
         version_1_0: false,
         done: Done::default(),
         rewrite,
+        key: None,
     }
 }
 
@@ -456,6 +462,7 @@ fn task_call(
         version_1_0: generation == Generation::V1,
         done,
         rewrite: Some(Rewrite::BareResult),
+        key: None,
     }
 }
 

@@ -9,7 +9,7 @@ use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::ended::{
-    Clocks, Ended, broken_http, chunk, internal, left, shutting_down, silent, timed_out, too_large,
+    Clocks, Ended, broken_http, chunk, gone, internal, shutting_down, silent, timed_out, too_large,
     within,
 };
 use super::exchange::Exchange;
@@ -67,7 +67,8 @@ impl Unary<'_> {
         let mut read = 0_usize;
         let mut sent = false;
         loop {
-            let piece = match self.piece(session, &mut upstream).await {
+            let next = next_piece(Some(session), &mut upstream, self.clocks, &mut self.cut);
+            let piece = match next.await {
                 Ok(piece) => piece,
                 Err(Ended::Refused(rejection)) if sent => return Err(Ended::BrokenOff(rejection)),
                 Err(ended) => return Err(ended),
@@ -121,27 +122,6 @@ impl Unary<'_> {
         Ok(Ended::Answered)
     }
 
-    /// The next piece of the body, or what ended the wait for it.
-    async fn piece(
-        &mut self,
-        session: &mut ServerSession,
-        upstream: &mut HttpSession,
-    ) -> Result<Option<Bytes>, Ended> {
-        if upstream.is_body_done() {
-            return Ok(None);
-        }
-        let idle = Instant::now() + self.clocks.idle;
-        tokio::select! {
-            biased;
-            read = upstream.read_body_bytes() => read.map_err(|e| broken_http(Some(e)).into()),
-            () = sleep_until(idle.min(self.clocks.total)) => {
-                Err(if idle < self.clocks.total { silent(self.clocks.idle) } else { timed_out("total") }.into())
-            }
-            () = left(session) => Err(Ended::CallerLeft),
-            () = self.cut.requested() => Err(shutting_down("true").into()),
-        }
-    }
-
     async fn begin(
         &self,
         session: &mut ServerSession,
@@ -177,6 +157,28 @@ impl Unary<'_> {
     ) -> Result<(), Ended> {
         exchange.response_bytes += piece.len() as u64;
         within(self.clocks.total, session.write_response_body(piece, last)).await
+    }
+}
+
+/// The next piece of the body, or what ended the wait for it: a clock, or the caller, if there is one.
+pub(super) async fn next_piece(
+    mut session: Option<&mut ServerSession>,
+    upstream: &mut HttpSession,
+    clocks: &Clocks,
+    cut: &mut Cut,
+) -> Result<Option<Bytes>, Ended> {
+    if upstream.is_body_done() {
+        return Ok(None);
+    }
+    let idle = Instant::now() + clocks.idle;
+    tokio::select! {
+        biased;
+        read = upstream.read_body_bytes() => read.map_err(|e| broken_http(Some(e)).into()),
+        () = sleep_until(idle.min(clocks.total)) => {
+            Err(if idle < clocks.total { silent(clocks.idle) } else { timed_out("total") }.into())
+        }
+        () = gone(&mut session) => Err(Ended::CallerLeft),
+        () = cut.requested() => Err(shutting_down("true").into()),
     }
 }
 

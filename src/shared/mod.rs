@@ -1,7 +1,7 @@
 //! Shared state: what lives for a while (leases, claims, counters) and what must be told at once
 //! (publish/subscribe, changed keys). In process for one gateway, on Redis for replicas.
 //!
-//! Rooms own their key names and channels; the only Redis commands are in `redis.rs`.
+//! Rooms own their key names and channels; the only Redis commands are in `redis/`.
 
 mod client;
 mod connections;

@@ -31,6 +31,7 @@ mod grants;
 mod hierarchy;
 mod http2;
 mod hygiene;
+mod idempotency;
 mod identity;
 mod inbox;
 mod issuers;

@@ -31,6 +31,7 @@ impl Checks<'_> {
             ("timeouts.max", c.timeouts.max),
             ("stream.keepalive", c.stream.keepalive),
             ("stream.log_ttl", c.stream.log_ttl),
+            ("idempotency.ttl", c.idempotency.ttl),
             ("upstream.idle", c.upstream.idle),
             ("inbox.retention", c.inbox.retention),
             ("delegation.deferred_ttl", c.delegation.deferred_ttl),

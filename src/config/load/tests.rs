@@ -242,6 +242,7 @@ fn senseless_and_unsafe_values_are_refused() {
         "timeouts.max",
         "stream.keepalive",
         "stream.log_ttl",
+        "idempotency.ttl",
         "upstream.idle",
         "registry.heartbeat_ttl",
     ];

@@ -35,6 +35,11 @@ impl Log {
         stamped.bytes
     }
 
+    /// The name of the stream.
+    pub fn name(&self) -> String {
+        self.kept.id.simple().to_string()
+    }
+
     /// The number of the last event; 0 before the first.
     pub fn last(&self) -> u64 {
         self.stamper.last()

@@ -42,6 +42,9 @@ use crate::shared::Shared;
 /// How often logs that nobody may ask for any more are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 
+/// Events kept of a stream that nobody gets but from its log, where logs are off.
+const EVENTS_WHERE_OFF: usize = 64;
+
 /// The room.
 pub struct Streams {
     config: Live,
@@ -85,16 +88,9 @@ impl Streams {
         target: &WorkspaceId,
         rpc_id: Option<String>,
     ) -> Option<Log> {
-        let bounds = self.bounds();
-        if bounds.events == 0 {
+        if self.config.get().stream.log_events == 0 {
             return None;
         }
-        let whose = Whose {
-            owner,
-            target: target.as_str().to_owned(),
-            rpc_id,
-        };
-        let kept = Arc::new(Kept::new(whose, Arc::clone(&self.held)));
         let mut logs = self.logs();
         logs.expire(Instant::now());
         if !self.make_room(&mut logs, kept::COST) {
@@ -102,11 +98,27 @@ impl Streams {
             self.metrics.streams.unresumable.inc();
             return None;
         }
-        kept.hold();
-        logs.by_id.insert(kept.id, Arc::clone(&kept));
         drop(logs);
+        Some(self.begin_needed(owner, target, rpc_id))
+    }
+
+    /// As [`Streams::begin`], for a stream that nobody gets but from its log: there is always one.
+    pub fn begin_needed(
+        self: &Arc<Self>,
+        owner: String,
+        target: &WorkspaceId,
+        rpc_id: Option<String>,
+    ) -> Log {
+        let whose = Whose {
+            owner,
+            target: target.as_str().to_owned(),
+            rpc_id,
+        };
+        let kept = Arc::new(Kept::new(whose, Arc::clone(&self.held)));
+        kept.hold();
+        self.logs().by_id.insert(kept.id, Arc::clone(&kept));
         self.metrics.streams.log_bytes.set(self.held());
-        Some(Log::new(Arc::clone(self), kept))
+        Log::new(Arc::clone(self), kept)
     }
 
     /// What goes on beside streams: copies for other replicas, and forgetting. A background task; runs
@@ -164,7 +176,11 @@ impl Streams {
     fn bounds(&self) -> Bounds {
         let stream = &self.config.get().stream;
         Bounds {
-            events: stream.log_events,
+            events: match stream.log_events {
+                // There are those of calls with a key, whose readers are at their heels.
+                0 => EVENTS_WHERE_OFF,
+                events => events,
+            },
             bytes: stream.log_bytes.bytes(),
         }
     }

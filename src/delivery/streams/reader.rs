@@ -25,7 +25,7 @@ pub struct Reader {
     after: u64,
     request_id: RequestId,
     over: bool,
-    _place: Place,
+    _place: Option<Place>,
 }
 
 enum Source {
@@ -77,26 +77,56 @@ impl Streams {
         request_id: RequestId,
     ) -> Result<Reader, Rejection> {
         let place = self.places.take(owner, self.config.get().stream.readers)?;
-        let id = parse(stream).ok_or_else(not_found)?;
-        let mine = |whose: &Whose| whose.owner == owner && whose.target == target.as_str();
-        let source = match self.here(id) {
-            Some(kept) if mine(&kept.whose) => Source::Here(Here::new(kept)),
-            Some(_) => return Err(not_found()),
-            None => {
-                let shared = self.copies.as_ref().map(|copies| &copies.shared);
-                let shared = shared.ok_or_else(not_found)?;
-                let found = Elsewhere::find(shared, id).await?;
-                let elsewhere = found.filter(|found| mine(found.whose()));
-                Source::Elsewhere(elsewhere.ok_or_else(not_found)?)
-            }
-        };
+        let source = self.find((owner, target), stream).await?;
         Ok(Reader {
-            source,
+            source: source.ok_or_else(not_found)?,
             after: after.map_or(Ok(0), |after| number(after, stream))?,
             request_id,
             over: false,
-            _place: place,
+            _place: Some(place),
         })
+    }
+
+    /// As [`Streams::open`] from the first event, for a request that has a place elsewhere. `None`: there is
+    /// no such stream.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn follow(
+        &self,
+        whose: (&str, &WorkspaceId),
+        stream: &str,
+        request_id: RequestId,
+    ) -> Result<Option<Reader>, Rejection> {
+        let source = self.find(whose, stream).await?;
+        Ok(source.map(|source| Reader {
+            source,
+            after: 0,
+            request_id,
+            over: false,
+            _place: None,
+        }))
+    }
+
+    async fn find(
+        &self,
+        (owner, target): (&str, &WorkspaceId),
+        stream: &str,
+    ) -> Result<Option<Source>, Rejection> {
+        let mine = |whose: &Whose| whose.owner == owner && whose.target == target.as_str();
+        let Some(id) = parse(stream) else {
+            return Ok(None);
+        };
+        if let Some(kept) = self.here(id) {
+            let mine = mine(&kept.whose);
+            return Ok(mine.then(|| Source::Here(Here::new(kept))));
+        }
+        let Some(copies) = &self.copies else {
+            return Ok(None);
+        };
+        let found = Elsewhere::find(&copies.shared, id).await?;
+        let found = found.filter(|found| mine(found.whose()));
+        Ok(found.map(Source::Elsewhere))
     }
 }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until};
 
+use super::Begun;
 use crate::a2a::event::{self, Framing, Splitter};
 use crate::config::Config;
 use crate::delivery::streams::Log;
@@ -19,31 +20,26 @@ use crate::rejection::Rejection;
 use crate::tasks::Learner;
 
 /// One stream from its agent.
-pub(super) struct Feed {
+pub(in crate::proxy) struct Feed {
     pub(super) upstream: HttpSession,
-    pub(super) clocks: Clocks,
+    clocks: Clocks,
     /// As it was when the exchange began.
-    pub(super) config: Arc<Config>,
+    config: Arc<Config>,
     /// Says when a drain is over.
-    pub(super) cut: Cut,
+    cut: Cut,
     /// Whether the agent's framing says where the body ends.
-    pub(super) framed: bool,
+    framed: bool,
     /// How events are changed on their way.
-    pub(super) rewrite: Option<Rewrite>,
+    rewrite: Option<Rewrite>,
     /// Looks for the task, until it is found.
-    pub(super) learner: Option<Box<Learner>>,
+    learner: Option<Box<Learner>>,
     /// For the last event, if it is ours.
-    pub(super) request_id: RequestId,
-    pub(super) rpc_id: Option<String>,
+    request_id: RequestId,
+    rpc_id: Option<String>,
     /// What is kept for those who come back. `None`: nobody can.
     pub(super) log: Option<Log>,
     /// The call's place at its target.
-    pub(super) _slot: Option<Slot>,
-    pub(super) progress: Progress,
-}
-
-/// How far it has come.
-pub(super) struct Progress {
+    _slot: Option<Slot>,
     splitter: Splitter,
     /// When the agent was last heard.
     heard: Instant,
@@ -53,19 +49,8 @@ pub(super) struct Progress {
     bytes: u64,
 }
 
-impl Progress {
-    pub(super) fn none() -> Self {
-        Self {
-            splitter: Splitter::new(),
-            heard: Instant::now(),
-            finished: None,
-            bytes: 0,
-        }
-    }
-}
-
 /// What a wait ended with.
-pub(super) enum Arrived {
+pub(in crate::proxy) enum Arrived {
     Piece(Bytes),
     AgentEnded,
     /// It left a stream open that was final.
@@ -75,22 +60,53 @@ pub(super) enum Arrived {
 
 /// What goes to the caller.
 #[derive(Default)]
-pub(super) struct Passed {
-    pub(super) bytes: Bytes,
+pub(in crate::proxy) struct Passed {
+    pub(in crate::proxy) bytes: Bytes,
     /// Events of the agent in there.
     pub(super) events: u32,
     /// It is the last.
-    pub(super) over: bool,
+    pub(in crate::proxy) over: bool,
     /// Why, if the agent did not end it itself.
     pub(super) cut: Option<Rejection>,
 }
 
 impl Feed {
+    pub(in crate::proxy) fn new(
+        upstream: HttpSession,
+        begun: Begun,
+        config: Arc<Config>,
+        (request_id, rpc_id): (RequestId, Option<String>),
+        learner: Option<Box<Learner>>,
+        log: Option<Log>,
+    ) -> Self {
+        Self {
+            upstream,
+            clocks: begun.clocks,
+            config,
+            cut: begun.cut,
+            framed: begun.framed,
+            rewrite: begun.rewrite,
+            learner,
+            request_id,
+            rpc_id,
+            log,
+            _slot: begun.slot,
+            splitter: Splitter::new(),
+            heard: Instant::now(),
+            finished: None,
+            bytes: 0,
+        }
+    }
+
+    /// When it must be over.
+    pub(super) fn deadline(&self) -> Instant {
+        self.clocks.stream
+    }
+
     /// Waits for the next thing to happen. May be dropped and called again without losing any.
-    pub(super) async fn wait(&mut self) -> Arrived {
-        let progress = &self.progress;
-        let idle = progress.heard + self.clocks.idle;
-        let grace = progress.finished;
+    pub(in crate::proxy) async fn wait(&mut self) -> Arrived {
+        let idle = self.heard + self.clocks.idle;
+        let grace = self.finished;
         let grace = grace.map(|at| at + self.config.stream.final_grace);
         let wake = grace.map_or(idle, |grace| grace.min(idle));
         let wake = wake.min(self.clocks.stream);
@@ -113,19 +129,19 @@ impl Feed {
     }
 
     /// What becomes of it.
-    pub(super) async fn take(&mut self, arrived: Arrived) -> Passed {
+    pub(in crate::proxy) async fn take(&mut self, arrived: Arrived) -> Passed {
         match arrived {
             Arrived::Piece(piece) => {
-                self.progress.heard = Instant::now();
+                self.heard = Instant::now();
                 self.piece(piece).await
             }
             // Without framing a connection that breaks looks like one that ends: half an event tells the
             // two apart.
-            Arrived::AgentEnded if !self.framed && !self.progress.splitter.at_boundary() => {
+            Arrived::AgentEnded if !self.framed && !self.splitter.at_boundary() => {
                 self.part(broken_http(None))
             }
             Arrived::AgentEnded => {
-                let rest = std::mem::take(&mut self.progress.splitter).take_rest();
+                let rest = std::mem::take(&mut self.splitter).take_rest();
                 let rest = self.changed(rest);
                 self.over(rest)
             }
@@ -136,15 +152,14 @@ impl Feed {
 
     /// The events that the piece completed.
     async fn piece(&mut self, piece: Bytes) -> Passed {
-        let progress = &mut self.progress;
-        let passed = progress.splitter.push(piece);
-        progress.bytes += passed.bytes.len() as u64;
+        let passed = self.splitter.push(piece);
+        self.bytes += passed.bytes.len() as u64;
         let limit = self.config.limits.stream_bytes.0;
-        if progress.bytes + progress.splitter.pending_len() as u64 > limit {
+        if self.bytes + self.splitter.pending_len() as u64 > limit {
             return self.part(too_large(limit));
         }
         if passed.events > 0 {
-            progress.finished = passed.last_was_final.then(Instant::now);
+            self.finished = passed.last_was_final.then(Instant::now);
             self.look_at(&passed.bytes).await;
         }
         Passed {
@@ -214,6 +229,6 @@ impl Feed {
     }
 
     pub(super) fn framing(&self) -> Framing {
-        self.progress.splitter.framing()
+        self.splitter.framing()
     }
 }

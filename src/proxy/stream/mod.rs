@@ -19,7 +19,7 @@ use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until};
 
-use self::feed::{Feed, Progress};
+pub(super) use self::feed::Feed;
 use self::linger::linger;
 use super::ended::{Clocks, Ended, chunk, internal, left, within};
 use super::exchange::Exchange;
@@ -65,42 +65,20 @@ pub(super) async fn pass(
     session: &mut ServerSession,
     exchange: &mut Exchange,
     (upstream, home): (HttpSession, Home<'_>),
-    mut head: ResponseHeader,
+    head: ResponseHeader,
     begun: Begun,
 ) -> Result<Ended, Ended> {
     let _open = OpenStream::begin(&exchange.metrics.open_streams);
-    if !head.headers.contains_key(header::CACHE_CONTROL) {
-        let value = HeaderValue::from_static("no-cache");
-        head.insert_header(header::CACHE_CONTROL, value)
-            .map_err(internal)?;
-    }
-    head.insert_header("x-accel-buffering", "no")
-        .map_err(internal)?;
-    chunk(session, &mut head).map_err(internal)?;
-    within(
-        Instant::now() + exchange.config.timeouts.write,
-        session.write_response_header(Box::new(head)),
-    )
-    .await?;
-    let mut feed = Feed {
-        upstream,
-        clocks: begun.clocks,
-        config: Arc::clone(&exchange.config),
-        cut: begun.cut,
-        framed: begun.framed,
-        rewrite: begun.rewrite,
-        learner: exchange.learner.take(),
-        request_id: exchange.request_id.clone(),
-        rpc_id: exchange.rpc_id.clone(),
-        log: log(relay, exchange),
-        _slot: begun.slot,
-        progress: Progress::none(),
-    };
+    begin(session, exchange, head).await?;
+    let ids = (exchange.request_id.clone(), exchange.rpc_id.clone());
+    let (config, learner) = (Arc::clone(&exchange.config), exchange.learner.take());
+    let log = log(relay, exchange);
+    let mut feed = Feed::new(upstream, begun, config, ids, learner, log);
     let mut caller = Caller {
         session,
         exchange,
         written: Instant::now(),
-        stream: feed.clocks.stream,
+        stream: feed.deadline(),
     };
     match caller.follow(&mut feed).await {
         Ok(last) => {
@@ -113,6 +91,27 @@ pub(super) async fn pass(
             Err(ended)
         }
     }
+}
+
+/// Sends the head of a stream.
+pub(super) async fn begin(
+    session: &mut ServerSession,
+    exchange: &Exchange,
+    mut head: ResponseHeader,
+) -> Result<(), Ended> {
+    if !head.headers.contains_key(header::CACHE_CONTROL) {
+        let value = HeaderValue::from_static("no-cache");
+        head.insert_header(header::CACHE_CONTROL, value)
+            .map_err(internal)?;
+    }
+    head.insert_header("x-accel-buffering", "no")
+        .map_err(internal)?;
+    chunk(session, &mut head).map_err(internal)?;
+    within(
+        Instant::now() + exchange.config.timeouts.write,
+        session.write_response_header(Box::new(head)),
+    )
+    .await
 }
 
 /// What is kept of it, in the name of whoever asked. `None`: nothing is.

@@ -1,0 +1,167 @@
+//! A call that is ours to make.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::{Answer, Asked, Calls, End, Key, Outcome, Waiting, ms, now_ms, times};
+use crate::a2a::state::TaskState;
+use crate::rejection::Rejection;
+use crate::telemetry::Chain;
+
+/// A key that nobody has: who comes with it here waits from now on. Dropped, it is anybody's again.
+pub struct Free {
+    calls: Arc<Calls>,
+    key: Key,
+    /// The run whose key it takes over; empty: none.
+    replaced: String,
+    tell: Option<watch::Sender<Option<Outcome>>>,
+}
+
+/// The right to make a call, once. Dropped without a word it leaves its outcome unknown.
+pub struct Claim {
+    calls: Arc<Calls>,
+    key: Key,
+    run: String,
+    tell: watch::Sender<Option<Outcome>>,
+    stage: Stage,
+}
+
+/// How far a claim has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It is being written; nothing was sent.
+    Claiming,
+    /// The call may have been sent.
+    Ours,
+    /// What came of it is written down, or somebody else had the key.
+    Settled,
+}
+
+impl Calls {
+    /// A key that was not found; it waits for whoever is faster here.
+    pub(super) fn free(self: &Arc<Self>, key: &Key, replaced: String) -> Asked {
+        match self.begin(key) {
+            Err(waiting) => Asked::Wait(waiting),
+            Ok((tell, _)) => Asked::Free(Free {
+                calls: Arc::clone(self),
+                key: key.clone(),
+                replaced,
+                tell: Some(tell),
+            }),
+        }
+    }
+
+    /// Claims a free key. `None`: another replica was faster.
+    ///
+    /// # Errors
+    /// `store_unavailable`: nothing may be sent.
+    pub async fn claim(&self, mut free: Free) -> Result<Option<(Claim, Waiting)>, Rejection> {
+        let Some(tell) = free.tell.take() else {
+            return Ok(None);
+        };
+        let mut claim = Claim {
+            calls: Arc::clone(&free.calls),
+            key: free.key.clone(),
+            run: uuid::Uuid::now_v7().simple().to_string(),
+            tell,
+            stage: Stage::Claiming,
+        };
+        let times = times(self.config.get().idempotency.ttl);
+        let names = (claim.run.as_str(), self.holder.as_str());
+        let claimed = self.table.claim(&claim.key, names, times, &free.replaced);
+        if !claimed.await? {
+            return Ok(None);
+        }
+        claim.stage = Stage::Ours;
+        self.metrics.calls.counted("dispatched");
+        let waiting = Waiting(claim.tell.subscribe());
+        Ok(Some((claim, waiting)))
+    }
+}
+
+impl Drop for Free {
+    fn drop(&mut self) {
+        if let Some(tell) = self.tell.take() {
+            // First, so that whoever asks again finds nobody.
+            self.calls.close(&self.key);
+            tell.send_replace(Some(Outcome::Nothing));
+        }
+    }
+}
+
+impl Claim {
+    /// The agent answered whole. What it failed at (`5xx`) is not kept.
+    pub async fn answered(mut self, answer: Answer, task_state: Option<TaskState>) {
+        if answer.status >= 500 {
+            self.calls.settle(&self.run, End::Release).await;
+        } else {
+            let ttl = self.calls.config.get().idempotency.ttl;
+            let expires_at = now_ms().saturating_add(ms(ttl));
+            let table = &self.calls.table;
+            let kept = table.keep(&self.run, &answer, task_state, expires_at).await;
+            if let Err(error) = kept {
+                tracing::warn!(error = %Chain(&error), "An answer is not kept for the call that is sent again");
+                self.calls.metrics.calls.unstored.inc();
+                self.calls.settle_later(self.run.clone(), End::Unknown);
+            }
+        }
+        self.over(Outcome::Whole(Arc::new(answer))).await;
+    }
+
+    /// The gateway refused, or cut the answer. Where nothing was delivered the key is free again.
+    pub async fn refused(mut self, rejection: Rejection) {
+        let delivered = rejection
+            .facts
+            .iter()
+            .find(|(name, _)| *name == "delivered");
+        let sent = delivered.is_some_and(|(_, delivered)| delivered != "false");
+        let end = if sent { End::Unknown } else { End::Release };
+        self.calls.settle(&self.run, end).await;
+        self.over(Outcome::Refused(rejection)).await;
+    }
+
+    /// The agent streams: whoever comes may follow from now on.
+    pub async fn streams(&self, head: Answer, stream: String) {
+        let written = self.calls.table.stream(&self.run, &head, &stream).await;
+        if let Err(error) = written {
+            tracing::warn!(error = %Chain(&error), "A stream is not noted for the call that is sent again");
+            self.calls.metrics.calls.unstored.inc();
+        }
+        let outcome = Outcome::Stream(Arc::new(head), stream);
+        self.tell.send_replace(Some(outcome));
+        self.calls.tell(&self.key.scope).await;
+    }
+
+    /// The stream is over.
+    pub async fn ended(mut self, task_state: Option<TaskState>) {
+        if let Err(error) = self.calls.table.ended(&self.run, task_state).await {
+            tracing::debug!(error = %Chain(&error), "The end of a stream is not noted");
+            self.calls.settle_later(self.run.clone(), End::Unknown);
+        }
+        self.stage = Stage::Settled;
+    }
+
+    async fn over(&mut self, outcome: Outcome) {
+        self.stage = Stage::Settled;
+        self.tell.send_replace(Some(outcome));
+        // Whoever comes now finds it written.
+        self.calls.close(&self.key);
+        self.calls.tell(&self.key.scope).await;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.calls.close(&self.key);
+        match self.stage {
+            Stage::Settled => {}
+            Stage::Ours => self.calls.settle_later(self.run.clone(), End::Unknown),
+            Stage::Claiming => {
+                // It may have been written all the same.
+                self.calls.settle_later(self.run.clone(), End::Release);
+                self.tell.send_replace(Some(Outcome::Nothing));
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The table `idempotent_calls`, and nothing else.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+
+use super::{Answer, Key};
+use crate::a2a::state::TaskState;
+use crate::db::Db;
+use crate::store::Unavailable;
+
+/// Rows that one purge deletes at most.
+const PURGE_MAX: i64 = 1000;
+
+/// Fields of an agent that are kept with its answer: what its body is, and what was agreed upon.
+const KEPT_FIELDS: [&str; 5] = [
+    "content-type",
+    "content-encoding",
+    "a2a-version",
+    "a2a-extensions",
+    "x-a2a-extensions",
+];
+
+const FIND: &str = "SELECT body_hash, run, holder, state, lease_until, status, fields, body, task_state, stream \
+     FROM idempotent_calls WHERE scope = $1 AND expires_at > $2";
+
+/// Takes a free key, one that lapsed, or that of a run that is replaced.
+const CLAIM: &str = "INSERT INTO idempotent_calls \
+     (scope, body_hash, run, holder, state, lease_until, created_at, expires_at) \
+     VALUES ($1, $2, $3, $4, 'running', $5, $6, $7) \
+     ON CONFLICT (scope) DO UPDATE SET body_hash = excluded.body_hash, run = excluded.run, \
+     holder = excluded.holder, state = 'running', lease_until = excluded.lease_until, status = NULL, \
+     fields = NULL, body = NULL, task_state = NULL, stream = NULL, created_at = excluded.created_at, \
+     expires_at = excluded.expires_at \
+     WHERE idempotent_calls.expires_at <= excluded.created_at OR idempotent_calls.run = $8";
+
+const KEEP: &str = "UPDATE idempotent_calls SET state = 'done', status = $2, fields = $3, body = $4, \
+     task_state = $5, expires_at = $6 WHERE run = $1";
+
+const STREAM: &str =
+    "UPDATE idempotent_calls SET status = $2, fields = $3, stream = $4 WHERE run = $1";
+
+const ENDED: &str = "UPDATE idempotent_calls SET state = 'done', task_state = $2 WHERE run = $1";
+
+const UNKNOWN: &str =
+    "UPDATE idempotent_calls SET state = 'unknown' WHERE run = $1 AND state = 'running'";
+
+const RELEASE: &str = "DELETE FROM idempotent_calls WHERE run = $1";
+
+const RENEW: &str =
+    "UPDATE idempotent_calls SET lease_until = $2 WHERE holder = $1 AND state = 'running'";
+
+const PURGE: &str = "DELETE FROM idempotent_calls WHERE scope IN \
+     (SELECT scope FROM idempotent_calls WHERE expires_at <= $1 LIMIT $2)";
+
+/// What is known of a key.
+pub(super) struct Row {
+    pub(super) body_hash: String,
+    pub(super) run: String,
+    pub(super) holder: String,
+    pub(super) lease_until: i64,
+    pub(super) state: State,
+    pub(super) task_state: Option<TaskState>,
+}
+
+/// How far its call has come.
+pub(super) enum State {
+    Running,
+    Unknown,
+    /// Its agent answered.
+    Kept(Answer),
+    /// Its agent streams, or did.
+    Streams {
+        answer: Answer,
+        stream: String,
+    },
+}
+
+/// When a row is written.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    pub(super) now: i64,
+    pub(super) lease_until: i64,
+    pub(super) expires_at: i64,
+}
+
+pub(super) struct Table(pub(super) Db);
+
+impl Table {
+    pub(super) async fn find(&self, scope: &str, now: i64) -> Result<Option<Row>, Unavailable> {
+        let query = sqlx::query(FIND).bind(scope).bind(now);
+        let work = async {
+            let row = query.fetch_optional(self.0.pool()).await?;
+            row.as_ref().map(read).transpose()
+        };
+        self.0.run("call_find", work).await
+    }
+
+    /// Whether it is ours now. `replaced`: a run whose key is taken over.
+    pub(super) async fn claim(
+        &self,
+        key: &Key,
+        (run, holder): (&str, &str),
+        times: Times,
+        replaced: &str,
+    ) -> Result<bool, Unavailable> {
+        let query = sqlx::query(CLAIM)
+            .bind(&key.scope)
+            .bind(&key.body)
+            .bind(run)
+            .bind(holder)
+            .bind(times.lease_until)
+            .bind(times.now)
+            .bind(times.expires_at)
+            .bind(replaced);
+        let work = async { Ok(query.execute(self.0.pool()).await?.rows_affected() == 1) };
+        self.0.run("call_claim", work).await
+    }
+
+    pub(super) async fn keep(
+        &self,
+        run: &str,
+        answer: &Answer,
+        task_state: Option<TaskState>,
+        expires_at: i64,
+    ) -> Result<(), Unavailable> {
+        let query = sqlx::query(KEEP)
+            .bind(run)
+            .bind(i64::from(answer.status))
+            .bind(fields(&answer.fields))
+            .bind(STANDARD.encode(&answer.body))
+            .bind(task_state.map(TaskState::word))
+            .bind(expires_at);
+        let work = async { query.execute(self.0.pool()).await.map(drop) };
+        self.0.run("call_keep", work).await
+    }
+
+    pub(super) async fn stream(
+        &self,
+        run: &str,
+        answer: &Answer,
+        stream: &str,
+    ) -> Result<(), Unavailable> {
+        let query = sqlx::query(STREAM)
+            .bind(run)
+            .bind(i64::from(answer.status))
+            .bind(fields(&answer.fields))
+            .bind(stream);
+        let work = async { query.execute(self.0.pool()).await.map(drop) };
+        self.0.run("call_stream", work).await
+    }
+
+    pub(super) async fn ended(
+        &self,
+        run: &str,
+        task_state: Option<TaskState>,
+    ) -> Result<(), Unavailable> {
+        let query = sqlx::query(ENDED)
+            .bind(run)
+            .bind(task_state.map(TaskState::word));
+        let work = async { query.execute(self.0.pool()).await.map(drop) };
+        self.0.run("call_ended", work).await
+    }
+
+    /// Nobody knows what came of it.
+    pub(super) async fn unknown(&self, run: &str) -> Result<(), Unavailable> {
+        let query = sqlx::query(UNKNOWN).bind(run);
+        let work = async { query.execute(self.0.pool()).await.map(drop) };
+        self.0.run("call_unknown", work).await
+    }
+
+    /// It never was: the key is free.
+    pub(super) async fn release(&self, run: &str) -> Result<(), Unavailable> {
+        let query = sqlx::query(RELEASE).bind(run);
+        let work = async { query.execute(self.0.pool()).await.map(drop) };
+        self.0.run("call_release", work).await
+    }
+
+    pub(super) async fn renew(&self, holder: &str, lease_until: i64) -> Result<(), Unavailable> {
+        let query = sqlx::query(RENEW).bind(holder).bind(lease_until);
+        let work = async { query.execute(self.0.pool()).await.map(drop) };
+        self.0.run("call_renew", work).await
+    }
+
+    /// Deletes what lapsed. Whether there may be more.
+    pub(super) async fn purge(&self, now: i64) -> Result<bool, Unavailable> {
+        let query = sqlx::query(PURGE).bind(now).bind(PURGE_MAX);
+        let work = async { Ok(query.execute(self.0.pool()).await?.rows_affected()) };
+        let purged = self.0.run("call_purge", work).await?;
+        Ok(i64::try_from(purged).is_ok_and(|purged| purged >= PURGE_MAX))
+    }
+}
+
+fn read(row: &AnyRow) -> Result<Row, sqlx::Error> {
+    let state: String = row.try_get("state")?;
+    let stream: Option<String> = row.try_get("stream")?;
+    let state = match (state.as_str(), stream) {
+        ("unknown", _) => State::Unknown,
+        (_, Some(stream)) => State::Streams {
+            answer: answer(row)?,
+            stream,
+        },
+        ("done", None) => State::Kept(answer(row)?),
+        _ => State::Running,
+    };
+    let task_state: Option<String> = row.try_get("task_state")?;
+    Ok(Row {
+        body_hash: row.try_get("body_hash")?,
+        run: row.try_get("run")?,
+        holder: row.try_get("holder")?,
+        lease_until: row.try_get("lease_until")?,
+        task_state: task_state.as_deref().and_then(TaskState::parse),
+        state,
+    })
+}
+
+fn answer(row: &AnyRow) -> Result<Answer, sqlx::Error> {
+    let status: i64 = row.try_get("status")?;
+    let fields: String = row.try_get("fields")?;
+    let body: Option<String> = row.try_get("body")?;
+    let body = STANDARD.decode(body.unwrap_or_default());
+    let wrong = |error| sqlx::Error::Decode(Box::new(error));
+    let fields: Vec<(String, String)> =
+        serde_json::from_str(&fields).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+    let mut map = HeaderMap::new();
+    for (name, value) in fields {
+        if let (Ok(name), Ok(value)) = (
+            HeaderName::try_from(name.as_str()),
+            HeaderValue::try_from(value.as_str()),
+        ) {
+            map.append(name, value);
+        }
+    }
+    Ok(Answer {
+        status: u16::try_from(status).unwrap_or(200),
+        fields: map,
+        body: Bytes::from(body.map_err(wrong)?),
+    })
+}
+
+/// Those that are kept, as JSON. What is no text is none of them.
+fn fields(fields: &HeaderMap) -> String {
+    let kept = KEPT_FIELDS.iter().flat_map(|name| {
+        let values = fields.get_all(*name).iter();
+        values.filter_map(move |value| Some((*name, value.to_str().ok()?)))
+    });
+    serde_json::json!(kept.collect::<Vec<_>>()).to_string()
+}

@@ -1,0 +1,93 @@
+//! Waiting for what comes of a call that runs already, here or elsewhere: one look for all who wait here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+
+use super::{Calls, Key, Open, Outcome, now_ms, unknown};
+
+/// How often it is looked what came of a call elsewhere, without news of it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Someone who waits for what comes of a call.
+pub struct Waiting(pub(super) watch::Receiver<Option<Outcome>>);
+
+impl Waiting {
+    /// Waits for it, without a limit: its call has clocks. May be dropped and called again.
+    pub async fn outcome(&mut self) -> Outcome {
+        match self.0.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(outcome)) => outcome.clone(),
+            // Whoever ran it is gone without a word: a bug.
+            Ok(None) | Err(_) => Outcome::Refused(unknown()),
+        }
+    }
+}
+
+impl Calls {
+    /// The call of that key and body, if somebody waits for it here already.
+    pub(super) fn waiting(&self, key: &Key) -> Option<Waiting> {
+        let open = self.open();
+        let open = open.get(&key.scope).filter(|open| open.body == key.body)?;
+        Some(Waiting(open.outcome.clone()))
+    }
+
+    /// Notes a call that is waited for from here on. `Err`: it is already.
+    pub(super) fn begin(
+        &self,
+        key: &Key,
+    ) -> Result<(watch::Sender<Option<Outcome>>, Arc<Notify>), Waiting> {
+        let mut open = self.open();
+        if let Some(open) = open.get(&key.scope)
+            && open.body == key.body
+        {
+            return Err(Waiting(open.outcome.clone()));
+        }
+        let (tell, outcome) = watch::channel(None);
+        let news = Arc::<Notify>::default();
+        let begun = Open {
+            body: key.body.clone(),
+            outcome,
+            news: Arc::clone(&news),
+        };
+        open.insert(key.scope.clone(), begun);
+        Ok((tell, news))
+    }
+
+    /// Nobody waits for it any more, or it is known where to look.
+    pub(super) fn close(&self, key: &Key) {
+        let mut open = self.open();
+        if open.get(&key.scope).is_some_and(|o| o.body == key.body) {
+            open.remove(&key.scope);
+        }
+    }
+
+    /// Waits for a call that runs on another replica.
+    pub(super) fn wait_elsewhere(self: &Arc<Self>, key: &Key) -> Waiting {
+        let (tell, news) = match self.begin(key) {
+            Ok(begun) => begun,
+            Err(waiting) => return waiting,
+        };
+        let waiting = Waiting(tell.subscribe());
+        let (calls, key) = (Arc::clone(self), key.clone());
+        tokio::spawn(async move {
+            // One is in the table.
+            while tell.receiver_count() > 1 {
+                let _ = timeout(LOOK_EVERY, news.notified()).await;
+                let outcome = match calls.table.find(&key.scope, now_ms()).await {
+                    Ok(Some(row)) if row.body_hash == key.body => calls.outcome(row).await,
+                    Ok(_) => Some(Outcome::Nothing),
+                    // It is looked again until the store is back, or nobody waits.
+                    Err(_) => None,
+                };
+                if outcome.is_some() {
+                    tell.send_replace(outcome);
+                    break;
+                }
+            }
+            calls.close(&key);
+        });
+        waiting
+    }
+}

@@ -1,0 +1,133 @@
+//! What came of a call with a key, told to one caller.
+
+use bytes::Bytes;
+use http::header;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use tokio::time::{Instant, sleep_until};
+
+use crate::a2a::event::Framing;
+use crate::delivery::calls::{Answer, Outcome};
+use crate::delivery::streams::Reader;
+use crate::metrics::Shape;
+use crate::proxy::Proxy;
+use crate::proxy::ended::{Ended, internal, left, within};
+use crate::proxy::exchange::Exchange;
+use crate::proxy::fields::response_head;
+use crate::proxy::relay::refuse_redirect;
+use crate::proxy::stream;
+use crate::rejection::{Reason, Rejection};
+
+/// What is told, and how.
+pub(super) struct Told<'a> {
+    pub(super) outcome: Outcome,
+    /// It was told before, or is at the same time.
+    pub(super) replay: bool,
+    /// For `X-A2A-Completed`.
+    pub(super) completed: Option<&'a str>,
+}
+
+impl Proxy {
+    pub(super) async fn tell(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        told: Told<'_>,
+    ) -> Result<Ended, Ended> {
+        match &told.outcome {
+            Outcome::Refused(rejection) => Err(rejection.clone().into()),
+            Outcome::Nothing => Err(super::failed_meanwhile().into()),
+            Outcome::Whole(answer) => {
+                let mut head = self.head(session, exchange, answer, &told)?;
+                let body = answer.body.clone();
+                head.insert_header(header::CONTENT_LENGTH, body.len())
+                    .map_err(internal)?;
+                exchange.status = answer.status;
+                let deadline = Instant::now() + exchange.config.timeouts.write;
+                within(deadline, session.write_response_header(Box::new(head))).await?;
+                exchange.response_bytes += body.len() as u64;
+                within(deadline, session.write_response_body(body, true)).await?;
+                Ok(Ended::Answered)
+            }
+            Outcome::Stream(answer, name) => {
+                let reader = self.reader(exchange, name).await?;
+                let head = self.head(session, exchange, answer, &told)?;
+                exchange.status = answer.status;
+                exchange.shape = Shape::Stream;
+                stream::begin(session, exchange, head).await?;
+                follow(session, exchange, reader).await
+            }
+        }
+    }
+
+    fn head(
+        &self,
+        session: &ServerSession,
+        exchange: &Exchange,
+        answer: &Answer,
+        told: &Told<'_>,
+    ) -> Result<ResponseHeader, Rejection> {
+        let mut upstream =
+            ResponseHeader::build(answer.status, Some(answer.fields.len())).map_err(internal)?;
+        for (name, value) in &answer.fields {
+            upstream.append_header(name, value).map_err(internal)?;
+        }
+        refuse_redirect(&upstream)?;
+        let request = &session.req_header().headers;
+        let completed = told.completed.map(str::to_owned);
+        let head = response_head(&upstream, request, &self.origins.get(), exchange, completed);
+        let mut head = head.map_err(internal)?;
+        if told.replay {
+            head.insert_header("idempotent-replay", "true")
+                .map_err(internal)?;
+        }
+        Ok(head)
+    }
+
+    /// The stream from its first event on.
+    async fn reader(&self, exchange: &Exchange, name: &str) -> Result<Reader, Rejection> {
+        let (Some(proof), Some(target)) = (&exchange.proof, &exchange.callee) else {
+            return Err(forgotten());
+        };
+        let streams = &self.gateway.delivery.streams;
+        let (owner, id) = (proof.owner(), exchange.request_id.clone());
+        let reader = streams.follow((&owner, target), name, id).await?;
+        reader.ok_or_else(forgotten)
+    }
+}
+
+/// The agent had the call, and what it streamed is not kept any more.
+fn forgotten() -> Rejection {
+    Rejection::new(
+        Reason::AgentProtocolError,
+        "the call with this key was answered by a stream that is not kept any more (stream.log_ttl); ask for the task, or use a new key",
+    )
+    .fact("delivered", "true")
+}
+
+/// Passes a kept stream on until it is over.
+async fn follow(
+    session: &mut ServerSession,
+    exchange: &mut Exchange,
+    mut reader: Reader,
+) -> Result<Ended, Ended> {
+    let timeouts = exchange.config.timeouts.clone();
+    let keepalive = exchange.config.stream.keepalive;
+    loop {
+        let quiet = Instant::now() + keepalive;
+        let piece = tokio::select! {
+            biased;
+            piece = reader.next() => piece,
+            () = sleep_until(quiet) => Some(Framing::Lf.keepalive().into()),
+            () = left(session) => return Err(Ended::CallerLeft),
+        };
+        let last = piece.is_none();
+        let piece: Bytes = piece.unwrap_or_default();
+        exchange.response_bytes += piece.len() as u64;
+        let deadline = Instant::now() + timeouts.write;
+        within(deadline, session.write_response_body(piece, last)).await?;
+        if last {
+            return Ok(Ended::Answered);
+        }
+    }
+}

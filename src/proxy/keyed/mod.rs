@@ -1,0 +1,177 @@
+//! Calls with a key (contract §6.2): found out whose they are, made once, answered to whoever comes with
+//! them again.
+
+mod answer;
+mod run;
+
+use std::sync::Arc;
+
+use http::HeaderName;
+use pingora::http::RequestHeader;
+use pingora::protocols::http::ServerSession;
+use tokio::time::{Instant, sleep_until};
+
+use self::answer::Told;
+use self::run::Run;
+use super::Proxy;
+use super::admit::single;
+use super::ended::{Clocks, Ended, left, timed_out};
+use super::exchange::Exchange;
+use super::relay::Forward;
+use crate::a2a::envelope::Completed;
+use crate::a2a::method::Method;
+use crate::delivery::calls::{Asked, Free, Key, Outcome, Source, Waiting};
+use crate::rejection::{Reason, Rejection};
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Longest key in the field, in characters.
+const KEY_LEN_MAX: usize = 255;
+
+/// The key of a call that came with `body`. `None`: it has none, or only reads. `completed`: what was read
+/// of it, if it is JSON-RPC.
+///
+/// # Errors
+/// `invalid_request`.
+pub(super) fn key(
+    exchange: &Exchange,
+    head: &RequestHeader,
+    completed: Option<&Completed>,
+    body: &[u8],
+) -> Result<Option<Key>, Rejection> {
+    if !exchange.method.sends() && exchange.method != Method::Other {
+        return Ok(None);
+    }
+    let by_message = exchange.config.idempotency.message_id;
+    let named = match (field(head)?, completed) {
+        (Some(field), _) => Some((Source::Field, field)),
+        (None, Some(completed)) => {
+            let task = completed.idempotency_key.as_deref();
+            let message = completed.message_id.as_deref().filter(|_| by_message);
+            let task = task.map(|key| (Source::Task, key));
+            task.or(message.map(|key| (Source::Message, key)))
+        }
+        (None, None) => None,
+    };
+    let (Some(named), Some(proof), Some(target)) = (named, &exchange.proof, &exchange.callee)
+    else {
+        return Ok(None);
+    };
+    let (owner, call) = (proof.owner(), (exchange.method.label(), body));
+    Ok(Some(Key::new((&owner, target.as_str()), named, call)))
+}
+
+/// # Errors
+/// `invalid_request`.
+fn field(head: &RequestHeader) -> Result<Option<&str>, Rejection> {
+    let Some(field) = single(head, &IDEMPOTENCY_KEY)? else {
+        return Ok(None);
+    };
+    let visible = field.iter().all(u8::is_ascii_graphic);
+    let text = std::str::from_utf8(field).ok();
+    let text = text.filter(|_| visible && (1..=KEY_LEN_MAX).contains(&field.len()));
+    text.map(Some).ok_or_else(|| {
+        let message = "Idempotency-Key is 1 to 255 visible ASCII characters";
+        Rejection::new(Reason::InvalidRequest, message)
+    })
+}
+
+/// A key that nobody has yet, or the end of whoever came second.
+pub(super) enum Turn {
+    First(Free),
+    Told(Ended),
+}
+
+impl Proxy {
+    /// Answers from what an earlier call with the key brought, or brings.
+    pub(super) async fn turn(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        key: &Key,
+        (clocks, completed): (&Clocks, Option<&str>),
+    ) -> Result<Turn, Ended> {
+        let calls = &self.gateway.delivery.calls;
+        let metrics = &self.gateway.metrics.calls;
+        loop {
+            let outcome = match calls.ask(key).await? {
+                Asked::Free(free) => return Ok(Turn::First(free)),
+                Asked::Done(outcome) => {
+                    metrics.counted(match &outcome {
+                        Outcome::Refused(_) => "unknown",
+                        _ => "replayed",
+                    });
+                    outcome
+                }
+                Asked::Wait(waiting) => {
+                    metrics.counted("joined");
+                    wait(session, waiting, Some(clocks)).await?
+                }
+            };
+            if matches!(outcome, Outcome::Nothing) {
+                continue;
+            }
+            let told = Told {
+                outcome,
+                replay: true,
+                completed,
+            };
+            return self.tell(session, exchange, told).await.map(Turn::Told);
+        }
+    }
+
+    /// Makes the call, apart from its caller, and answers with what comes of it. Another may be faster.
+    pub(super) async fn once(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        (key, free): (&Key, Free),
+        forward: Forward,
+        completed: Option<&str>,
+    ) -> Result<Ended, Ended> {
+        let clocks = forward.clocks;
+        let calls = &self.gateway.delivery.calls;
+        let Some((claim, waiting)) = calls.claim(free).await? else {
+            // Its place at the target is not ours to hold meanwhile.
+            drop(forward);
+            let turn = self.turn(session, exchange, key, (&clocks, completed));
+            return match turn.await? {
+                Turn::Told(ended) => Ok(ended),
+                Turn::First(_) => Err(failed_meanwhile().into()),
+            };
+        };
+        let learner = exchange.learner.take();
+        Run::new(Arc::clone(&self.relay), exchange, forward, learner).start(claim);
+        // The call has clocks of its own.
+        let outcome = wait(session, waiting, None).await?;
+        exchange.head = Some(exchange.started.elapsed());
+        let told = Told {
+            outcome,
+            replay: false,
+            completed,
+        };
+        self.tell(session, exchange, told).await
+    }
+}
+
+/// Waits for what comes of a call that somebody makes.
+async fn wait(
+    session: &mut ServerSession,
+    mut waiting: Waiting,
+    clocks: Option<&Clocks>,
+) -> Result<Outcome, Ended> {
+    let total = clocks.map(|clocks| clocks.total);
+    tokio::select! {
+        biased;
+        outcome = waiting.outcome() => Ok(outcome),
+        () = sleep_until(total.unwrap_or_else(Instant::now)), if total.is_some() => Err(timed_out("total").into()),
+        () = left(session) => Err(Ended::CallerLeft),
+    }
+}
+
+/// Somebody had the key in this very moment, and got nothing delivered.
+fn failed_meanwhile() -> Rejection {
+    let message = "the same call was made at the same moment, and failed; send it again";
+    let again = std::time::Duration::from_secs(1);
+    Rejection::new(Reason::Overloaded, message).retry_after(again)
+}

@@ -1,0 +1,229 @@
+//! A call that is made apart from its caller: it goes on to its end, whoever waits for it.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::header;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::v1::client::HttpSession;
+use tokio::time::timeout_at;
+
+use crate::a2a::event::last_data;
+use crate::a2a::state::TaskState;
+use crate::config::Config;
+use crate::delivery::calls::{Answer, Claim};
+use crate::drain::Cut;
+use crate::ids::{RequestId, WorkspaceId};
+use crate::proxy::ended::{Ended, broken_http, shutting_down, timed_out, too_large};
+use crate::proxy::exchange::Exchange;
+use crate::proxy::received::Share;
+use crate::proxy::relay::{Forward, Relay, await_head, is_event_stream, refuse_answer};
+use crate::proxy::rewrite::Rewrite;
+use crate::proxy::stream::{Begun, Feed};
+use crate::proxy::unary::next_piece;
+use crate::proxy::upstream::Home;
+use crate::rejection::Rejection;
+use crate::tasks::Learner;
+
+/// A call with all that it takes.
+pub(super) struct Run {
+    relay: Arc<Relay>,
+    forward: Forward,
+    learner: Option<Box<Learner>>,
+    config: Arc<Config>,
+    request_id: RequestId,
+    rpc_id: Option<String>,
+    owner: String,
+    target: Option<WorkspaceId>,
+}
+
+impl Run {
+    pub(super) fn new(
+        relay: Arc<Relay>,
+        exchange: &Exchange,
+        forward: Forward,
+        learner: Option<Box<Learner>>,
+    ) -> Self {
+        let proof = exchange.proof.as_ref();
+        Self {
+            relay,
+            forward,
+            learner,
+            config: Arc::clone(&exchange.config),
+            request_id: exchange.request_id.clone(),
+            rpc_id: exchange.rpc_id.clone(),
+            owner: proof.map(|proof| proof.owner()).unwrap_or_default(),
+            target: exchange.callee.clone(),
+        }
+    }
+
+    pub(super) fn start(self, claim: Claim) {
+        tokio::spawn(async move {
+            let drain = Arc::clone(&self.relay.drain);
+            let _running = drain.enter();
+            self.to_its_end(claim).await;
+        });
+    }
+
+    async fn to_its_end(self, claim: Claim) {
+        let relay = Arc::clone(&self.relay);
+        let mut cut = relay.drain.watch();
+        let Self {
+            forward,
+            learner,
+            config,
+            request_id,
+            rpc_id,
+            owner,
+            target,
+            ..
+        } = self;
+        let (peer, clocks) = (forward.peer, forward.clocks);
+        let sent = async {
+            let send = relay
+                .upstream
+                .send(&peer, &forward.call, clocks.total, &relay.metrics);
+            let mut upstream = tokio::select! {
+                biased;
+                sent = send => sent?,
+                () = cut.requested() => return Err(shutting_down("unknown").into()),
+            };
+            await_head(None, &mut upstream, &clocks, &mut cut).await?;
+            Ok::<_, Ended>(upstream)
+        };
+        let upstream = match sent.await {
+            Ok(upstream) => upstream,
+            Err(ended) => return claim.refused(reason(ended)).await,
+        };
+        let Some(head) = upstream.resp_header().cloned() else {
+            return claim.refused(broken_http(None)).await;
+        };
+        let is_stream = is_event_stream(&head);
+        let limit = config.limits.response_bytes.0;
+        let raw = upstream.get_headers_raw_bytes();
+        let refused = refuse_answer(&head, &raw, limit, forward.rewrite.as_ref());
+        if let Err(rejection) = refused {
+            return claim.refused(rejection).await;
+        }
+        if let Some(target) = target.filter(|_| is_stream) {
+            let log = relay.streams.as_ref();
+            let log = log.map(|streams| streams.begin_needed(owner, &target, rpc_id.clone()));
+            let name = log.as_ref().map(|log| log.name()).unwrap_or_default();
+            let begun = Begun {
+                clocks,
+                cut,
+                framed: head.headers.contains_key(header::CONTENT_LENGTH)
+                    || head.headers.contains_key(header::TRANSFER_ENCODING),
+                rewrite: forward.rewrite,
+                slot: forward.slot,
+            };
+            let mut feed = Feed::new(upstream, begun, config, (request_id, rpc_id), learner, log);
+            claim.streams(kept(&head, Bytes::new()), name).await;
+            let mut task_state = None;
+            loop {
+                let arrived = feed.wait().await;
+                let passed = feed.take(arrived).await;
+                if let Some(data) = last_data(&passed.bytes) {
+                    task_state = TaskState::of(&data);
+                }
+                if passed.over {
+                    return claim.ended(task_state).await;
+                }
+            }
+        }
+        let body = Body {
+            relay: &relay,
+            upstream,
+            learner,
+            limit,
+            share: forward.share,
+        };
+        let home = Home {
+            upstream: &relay.upstream,
+            peer: &peer,
+            idle: config.upstream.idle,
+        };
+        let read = body.read(home, &clocks, &mut cut).await;
+        let mut head = head;
+        let whole = match (read, forward.rewrite) {
+            (Ok(body), Some(rewrite)) => changed(rewrite, &mut head, body, clocks.total).await,
+            (read, _) => read,
+        };
+        drop(forward.slot);
+        match whole {
+            Ok(body) => {
+                let task_state = TaskState::of(&body);
+                claim.answered(kept(&head, body), task_state).await;
+            }
+            Err(rejection) => claim.refused(rejection).await,
+        }
+    }
+}
+
+async fn changed(
+    rewrite: Rewrite,
+    head: &mut ResponseHeader,
+    body: Bytes,
+    deadline: tokio::time::Instant,
+) -> Result<Bytes, Rejection> {
+    let changed = Box::pin(rewrite.answer(head, body));
+    let changed = timeout_at(deadline, changed).await;
+    changed.map_err(|_| timed_out("total"))?
+}
+
+/// Without its caller a call ends by a refusal alone.
+fn reason(ended: Ended) -> Rejection {
+    match ended {
+        Ended::Refused(rejection) | Ended::BrokenOff(rejection) => rejection,
+        Ended::Answered | Ended::CallerLeft => broken_http(None),
+    }
+}
+
+fn kept(head: &ResponseHeader, body: Bytes) -> Answer {
+    Answer {
+        status: head.status.as_u16(),
+        fields: head.headers.clone(),
+        body,
+    }
+}
+
+/// One answer in one body, held whole: it is stored before anybody gets it.
+struct Body<'a> {
+    relay: &'a Relay,
+    upstream: HttpSession,
+    learner: Option<Box<Learner>>,
+    limit: u64,
+    /// It takes its caller's room as the request did.
+    share: Share,
+}
+
+impl Body<'_> {
+    async fn read(
+        mut self,
+        home: Home<'_>,
+        clocks: &crate::proxy::ended::Clocks,
+        cut: &mut Cut,
+    ) -> Result<Bytes, Rejection> {
+        let mut body = BytesMut::new();
+        loop {
+            let piece = next_piece(None, &mut self.upstream, clocks, cut).await;
+            let Some(piece) = piece.map_err(reason)? else {
+                break;
+            };
+            if (body.len() + piece.len()) as u64 > self.limit {
+                return Err(too_large(self.limit));
+            }
+            let taken = self.relay.hold(&mut self.share, piece.len());
+            taken.map_err(|full| full.fact("delivered", "true"))?;
+            if let Some(learner) = &mut self.learner
+                && let Some(task) = learner.look_at(&piece)
+                && let Some(learner) = self.learner.take()
+            {
+                learner.learn(task).await;
+            }
+            body.extend_from_slice(&piece);
+        }
+        home.take_back(self.upstream).await;
+        Ok(body.freeze())
+    }
+}

@@ -1,0 +1,303 @@
+//! Calls that are sent again reach their agent once (contract §6.2).
+
+mod replicas;
+mod streamed;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::harness::{
+    ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Recorded, Request, Seat, Step,
+    ok_json,
+};
+use crate::on_both_pairs;
+
+const REPLAY: &str = "idempotent-replay";
+
+struct Case {
+    gateway: Gateway,
+    caller: Seat,
+    target: Seat,
+}
+
+impl Case {
+    async fn new(
+        builder: Builder,
+        behaviour: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Self {
+        let gateway = builder.start().await;
+        let (caller, target) = gateway.pair(Agent::scripted(behaviour).await).await;
+        Self {
+            gateway,
+            caller,
+            target,
+        }
+    }
+
+    fn request(&self, body: &str) -> Request {
+        Request::post(self.target.path(), body).bearer(&self.caller.token)
+    }
+
+    fn keyed(&self, key: &str) -> Request {
+        self.request(CALL).field("Idempotency-Key", key)
+    }
+
+    async fn call(&self, request: &Request) -> Answer {
+        self.gateway.call(request).await
+    }
+
+    /// The second answer is the first one, and the agent heard of one call.
+    async fn same_again(&self, request: &Request) -> Answer {
+        let count = self.target.agent.count();
+        let first = self.call(request).await;
+        assert_eq!(
+            (first.status, first.field(REPLAY)),
+            (200, None),
+            "{}",
+            first.text()
+        );
+        let second = self.call(request).await;
+        assert_eq!(second.field(REPLAY), Some("true"), "{}", second.text());
+        assert_eq!(second.field("content-type"), first.field("content-type"));
+        assert_eq!((second.status, second.text()), (first.status, first.text()));
+        assert_eq!(self.target.agent.count(), count + 1);
+        second
+    }
+}
+
+/// Another answer each time.
+fn counting() -> impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static {
+    let count = AtomicUsize::new(0);
+    move |_| {
+        let n = count.fetch_add(1, Ordering::SeqCst);
+        let body = format!(r#"{{"jsonrpc":"2.0","id":"c-1","result":{{"n":{n}}}}}"#);
+        vec![Step::Write(ok_json(&body))]
+    }
+}
+
+/// A message of the client's own task.
+fn of_task(task: &str, text: &str) -> String {
+    CALL.replace("\"hi\"", &format!("\"{text}\"")).replace(
+        "\"messageId\":\"m-1\"",
+        &format!("\"messageId\":\"m-{text}\",\"task_id\":\"{task}\""),
+    )
+}
+
+on_both_pairs! {
+    async fn a_call_that_is_sent_again_reaches_its_agent_once(pair: Pair) {
+        let mut case = Case::new(Builder::new(pair), counting()).await;
+        let first = case.same_again(&case.keyed("k-1")).await;
+        assert!(first.text().contains("\"n\":0"));
+        // The same key with something else.
+        let other = case.request(&CALL.replace("hi", "ho")).field("Idempotency-Key", "k-1");
+        let answer = case.call(&other).await;
+        assert_eq!((answer.status, answer.reason().as_str()), (409, "idempotency_conflict"));
+        // Of somebody else, and another key: other calls.
+        let theirs = case.keyed("k-1").without("authorization").bearer(ADMIN);
+        case.same_again(&theirs).await;
+        case.same_again(&case.keyed("k-2")).await;
+        // Without a key each is its own.
+        let count = case.target.agent.count();
+        for _ in 0..2 {
+            assert_eq!(case.call(&case.request(CALL)).await.field(REPLAY), None);
+        }
+        assert_eq!(case.target.agent.count(), count + 2);
+        // It outlives the process.
+        case.gateway.restart().await;
+        let again = case.call(&case.keyed("k-1")).await;
+        assert_eq!((again.text(), again.field(REPLAY)), (first.text(), Some("true")));
+        case.gateway.assert_idle().await;
+    }
+
+    async fn equal_calls_at_once_are_one_and_need_one_place_at_the_target(pair: Pair) {
+        let builder = Builder::new(pair).set("limits.target_concurrency", "1");
+        let case = Case::new(builder, |_| {
+            vec![Step::Wait(Duration::from_millis(700)), Step::Write(ok_json("{\"result\":1}"))]
+        })
+        .await;
+        let request = case.keyed("together");
+        let calls = (0..20).map(|_| case.call(&request));
+        let answers = futures_util::future::join_all(calls).await;
+        let replays = answers.iter().filter(|a| a.field(REPLAY) == Some("true")).count();
+        for answer in &answers {
+            assert_eq!((answer.status, answer.text().as_str()), (200, "{\"result\":1}"));
+        }
+        assert_eq!((replays, case.target.agent.count()), (19, 1));
+        case.gateway.assert_idle().await;
+    }
+
+    async fn a_caller_that_leaves_finds_the_answer_when_it_comes_back(pair: Pair) {
+        let case = Case::new(Builder::new(pair), |_| {
+            vec![Step::Wait(Duration::from_millis(800)), Step::Write(ok_json("{\"result\":1}"))]
+        })
+        .await;
+        let request = case.keyed("left");
+        let mut connection = Connection::open(case.gateway.public).await;
+        connection.send(&request.wire(&case.gateway.public.to_string())).await;
+        while case.target.agent.count() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(connection);
+        let answer = case.call(&request).await;
+        assert_eq!((answer.status, answer.field(REPLAY)), (200, Some("true")));
+        assert_eq!(answer.text(), "{\"result\":1}");
+        assert_eq!(case.target.agent.count(), 1);
+        assert!(case.target.agent.closed_by_gateway().is_empty());
+        case.gateway.assert_idle().await;
+    }
+
+    async fn what_failed_is_forgotten_or_unknown(pair: Pair) {
+        let case = Case::new(Builder::new(pair), |request| {
+            if request.text().contains("broken") {
+                return vec![Step::Close];
+            }
+            vec![Step::write("HTTP/1.1 503 Busy\r\nContent-Length: 2\r\n\r\n{}")]
+        })
+        .await;
+        // An agent's 5xx is no answer to keep.
+        for _ in 0..2 {
+            let answer = case.call(&case.keyed("busy")).await;
+            assert_eq!((answer.status, answer.field(REPLAY)), (503, None));
+        }
+        assert_eq!(case.target.agent.count(), 2);
+        // What was delivered, and broke off, is never sent again.
+        let broken = case.request(&CALL.replace("hi", "broken"));
+        let broken = broken.field("Idempotency-Key", "broken");
+        let first = case.call(&broken).await;
+        assert_eq!(first.fact("delivered").as_deref(), Some("true"), "{}", first.text());
+        let again = case.call(&broken).await;
+        assert_eq!((again.status, again.reason().as_str()), (502, "agent_protocol_error"));
+        assert_eq!(again.fact("delivered").as_deref(), Some("unknown"));
+        assert_eq!(case.target.agent.count(), 3);
+        // What was not is sent again.
+        let port = crate::harness::gateway::free_address("127.0.0.1").port();
+        let url = format!("http://127.0.0.1:{port}/");
+        let moved = serde_json::json!({"url": url});
+        assert_eq!(case.gateway.patch("target", moved).await.status, 200);
+        for _ in 0..2 {
+            let answer = case.call(&case.keyed("nowhere")).await;
+            assert_eq!(answer.reason(), "agent_unreachable");
+            assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_a_dead_process_had_sent_is_unknown_and_never_sent_again() {
+    let mut case = Case::new(Builder::new(Pair::Embedded), |_| vec![Step::Hang]).await;
+    let request = case.keyed("killed");
+    let mut connection = Connection::open(case.gateway.public).await;
+    connection
+        .send(&request.wire(&case.gateway.public.to_string()))
+        .await;
+    while case.target.agent.count() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    case.gateway.restart().await;
+    let answer = case.call(&request).await;
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (502, "agent_protocol_error")
+    );
+    assert_eq!(answer.fact("delivered").as_deref(), Some("unknown"));
+    assert_eq!(case.target.agent.count(), 1);
+}
+
+#[tokio::test]
+async fn the_clients_own_task_is_a_key_until_the_agent_asks_back() {
+    let case = Case::new(Builder::new(Pair::Embedded), |request| {
+        let state = if request.text().contains("\"first\"") { "input-required" } else { "completed" };
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":"c-1","result":{{"kind":"task","id":"t","contextId":"c","status":{{"state":"{state}"}}}}}}"#
+        );
+        vec![Step::Write(ok_json(&body))]
+    })
+    .await;
+    case.same_again(&case.request(&of_task("own-1", "first")))
+        .await;
+    // The agent waits for more: another body goes on with it.
+    case.same_again(&case.request(&of_task("own-1", "second")))
+        .await;
+    // Now it is done.
+    let third = case.call(&case.request(&of_task("own-1", "third"))).await;
+    assert_eq!(
+        (third.status, third.reason().as_str()),
+        (409, "idempotency_conflict")
+    );
+    assert_eq!(case.target.agent.count(), 2);
+    // A field comes first, and has no such exception.
+    let by_field = |text: &str| {
+        let request = case.request(&of_task("own-2", text));
+        request.field("Idempotency-Key", "f-1")
+    };
+    case.same_again(&by_field("first")).await;
+    assert_eq!(case.call(&by_field("second")).await.status, 409);
+}
+
+#[tokio::test]
+async fn a_message_id_is_a_key_only_where_it_is_wanted_and_was_given() {
+    for wanted in [false, true] {
+        let builder =
+            Builder::new(Pair::Embedded).set("idempotency.message_id", &wanted.to_string());
+        let case = Case::new(builder, counting()).await;
+        for spelled in [
+            CALL.to_owned(),
+            CALL.replace("messageId", "message_id")
+                .replace("m-1", "m-2"),
+        ] {
+            let answers = [
+                case.call(&case.request(&spelled)).await,
+                case.call(&case.request(&spelled)).await,
+            ];
+            assert_eq!(answers[0].text() == answers[1].text(), wanted, "{spelled}");
+        }
+        // One that the gateway made is none.
+        let without = CALL.replace("\"messageId\":\"m-1\",", "");
+        let answers = [
+            case.call(&case.request(&without)).await,
+            case.call(&case.request(&without)).await,
+        ];
+        assert_ne!(answers[0].text(), answers[1].text());
+    }
+}
+
+#[tokio::test]
+async fn keys_are_visible_text_stand_once_and_count_for_calls_that_send() {
+    let case = Case::new(Builder::new(Pair::Embedded), counting()).await;
+    for bad in ["", "a b", "ü", &"x".repeat(256)] {
+        let answer = case.call(&case.keyed(bad)).await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (400, "invalid_request"),
+            "{bad:?}"
+        );
+    }
+    let twice = case.keyed("a").field("Idempotency-Key", "b");
+    assert_eq!(case.call(&twice).await.status, 400);
+    assert_eq!(case.target.agent.count(), 0);
+    case.same_again(&case.keyed(&"x".repeat(255))).await;
+    // A method of no version may send; a question does not.
+    let own = case.request(&CALL.replace("message/send", "own/method"));
+    case.same_again(&own.field("Idempotency-Key", "own")).await;
+    let ask = r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"id":"t"}}"#;
+    let ask = case.request(ask).field("Idempotency-Key", "ask");
+    let count = case.target.agent.count();
+    for _ in 0..2 {
+        assert_eq!(case.call(&ask).await.field(REPLAY), None);
+    }
+    assert_eq!(case.target.agent.count(), count + 2);
+}
+
+#[tokio::test]
+async fn an_answer_is_kept_for_its_time() {
+    let builder = Builder::new(Pair::Embedded).set("idempotency.ttl", "1s");
+    let case = Case::new(builder, counting()).await;
+    let request = case.keyed("short");
+    let first = case.call(&request).await.text();
+    let lapsed = Instant::now() + Duration::from_millis(1100);
+    assert_eq!(case.call(&request).await.text(), first);
+    tokio::time::sleep_until(lapsed.into()).await;
+    let again = case.call(&request).await;
+    assert_eq!(again.field(REPLAY), None);
+    assert_ne!(again.text(), first);
+}

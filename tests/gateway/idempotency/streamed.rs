@@ -1,0 +1,67 @@
+//! Streams with a key: sent again from their first event, and followed.
+
+use std::time::Duration;
+
+use super::{Case, REPLAY};
+use crate::harness::{Builder, Connection, LAST_CHUNK, Pair, SSE_HEAD, Step, chunk, unnumbered};
+
+fn steps() -> Vec<Step> {
+    let event = |n: usize| Step::Write(chunk(format!("data: {n}\n\n")));
+    vec![
+        Step::write(SSE_HEAD),
+        event(1),
+        event(2),
+        Step::Wait(Duration::from_millis(800)),
+        event(3),
+        event(4),
+        Step::write(LAST_CHUNK),
+    ]
+}
+
+const ALL: &str = "data: 1\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\n";
+
+#[tokio::test]
+async fn a_stream_is_replayed_from_its_first_event_and_followed() {
+    for logs in ["1000", "0"] {
+        let builder = Builder::new(Pair::Embedded).set("stream.log_events", logs);
+        let case = Case::new(builder, |_| steps()).await;
+        let request = case.keyed("s");
+        // The first caller leaves in the middle; the call goes on.
+        let mut connection = Connection::open(case.gateway.public).await;
+        let wire = request.wire(&case.gateway.public.to_string());
+        connection.send(&wire).await;
+        let head = connection.read_head().await.expect("a head");
+        assert_eq!((head.status, head.field(REPLAY)), (200, None));
+        assert_eq!(head.field("x-accel-buffering"), Some("no"));
+        let first = connection.next_chunk().await.expect("an event");
+        assert!(first.starts_with(b"data: 1\nid: "));
+        drop(connection);
+        // Whoever comes while it runs, and afterwards.
+        for _ in 0..2 {
+            let answer = case.call(&request).await;
+            assert_eq!((answer.status, answer.field(REPLAY)), (200, Some("true")));
+            assert_eq!(answer.field("content-type"), Some("text/event-stream"));
+            assert!(answer.whole);
+            assert_eq!(unnumbered(&answer.text()).0, ALL);
+        }
+        assert_eq!(case.target.agent.count(), 1);
+        assert!(case.target.agent.closed_by_gateway().is_empty());
+        case.gateway.assert_idle().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_not_kept_any_more_was_delivered() {
+    let builder = Builder::new(Pair::Embedded).set("stream.log_ttl", "1s");
+    let case = Case::new(builder, |_| steps()).await;
+    let request = case.keyed("s");
+    assert_eq!(unnumbered(&case.call(&request).await.text()).0, ALL);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let answer = case.call(&request).await;
+    assert_eq!(
+        (answer.status, answer.reason().as_str()),
+        (502, "agent_protocol_error")
+    );
+    assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
+    assert_eq!(case.target.agent.count(), 1);
+}
