@@ -317,7 +317,7 @@ fn every_metric_is_documented() {
     assert!(names.len() > 10);
     for name in names {
         assert!(
-            documented.contains(&name),
+            documented.contains(name),
             "docs/operations.md does not explain {name}"
         );
     }

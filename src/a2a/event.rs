@@ -40,11 +40,12 @@ impl Framing {
         }
     }
 
-    /// The comment that keeps a silent stream alive: `: keepalive`.
+    /// The comment that keeps a silent stream alive: `: keepalive`. It stands between two events, with no blank
+    /// line behind it: some readers would take that for an event (`stamp`).
     pub const fn keepalive(self) -> &'static str {
         match self {
-            Self::CrLf => ": keepalive\r\n\r\n",
-            Self::Lf => ": keepalive\n\n",
+            Self::CrLf => ": keepalive\r\n",
+            Self::Lf => ": keepalive\n",
         }
     }
 }

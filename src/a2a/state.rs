@@ -106,9 +106,14 @@ impl TaskState {
         )
     }
 
+    /// The agent waits for its caller.
+    pub const fn is_interrupted(self) -> bool {
+        matches!(self, Self::InputRequired | Self::AuthRequired)
+    }
+
     /// It is the caller's turn, or nobody's any more: what a waiting caller waits for.
     pub const fn ends_turn(self) -> bool {
-        self.is_terminal() || matches!(self, Self::InputRequired | Self::AuthRequired)
+        self.is_terminal() || self.is_interrupted()
     }
 }
 

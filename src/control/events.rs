@@ -27,7 +27,7 @@ use crate::workspace::Timestamp;
 pub(super) const COMMENT_EVERY: Duration = Duration::from_secs(15);
 
 /// That comment.
-pub(super) const COMMENT: &[u8] = b": keepalive\n\n";
+pub(super) const COMMENT: &[u8] = b": keepalive\n";
 
 /// First of all: when a browser comes back by itself, and that the stream is open.
 pub(super) const BEGIN: &[u8] = b"retry: 2000\n\n: open\n\n";

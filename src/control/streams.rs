@@ -23,7 +23,7 @@ use crate::ids::RequestId;
 use crate::rejection::Rejection;
 
 /// The comment that keeps a silent stream alive.
-const KEEPALIVE: &[u8] = b": keepalive\n\n";
+const KEEPALIVE: &[u8] = b": keepalive\n";
 
 /// `GET /workspaces/{id}/streams/{stream}`.
 pub(super) async fn resume(

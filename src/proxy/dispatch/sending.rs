@@ -240,6 +240,7 @@ impl Proxy {
             version_1_0,
             done: Done::default(),
             rewrite: None,
+            key: None,
         };
         match &job.content {
             Content::Call(call) => {

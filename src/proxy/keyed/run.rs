@@ -61,11 +61,12 @@ impl Run {
         tokio::spawn(async move {
             let drain = Arc::clone(&self.relay.drain);
             let _running = drain.enter();
-            self.to_its_end(claim).await;
+            self.run(claim).await;
         });
     }
 
-    async fn to_its_end(self, claim: Claim) {
+    #[expect(clippy::too_many_lines, reason = "split before this branch lands")]
+    async fn run(self, claim: Claim) {
         let relay = Arc::clone(&self.relay);
         let mut cut = relay.drain.watch();
         let Self {
