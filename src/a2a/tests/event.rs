@@ -101,11 +101,10 @@ fn the_framing_is_the_agents() {
     assert_eq!(final_event("{}", Framing::Lf), "data: {}\n\n");
     assert_eq!(final_event("{}", Framing::CrLf), "data: {}\r\n\r\n");
     for framing in [Framing::Lf, Framing::CrLf] {
-        let passed = Splitter::new().push(Bytes::from(framing.keepalive()));
-        assert_eq!(
-            (&*passed.bytes, passed.events),
-            (framing.keepalive().as_bytes(), 0)
-        );
+        // It is a line before the next event.
+        let event = format!("{}data: 1{1}{1}", framing.keepalive(), framing.line_end());
+        let passed = Splitter::new().push(Bytes::from(event.clone()));
+        assert_eq!((&*passed.bytes, passed.events), (event.as_bytes(), 1));
     }
 }
 

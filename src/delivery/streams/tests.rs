@@ -106,11 +106,11 @@ fn comments_go_with_the_next_event_and_the_last_ones_with_the_end() {
     log.write("data: 2\n\n: d\n\n");
     assert_eq!(
         log.look(0).unwrap().1,
-        ": a\n\ndata: 1\nid: s-1\n\n: b\n\n: c\n\ndata: 2\nid: s-2\n\n"
+        ": a\ndata: 1\nid: s-1\n\n: b\n: c\ndata: 2\nid: s-2\n\n"
     );
-    assert_eq!(log.look(1).unwrap().1, ": b\n\n: c\n\ndata: 2\nid: s-2\n\n");
+    assert_eq!(log.look(1).unwrap().1, ": b\n: c\ndata: 2\nid: s-2\n\n");
     log.kept.end(Some(b"data: half"));
-    let over = Some(Over::Whole(Bytes::from_static(b": d\n\ndata: half")));
+    let over = Some(Over::Whole(Bytes::from_static(b": d\ndata: half")));
     assert_eq!(log.look(2), Some((0, String::new(), 2, over.clone())));
     // What was said first counts.
     log.kept.end(None);

@@ -1,15 +1,17 @@
 //! Below `/workspaces/{id}/a2a`: the HTTP+JSON binding, forwarded as it came to agents that have it;
 //! for those that have none, a few routes that are translated to JSON-RPC.
 
+mod routes;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method as Verb;
-use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use serde_json::{Value, json};
 
-use super::admit::{Admitted, allow, permit, prove, reach, whole_number};
+use self::routes::{READ_WITH_GET, Way, no_such_route, polled, translated};
+use super::admit::{Admitted, allow, permit, prove, reach};
 use super::body::{self, CallShape, check_media_type, refusal};
 use super::deferred::JobWords;
 use super::ended::Ended;
@@ -33,25 +35,6 @@ use crate::rejection::{Reason, Rejection};
 
 /// For the `Allow` field.
 const VERBS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
-
-/// How a request gets to the agent.
-enum Way {
-    /// As it came, below the path of the agent's HTTP+JSON interface.
-    Raw { interface: String },
-    /// As the send call that `tasks/send` or `tasks/send/stream` stands for: the body is its `params`.
-    Send {
-        stream: bool,
-        /// In whose words; `None`: in the agent's.
-        words: Option<Generation>,
-    },
-    /// As a call about one task.
-    Task {
-        method: Method,
-        params: Value,
-        /// As above.
-        words: Option<Generation>,
-    },
-}
 
 impl Proxy {
     /// Admission, body, relay.
@@ -299,109 +282,6 @@ fn raw(
     }
 }
 
-/// The call that a route of an agent that polls stands for. The gateway speaks HTTP+JSON of 1.0 for it.
-///
-/// # Errors
-/// As [`translated`].
-fn polled(head: &RequestHeader, tail: &str, rest: &Rest) -> Result<Way, Rejection> {
-    let words = Some(Generation::V1);
-    match rest.method {
-        _ if rest.generation == Generation::V0 => translated(head, tail, None),
-        method @ (Method::SendMessage | Method::SendStreamingMessage) => Ok(Way::Send {
-            stream: method == Method::SendStreamingMessage,
-            words,
-        }),
-        // The id is what stands before the last colon.
-        method @ (Method::CancelTask | Method::SubscribeToTask) => Ok(Way::Task {
-            method,
-            params: json!({"id": rest.tasks.last().ok_or_else(no_such_route)?}),
-            words,
-        }),
-        _ => translated(head, tail, rest.tasks.first()),
-    }
-}
-
-/// The call that a route of an agent without HTTP+JSON stands for; `task`: the id in its path.
-///
-/// # Errors
-/// `not_found`, `method_not_allowed`, `invalid_params` for its query.
-fn translated(head: &RequestHeader, tail: &str, task: Option<&String>) -> Result<Way, Rejection> {
-    let tail = tail.strip_suffix('/').unwrap_or(tail);
-    let only = |allowed: &Verb, message, allow| {
-        if head.method == *allowed {
-            return Ok(());
-        }
-        Err(wrong_method(message, allow))
-    };
-    match tail.split('/').collect::<Vec<_>>().as_slice() {
-        ["tasks", "send"] => {
-            only(&Verb::POST, "a message is sent with POST", "POST, OPTIONS")?;
-            Ok(Way::Send {
-                stream: false,
-                words: None,
-            })
-        }
-        ["tasks", "send", "stream"] => {
-            only(&Verb::POST, "a message is sent with POST", "POST, OPTIONS")?;
-            Ok(Way::Send {
-                stream: true,
-                words: None,
-            })
-        }
-        // `tasks/{task_id}:cancel` and the like are routes of HTTP+JSON.
-        ["tasks", _]
-            if head.method == Verb::GET || !task.is_some_and(|task| task.contains(':')) =>
-        {
-            only(&Verb::GET, READ_WITH_GET, "GET, OPTIONS")?;
-            let mut params = json!({"id": task.ok_or_else(no_such_route)?});
-            if let Some(length) = history_length(head.uri.query())? {
-                params["historyLength"] = length.into();
-            }
-            Ok(Way::Task {
-                method: Method::GetTask,
-                params,
-                words: None,
-            })
-        }
-        ["tasks", _, "cancel"] => {
-            only(&Verb::POST, "a task is canceled with POST", "POST, OPTIONS")?;
-            Ok(Way::Task {
-                method: Method::CancelTask,
-                params: json!({"id": task.ok_or_else(no_such_route)?}),
-                words: None,
-            })
-        }
-        _ => Err(Rejection::new(
-            Reason::NotFound,
-            "the agent's card names no HTTP+JSON interface: POST JSON-RPC to /workspaces/{id}/a2a, or use \
-             tasks/send, tasks/send/stream, tasks/{task_id} and tasks/{task_id}/cancel below it",
-        )),
-    }
-}
-
-/// `history_length`, or `historyLength` as A2A spells it.
-///
-/// # Errors
-/// `invalid_params`.
-fn history_length(query: Option<&str>) -> Result<Option<u32>, Rejection> {
-    let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-    let mut asked = pairs.filter(|(name, _)| matches!(&**name, "history_length" | "historyLength"));
-    let Some((_, length)) = asked.next() else {
-        return Ok(None);
-    };
-    let number = whole_number(length.as_bytes()).and_then(|number| u32::try_from(number).ok());
-    match number {
-        Some(length) if asked.next().is_none() => Ok(Some(length)),
-        _ => Err(Rejection::new(
-            Reason::InvalidParams,
-            "history_length is one whole number: how many messages of the task's history to answer with",
-        )),
-    }
-}
-
-const READ_WITH_GET: &str =
-    "a task is read with GET, and canceled with POST to tasks/{task_id}/cancel at its agent";
-
 /// What a body for [`send`] is.
 const MESSAGE_WANTED: &str =
     "this route takes the message alone, {\"message\": {…}}; POST JSON-RPC to /workspaces/{id}/a2a";
@@ -441,6 +321,7 @@ fn task_call(
     let name = match (exchange.method, generation) {
         (Method::CancelTask, Generation::V0) => "tasks/cancel",
         (Method::CancelTask, Generation::V1) => "CancelTask",
+        (Method::ListTasks, _) => "ListTasks",
         (Method::SubscribeToTask, Generation::V0) => "tasks/resubscribe",
         (Method::SubscribeToTask, Generation::V1) => "SubscribeToTask",
         (_, Generation::V0) => "tasks/get",
@@ -464,14 +345,6 @@ fn task_call(
         rewrite: Some(Rewrite::BareResult),
         key: None,
     }
-}
-
-fn no_such_route() -> Rejection {
-    Rejection::new(
-        Reason::NotFound,
-        "no such A2A route: POST JSON-RPC to /workspaces/{id}/a2a; below it are the paths of HTTP+JSON (A2A 1.0; 0.3's \
-         begin with v1/) and tasks/send, tasks/send/stream, tasks/{task_id} and tasks/{task_id}/cancel",
-    )
 }
 
 /// # Errors
