@@ -204,8 +204,10 @@ async fn a_stream_that_goes_silent_ends_with_a_last_event() {
         .filter(|line| *line == ": keepalive")
         .count();
     assert!((2..=4).contains(&keepalives), "{events:?}");
-    let last: serde_json::Value =
-        serde_json::from_str(events.last().unwrap().strip_prefix("data: ").unwrap()).unwrap();
+    // Comments may stand before it.
+    let mut lines = events.last().unwrap().lines();
+    let last = lines.find_map(|line| line.strip_prefix("data: ")).unwrap();
+    let last: serde_json::Value = serde_json::from_str(last).unwrap();
     assert_eq!(last["id"], "c-1");
     assert_eq!(last["error"]["code"], -32000);
     assert_eq!(last["error"]["data"][0]["reason"], "AGENT_SILENT");

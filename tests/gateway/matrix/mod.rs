@@ -215,6 +215,7 @@ impl Case {
             .replace("{id}", target)
             .replace("{org}", "acme")
             .replace("{token_id}", token_id)
+            .replace("{activity_id}", &self.entry)
             .replace("{stream}", &"0".repeat(32))
             .replace("{grant_id}", &self.grant)
             .replace("{delegation_id}", &self.delegation);
@@ -238,6 +239,9 @@ impl Case {
                 json!({"caller_id": "enrolled", "target_id": "stranger"}).to_string()
             }
             ("POST", "/workspaces/{id}/activity/ack") => json!({"up_to": self.entry}).to_string(),
+            ("POST", "/workspaces/{id}/activity/{activity_id}/reply") => {
+                json!({"status": {"state": "working"}}).to_string()
+            }
             ("POST", "/workspaces/{id}/notify") => json!({"message": "told"}).to_string(),
             ("POST", "/workspaces/{id}/delegate") => self.delegated(),
             ("POST", "/canvas/tokens") => json!({"user": "ada", "org": "acme"}).to_string(),

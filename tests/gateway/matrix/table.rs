@@ -112,6 +112,13 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("POST", "/canvas/tokens", 201, &[Org, Operator]),
     ("GET", "/workspaces/{id}/activity", 200, ITSELF),
     ("POST", "/workspaces/{id}/activity/ack", 200, ITSELF),
+    // The entry is no message, so there is no task to speak of.
+    (
+        "POST",
+        "/workspaces/{id}/activity/{activity_id}/reply",
+        404,
+        ITSELF,
+    ),
     ("POST", "/workspaces/{id}/notify", 200, &[Own]),
     ("GET", "/activity", 200, &[Own, Sibling, Stranger]),
     // Of whoever may call, nobody began it.
