@@ -138,7 +138,9 @@ async fn a_0_3_card_names_its_own_path_and_a_stream_passes_untouched() {
     let case = Case::new(with_rest(false), agent).await;
     let answer = case.post("v1/message:stream", r#"{"message":{}}"#).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    assert_eq!(answer.unnumbered().text(), events);
+    // A comment between numbered events has no blank line of its own.
+    let passed = events.strip_suffix("\r\n").unwrap();
+    assert_eq!(answer.unnumbered().text(), passed);
     let head = Request::new("HEAD", case.below("v1/tasks/t")).bearer(&case.caller.token);
     let mut connection = crate::harness::Connection::open(case.gateway.public).await;
     connection.send(&head.wire("127.0.0.1")).await;
