@@ -1,6 +1,12 @@
 //! SIGKILL at any moment, under load: what was acknowledged is there afterwards, and no agent ran a call with a
 //! key twice. `A2A_GATEWAY_KILLS=200 cargo test --test gateway -- kills:: --nocapture` prints what became of it.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "how often, and what became of it, is for whoever runs it by hand"
+)]
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
