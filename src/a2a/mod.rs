@@ -2,7 +2,6 @@
 
 pub mod bare_result;
 pub mod card;
-pub mod dialect;
 pub mod done;
 pub mod envelope;
 pub mod event;
@@ -11,7 +10,6 @@ pub mod method;
 pub mod refs;
 pub mod reply;
 pub mod rest;
-pub mod state;
 pub mod task;
 pub mod task_list;
 
