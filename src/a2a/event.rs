@@ -40,12 +40,14 @@ impl Framing {
         }
     }
 
-    /// The comment that keeps a silent stream alive: `: keepalive`. It stands between two events, with no blank
-    /// line behind it: some readers would take that for an event (`stamp`).
-    pub const fn keepalive(self) -> &'static str {
-        match self {
-            Self::CrLf => ": keepalive\r\n",
-            Self::Lf => ": keepalive\n",
+    /// The comment that keeps a silent stream alive: `: keepalive`. It stands between two events. Behind a
+    /// `numbered` one it has no blank line of its own: some readers would take that for an event (`stamp`).
+    pub const fn keepalive(self, numbered: bool) -> &'static str {
+        match (self, numbered) {
+            (Self::CrLf, true) => ": keepalive\r\n",
+            (Self::CrLf, false) => ": keepalive\r\n\r\n",
+            (Self::Lf, true) => ": keepalive\n",
+            (Self::Lf, false) => ": keepalive\n\n",
         }
     }
 }

@@ -40,8 +40,8 @@ impl Stamper {
     }
 
     /// Takes whole blocks, as [`Splitter::push`](super::event::Splitter::push) gives them. A block without a
-    /// field, of comments only, gets no number, and loses its blank line: once there was an `id`, httpx-sse
-    /// (the SDKs for Python) takes a blank line behind a comment for an event.
+    /// field, of comments only, gets no number, and behind the first number it loses its blank line: once there
+    /// was an `id`, httpx-sse (the SDKs for Python) takes a blank line behind a comment for an event.
     pub fn stamp(&mut self, whole: &[u8]) -> Stamped {
         let line = self.stream.len() + LINE_BYTES_MAX;
         let mut bytes = Vec::with_capacity(whole.len() + line);
@@ -49,7 +49,12 @@ impl Stamper {
         let mut id = String::with_capacity(line);
         for block in blocks(whole) {
             if !has_field(block) {
-                bytes.extend_from_slice(&block[..block.len() - line_end(block).len()]);
+                let blank = if self.last > 0 {
+                    line_end(block).len()
+                } else {
+                    0
+                };
+                bytes.extend_from_slice(&block[..block.len() - blank]);
                 continue;
             }
             self.last += 1;

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::body::Json;
-use super::extract::{Caller, Page, PathDelegationId, PathId, not_permitted};
+use super::extract::{Caller, PathDelegationId, PathId, not_permitted};
+use super::page::Page;
 use crate::delivery::jobs::{Content, Job, Jobs, Kind, NewJob};
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;

@@ -1,30 +1,20 @@
-//! What a handler needs, in its signature: who asks, the names in the path, the page of a list.
+//! What a handler needs, in its signature: who asks, the names in the path, where it goes on.
 //! Extractors run in the order of the arguments, which is the order of the contract's checks:
 //! path, credential, caller header, rate; the body comes last.
 
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::{FromRequestParts, Query, RawPathParams};
-use axum::response::{IntoResponse, Response};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::header::{AUTHORIZATION, LINK};
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Uri};
-use serde::{Deserialize, Serialize};
-use url::form_urlencoded;
+use serde::Deserialize;
 
 use crate::gateway::Gateway;
 use crate::identity::{Allowance, Identity, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{Search, Status};
-
-/// Entries of a list when nothing is asked for.
-const LIMIT_DEFAULT: u32 = 100;
-
-/// Entries of a list at most.
-const LIMIT_MAX: u32 = 500;
+use crate::workspace::Status;
 
 /// Longest name of an org or a token in a path, in characters.
 const NAME_CHARS_MAX: usize = 256;
@@ -325,194 +315,8 @@ async fn path_param<S: Send + Sync>(
     found.map(|(_, value)| value.to_owned())
 }
 
-/// Which part of a list: `?cursor=&limit=` (contract §1).
-#[derive(Debug)]
-pub(super) struct Page {
-    /// Entries wanted.
-    pub(super) limit: u32,
-    /// The name after which to go on; empty: from the first.
-    pub(super) after: String,
-    /// What was asked for, for the link to the next page.
-    here: Uri,
-}
-
-#[derive(Deserialize)]
-struct PageQuery {
-    cursor: Option<String>,
-    limit: Option<u32>,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Page {
-    type Rejection = Rejection;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        let wrong = |message| Rejection::new(Reason::InvalidParams, message);
-        let query = Query::<PageQuery>::from_request_parts(parts, state).await;
-        let Ok(Query(query)) = query else {
-            return Err(wrong("`limit` is a whole number from 1 to 500"));
-        };
-        let limit = query.limit.unwrap_or(LIMIT_DEFAULT);
-        if !(1..=LIMIT_MAX).contains(&limit) {
-            return Err(wrong("`limit` is a whole number from 1 to 500"));
-        }
-        let after = query.cursor.as_deref().map(read_cursor);
-        let after = after.unwrap_or_else(|| Some(String::new()));
-        let after = after.ok_or_else(not_our_cursor)?;
-        let here = parts.uri.clone();
-        Ok(Self { limit, after, here })
-    }
-}
-
-impl Page {
-    /// One more than the page holds, to see whether there is more.
-    pub(super) fn look_ahead(&self) -> u32 {
-        self.limit + 1
-    }
-
-    /// The number in a cursor of a list that is ordered by numbers.
-    ///
-    /// # Errors
-    /// `invalid_params` when it is none.
-    pub(super) fn number(&self) -> Result<Option<i64>, Rejection> {
-        if self.after.is_empty() {
-            return Ok(None);
-        }
-        let number = self.after.parse().ok();
-        number.map(Some).ok_or_else(not_our_cursor)
-    }
-
-    /// The cursor that [`Page::number`] reads.
-    pub(super) fn cursor(number: i64) -> String {
-        URL_SAFE_NO_PAD.encode(number.to_string())
-    }
-
-    /// Cuts what was looked ahead; answers with the cursor of the next page, if there is one.
-    pub(super) fn cut<T>(&self, rows: &mut Vec<T>, name: impl Fn(&T) -> &str) -> Option<String> {
-        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
-        let more = rows.len() > limit;
-        rows.truncate(limit);
-        let last = rows.last().filter(|_| more)?;
-        Some(URL_SAFE_NO_PAD.encode(name(last)))
-    }
-
-    /// The cursor of the page beyond what was found, if there is one.
-    pub(super) fn after_last<T>(&self, found: &[(WorkspaceId, T)], more: bool) -> Option<String> {
-        let (last, _) = found.last().filter(|_| more)?;
-        Some(URL_SAFE_NO_PAD.encode(last.as_str()))
-    }
-
-    /// A list that is an array: where the next page is stands in `Link` (RFC 8288), with the filters
-    /// of this one. The reference has no host, since callers may know the gateway by several.
-    pub(super) fn answer<T: Serialize>(&self, rows: &[T], next: Option<String>) -> Response {
-        self.linked(rows, next.map(|cursor| ("cursor", cursor)))
-    }
-
-    /// The same, where this parameter of the query makes the next page.
-    pub(super) fn linked<T: Serialize>(
-        &self,
-        rows: &[T],
-        next: Option<(&'static str, String)>,
-    ) -> Response {
-        let mut response = axum::Json(rows).into_response();
-        if let Some((name, value)) = next {
-            let query = self.here.query().unwrap_or_default();
-            let kept = form_urlencoded::parse(query.as_bytes()).filter(|(other, _)| other != name);
-            let query = form_urlencoded::Serializer::new(String::new())
-                .extend_pairs(kept)
-                .append_pair(name, &value)
-                .finish();
-            let link = format!("<{}?{query}>; rel=\"next\"", self.here.path());
-            if let Ok(link) = HeaderValue::from_str(&link) {
-                response.headers_mut().insert(LINK, link);
-            }
-        }
-        response
-    }
-}
-
-/// Which entries of a list of workspaces: `?q=&status=`.
-pub(super) struct Filter {
-    /// Those whose name or role has this in it.
-    pub(super) search: Option<Search>,
-    /// Those in this status.
-    pub(super) status: Option<Status>,
-}
-
-#[derive(Deserialize)]
-struct FilterQuery {
-    q: Option<String>,
-    status: Option<String>,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Filter {
-    type Rejection = Rejection;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        let wrong = |message| Rejection::new(Reason::InvalidParams, message);
-        let query = Query::<FilterQuery>::from_request_parts(parts, state).await;
-        let Ok(Query(query)) = query else {
-            return Err(wrong("`q` and `status` stand once at most, as UTF-8"));
-        };
-        let q = query.q.as_deref().map(str::trim).filter(|q| !q.is_empty());
-        if !q.is_none_or(is_name) {
-            return Err(wrong(
-                "`q` has at most 256 characters, none of them a control character",
-            ));
-        }
-        let status = query.status.as_deref().map(|word| {
-            Status::parse(word).ok_or_else(|| {
-                wrong("`status` is the status of a workspace, such as `online` (docs/api.md)")
-            })
-        });
-        Ok(Self {
-            search: q.map(Search::new),
-            status: status.transpose()?,
-        })
-    }
-}
-
-/// Which grants: `?caller_id=&target_id=`.
-pub(super) struct Ends {
-    /// Those of this caller.
-    pub(super) caller: Option<WorkspaceId>,
-    /// Those to this target.
-    pub(super) target: Option<WorkspaceId>,
-}
-
-#[derive(Deserialize)]
-struct EndsQuery {
-    caller_id: Option<String>,
-    target_id: Option<String>,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Ends {
-    type Rejection = Rejection;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        let query = Query::<EndsQuery>::from_request_parts(parts, state).await;
-        let Ok(Query(query)) = query else {
-            let message = "`caller_id` and `target_id` stand once at most";
-            return Err(Rejection::new(Reason::InvalidParams, message));
-        };
-        let parse = |id: Option<String>| id.map(|id| WorkspaceId::parse(&id)).transpose();
-        Ok(Self {
-            caller: parse(query.caller_id)?,
-            target: parse(query.target_id)?,
-        })
-    }
-}
-
-fn not_our_cursor() -> Rejection {
-    let message = "`cursor` is not one that this gateway gave: start without, and follow `next_cursor` or `Link`";
-    Rejection::new(Reason::InvalidParams, message)
-}
-
-fn read_cursor(cursor: &str) -> Option<String> {
-    let name = URL_SAFE_NO_PAD.decode(cursor).ok()?;
-    String::from_utf8(name).ok().filter(|name| is_name(name))
-}
-
-fn is_name(text: &str) -> bool {
+/// Whether it is text that may name something.
+pub(super) fn is_name(text: &str) -> bool {
     !text.trim().is_empty()
         && text.chars().count() <= NAME_CHARS_MAX
         && !text.chars().any(char::is_control)

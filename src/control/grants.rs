@@ -9,7 +9,8 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::body::{Json, check_note};
-use super::extract::{Caller, Ends, Page, PathGrantId};
+use super::extract::{Caller, PathGrantId};
+use super::page::{Ends, Page};
 use crate::gateway::Gateway;
 use crate::hierarchy::{Grant, NewGrant};
 use crate::ids::WorkspaceId;

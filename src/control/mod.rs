@@ -13,6 +13,7 @@ mod events;
 mod extract;
 mod grants;
 mod lifecycle;
+mod page;
 mod reach;
 mod registry;
 mod reply;

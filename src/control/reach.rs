@@ -8,7 +8,8 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
 use super::body::Json;
-use super::extract::{Caller, Filter, Page, PathId, not_permitted};
+use super::extract::{Caller, PathId, not_permitted};
+use super::page::{Filter, Page};
 use super::workspaces::views;
 use crate::directory::{Peer, Sight};
 use crate::gateway::Gateway;

@@ -12,7 +12,8 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
 use super::body::{Json, OptionalJson, check_note};
-use super::extract::{Caller, Page, PathId, PathOrg, PathTokenId, not_permitted};
+use super::extract::{Caller, PathId, PathOrg, PathTokenId, not_permitted};
+use super::page::Page;
 use super::workspaces::require_same_org;
 use crate::gateway::Gateway;
 use crate::identity::{CANVAS_TTL_DEFAULT, IssuedToken, Principal, TokenRow};

@@ -1,8 +1,10 @@
 //! `Prefer: respond-async` (RFC 7240): a call whose target is away, or takes no more, is kept instead of refused,
 //! and made when the target is back. And what is asked of such a call afterwards, as of a task.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use serde_json::Value;
@@ -13,6 +15,7 @@ use super::ended::{Ended, internal, patiently};
 use super::exchange::Exchange;
 use super::fields::passes;
 use super::forward::Outgoing;
+use super::keyed::{self, Own, Told, Turn};
 use super::relay::content_length_of;
 use super::{Proxy, references};
 use crate::a2a::accept::prefers_stream;
@@ -20,6 +23,7 @@ use crate::a2a::done::Done;
 use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
 use crate::a2a::{Generation, dialect};
+use crate::delivery::calls::{Answer, Key, Outcome};
 use crate::delivery::jobs::{Call, Content, Kind, NewJob, may_be_deferred, task};
 use crate::hierarchy::Permit;
 use crate::identity::{Allowance, Proof};
@@ -38,7 +42,6 @@ const QUESTION_BYTES_MAX: u64 = 4096;
 const PRIORITY_DEFAULT: i64 = 50;
 
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
-const COMPLETED: HeaderName = HeaderName::from_static("x-a2a-completed");
 
 /// In which words a task is shown.
 #[derive(Clone, Copy)]
@@ -82,6 +85,7 @@ struct ToDefer<'a> {
     version_1_0: bool,
     done: Done,
     hops: u32,
+    key: Option<Key>,
 }
 
 impl Proxy {
@@ -100,7 +104,9 @@ impl Proxy {
             Reason::WorkspaceOffline | Reason::WorkspaceRestarting
         );
         let keeps = prefers_async(&head.headers);
-        if !passes_by || !(keeps || may_ask_for_a_job(head)) {
+        // What it was answered before holds, whether its target is there or not.
+        let keyed = head.headers.contains_key(keyed::IDEMPOTENCY_KEY);
+        if !passes_by || !(keeps || keyed || may_ask_for_a_job(head)) {
             return Err(why.into());
         }
         let answered = self.while_away(session, exchange, (&proof, &permit), keeps);
@@ -115,7 +121,8 @@ impl Proxy {
         }
     }
 
-    /// `None`: it is neither a call that can be kept nor a question about one.
+    /// `None`: it is neither a call that can be kept, nor one that was answered before, nor a question about
+    /// one that was kept.
     async fn while_away(
         &self,
         session: &mut ServerSession,
@@ -136,11 +143,22 @@ impl Proxy {
             generation: manners.generation,
             prefers_stream,
         };
-        let completed = body::complete(exchange, permit, received, &shape)?;
+        let completed = body::complete(exchange, permit, received.clone(), &shape)?;
         if let Some(job) = asked_job(&completed) {
             let asked = (proof, Some(permit.target()), job);
             let words = JobWords::of(&completed);
             return self.about_job(session, exchange, asked, words).await;
+        }
+        let key = keyed::key(exchange, session.req_header(), Some(&completed), &received)?;
+        drop(received);
+        if let Some(key) = &key {
+            let until = exchange.started + exchange.config.timeouts.total;
+            let done = completed.done;
+            let done = (!done.is_empty()).then(|| done.to_string());
+            let told = (until, done.as_deref());
+            if let Turn::Told(ended) = self.turn(session, exchange, key, told).await? {
+                return Ok(Some(ended));
+            }
         }
         if !keeps || completed.method != Method::SendMessage {
             return Ok(None);
@@ -156,6 +174,7 @@ impl Proxy {
             method: completed.method_name,
             done: completed.done,
             hops,
+            key,
         };
         self.defer(session, exchange, to_defer).await
     }
@@ -182,6 +201,7 @@ impl Proxy {
             version_1_0: outgoing.version_1_0,
             done: outgoing.done,
             hops: admitted.hops,
+            key: outgoing.key,
         };
         let deferred = self.defer(session, exchange, to_defer).await?;
         deferred.ok_or_else(|| why.into())
@@ -226,21 +246,33 @@ impl Proxy {
             idempotency_key: None,
             patience: exchange.config.delegation.deferred_ttl,
         };
-        let accepted = self.gateway.delivery.jobs.accept(&new).await?;
-        let task = task::submitted(&accepted.id, accepted.created_at);
-        let body = format!(
-            r#"{{"jsonrpc":"2.0","id":{},"result":{},"status":"queued","delivery_mode":"push","method":{},"activity_id":"{}"}}"#,
-            exchange.rpc_id.as_deref().unwrap_or("null"),
-            dialect::shown(&task, generation),
-            Value::from(method),
-            accepted.id,
-        );
-        let mut fields = vec![(PREFERENCE_APPLIED, "respond-async".to_owned())];
-        if !call.done.is_empty() {
-            fields.push((COMPLETED, call.done.to_string()));
-        }
-        let answered = self.say(session, exchange, (StatusCode::ACCEPTED, body), &fields);
-        answered.await.map(Some)
+        let rpc_id = exchange.rpc_id.clone().unwrap_or_else(|| "null".to_owned());
+        let jobs = Arc::clone(&self.gateway.delivery.jobs);
+        let accept = async move {
+            let accepted = jobs.accept(&new).await?;
+            let task = task::submitted(&accepted.id, accepted.created_at);
+            let body = format!(
+                r#"{{"jsonrpc":"2.0","id":{rpc_id},"result":{},"status":"queued","delivery_mode":"push","method":{},"activity_id":"{}"}}"#,
+                dialect::shown(&task, generation),
+                Value::from(method),
+                accepted.id,
+            );
+            Ok((accepted_with(body), ()))
+        };
+        let (outcome, replay) = match &call.key {
+            None => (Outcome::Whole(Arc::new(accept.await?.0)), false),
+            Some(key) => match self.own(session, exchange, key, accept).await? {
+                Own::Now(answer, ()) => (Outcome::Whole(Arc::new(answer)), false),
+                Own::Before(outcome) => (outcome, true),
+            },
+        };
+        let completed = (!call.done.is_empty()).then(|| call.done.to_string());
+        let told = Told {
+            outcome,
+            replay,
+            completed: completed.as_deref(),
+        };
+        self.tell(session, exchange, told).await.map(Some)
     }
 
     /// Answers a call about one task that may be a call that was kept. `None`: there is no such job, so it may
@@ -281,7 +313,7 @@ impl Proxy {
                 dialect::bare(&task, generation),
             ),
         };
-        let answered = self.say(session, exchange, (StatusCode::OK, body), &[]);
+        let answered = self.say(session, exchange, body);
         answered.await.map(Some)
     }
 
@@ -290,18 +322,14 @@ impl Proxy {
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        (status, body): (StatusCode, String),
-        fields: &[(HeaderName, String)],
+        body: String,
     ) -> Result<Ended, Ended> {
         let build = || {
-            let mut head = ResponseHeader::build(status, Some(10))?;
+            let mut head = ResponseHeader::build(StatusCode::OK, Some(10))?;
             head.append_header(header::CONTENT_TYPE, "application/json")?;
             head.append_header(header::CONTENT_LENGTH, body.len())?;
             head.append_header(header::CACHE_CONTROL, "no-store")?;
             head.append_header("x-request-id", exchange.request_id.as_str())?;
-            for (name, value) in fields {
-                head.append_header(name, value.as_str())?;
-            }
             for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
                 head.append_header(name, value)?;
             }
@@ -311,7 +339,7 @@ impl Proxy {
         self.origins
             .get()
             .expose(&session.req_header().headers, &mut head);
-        exchange.status = status.as_u16();
+        exchange.status = StatusCode::OK.as_u16();
         exchange.response_bytes = body.len() as u64;
         let write = patiently(session.get_write_timeout(), async {
             session.write_response_header(Box::new(head)).await?;
@@ -321,6 +349,23 @@ impl Proxy {
             Ok(()) => Ok(Ended::Answered),
             Err(_) => Err(Ended::CallerLeft),
         }
+    }
+}
+
+/// That a call is kept.
+fn accepted_with(body: String) -> Answer {
+    let fields = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-store"),
+        (PREFERENCE_APPLIED, "respond-async"),
+    ];
+    Answer {
+        status: StatusCode::ACCEPTED.as_u16(),
+        fields: fields
+            .map(|(name, value)| (name, HeaderValue::from_static(value)))
+            .into_iter()
+            .collect(),
+        body: body.into(),
     }
 }
 

@@ -83,7 +83,7 @@ impl Proxy {
         let free = match &outgoing.key {
             None => None,
             Some(key) => {
-                let told = (&clocks, completed.as_deref());
+                let told = (clocks.total, completed.as_deref());
                 match Box::pin(self.turn(session, exchange, key, told)).await? {
                     Turn::First(free) => Some((key.clone(), free)),
                     Turn::Told(ended) => return Ok(ended),
@@ -94,6 +94,8 @@ impl Proxy {
         let slot = match directory.slot(&agent) {
             Ok(slot) => slot,
             Err(busy) => {
+                // Who keeps the call asks for it again.
+                drop(free);
                 return Box::pin(self.busy(session, exchange, &admitted, outgoing, busy)).await;
             }
         };

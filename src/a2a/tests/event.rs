@@ -101,10 +101,13 @@ fn the_framing_is_the_agents() {
     assert_eq!(final_event("{}", Framing::Lf), "data: {}\n\n");
     assert_eq!(final_event("{}", Framing::CrLf), "data: {}\r\n\r\n");
     for framing in [Framing::Lf, Framing::CrLf] {
-        // It is a line before the next event.
-        let event = format!("{}data: 1{1}{1}", framing.keepalive(), framing.line_end());
-        let passed = Splitter::new().push(Bytes::from(event.clone()));
-        assert_eq!((&*passed.bytes, passed.events), (event.as_bytes(), 1));
+        // It is no event, and leaves the next one what it is.
+        for numbered in [false, true] {
+            let comment = framing.keepalive(numbered);
+            let event = format!("{comment}data: 1{0}{0}", framing.line_end());
+            let passed = Splitter::new().push(Bytes::from(event.clone()));
+            assert_eq!((&*passed.bytes, passed.events), (event.as_bytes(), 1));
+        }
     }
 }
 

@@ -28,14 +28,15 @@ fn the_number_is_the_last_line_of_its_block_with_the_blocks_own_line_end() {
         // Without data, but it would change what a reader keeps.
         ("id: 7\n\n", "id: 7\nid: s-1\n\n"),
         ("\u{feff}data: 1\n\n", "\u{feff}data: 1\nid: s-1\n\n"),
-        // Comments alone are no event, and look like none.
-        (": ping\n\n", ": ping\n"),
-        (": ping\r\n: pong\r\n\r\n", ": ping\r\n: pong\r\n"),
-        ("\n", ""),
+        // Comments alone are no event, and behind a number they look like none.
+        (": ping\n\n", ": ping\n\n"),
+        (": ping\r\n: pong\r\n\r\n", ": ping\r\n: pong\r\n\r\n"),
+        ("\n", "\n"),
+        ("data: 1\n\n\n", "data: 1\nid: s-1\n\n"),
         ("", ""),
         (
             ": c\n\ndata: 1\n\n: c\n\ndata: 2\n\n: c\n\n",
-            ": c\ndata: 1\nid: s-1\n\n: c\ndata: 2\nid: s-2\n\n: c\n",
+            ": c\n\ndata: 1\nid: s-1\n\n: c\ndata: 2\nid: s-2\n\n: c\n",
         ),
         // A comment inside of an event.
         (": c\ndata: 1\n\n", ": c\ndata: 1\nid: s-1\n\n"),
@@ -48,7 +49,7 @@ fn the_number_is_the_last_line_of_its_block_with_the_blocks_own_line_end() {
 fn what_lies_between_two_ends_is_one_event_with_the_comments_before_it() {
     let (text, ends) = stamp(": a\n\ndata: 1\n\ndata: 2\n\n: b\n\n");
     assert_eq!(ends.len(), 2);
-    assert_eq!(&text[..ends[0]], ": a\ndata: 1\nid: s-1\n\n");
+    assert_eq!(&text[..ends[0]], ": a\n\ndata: 1\nid: s-1\n\n");
     assert_eq!(&text[ends[0]..ends[1]], "data: 2\nid: s-2\n\n");
     assert_eq!(&text[ends[1]..], ": b\n");
 }
@@ -73,13 +74,15 @@ fn unstamped(bytes: &[u8]) -> (Vec<u8>, Vec<u64>) {
     (plain, numbers)
 }
 
-/// A stream in which a blank line always ends an event.
+/// A stream in which, behind the first event, a blank line always ends an event.
 fn without_other_blanks(passed: &[u8]) -> Vec<u8> {
-    let mut kept = Vec::new();
+    let (mut kept, mut begun) = (Vec::new(), false);
     for block in blocks(passed) {
         let mut fields = lines(block).filter(|line| !line.is_empty() && !line.starts_with(b":"));
         let blank = if block.ends_with(b"\r\n") { 2 } else { 1 };
-        let end = if fields.next().is_some() { 0 } else { blank };
+        let has_field = fields.next().is_some();
+        let end = if has_field || !begun { 0 } else { blank };
+        begun |= has_field;
         kept.extend_from_slice(&block[..block.len() - end]);
     }
     kept

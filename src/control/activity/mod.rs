@@ -14,7 +14,8 @@ use tokio::time::{Instant, sleep_until};
 
 use self::query::Query;
 use super::body::Json;
-use super::extract::{Caller, Page, PathId, not_permitted};
+use super::extract::{Caller, PathId, not_permitted};
+use super::page::Page;
 use crate::delivery::inbox::{Filter, Notice, Page as Found, Start};
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;

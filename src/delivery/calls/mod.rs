@@ -215,6 +215,30 @@ impl Calls {
         })
     }
 
+    /// Where the call of that key may follow up another one, notes the state that the task of that one is in
+    /// by now: its answer says what `state_of` looks for.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn look_again(
+        &self,
+        key: &Key,
+        state_of: impl AsyncFnOnce(&Answer) -> Result<Option<TaskState>, Rejection>,
+    ) -> Result<(), Rejection> {
+        if !key.follows_up {
+            return Ok(());
+        }
+        let row = self.table.find(&key.scope, now_ms()).await?;
+        let other = row.filter(|row| row.body_hash != key.body);
+        let Some((run, State::Kept(answer))) = other.map(|row| (row.run, row.state)) else {
+            return Ok(());
+        };
+        if let Some(state) = state_of(&answer).await? {
+            self.table.ended(&run, Some(state)).await?;
+        }
+        Ok(())
+    }
+
     /// What a row says came of its call; `None`: it runs.
     async fn outcome(&self, row: Row) -> Option<Outcome> {
         match row.state {

@@ -16,8 +16,9 @@ use crate::store::Unavailable;
 const PURGE_MAX: i64 = 1000;
 
 /// Fields of an agent that are kept with its answer: what its body is, and what was agreed upon.
-const KEPT_FIELDS: [&str; 5] = [
+const KEPT_FIELDS: [&str; 6] = [
     "content-type",
+    "preference-applied",
     "content-encoding",
     "a2a-version",
     "a2a-extensions",

@@ -3,6 +3,7 @@
 
 mod call;
 mod prefer;
+mod send;
 mod stream;
 mod words;
 
@@ -13,22 +14,23 @@ use http::header;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use serde_json::json;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use self::call::Call;
+use self::send::Message;
 use self::words::{Shown, Words, cut};
-use super::Proxy;
 use super::admit::Admitted;
-use super::ended::{Ended, internal, left, within};
+use super::ended::{Ended, internal, within};
 use super::exchange::Exchange;
 use super::fields::response_head;
 use super::forward::Outgoing;
 use super::rewrite::Rewrite;
+use super::{Proxy, keyed};
 use crate::a2a::dialect::bare;
 use crate::a2a::done::Done;
 use crate::a2a::method::Method;
 use crate::a2a::state::TaskState;
-use crate::delivery::inbox::{Activity, Inbox, InboxTask, NewActivity, Source, Wanted};
+use crate::delivery::inbox::{Inbox, InboxTask, Source, Wanted};
 use crate::identity::{Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -47,6 +49,8 @@ struct Outward {
     words: Words,
     done: Done,
     rewrite: Option<Rewrite>,
+    /// Its call came before.
+    replay: bool,
 }
 
 impl Proxy {
@@ -72,6 +76,7 @@ impl Proxy {
             },
             done: outgoing.done,
             rewrite: outgoing.rewrite,
+            replay: false,
         };
         let words = &outward.words;
         let body = match method {
@@ -89,20 +94,14 @@ impl Proxy {
             }
             Method::GetExtendedCard => words.error(&json!({"code": -32007,
                 "message": "an agent that polls has no extended card; its card is at the same address, by GET"})),
-            Method::SendStreamingMessage => {
-                let (_, task) = self.put(&pair, &call, &outgoing.body).await?;
-                let first = if call.params.continues().is_some() {
-                    self.inbox().document(&task).await?
-                } else {
-                    (task.begun(), 0)
-                };
-                return self.follow(session, exchange, outward, (task, first)).await;
-            }
             _ => {
-                let (activity, task) = self.put(&pair, &call, &outgoing.body).await?;
-                return self
-                    .sent(session, exchange, outward, (&call, &activity, task))
-                    .await;
+                let message = Message {
+                    pair: &pair,
+                    call: &call,
+                    body: &outgoing.body,
+                    key: outgoing.key.as_ref(),
+                };
+                return self.send(session, exchange, outward, message).await;
             }
         };
         self.answer(session, exchange, outward, body, None).await
@@ -110,41 +109,6 @@ impl Proxy {
 
     fn inbox(&self) -> &Arc<Inbox> {
         &self.gateway.delivery.inbox
-    }
-
-    /// Commits what was sent. The task that it begins or continues is its sender's from then on. Nothing is
-    /// asked of a store behind the commit: what is in the inbox is never told to have failed.
-    async fn put(
-        &self,
-        pair: &Pair,
-        call: &Call<'_>,
-        body: &Bytes,
-    ) -> Result<(Activity, InboxTask), Rejection> {
-        let (proof, target) = (&pair.proof, &pair.target);
-        let text = std::str::from_utf8(body)
-            .map_err(|_| Rejection::new(Reason::InvalidRequest, "the body is not UTF-8"))?;
-        let owner = proof.owner();
-        let mut new = NewActivity::message(
-            target,
-            source(proof),
-            owner.clone(),
-            &call.name,
-            text.to_owned(),
-        );
-        new.context_id = call.params.context().map(str::to_owned);
-        // One that the gateway does not know may be one that the agent had before it polled.
-        let mut continued = None;
-        if let Some(id) = call.params.continues()
-            && self.inbox().task(target, id).await?.is_some()
-        {
-            let task = self.own_task(pair, id).await?;
-            new.continues = Some(task.id.clone());
-            continued = Some(task);
-        }
-        let activity = self.inbox().put(new).await?;
-        let task = continued.unwrap_or_else(|| InboxTask::new(&activity, target, &owner));
-        self.gateway.tasks.learn(&owner, target, &task.id).await;
-        Ok((activity, task))
     }
 
     /// The task, if it is the caller's to ask for.
@@ -242,64 +206,6 @@ impl Proxy {
         Ok(words.result(&json!({"tasks": tasks, "pageSize": limit, "nextPageToken": next})))
     }
 
-    /// Answers a message: that it is queued, or, where the caller would rather wait, what came of it.
-    async fn sent(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        outward: Outward,
-        (call, activity, task): (&Call<'_>, &Activity, InboxTask),
-    ) -> Result<Ended, Ended> {
-        let wait = prefer::wait(&session.req_header().headers);
-        if let Some(wait) = wait.filter(|wait| !wait.is_zero() && exchange.method.sends()) {
-            let until = exchange.started + wait.min(exchange.config.timeouts.total);
-            if let Some(body) = self
-                .answered(session, &outward.words, (call, &task), until)
-                .await?
-            {
-                let applied = Some(format!("wait={}", wait.as_secs()));
-                return self.answer(session, exchange, outward, body, applied).await;
-            }
-        }
-        let body = outward.words.queued(&call.name, &task.begun(), activity);
-        self.answer(session, exchange, outward, body, None).await
-    }
-
-    /// Waits for the end of the agent's turn. `None`: it did not come in time, or the process ends.
-    async fn answered(
-        &self,
-        session: &mut ServerSession,
-        words: &Words,
-        (call, task): (&Call<'_>, &InboxTask),
-        until: Instant,
-    ) -> Result<Option<String>, Ended> {
-        let mut watch = self.inbox().watch_task(&task.id);
-        let mut seen = task.updates;
-        loop {
-            // A store that is away says nothing of the message, which is in the inbox.
-            let updates = self.inbox().updates_after(&task.id, seen).await;
-            for update in updates.unwrap_or_default() {
-                seen = update.n;
-                if let Some(said) = words.last(&update.update) {
-                    return Ok(Some(said));
-                }
-                if update.update.ends_turn() {
-                    let Ok((document, _)) = self.inbox().document(task).await else {
-                        return Ok(None);
-                    };
-                    return Ok(Some(words.sent(&cut(document, &shown(call, true)))));
-                }
-            }
-            tokio::select! {
-                biased;
-                () = watch.changed() => {}
-                () = sleep_until(until) => return Ok(None),
-                () = self.gateway.drain.begins() => return Ok(None),
-                () = left(session) => return Err(Ended::CallerLeft),
-            }
-        }
-    }
-
     /// Sends the answer as if an agent had given it.
     async fn answer(
         &self,
@@ -316,7 +222,7 @@ impl Proxy {
             own.append_header("preference-applied", applied)
                 .map_err(internal)?;
         }
-        let mut head = self.own_head(session, exchange, &own, outward.done)?;
+        let mut head = self.own_head(session, exchange, &own, &outward)?;
         let mut body = Bytes::from(body);
         if let Some(rewrite) = outward.rewrite {
             body = rewrite.answer(&mut head, body).await?;
@@ -340,11 +246,17 @@ impl Proxy {
         session: &ServerSession,
         exchange: &Exchange,
         own: &ResponseHeader,
-        done: Done,
+        outward: &Outward,
     ) -> Result<ResponseHeader, Rejection> {
         let request = &session.req_header().headers;
-        let completed = (!done.is_empty()).then(|| done.to_string());
-        response_head(own, request, &self.origins.get(), exchange, completed).map_err(internal)
+        let completed = (!outward.done.is_empty()).then(|| outward.done.to_string());
+        let head = response_head(own, request, &self.origins.get(), exchange, completed);
+        let mut head = head.map_err(internal)?;
+        if outward.replay {
+            head.insert_header(keyed::REPLAY, "true")
+                .map_err(internal)?;
+        }
+        Ok(head)
     }
 }
 

@@ -65,7 +65,7 @@ impl Proxy {
                 match stream.step(&mut watch, self.gateway.drain.begins()).await? {
                     Step::News => {}
                     Step::Keepalive => {
-                        let comment = Framing::default().keepalive();
+                        let comment = Framing::default().keepalive(false);
                         stream.write(comment.to_owned(), false).await?;
                     }
                     Step::Cut(rejection) => {
@@ -95,7 +95,7 @@ impl Proxy {
             own.append_header(name, HeaderValue::from_static(value))
                 .map_err(internal)?;
         }
-        let mut head = self.own_head(session, exchange, &own, outward.done)?;
+        let mut head = self.own_head(session, exchange, &own, outward)?;
         chunk(session, &mut head).map_err(internal)?;
         exchange.status = 200;
         exchange.shape = Shape::Stream;

@@ -1,7 +1,7 @@
 //! What came of a call with a key, told to one caller.
 
 use bytes::Bytes;
-use http::header;
+use http::{HeaderName, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until};
@@ -18,17 +18,20 @@ use crate::proxy::relay::refuse_redirect;
 use crate::proxy::stream;
 use crate::rejection::{Reason, Rejection};
 
+/// Says of an answer that it was given before, or is at the same time to another.
+pub(in crate::proxy) const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
+
 /// What is told, and how.
-pub(super) struct Told<'a> {
-    pub(super) outcome: Outcome,
+pub(in crate::proxy) struct Told<'a> {
+    pub(in crate::proxy) outcome: Outcome,
     /// It was told before, or is at the same time.
-    pub(super) replay: bool,
+    pub(in crate::proxy) replay: bool,
     /// For `X-A2A-Completed`.
-    pub(super) completed: Option<&'a str>,
+    pub(in crate::proxy) completed: Option<&'a str>,
 }
 
 impl Proxy {
-    pub(super) async fn tell(
+    pub(in crate::proxy) async fn tell(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
@@ -78,8 +81,7 @@ impl Proxy {
         let head = response_head(&upstream, request, &self.origins.get(), exchange, completed);
         let mut head = head.map_err(internal)?;
         if told.replay {
-            head.insert_header("idempotent-replay", "true")
-                .map_err(internal)?;
+            head.insert_header(REPLAY, "true").map_err(internal)?;
         }
         Ok(head)
     }
@@ -97,7 +99,7 @@ impl Proxy {
 }
 
 /// The agent had the call, and what it streamed is not kept any more.
-fn forgotten() -> Rejection {
+pub(in crate::proxy) fn forgotten() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
         "the call with this key was answered by a stream that is not kept any more (stream.log_ttl); ask for the task, or use a new key",
@@ -118,7 +120,7 @@ async fn follow(
         let piece = tokio::select! {
             biased;
             piece = reader.next() => piece,
-            () = sleep_until(quiet) => Some(Framing::Lf.keepalive().into()),
+            () = sleep_until(quiet) => Some(Framing::Lf.keepalive(true).into()),
             () = left(session) => return Err(Ended::CallerLeft),
         };
         let last = piece.is_none();

@@ -2,6 +2,7 @@
 //! them again.
 
 mod answer;
+mod own;
 mod run;
 
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until};
 
-use self::answer::Told;
+pub(super) use self::answer::{REPLAY, Told, forgotten};
+pub(super) use self::own::Own;
 use self::run::Run;
 use super::Proxy;
 use super::admit::single;
-use super::ended::{Clocks, Ended, left, timed_out};
+use super::ended::{Ended, left, timed_out};
 use super::exchange::Exchange;
 use super::relay::Forward;
 use crate::a2a::envelope::Completed;
@@ -23,7 +25,7 @@ use crate::a2a::method::Method;
 use crate::delivery::calls::{Asked, Free, Key, Outcome, Source, Waiting};
 use crate::rejection::{Reason, Rejection};
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Longest key in the field, in characters.
 const KEY_LEN_MAX: usize = 255;
@@ -82,20 +84,45 @@ pub(super) enum Turn {
     Told(Ended),
 }
 
+/// What is known of a key whose call does not run.
+enum Found {
+    Free(Free),
+    Done(Outcome),
+}
+
 impl Proxy {
-    /// Answers from what an earlier call with the key brought, or brings.
+    /// Answers from what an earlier call with the key brought, or brings until then.
     pub(super) async fn turn(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
         key: &Key,
-        (clocks, completed): (&Clocks, Option<&str>),
+        (until, completed): (Instant, Option<&str>),
     ) -> Result<Turn, Ended> {
+        let outcome = match self.found(session, key, until).await? {
+            Found::Free(free) => return Ok(Turn::First(free)),
+            Found::Done(outcome) => outcome,
+        };
+        let told = Told {
+            outcome,
+            replay: true,
+            completed,
+        };
+        self.tell(session, exchange, told).await.map(Turn::Told)
+    }
+
+    /// Looks a key up; waits, until then, for a call that runs.
+    async fn found(
+        &self,
+        session: &mut ServerSession,
+        key: &Key,
+        until: Instant,
+    ) -> Result<Found, Ended> {
         let calls = &self.gateway.delivery.calls;
         let metrics = &self.gateway.metrics.calls;
         loop {
             let outcome = match calls.ask(key).await? {
-                Asked::Free(free) => return Ok(Turn::First(free)),
+                Asked::Free(free) => return Ok(Found::Free(free)),
                 Asked::Done(outcome) => {
                     metrics.counted(match &outcome {
                         Outcome::Refused(_) => "unknown",
@@ -105,18 +132,12 @@ impl Proxy {
                 }
                 Asked::Wait(waiting) => {
                     metrics.counted("joined");
-                    wait(session, waiting, Some(clocks)).await?
+                    wait(session, waiting, Some(until)).await?
                 }
             };
-            if matches!(outcome, Outcome::Nothing) {
-                continue;
+            if !matches!(outcome, Outcome::Nothing) {
+                return Ok(Found::Done(outcome));
             }
-            let told = Told {
-                outcome,
-                replay: true,
-                completed,
-            };
-            return self.tell(session, exchange, told).await.map(Turn::Told);
         }
     }
 
@@ -129,12 +150,12 @@ impl Proxy {
         forward: Forward,
         completed: Option<&str>,
     ) -> Result<Ended, Ended> {
-        let clocks = forward.clocks;
+        let until = forward.clocks.total;
         let calls = &self.gateway.delivery.calls;
         let Some((claim, waiting)) = calls.claim(free).await? else {
             // Its place at the target is not ours to hold meanwhile.
             drop(forward);
-            let turn = self.turn(session, exchange, key, (&clocks, completed));
+            let turn = self.turn(session, exchange, key, (until, completed));
             return match turn.await? {
                 Turn::Told(ended) => Ok(ended),
                 Turn::First(_) => Err(failed_meanwhile().into()),
@@ -158,13 +179,12 @@ impl Proxy {
 async fn wait(
     session: &mut ServerSession,
     mut waiting: Waiting,
-    clocks: Option<&Clocks>,
+    until: Option<Instant>,
 ) -> Result<Outcome, Ended> {
-    let total = clocks.map(|clocks| clocks.total);
     tokio::select! {
         biased;
         outcome = waiting.outcome() => Ok(outcome),
-        () = sleep_until(total.unwrap_or_else(Instant::now)), if total.is_some() => Err(timed_out("total").into()),
+        () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => Err(timed_out("total").into()),
         () = left(session) => Err(Ended::CallerLeft),
     }
 }

@@ -61,103 +61,105 @@ impl Run {
         tokio::spawn(async move {
             let drain = Arc::clone(&self.relay.drain);
             let _running = drain.enter();
-            self.run(claim).await;
+            let mut cut = drain.watch();
+            match self.send(&mut cut).await {
+                Err(rejection) => claim.refused(rejection).await,
+                Ok((upstream, head)) if is_event_stream(&head) => {
+                    self.stream(upstream, &head, cut, claim).await;
+                }
+                Ok((upstream, head)) => match self.whole(upstream, head, &mut cut).await {
+                    Ok(answer) => {
+                        let task_state = TaskState::of(&answer.body);
+                        claim.answered(answer, task_state).await;
+                    }
+                    Err(rejection) => claim.refused(rejection).await,
+                },
+            }
         });
     }
 
-    #[expect(clippy::too_many_lines, reason = "split before this branch lands")]
-    async fn run(self, claim: Claim) {
-        let relay = Arc::clone(&self.relay);
-        let mut cut = relay.drain.watch();
-        let Self {
-            forward,
-            learner,
-            config,
-            request_id,
-            rpc_id,
-            owner,
-            target,
-            ..
-        } = self;
-        let (peer, clocks) = (forward.peer, forward.clocks);
-        let sent = async {
-            let send = relay
-                .upstream
-                .send(&peer, &forward.call, clocks.total, &relay.metrics);
-            let mut upstream = tokio::select! {
-                biased;
-                sent = send => sent?,
-                () = cut.requested() => return Err(shutting_down("unknown").into()),
-            };
-            await_head(None, &mut upstream, &clocks, &mut cut).await?;
-            Ok::<_, Ended>(upstream)
+    /// Sends the call, and awaits the head of an answer that may be passed on.
+    async fn send(&self, cut: &mut Cut) -> Result<(HttpSession, ResponseHeader), Rejection> {
+        let (relay, clocks) = (&self.relay, &self.forward.clocks);
+        let send = relay.upstream.send(
+            &self.forward.peer,
+            &self.forward.call,
+            clocks.total,
+            &relay.metrics,
+        );
+        let mut upstream = tokio::select! {
+            biased;
+            sent = send => sent?,
+            () = cut.requested() => return Err(shutting_down("unknown")),
         };
-        let upstream = match sent.await {
-            Ok(upstream) => upstream,
-            Err(ended) => return claim.refused(reason(ended)).await,
-        };
-        let Some(head) = upstream.resp_header().cloned() else {
+        let awaited = await_head(None, &mut upstream, clocks, cut).await;
+        awaited.map_err(reason)?;
+        let head = upstream.resp_header().cloned();
+        let head = head.ok_or_else(|| broken_http(None))?;
+        let limit = self.config.limits.response_bytes.0;
+        let raw = upstream.get_headers_raw_bytes();
+        refuse_answer(&head, &raw, limit, self.forward.rewrite.as_ref())?;
+        Ok((upstream, head))
+    }
+
+    /// Reads the stream to its end into the log, from which everybody gets it.
+    async fn stream(self, upstream: HttpSession, head: &ResponseHeader, cut: Cut, claim: Claim) {
+        let (Some(streams), Some(target)) = (&self.relay.streams, &self.target) else {
+            // Calls with a key are the gateway's, which keeps streams.
             return claim.refused(broken_http(None)).await;
         };
-        let is_stream = is_event_stream(&head);
-        let limit = config.limits.response_bytes.0;
-        let raw = upstream.get_headers_raw_bytes();
-        let refused = refuse_answer(&head, &raw, limit, forward.rewrite.as_ref());
-        if let Err(rejection) = refused {
-            return claim.refused(rejection).await;
-        }
-        if let Some(target) = target.filter(|_| is_stream) {
-            let log = relay.streams.as_ref();
-            let log = log.map(|streams| streams.begin_needed(owner, &target, rpc_id.clone()));
-            let name = log.as_ref().map(|log| log.name()).unwrap_or_default();
-            let begun = Begun {
-                clocks,
-                cut,
-                framed: head.headers.contains_key(header::CONTENT_LENGTH)
-                    || head.headers.contains_key(header::TRANSFER_ENCODING),
-                rewrite: forward.rewrite,
-                slot: forward.slot,
-            };
-            let mut feed = Feed::new(upstream, begun, config, (request_id, rpc_id), learner, log);
-            claim.streams(kept(&head, Bytes::new()), name).await;
-            let mut task_state = None;
-            loop {
-                let arrived = feed.wait().await;
-                let passed = feed.take(arrived).await;
-                if let Some(data) = last_data(&passed.bytes) {
-                    task_state = TaskState::of(&data);
-                }
-                if passed.over {
-                    return claim.ended(task_state).await;
-                }
+        let log = streams.begin_needed(self.owner, target, self.rpc_id.clone());
+        let name = log.name();
+        let begun = Begun {
+            clocks: self.forward.clocks,
+            cut,
+            framed: head.headers.contains_key(header::CONTENT_LENGTH)
+                || head.headers.contains_key(header::TRANSFER_ENCODING),
+            rewrite: self.forward.rewrite,
+            slot: self.forward.slot,
+        };
+        let ids = (self.request_id, self.rpc_id);
+        let mut feed = Feed::new(upstream, begun, self.config, ids, self.learner, Some(log));
+        claim.streams(kept(head, Bytes::new()), name).await;
+        let mut task_state = None;
+        loop {
+            let arrived = feed.wait().await;
+            let passed = feed.take(arrived).await;
+            if let Some(data) = last_data(&passed.bytes) {
+                task_state = TaskState::of(&data);
+            }
+            if passed.over {
+                return claim.ended(task_state).await;
             }
         }
+    }
+
+    /// Reads the answer to its end.
+    async fn whole(
+        self,
+        upstream: HttpSession,
+        mut head: ResponseHeader,
+        cut: &mut Cut,
+    ) -> Result<Answer, Rejection> {
+        let (forward, relay) = (self.forward, &self.relay);
         let body = Body {
-            relay: &relay,
+            relay,
             upstream,
-            learner,
-            limit,
+            learner: self.learner,
+            limit: self.config.limits.response_bytes.0,
             share: forward.share,
         };
         let home = Home {
             upstream: &relay.upstream,
-            peer: &peer,
-            idle: config.upstream.idle,
+            peer: &forward.peer,
+            idle: self.config.upstream.idle,
         };
-        let read = body.read(home, &clocks, &mut cut).await;
-        let mut head = head;
-        let whole = match (read, forward.rewrite) {
-            (Ok(body), Some(rewrite)) => changed(rewrite, &mut head, body, clocks.total).await,
-            (read, _) => read,
+        let body = body.read(home, &forward.clocks, cut).await?;
+        let body = match forward.rewrite {
+            Some(rewrite) => changed(rewrite, &mut head, body, forward.clocks.total).await?,
+            None => body,
         };
-        drop(forward.slot);
-        match whole {
-            Ok(body) => {
-                let task_state = TaskState::of(&body);
-                claim.answered(kept(&head, body), task_state).await;
-            }
-            Err(rejection) => claim.refused(rejection).await,
-        }
+        Ok(kept(&head, body))
     }
 }
 

@@ -228,7 +228,13 @@ impl Feed {
         }
     }
 
-    pub(super) fn framing(&self) -> Framing {
+    /// What keeps the stream alive while the agent is silent.
+    pub(super) fn keepalive(&self) -> &'static str {
+        let numbered = self.log.as_ref().is_some_and(|log| log.last() > 0);
+        self.framing().keepalive(numbered)
+    }
+
+    fn framing(&self) -> Framing {
         self.splitter.framing()
     }
 }

@@ -146,7 +146,7 @@ impl Caller<'_> {
                 () = left(self.session) => return Err(Ended::CallerLeft),
             };
             let Some(arrived) = arrived else {
-                let comment = feed.framing().keepalive();
+                let comment = feed.keepalive();
                 self.write(Bytes::from_static(comment.as_bytes()), false)
                     .await?;
                 continue;

@@ -45,7 +45,20 @@ async fn cut_behind_each_of_a_thousand_events_and_resumed_a_stream_is_the_uncut_
         let agent = streaming(chunks, Duration::ZERO, ended()).await;
         let case = Case::new(Builder::new(Pair::Embedded), agent).await;
         let (whole, stream) = case.whole().await;
-        assert_eq!(unnumbered(&whole).0, sent, "nothing but numbers is added");
+        // A blank line behind a comment would be an event to some readers (`a2a::stamp`).
+        let comments_joined =
+            sent.replace(line_end, "\n")
+                .split("\n\n")
+                .fold(String::new(), |joined, block| {
+                    let is_comment = block.starts_with(": ping");
+                    joined + block + if is_comment { "\n" } else { "\n\n" }
+                });
+        let comments_joined = comments_joined.strip_suffix("\n\n").unwrap();
+        assert_eq!(
+            unnumbered(&whole).0,
+            comments_joined.replace('\n', line_end),
+            "nothing but numbers is added"
+        );
         let ends = ends(&whole, &stream);
         assert_eq!(ends.len(), 1000);
         let mut connection = Connection::open(case.gateway.public).await;

@@ -1,0 +1,293 @@
+//! A message to an agent that polls: into its inbox once, and then what its caller wants to know of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use tokio::time::{Instant, sleep_until};
+
+use super::call::Call;
+use super::words::{Words, cut};
+use super::{Outward, Pair, prefer, shown, source};
+use crate::a2a::method::Method;
+use crate::a2a::task::{Binding, TaskScan};
+use crate::delivery::calls::{Answer, Key, Outcome};
+use crate::delivery::inbox::{Activity, Inbox, InboxTask, NewActivity};
+use crate::proxy::Proxy;
+use crate::proxy::ended::{Ended, internal, left};
+use crate::proxy::exchange::Exchange;
+use crate::proxy::keyed::{Own, Told, forgotten};
+use crate::proxy::rewrite::Rewrite;
+use crate::rejection::{Reason, Rejection};
+
+/// What is sent.
+pub(super) struct Message<'a> {
+    pub(super) pair: &'a Pair,
+    pub(super) call: &'a Call<'a>,
+    pub(super) body: &'a Bytes,
+    pub(super) key: Option<&'a Key>,
+}
+
+/// What goes into the inbox.
+struct ToPut {
+    inbox: Arc<Inbox>,
+    new: NewActivity,
+    /// The task that it continues.
+    continued: Option<InboxTask>,
+}
+
+impl ToPut {
+    /// Commits it. The task that it begins or continues is its sender's from then on. Nothing is asked of a
+    /// store behind the commit: what is in the inbox is never told to have failed.
+    async fn put(self) -> Result<(Activity, InboxTask), Rejection> {
+        let (target, owner) = (self.new.workspace.clone(), self.new.owner.clone());
+        let activity = self.inbox.put(self.new).await?;
+        let begun = || InboxTask::new(&activity, &target, &owner);
+        let task = self.continued.unwrap_or_else(begun);
+        Ok((activity, task))
+    }
+}
+
+impl Proxy {
+    /// Sends a message and answers its caller.
+    pub(super) async fn send(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        outward: Outward,
+        message: Message<'_>,
+    ) -> Result<Ended, Ended> {
+        let Message {
+            pair, call, key, ..
+        } = message;
+        let to_put = self.to_put(&message).await?;
+        let (activity, task) = match key {
+            None => to_put.put().await?,
+            Some(key) => {
+                let state = async |answer: &Answer| {
+                    let task = self.task_of(pair, &outward, answer).await?;
+                    Ok(task.map(|task| task.state))
+                };
+                self.gateway.delivery.calls.look_again(key, state).await?;
+                let (words, name) = (outward.words.clone(), call.name.clone().into_owned());
+                let is_bare = outward.rewrite.is_some();
+                let work = async move {
+                    let (activity, task) = to_put.put().await?;
+                    let body = words.queued(&name, &task.begun(), &activity);
+                    Ok((queued(body, is_bare).await?, (activity, task)))
+                };
+                match self.own(session, exchange, key, work).await? {
+                    Own::Now(_, put) => put,
+                    Own::Before(outcome) => {
+                        return self
+                            .sent_before(session, exchange, outward, (pair, call), outcome)
+                            .await;
+                    }
+                }
+            }
+        };
+        let tasks = &self.gateway.tasks;
+        tasks
+            .learn(&pair.proof.owner(), &pair.target, &task.id)
+            .await;
+        if exchange.method == Method::SendStreamingMessage {
+            let first = if call.params.continues().is_some() {
+                self.inbox().document(&task).await?
+            } else {
+                (task.begun(), 0)
+            };
+            return self.follow(session, exchange, outward, (task, first)).await;
+        }
+        if let Some((wait, until)) = waits(session, exchange)
+            && let Some(body) = self
+                .answered(session, &outward.words, (call, &task), until)
+                .await?
+        {
+            return self
+                .answer(session, exchange, outward, body, Some(wait))
+                .await;
+        }
+        let body = outward.words.queued(&call.name, &task.begun(), &activity);
+        self.answer(session, exchange, outward, body, None).await
+    }
+
+    async fn to_put(&self, message: &Message<'_>) -> Result<ToPut, Rejection> {
+        let Message {
+            pair, call, body, ..
+        } = message;
+        let (proof, target) = (&pair.proof, &pair.target);
+        let text = std::str::from_utf8(body)
+            .map_err(|_| Rejection::new(Reason::InvalidRequest, "the body is not UTF-8"))?;
+        let mut new = NewActivity::message(
+            target,
+            source(proof),
+            proof.owner(),
+            &call.name,
+            text.to_owned(),
+        );
+        new.context_id = call.params.context().map(str::to_owned);
+        // One that the gateway does not know may be one that the agent had before it polled.
+        let mut continued = None;
+        if let Some(id) = call.params.continues()
+            && self.inbox().task(target, id).await?.is_some()
+        {
+            let task = self.own_task(pair, id).await?;
+            new.continues = Some(task.id.clone());
+            continued = Some(task);
+        }
+        Ok(ToPut {
+            inbox: Arc::clone(self.inbox()),
+            new,
+            continued,
+        })
+    }
+
+    /// Answers a call that came before: as it was answered then, or, where its caller waits or follows, with
+    /// what came of it since.
+    async fn sent_before(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        outward: Outward,
+        (pair, call): (&Pair, &Call<'_>),
+        outcome: Outcome,
+    ) -> Result<Ended, Ended> {
+        let outward = Outward {
+            replay: true,
+            ..outward
+        };
+        let follows = exchange.method == Method::SendStreamingMessage;
+        let waits = waits(session, exchange);
+        if let Outcome::Whole(answer) = &outcome
+            && (follows || waits.is_some())
+        {
+            let task = self.task_of(pair, &outward, answer).await?;
+            match (task, waits) {
+                (Some(task), _) if follows => {
+                    let first = if call.params.continues() == Some(&task.id) {
+                        self.inbox().document(&task).await?
+                    } else {
+                        (task.begun(), 0)
+                    };
+                    return self.follow(session, exchange, outward, (task, first)).await;
+                }
+                (None, _) if follows => return Err(forgotten().into()),
+                (Some(task), Some((wait, until))) => {
+                    let body = self.outcome_of(session, &outward.words, (call, task), until);
+                    if let Some(body) = body.await? {
+                        let applied = Some(wait);
+                        return self.answer(session, exchange, outward, body, applied).await;
+                    }
+                }
+                _ => {}
+            }
+        }
+        let completed = (!outward.done.is_empty()).then(|| outward.done.to_string());
+        let told = Told {
+            outcome,
+            replay: true,
+            completed: completed.as_deref(),
+        };
+        self.tell(session, exchange, told).await
+    }
+
+    /// The task that an answer is about, if it is one of the inbox.
+    async fn task_of(
+        &self,
+        pair: &Pair,
+        outward: &Outward,
+        answer: &Answer,
+    ) -> Result<Option<InboxTask>, Rejection> {
+        let binding = match outward.rewrite {
+            Some(_) => Binding::Rest,
+            None => Binding::Rpc,
+        };
+        match TaskScan::new(binding).push(&answer.body) {
+            Some(id) => Ok(self.inbox().task(&pair.target, &id).await?),
+            None => Ok(None),
+        }
+    }
+
+    /// What came of a message that was sent before, from its beginning on if it began the task.
+    async fn outcome_of(
+        &self,
+        session: &mut ServerSession,
+        words: &Words,
+        (call, mut task): (&Call<'_>, InboxTask),
+        until: Instant,
+    ) -> Result<Option<String>, Ended> {
+        if call.params.continues() != Some(&task.id) {
+            task.updates = 0;
+        } else if task.state.ends_turn() {
+            let document = self.inbox().document(&task).await?.0;
+            return Ok(Some(words.sent(&cut(document, &shown(call, true)))));
+        }
+        self.answered(session, words, (call, &task), until).await
+    }
+
+    /// Waits for the end of the agent's turn. `None`: it did not come in time, or the process ends.
+    async fn answered(
+        &self,
+        session: &mut ServerSession,
+        words: &Words,
+        (call, task): (&Call<'_>, &InboxTask),
+        until: Instant,
+    ) -> Result<Option<String>, Ended> {
+        let mut watch = self.inbox().watch_task(&task.id);
+        let mut seen = task.updates;
+        loop {
+            // A store that is away says nothing of the message, which is in the inbox.
+            let updates = self.inbox().updates_after(&task.id, seen).await;
+            for update in updates.unwrap_or_default() {
+                seen = update.n;
+                if let Some(said) = words.last(&update.update) {
+                    return Ok(Some(said));
+                }
+                if update.update.ends_turn() {
+                    let Ok((document, _)) = self.inbox().document(task).await else {
+                        return Ok(None);
+                    };
+                    return Ok(Some(words.sent(&cut(document, &shown(call, true)))));
+                }
+            }
+            tokio::select! {
+                biased;
+                () = watch.changed() => {}
+                () = sleep_until(until) => return Ok(None),
+                () = self.gateway.drain.begins() => return Ok(None),
+                () = left(session) => return Err(Ended::CallerLeft),
+            }
+        }
+    }
+}
+
+/// How long the caller would rather wait for what comes of its message, as it is told, and until when.
+fn waits(session: &ServerSession, exchange: &Exchange) -> Option<(String, Instant)> {
+    let wait = prefer::wait(&session.req_header().headers);
+    let wait = wait.filter(|wait| !wait.is_zero() && exchange.method.sends())?;
+    let until = exchange.started + wait.min(exchange.config.timeouts.total);
+    Some((format!("wait={}", wait.as_secs()), until))
+}
+
+/// That a message is queued, as it is kept for the call that is sent again.
+async fn queued(body: String, is_bare: bool) -> Result<Answer, Rejection> {
+    let mut head = ResponseHeader::build(200, Some(1)).map_err(internal)?;
+    head.append_header(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    )
+    .map_err(internal)?;
+    let body = Bytes::from(body);
+    let body = if is_bare {
+        Rewrite::BareResult.answer(&mut head, body).await?
+    } else {
+        body
+    };
+    Ok(Answer {
+        status: head.status.as_u16(),
+        fields: head.headers.clone(),
+        body,
+    })
+}
