@@ -270,6 +270,7 @@ impl Proxy {
         let told = Told {
             outcome,
             replay,
+            live: None,
             completed: completed.as_deref(),
         };
         self.tell(session, exchange, told).await.map(Some)

@@ -154,8 +154,8 @@ pub struct Calls {
     shared: Option<Shared>,
     /// The name of this process as a holder of claims.
     holder: String,
-    /// Calls that run here, or are waited for here, by scope.
-    open: Mutex<HashMap<String, Open>>,
+    /// Calls that run here, or are waited for here, by scope: of one body, but for a moment.
+    open: Mutex<HashMap<String, Vec<Open>>>,
     /// Claims whose end is not written yet.
     loose: Mutex<Vec<(String, End)>>,
 }
@@ -297,10 +297,10 @@ impl Calls {
         let Some(shared) = &self.shared else { return };
         let mut notices = shared.subscribe(CHANNEL);
         loop {
-            if let Notice::Message(scope) = notices.next().await
-                && let Some(open) = self.open().get(&scope)
-            {
-                open.news.notify_one();
+            if let Notice::Message(scope) = notices.next().await {
+                let open = self.open();
+                let open = open.get(&scope).into_iter().flatten();
+                open.for_each(|open| open.news.notify_one());
             }
         }
     }
@@ -333,7 +333,7 @@ impl Calls {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<String, Open>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<String, Vec<Open>>> {
         // Each step leaves it whole, so a panic elsewhere cannot have broken it.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

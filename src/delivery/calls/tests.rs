@@ -1,6 +1,12 @@
 //! Keys: what tells two calls apart.
 
-use super::{Key, Source};
+use std::sync::Arc;
+
+use super::{Calls, Key, Outcome, Source};
+use crate::config::{self, Config, Live};
+use crate::db::Db;
+use crate::metrics::Metrics;
+use crate::shared::Shared;
 
 #[test]
 fn a_key_is_of_a_caller_a_target_a_place_and_a_name_and_its_body_is_told_apart() {
@@ -23,4 +29,35 @@ fn a_key_is_of_a_caller_a_target_a_place_and_a_name_and_its_body_is_told_apart()
         assert_ne!(other.body, key.body);
     }
     assert_eq!(key.scope.len(), 64);
+}
+
+fn calls() -> Arc<Calls> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
+    // It is opened when something is asked of it, which is never.
+    let sql = format!("sqlite:{}", folder.path().join("gateway.db").display());
+    config.stores.sql = sql.into();
+    config.stores.shared = "embedded".to_owned().into();
+    let metrics = Arc::new(Metrics::new());
+    let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    Calls::new(Live::from(config), db, shared, metrics)
+}
+
+#[tokio::test]
+async fn a_call_that_runs_is_found_whoever_comes_with_another_body() {
+    let calls = calls();
+    let key = |body: &[u8]| Key::new(("pm", "dev"), (Source::Field, "k"), ("send_message", body));
+    let (running, other) = (key(b"1"), key(b"2"));
+    let (tell, _) = calls.begin(&running).ok().unwrap();
+    let (_, news) = calls.begin(&other).ok().unwrap();
+    assert!(calls.begin(&running).is_err(), "it is waited for");
+    calls.close(&other);
+    drop(news);
+    let mut waiting = calls.waiting(&running).expect("it runs still");
+    assert!(calls.waiting(&other).is_none());
+    tell.send_replace(Some(Outcome::Nothing));
+    assert!(matches!(waiting.outcome().await, Outcome::Nothing));
+    calls.close(&running);
+    assert!(calls.open().is_empty());
 }

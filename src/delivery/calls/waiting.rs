@@ -29,7 +29,8 @@ impl Calls {
     /// The call of that key and body, if somebody waits for it here already.
     pub(super) fn waiting(&self, key: &Key) -> Option<Waiting> {
         let open = self.open();
-        let open = open.get(&key.scope).filter(|open| open.body == key.body)?;
+        let mut open = open.get(&key.scope)?.iter();
+        let open = open.find(|open| open.body == key.body)?;
         Some(Waiting(open.outcome.clone()))
     }
 
@@ -39,27 +40,28 @@ impl Calls {
         key: &Key,
     ) -> Result<(watch::Sender<Option<Outcome>>, Arc<Notify>), Waiting> {
         let mut open = self.open();
-        if let Some(open) = open.get(&key.scope)
-            && open.body == key.body
-        {
+        let of_scope = open.entry(key.scope.clone()).or_default();
+        if let Some(open) = of_scope.iter().find(|open| open.body == key.body) {
             return Err(Waiting(open.outcome.clone()));
         }
         let (tell, outcome) = watch::channel(None);
         let news = Arc::<Notify>::default();
-        let begun = Open {
+        of_scope.push(Open {
             body: key.body.clone(),
             outcome,
             news: Arc::clone(&news),
-        };
-        open.insert(key.scope.clone(), begun);
+        });
         Ok((tell, news))
     }
 
     /// Nobody waits for it any more, or it is known where to look.
     pub(super) fn close(&self, key: &Key) {
         let mut open = self.open();
-        if open.get(&key.scope).is_some_and(|o| o.body == key.body) {
-            open.remove(&key.scope);
+        if let Some(of_scope) = open.get_mut(&key.scope) {
+            of_scope.retain(|open| open.body != key.body);
+            if of_scope.is_empty() {
+                open.remove(&key.scope);
+            }
         }
     }
 

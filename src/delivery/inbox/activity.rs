@@ -131,6 +131,11 @@ impl NewActivity {
     }
 }
 
+/// Whether anything can have that name: PostgreSQL takes no NUL, and asked for one it fails.
+pub(super) fn may_be(name: &str) -> bool {
+    !name.contains('\0')
+}
+
 pub(super) fn octets(text: Option<&String>) -> usize {
     text.map_or(0, String::len)
 }

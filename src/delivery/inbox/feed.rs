@@ -8,7 +8,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Inbox;
-use super::activity::{ActivityType, Item, SourceKind};
+use super::activity::{ActivityType, Item, SourceKind, may_be};
 use super::wake::{Marks, Topic, Watch};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -162,6 +162,9 @@ impl Inbox {
     /// # Errors
     /// `cursor_gone` when there is none in this inbox, or none any more; `store_unavailable`.
     pub async fn position(&self, workspace: &WorkspaceId, id: &str) -> Result<i64, Rejection> {
+        if !may_be(id) {
+            return Err(gone());
+        }
         let query = sqlx::query(POSITION).bind(id).bind(workspace.as_str());
         let work = async {
             let row = query.fetch_optional(self.db.pool()).await?;
@@ -189,6 +192,9 @@ impl Inbox {
     /// # Errors
     /// `cursor_gone` when there is none in this inbox, or none any more; `store_unavailable`.
     pub async fn acknowledge(&self, workspace: &WorkspaceId, id: &str) -> Result<i64, Rejection> {
+        if !may_be(id) {
+            return Err(gone());
+        }
         let work = async {
             let mut tx = self.db.begin().await?;
             let lock = sqlx::query(LOCK_HEAD).bind(workspace.as_str());

@@ -3,7 +3,7 @@
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 
-use super::activity::{Activity, NewActivity, Source};
+use super::activity::{Activity, NewActivity, Source, may_be};
 use super::append::no_task;
 use super::commit::{Entry, SET_CONTINUING};
 use super::document::{self, Subject};
@@ -223,6 +223,9 @@ impl Inbox {
         target: &WorkspaceId,
         id: &str,
     ) -> Result<Option<InboxTask>, Rejection> {
+        if !may_be(id) {
+            return Ok(None);
+        }
         let query = sqlx::query(FIND).bind(id).bind(target.as_str());
         let work = async {
             let row = query.fetch_optional(self.db.pool()).await?;
@@ -236,6 +239,9 @@ impl Inbox {
     /// # Errors
     /// `store_unavailable`.
     pub async fn target_of(&self, id: &str) -> Result<Option<WorkspaceId>, Rejection> {
+        if !may_be(id) {
+            return Ok(None);
+        }
         let query = sqlx::query(WHERE).bind(id);
         let work = async {
             let row = query.fetch_optional(self.db.pool()).await?;
@@ -286,6 +292,10 @@ impl Inbox {
         target: &WorkspaceId,
         wanted: &Wanted<'_>,
     ) -> Result<TaskPage, Rejection> {
+        if !wanted.context.is_none_or(may_be) {
+            let (tasks, next) = (Vec::new(), None);
+            return Ok(TaskPage { tasks, next });
+        }
         let query = sqlx::query(LIST)
             .bind(target.as_str())
             .bind(wanted.owner.unwrap_or_default())

@@ -62,6 +62,26 @@ impl Elsewhere {
         &self.meta.whose
     }
 
+    /// Whether there was an event of that number. One that was sent a moment ago may not be known here yet.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub(super) async fn has(&self, number: u64) -> Result<bool, Unavailable> {
+        let Some(before) = number.checked_sub(1) else {
+            return Ok(true);
+        };
+        let (key, asked) = (key::events(self.id), Instant::now());
+        loop {
+            let entries = self.shared.read_numbered(&key, before, 1).await?;
+            match entries.first() {
+                // Behind the last event stands how the stream ended.
+                Some((n, entry)) => return Ok(*n > number || entry.first() == Some(&EVENT)),
+                None if FRESH < asked.elapsed() => return Ok(false),
+                None => sleep(LOOK_EVERY).await,
+            }
+        }
+    }
+
     /// Waits for what comes after an event. Goes on trying while the store is away.
     pub(super) async fn look(&mut self, after: u64) -> Look {
         loop {

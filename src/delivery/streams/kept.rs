@@ -212,6 +212,11 @@ impl Kept {
         self.grown.notify_waiters();
     }
 
+    /// The number of the newest event.
+    pub(super) fn last(&self) -> u64 {
+        self.state().last
+    }
+
     /// What comes after the event of that number, if there is anything.
     pub(super) fn look(&self, after: u64) -> Option<Look> {
         let state = self.state();

@@ -78,9 +78,18 @@ impl Streams {
     ) -> Result<Reader, Rejection> {
         let place = self.places.take(owner, self.config.get().stream.readers)?;
         let source = self.find((owner, target), stream).await?;
+        let mut source = source.ok_or_else(not_found)?;
+        let after = after.map_or(Ok(0), |after| number(after, stream))?;
+        let came = match &mut source {
+            Source::Here(here) => after <= here.0.last(),
+            Source::Elsewhere(elsewhere) => elsewhere.has(after).await?,
+        };
+        if !came {
+            return Err(no_event());
+        }
         Ok(Reader {
-            source: source.ok_or_else(not_found)?,
-            after: after.map_or(Ok(0), |after| number(after, stream))?,
+            source,
+            after,
             request_id,
             over: false,
             _place: Some(place),
@@ -194,10 +203,12 @@ fn number(id: &str, stream: &str) -> Result<u64, Rejection> {
     let digits = number.filter(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
     let number = digits.and_then(|digits| digits.parse().ok());
     // Of what comes after the greatest of all there is none.
-    number.filter(|n| *n < u64::MAX).ok_or_else(|| {
-        let message = "Last-Event-ID is no id of an event of this stream: `<stream>-<number>`, as in its `id` lines";
-        Rejection::new(Reason::InvalidParams, message)
-    })
+    number.filter(|n| *n < u64::MAX).ok_or_else(no_event)
+}
+
+fn no_event() -> Rejection {
+    let message = "Last-Event-ID is no id of an event of this stream: `<stream>-<number>`, as in its `id` lines";
+    Rejection::new(Reason::InvalidParams, message)
 }
 
 fn not_found() -> Rejection {

@@ -156,14 +156,21 @@ impl Proxy {
     ) -> Result<String, Rejection> {
         let task = self.own_task(pair, call.params.task()?).await?;
         if task.state.is_terminal() {
-            let message = format!("the task is {} and cannot be canceled", task.state.word());
-            return Ok(words.error(&json!({"code": -32002, "message": message})));
+            return Ok(words.over(task.state));
         }
         let (source, owner) = (source(&pair.proof), pair.proof.owner());
-        let task = self
+        let canceled = self
             .inbox()
             .cancel(&pair.target, &task.id, source, owner)
-            .await?;
+            .await;
+        let task = match canceled {
+            Ok(task) => task,
+            // Its agent, or another who canceled, was faster.
+            Err(refusal) => match self.own_task(pair, &task.id).await {
+                Ok(task) if task.state.is_terminal() => return Ok(words.over(task.state)),
+                _ => return Err(refusal),
+            },
+        };
         let document = self.inbox().document(&task).await?.0;
         Ok(words.task(document, &shown(call, true)))
     }

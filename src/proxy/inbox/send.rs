@@ -188,6 +188,7 @@ impl Proxy {
         let told = Told {
             outcome,
             replay: true,
+            live: None,
             completed: completed.as_deref(),
         };
         self.tell(session, exchange, told).await

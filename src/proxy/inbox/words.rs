@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::a2a::Generation;
 use crate::a2a::dialect::{Update, bare, shown};
+use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{Activity, TaskUpdate};
 
 /// How a caller is answered.
@@ -32,6 +33,12 @@ impl Words {
     /// An error, as it is.
     pub(super) fn error(&self, error: &Value) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, self.id)
+    }
+
+    /// That a task is over and cannot be canceled (A2A: TaskNotCancelableError).
+    pub(super) fn over(&self, state: TaskState) -> String {
+        let message = format!("the task is {} and cannot be canceled", state.word());
+        self.error(&json!({"code": -32002, "message": message}))
     }
 
     /// The task of whoever asks for one.

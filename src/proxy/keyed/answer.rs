@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::{HeaderName, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::a2a::event::Framing;
@@ -15,7 +16,7 @@ use crate::proxy::ended::{Ended, internal, left, within};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::fields::response_head;
 use crate::proxy::relay::refuse_redirect;
-use crate::proxy::stream;
+use crate::proxy::stream::{self, OpenStream};
 use crate::rejection::{Reason, Rejection};
 
 /// Says of an answer that it was given before, or is at the same time to another.
@@ -26,6 +27,8 @@ pub(in crate::proxy) struct Told<'a> {
     pub(in crate::proxy) outcome: Outcome,
     /// It was told before, or is at the same time.
     pub(in crate::proxy) replay: bool,
+    /// The pieces of a stream as they come, for whoever made the call: it misses none.
+    pub(in crate::proxy) live: Option<mpsc::Receiver<Bytes>>,
     /// For `X-A2A-Completed`.
     pub(in crate::proxy) completed: Option<&'a str>,
 }
@@ -35,7 +38,7 @@ impl Proxy {
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        told: Told<'_>,
+        mut told: Told<'_>,
     ) -> Result<Ended, Ended> {
         match &told.outcome {
             Outcome::Refused(rejection) => Err(rejection.clone().into()),
@@ -53,12 +56,15 @@ impl Proxy {
                 Ok(Ended::Answered)
             }
             Outcome::Stream(answer, name) => {
-                let reader = self.reader(exchange, name).await?;
+                let events = match told.live.take() {
+                    Some(live) => Events::Live(live),
+                    None => Events::Kept(Box::new(self.reader(exchange, name).await?)),
+                };
                 let head = self.head(session, exchange, answer, &told)?;
                 exchange.status = answer.status;
                 exchange.shape = Shape::Stream;
                 stream::begin(session, exchange, head).await?;
-                follow(session, exchange, reader).await
+                follow(session, exchange, events).await
             }
         }
     }
@@ -107,19 +113,38 @@ pub(in crate::proxy) fn forgotten() -> Rejection {
     .fact("delivered", "true")
 }
 
-/// Passes a kept stream on until it is over.
+/// Where the events of a stream come from.
+enum Events {
+    /// The call itself, which waits for its caller.
+    Live(mpsc::Receiver<Bytes>),
+    /// What is kept of it.
+    Kept(Box<Reader>),
+}
+
+impl Events {
+    /// The next ones; `None`: it is over.
+    async fn next(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Live(pieces) => pieces.recv().await,
+            Self::Kept(reader) => reader.next().await,
+        }
+    }
+}
+
+/// Passes a stream on until it is over.
 async fn follow(
     session: &mut ServerSession,
     exchange: &mut Exchange,
-    mut reader: Reader,
+    mut events: Events,
 ) -> Result<Ended, Ended> {
+    let _open = OpenStream::begin(&exchange.metrics.open_streams);
     let timeouts = exchange.config.timeouts.clone();
     let keepalive = exchange.config.stream.keepalive;
     loop {
         let quiet = Instant::now() + keepalive;
         let piece = tokio::select! {
             biased;
-            piece = reader.next() => piece,
+            piece = events.next() => piece,
             () = sleep_until(quiet) => Some(Framing::Lf.keepalive(true).into()),
             () = left(session) => return Err(Ended::CallerLeft),
         };

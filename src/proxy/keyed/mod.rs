@@ -106,6 +106,7 @@ impl Proxy {
         let told = Told {
             outcome,
             replay: true,
+            live: None,
             completed,
         };
         self.tell(session, exchange, told).await.map(Turn::Told)
@@ -162,13 +163,14 @@ impl Proxy {
             };
         };
         let learner = exchange.learner.take();
-        Run::new(Arc::clone(&self.relay), exchange, forward, learner).start(claim);
+        let live = Run::new(Arc::clone(&self.relay), exchange, forward, learner).start(claim);
         // The call has clocks of its own.
         let outcome = wait(session, waiting, None).await?;
         exchange.head = Some(exchange.started.elapsed());
         let told = Told {
             outcome,
             replay: false,
+            live: Some(live),
             completed,
         };
         self.tell(session, exchange, told).await

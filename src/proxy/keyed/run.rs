@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::header;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::v1::client::HttpSession;
+use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use crate::a2a::event::last_data;
@@ -24,6 +25,9 @@ use crate::proxy::unary::next_piece;
 use crate::proxy::upstream::Home;
 use crate::rejection::Rejection;
 use crate::tasks::Learner;
+
+/// Pieces of a stream that wait for its caller at most, each of one read.
+const LIVE_PIECES: usize = 4;
 
 /// A call with all that it takes.
 pub(super) struct Run {
@@ -57,7 +61,9 @@ impl Run {
         }
     }
 
-    pub(super) fn start(self, claim: Claim) {
+    /// Makes the call. What it streams comes to its caller piece by piece, and waits for it while it is there.
+    pub(super) fn start(self, claim: Claim) -> mpsc::Receiver<Bytes> {
+        let (live, pieces) = mpsc::channel(LIVE_PIECES);
         tokio::spawn(async move {
             let drain = Arc::clone(&self.relay.drain);
             let _running = drain.enter();
@@ -65,7 +71,7 @@ impl Run {
             match self.send(&mut cut).await {
                 Err(rejection) => claim.refused(rejection).await,
                 Ok((upstream, head)) if is_event_stream(&head) => {
-                    self.stream(upstream, &head, cut, claim).await;
+                    self.stream(upstream, (&head, cut), claim, live).await;
                 }
                 Ok((upstream, head)) => match self.whole(upstream, head, &mut cut).await {
                     Ok(answer) => {
@@ -76,6 +82,7 @@ impl Run {
                 },
             }
         });
+        pieces
     }
 
     /// Sends the call, and awaits the head of an answer that may be passed on.
@@ -102,8 +109,14 @@ impl Run {
         Ok((upstream, head))
     }
 
-    /// Reads the stream to its end into the log, from which everybody gets it.
-    async fn stream(self, upstream: HttpSession, head: &ResponseHeader, cut: Cut, claim: Claim) {
+    /// Reads the stream to its end: for its caller, and into the log, from which everybody else gets it.
+    async fn stream(
+        self,
+        upstream: HttpSession,
+        (head, cut): (&ResponseHeader, Cut),
+        claim: Claim,
+        live: mpsc::Sender<Bytes>,
+    ) {
         let (Some(streams), Some(target)) = (&self.relay.streams, &self.target) else {
             // Calls with a key are the gateway's, which keeps streams.
             return claim.refused(broken_http(None)).await;
@@ -128,7 +141,12 @@ impl Run {
             if let Some(data) = last_data(&passed.bytes) {
                 task_state = TaskState::of(&data);
             }
+            if !passed.bytes.is_empty() {
+                // Whoever left does not hold it up.
+                let _ = live.send(passed.bytes).await;
+            }
             if passed.over {
+                drop(live);
                 return claim.ended(task_state).await;
             }
         }

@@ -65,3 +65,37 @@ async fn a_stream_that_is_not_kept_any_more_was_delivered() {
     assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
     assert_eq!(case.target.agent.count(), 1);
 }
+
+#[tokio::test]
+async fn whoever_makes_the_call_misses_nothing_of_a_stream_that_is_longer_than_its_log() {
+    let events: Vec<String> = (0..3000)
+        .map(|n| format!("data: {n} {}\n\n", "x".repeat(1200)))
+        .collect();
+    let sent = format!("{}data: {}\n\n", events.concat(), "y".repeat(1_500_000));
+    let writes: Vec<Step> = events
+        .iter()
+        .map(|event| Step::Write(chunk(event.clone())))
+        .collect();
+    let last = format!("data: {}\n\n", "y".repeat(1_500_000));
+    let case = Case::new(Builder::new(Pair::Embedded), move |_| {
+        let mut steps = vec![Step::write(SSE_HEAD)];
+        steps.extend(writes.iter().cloned());
+        steps.push(Step::Write(chunk(last.clone())));
+        steps.push(Step::write(LAST_CHUNK));
+        steps
+    })
+    .await;
+    let answer = case.call(&case.keyed("long")).await;
+    assert!(answer.whole);
+    assert!(unnumbered(&answer.text()).0 == sent, "something is missing");
+    // Whoever comes later is told what is missing.
+    let again = case.call(&case.keyed("long")).await;
+    assert!(
+        again
+            .text()
+            .starts_with("event: gap\ndata: {\"missed\":3001}"),
+        "{:.200}",
+        again.text()
+    );
+    case.gateway.assert_idle().await;
+}

@@ -233,4 +233,37 @@ on_both_pairs! {
         assert_eq!(task["result"]["metadata"]["error"]["clock"], "deadline");
         assert_eq!(target.agent.count(), 0);
     }
+
+    async fn a_call_with_a_key_is_kept_once_and_made_once(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let keyed = |text: &str| {
+            let request = Request::post(target.path(), say(text, None)).bearer(&caller.token);
+            request.field("Idempotency-Key", text.split(' ').next().unwrap())
+        };
+        // What was answered before is answered so again, whether its target is there or not.
+        let before = gateway.call(&keyed("before")).await;
+        assert_eq!(before.status, 200);
+        pause(&gateway, "target", "pause").await;
+        let again = gateway.call(&keyed("before")).await;
+        assert_eq!((again.status, again.field("idempotent-replay")), (200, Some("true")));
+        assert_eq!(again.text(), before.text());
+        assert_eq!(gateway.call(&keyed("new")).await.reason(), "workspace_offline");
+
+        let kept = gateway.call(&prefer(keyed("new"))).await;
+        assert_eq!((kept.status, kept.field("idempotent-replay")), (202, None), "{}", kept.text());
+        for request in [prefer(keyed("new")), keyed("new")] {
+            let again = gateway.call(&request).await;
+            assert_eq!((again.status, again.field("idempotent-replay")), (202, Some("true")));
+            assert_eq!(again.field("preference-applied"), Some("respond-async"));
+            assert_eq!(again.text(), kept.text());
+        }
+        let other = gateway.call(&prefer(keyed("new other"))).await;
+        assert_eq!((other.status, &*other.reason()), (409, "idempotency_conflict"));
+        pause(&gateway, "target", "resume").await;
+        until("it is made", async || target.agent.count() == 2).await;
+        let again = gateway.call(&keyed("new")).await;
+        assert_eq!((again.status, again.text()), (202, kept.text()));
+        assert_eq!(texts(&target.agent), ["before", "new"]);
+    }
 }
