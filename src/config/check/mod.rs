@@ -3,6 +3,9 @@
 
 mod bounds;
 
+#[cfg(test)]
+mod tests;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 

@@ -228,4 +228,4 @@ pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -37,7 +37,7 @@ fn calls() -> Arc<Calls> {
     // It is opened when something is asked of it, which is never.
     let sql = format!("sqlite:{}", folder.path().join("gateway.db").display());
     config.stores.sql = sql.into();
-    config.stores.shared = "embedded".to_owned().into();
+    config.stores.shared = "memory".to_owned().into();
     let metrics = Arc::new(Metrics::new());
     let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
     let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();

@@ -106,7 +106,7 @@ fn comments_go_with_the_next_event_and_the_last_ones_with_the_end() {
     log.write("data: 2\n\n: d\n\n");
     assert_eq!(
         log.look(0).unwrap().1,
-        ": a\ndata: 1\nid: s-1\n\n: b\n: c\ndata: 2\nid: s-2\n\n"
+        ": a\n\ndata: 1\nid: s-1\n\n: b\n: c\ndata: 2\nid: s-2\n\n"
     );
     assert_eq!(log.look(1).unwrap().1, ": b\n: c\ndata: 2\nid: s-2\n\n");
     log.kept.end(Some(b"data: half"));

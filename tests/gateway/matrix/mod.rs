@@ -1,6 +1,7 @@
 //! Every credential kind × every route × (none, wrong, malformed, twice, another's, revoked, expired,
 //! right). One table says who may; everything else is refused, in JSON, and changes nothing.
 
+mod broken;
 mod table;
 
 use std::collections::BTreeSet;
@@ -9,6 +10,7 @@ use a2a_gateway::control::ROUTES;
 use serde_json::{Value, json};
 
 use self::Who::*;
+use self::broken::{bearer, broken};
 use self::table::*;
 pub(crate) use self::table::{TABLE, Who};
 use crate::harness::watcher::handshake;
@@ -48,6 +50,8 @@ pub(crate) struct Case {
     /// The workspace of the unused enrolment token.
     enrolling: String,
 }
+
+type Row = (&'static str, &'static str, u16, &'static [Who]);
 
 impl Case {
     async fn new(pair: Pair) -> Self {
@@ -312,56 +316,6 @@ impl Case {
         }
         state.into()
     }
-}
-
-type Row = (&'static str, &'static str, u16, &'static [Who]);
-
-fn bearer(token: &str) -> Vec<String> {
-    vec![format!("Bearer {token}")]
-}
-
-/// The same form, and never made.
-fn forged(token: &str) -> String {
-    let at = token.len() - 20;
-    let other = if &token[at..=at] == "A" { "B" } else { "A" };
-    format!("{}{other}{}", &token[..at], &token[at + 1..])
-}
-
-/// Credentials that prove nothing, made of one that does.
-fn broken(token: &str) -> Vec<Vec<String>> {
-    let mut all = vec![
-        bearer(&forged(token)),
-        bearer(&token[..token.len() - 1]),
-        bearer(&format!("{token}A")),
-        bearer(&format!("{token} {token}")),
-        bearer(&format!("{token},")),
-        bearer(&format!("\"{token}\"")),
-        bearer(""),
-        vec!["Bearer".into()],
-        vec![String::new()],
-        vec![token.into()],
-        vec![format!("Basic {token}")],
-        vec![format!("Token {token}")],
-        vec![format!("Bearer:{token}")],
-        vec![format!("Bearer {token}"), format!("Bearer {token}")],
-        vec![format!("Bearer {token}"), "Basic YTpi".into()],
-    ];
-    if let [head, claims, signature] = token.split('.').collect::<Vec<_>>()[..] {
-        // {"alg":"none","typ":"a2a-canvas+jwt"}, unsigned; and claims of another's choice.
-        let none = "eyJhbGciOiJub25lIiwidHlwIjoiYTJhLWNhbnZhcytqd3QifQ";
-        all.push(bearer(&format!("{none}.{claims}.")));
-        all.push(bearer(&format!("{none}.{claims}.{signature}")));
-        all.push(bearer(&format!("{head}.{}.{signature}", forged(claims))));
-        all.push(bearer(&format!("{head}.{claims}.")));
-        all.push(bearer(&format!("{head}..{signature}")));
-    } else {
-        // A kind does not pass for another, nor for a platform's bare token.
-        let random = &token[token.len() - 43..];
-        let others = ["a2aw_", "a2ao_", "a2aa_", "a2ae_", "a2ax_", ""];
-        let others = others.iter().map(|label| format!("{label}{random}"));
-        all.extend(others.filter(|other| other != token).map(|o| bearer(&o)));
-    }
-    all
 }
 
 on_both_pairs! {
