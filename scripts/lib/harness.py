@@ -48,10 +48,19 @@ def await_port(port):
     raise SystemExit(f"nothing listens on {port}")
 
 
-class Bench:
-    """The three processes, a seeded hierarchy, and a caller's token. Ends them when left."""
+# Another gateway beside ours in the same run: a binary from before a change.
+BEFORE = os.environ.get("BEFORE")
 
-    def __init__(self, body_bytes=512):
+
+class Bench:
+    """The agent, bare pass-through and gateways, each with a seeded hierarchy. Ends them when left.
+
+    `gateways`: settings by name; `agent`: a command that takes the agent's address.
+    """
+
+    def __init__(self, body_bytes=512, gateways=None, agent=None):
+        self.gateways = gateways or {"gateway": {}}
+        self.agent = agent or [f"{BIN}/examples/upstream"]
         self.body_bytes = body_bytes
         self.children = []
         self.folder = tempfile.mkdtemp(prefix="a2a-bench-")
@@ -76,61 +85,76 @@ class Bench:
         return child
 
     def _start(self):
-        self._run(f"{BIN}/examples/upstream", f"127.0.0.1:{AGENT}", "512")
+        self._run(*self.agent, f"127.0.0.1:{AGENT}", "512")
         bare = self._run(f"{BIN}/examples/passthrough", f"127.0.0.1:{BARE}", f"127.0.0.1:{AGENT}", str(THREADS))
-        sets = {
-            "server.listen": f"127.0.0.1:{GATEWAY}",
-            "admin.listen": f"127.0.0.1:{CONTROL}",
-            "server.threads": THREADS,
-            "stores.sql": f"sqlite:{self.folder}/gateway.db",
-            "keys.dir": f"{self.folder}/keys",
-            "rate.caller_per_second": 0,
-            "telemetry.log": "info,access=off",
-        }
-        environment = {**os.environ, "A2A_GATEWAY_ADMIN_TOKEN": ADMIN}
-        gateway = self._run(
-            f"{BIN}/a2a-gateway", "serve", *[f"--set={key}={value}" for key, value in sets.items()],
-            env=environment, stderr=open(f"{self.folder}/log", "w"))
-        for port in (AGENT, BARE, GATEWAY, CONTROL):
+        for port in (AGENT, BARE):
             await_port(port)
-        self.token = self._seed()
-        self.sides = {"bare": (bare.pid, BARE, "/"), "gateway": (gateway.pid, GATEWAY, A2A)}
+        self.sides, self.tokens = {"bare": (bare.pid, BARE, "/")}, {"bare": ""}
+        ports = {"gateway": (GATEWAY, CONTROL)}
+        for name, settings in self.gateways.items():
+            self._gateway(name, f"{BIN}/a2a-gateway", ports.get(name) or free_ports(2), settings)
+        if BEFORE:
+            self._gateway("before", BEFORE, free_ports(2), {})
+        self.token = self.tokens["gateway"]
         message = {"kind": "message", "messageId": "m-1", "role": "user", "parts": [{"kind": "text", "text": ""}]}
         call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
         message["parts"][0]["text"] = "x" * max(0, self.body_bytes - len(json.dumps(call)))
         self.body = json.dumps(call)
 
-    def _seed(self):
+    def _gateway(self, name, binary, ports, settings):
+        folder = f"{self.folder}/{name}"
+        os.mkdir(folder)
+        port, control = ports
+        sets = {
+            "server.listen": f"127.0.0.1:{port}",
+            "admin.listen": f"127.0.0.1:{control}",
+            "server.threads": THREADS,
+            "stores.sql": f"sqlite:{folder}/gateway.db",
+            "keys.dir": f"{folder}/keys",
+            "rate.caller_per_second": 0,
+            "telemetry.log": "info,access=off",
+            **settings,
+        }
+        environment = {**os.environ, "A2A_GATEWAY_ADMIN_TOKEN": ADMIN}
+        gateway = self._run(
+            binary, "serve", *[f"--set={key}={value}" for key, value in sets.items()],
+            env=environment, stderr=open(f"{folder}/log", "w"))
+        for one in ports:
+            await_port(one)
+        self.sides[name] = (gateway.pid, port, A2A)
+        self.tokens[name] = self._seed(port)
+
+    def _seed(self, port):
         card = {"name": "bench", "description": "bench", "version": "1", "protocolVersion": "0.3.0"}
-        call("POST", "/workspaces", ADMIN, {"id": "parent", "name": "parent"})
+        call(port, "POST", "/workspaces", ADMIN, {"id": "parent", "name": "parent"})
         for name in ("target", "caller"):
-            made = call("POST", "/workspaces", ADMIN,
+            made = call(port, "POST", "/workspaces", ADMIN,
                         {"id": name, "name": name, "parent_id": "parent", "max_concurrent": 4096,
                          "liveness": "assumed", "url": f"http://127.0.0.1:{AGENT}/"})
             registration = {"id": name, "url": f"http://127.0.0.1:{AGENT}/", "agent_card": card}
-            token = call("POST", "/registry/register", made["enrolment_token"], registration)["token"]
+            token = call(port, "POST", "/registry/register", made["enrolment_token"], registration)["token"]
         return token
 
-    def wrk_script(self):
-        """The call as wrk sends it."""
-        script = f"{self.folder}/post.lua"
+    def wrk_script(self, side):
+        """The call as wrk sends it to a side."""
+        script = f"{self.folder}/{side}.lua"
         with open(script, "w") as lua:
             lua.write('wrk.method = "POST"\n'
                       f"wrk.body = '{self.body}'\n"
                       'wrk.headers["Content-Type"] = "application/json"\n'
-                      f'wrk.headers["Authorization"] = "Bearer {self.token}"\n')
+                      f'wrk.headers["Authorization"] = "Bearer {self.tokens[side]}"\n')
         return script
 
-    def request(self, path, accept):
+    def request(self, path, accept, side="gateway"):
         """The call as bytes for the wire."""
-        return (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self.token}\r\n"
+        return (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self.tokens[side]}\r\n"
                 f"Accept: {accept}\r\nContent-Type: application/json\r\nContent-Length: {len(self.body)}\r\n\r\n"
                 f"{self.body}").encode()
 
 
-def call(method, path, token, body=None):
+def call(port, method, path, token, body=None):
     request = urllib.request.Request(
-        f"http://127.0.0.1:{GATEWAY}{path}",
+        f"http://127.0.0.1:{port}{path}",
         data=json.dumps(body).encode() if body is not None else None,
         method=method,
         headers={"content-type": "application/json", "authorization": f"Bearer {token}"},
