@@ -7,7 +7,6 @@
 
 #![expect(
     clippy::disallowed_methods,
-    clippy::print_stdout,
     reason = "how often, and what became of it, is for whoever runs it by hand"
 )]
 
