@@ -7,10 +7,10 @@
     reason = "how often, and what became of it, is for whoever runs it by hand"
 )]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -25,6 +25,12 @@ const KILLS: usize = 8;
 /// Of each kind of work so many go on at once.
 const AT_ONCE: usize = 4;
 
+/// So many ask again at once when nobody kills any more: each may wait for the lease of one that is dead.
+const ASKING_AT_ONCE: usize = 32;
+
+/// How long it may take until it is known what became of a call with a key.
+const KNOWN_WITHIN: Duration = Duration::from_secs(60);
+
 /// What was acknowledged, and what became of calls with a key.
 #[derive(Default)]
 struct Told {
@@ -32,6 +38,10 @@ struct Told {
     delegations: Mutex<Vec<(String, String)>>,
     /// By the text of the call: whether it was answered; else its outcome was said to be unknown.
     keyed: Mutex<HashMap<String, bool>>,
+    /// Calls with a key whose answer nobody got.
+    unanswered: Mutex<VecDeque<String>>,
+    /// How many of them were asked about again.
+    asked_again: AtomicUsize,
     next: AtomicUsize,
     over: AtomicBool,
 }
@@ -47,11 +57,22 @@ struct Client {
 impl Client {
     /// One request; `None` where the connection broke before the answer was whole.
     async fn call(&self, request: Request) -> Option<Answer> {
-        let stream = TcpStream::connect(self.to).await.ok()?;
-        let mut connection = Connection::over(stream);
+        let mut connection = Connection::over(self.connect().await);
         let wire = request.bearer(&self.token).wire(&self.to.to_string());
         connection.try_send(&wire).await.ok()?;
         connection.try_answer().await.filter(|answer| answer.whole)
+    }
+
+    /// Waits for a gateway that listens: what never left is no case.
+    async fn connect(&self) -> TcpStream {
+        let deadline = Instant::now() + KNOWN_WITHIN;
+        loop {
+            match TcpStream::connect(self.to).await {
+                Ok(stream) => return stream,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     fn text(&self, kind: &str) -> String {
@@ -89,29 +110,76 @@ impl Client {
         }
     }
 
-    /// Sends a call with a key, again and again, until it is known what became of it.
+    /// Sends calls with a key. Whose answer does not come is left for those who ask again: at a store that
+    /// others may share, the next one to hear what became of it waits for the lease of the dead.
     async fn call_with_keys(self) {
         while self.goes_on() {
             let text = self.text("keyed");
-            let deadline = Instant::now() + Duration::from_secs(60);
-            loop {
+            match self.ask(&text).await {
+                Some(answered) => self.known(text, answered),
+                None => self.unanswered().push_back(text),
+            }
+        }
+    }
+
+    /// Asks again what became of calls, as often as the gateway dies over it.
+    async fn ask_again(self) {
+        while self.goes_on() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let Some(text) = self.unanswered().pop_front() else {
+                continue;
+            };
+            self.told.asked_again.fetch_add(1, Ordering::Relaxed);
+            match self.ask(&text).await {
+                Some(answered) => self.known(text, answered),
+                None => self.unanswered().push_back(text),
+            }
+        }
+    }
+
+    /// Asks until nothing is left, and then once more: what was said stays.
+    async fn ask_to_the_end(self) {
+        let deadline = Instant::now() + KNOWN_WITHIN;
+        while let Some(text) = self.take_unanswered() {
+            self.told.asked_again.fetch_add(1, Ordering::Relaxed);
+            let answered = loop {
                 assert!(
                     Instant::now() < deadline,
                     "nobody says what became of {text}"
                 );
-                let request = message("target", &text).field("Idempotency-Key", &*text);
-                if let Some(answer) = self.call(request).await {
-                    let unknown = answer.status == 502
-                        && answer.fact("delivered").as_deref() == Some("unknown");
-                    if answer.status == 200 || unknown {
-                        let mut keyed = self.told.keyed.lock().unwrap();
-                        keyed.insert(text, answer.status == 200);
-                        break;
-                    }
+                if let Some(answered) = self.ask(&text).await {
+                    break answered;
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            };
+            assert_eq!(self.ask(&text).await, Some(answered), "{text}");
+            self.known(text, answered);
         }
+    }
+
+    /// Whether a call with a key was answered, or is said to be unknown; `None`: nobody said.
+    async fn ask(&self, text: &str) -> Option<bool> {
+        let request = message("target", text).field("Idempotency-Key", text);
+        let answer = self.call(request).await?;
+        let delivered = || answer.fact("delivered");
+        match answer.status {
+            200 => Some(true),
+            502 if delivered().as_deref() == Some("unknown") => Some(false),
+            503 => None,
+            _ => panic!("{text}: {} {}", answer.status, answer.text()),
+        }
+    }
+
+    fn known(&self, text: String, answered: bool) {
+        self.told.keyed.lock().unwrap().insert(text, answered);
+    }
+
+    fn unanswered(&self) -> MutexGuard<'_, VecDeque<String>> {
+        self.told.unanswered.lock().unwrap()
+    }
+
+    fn take_unanswered(&self) -> Option<String> {
+        self.unanswered().pop_front()
     }
 }
 
@@ -162,6 +230,7 @@ on_both_pairs! {
             work.spawn(client.clone().send_messages());
             work.spawn(client.clone().delegate());
             work.spawn(client.clone().call_with_keys());
+            work.spawn(client.clone().ask_again());
         }
         for _ in 0..kills {
             let (spread, _) = uuid::Uuid::new_v4().as_u64_pair();
@@ -172,6 +241,12 @@ on_both_pairs! {
         told.over.store(true, Ordering::Relaxed);
         while let Some(ended) = work.join_next().await {
             ended.expect("no client fails");
+        }
+        for _ in 0..ASKING_AT_ONCE {
+            work.spawn(client.clone().ask_to_the_end());
+        }
+        while let Some(ended) = work.join_next().await {
+            ended.expect("it is said what became of each");
         }
         let messages = std::mem::take(&mut *told.messages.lock().unwrap());
         let inbox = inbox(&client, &poller).await;
@@ -201,10 +276,13 @@ on_both_pairs! {
         let of = |state: &str| states.values().filter(|one| *one == state).count();
         println!(
             "{pair:?}: {kills} kills; {} messages acknowledged, {lost} lost, {} in the inbox; {} delegations accepted: {} completed, \
-             {} failed, none ran twice; {} calls with a key: {} answered, {unknown} said to be unknown, none ran twice",
+             {} failed, none ran twice; {} calls with a key: {} answered, {unknown} said to be unknown, \
+             none ran twice, {} times one was asked about again",
             messages.len(), inbox.len(), delegations.len(), of("completed"), of("failed"), keyed.len(), keyed.len() - unknown,
+            told.asked_again.load(Ordering::Relaxed),
         );
-        assert!(!messages.is_empty() && !delegations.is_empty() && !keyed.is_empty());
+        assert!(!messages.is_empty() && !delegations.is_empty());
+        assert!(keyed.len() >= kills * AT_ONCE, "{} calls with a key", keyed.len());
     }
 }
 

@@ -152,6 +152,9 @@ impl Inbox {
             page.more = count < i64::try_from(found.len()).unwrap_or(i64::MAX);
             let rows = select(rows, count).fetch_all(&mut *connection).await?;
             page.items = rows.iter().map(item).collect::<Result<_, _>>()?;
+            // What was committed since the head was read is among them: whoever goes on after `last` has it.
+            let newest = page.items.iter().map(|item| item.seq).max();
+            page.last = page.last.max(newest.unwrap_or(0));
             Ok(page)
         };
         Ok(self.db.run("inbox_page", work).await?)

@@ -2,7 +2,7 @@
 //! anew. What is copied late because the store was away is there late; what was passed over by the bounds
 //! meanwhile is a gap.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ use crate::telemetry::Chain;
 const COPY_EVERY: Duration = Duration::from_millis(20);
 
 /// Streams that are copied at the same time.
-const AT_ONCE: usize = 64;
+pub(super) const AT_ONCE: usize = 64;
 
 /// Between two tries while the store is away.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// Between two signs of life, and two looks for readers elsewhere.
+/// Between two signs of life, two looks for readers elsewhere, and two for what the store lost.
 const KNOWN_EVERY: Duration = Duration::from_secs(2);
 
 /// How long a sign of life lasts.
@@ -59,6 +59,8 @@ pub(super) struct Copies {
     replica: String,
     /// When the last sign of life was given.
     signed: Mutex<Option<Instant>>,
+    /// `Shared::losses` when it was last looked for what is lost.
+    pub(super) losses: AtomicU64,
     queue: Mutex<Vec<Arc<Kept>>>,
     queued: Notify,
 }
@@ -66,6 +68,7 @@ pub(super) struct Copies {
 impl Copies {
     pub(super) fn new(shared: Shared) -> Self {
         Self {
+            losses: AtomicU64::new(shared.losses()),
             shared,
             replica: Uuid::now_v7().simple().to_string(),
             signed: Mutex::default(),
@@ -111,9 +114,16 @@ impl Streams {
     pub(super) async fn copy(&self) {
         let Some(copies) = &self.copies else { return };
         let mut told = false;
+        let mut tick = interval(KNOWN_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            copies.queued.notified().await;
-            sleep(COPY_EVERY).await;
+            tokio::select! {
+                () = copies.queued.notified() => sleep(COPY_EVERY).await,
+                _ = tick.tick() => {}
+            }
+            if let Err(error) = self.find_lost(copies).await {
+                tracing::debug!(error = %Chain(&error), "It is not known yet what the store lost of streams");
+            }
             let queue = std::mem::take(&mut *copies.queue());
             let mut failed = false;
             for some in queue.chunks(AT_ONCE) {

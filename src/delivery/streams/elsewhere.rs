@@ -114,14 +114,17 @@ impl Elsewhere {
         Ok(())
     }
 
-    /// Whether the writer lives, as far as one can tell: it gives signs of life.
+    /// Whether the writer lives, as far as one can tell: it gives signs of life, and of the stream. What the store
+    /// lost of one that its writer has not got any more nobody writes again.
     async fn lives(&mut self) -> bool {
-        let key = key::replica(&self.meta.replica);
+        let keys = [key::replica(&self.meta.replica), key::meta(self.id)];
+        let signs = self.shared.get_many(&[&keys[0], &keys[1]]).await;
         // While the store is away nobody knows.
-        if !matches!(self.shared.get(&key).await, Ok(None)) {
-            self.alive = Instant::now();
+        if signs.is_ok_and(|signs| signs.iter().any(Option::is_none)) {
+            return self.alive.elapsed() < REPLICA_TTL;
         }
-        self.alive.elapsed() < REPLICA_TTL
+        self.alive = Instant::now();
+        true
     }
 
     async fn read(&self, after: u64) -> Result<Option<Look>, Unavailable> {

@@ -268,6 +268,19 @@ impl Kept {
         state.copied.1 |= uncopied.over.is_some();
     }
 
+    /// The number of the last entry that was copied, the end included; `None`: none was.
+    pub(super) fn last_copied(&self) -> Option<u64> {
+        let (events, end) = self.state().copied;
+        let last = events + u64::from(end);
+        (last > 0).then_some(last)
+    }
+
+    /// Other replicas have nothing of it any more.
+    pub(super) fn forget_copy(&self) {
+        self.known.store(false, Ordering::Release);
+        self.state().copied = (0, false);
+    }
+
     /// Other replicas know whose it is.
     pub(super) fn known(&self) {
         self.known.store(true, Ordering::Release);

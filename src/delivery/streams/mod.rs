@@ -3,7 +3,7 @@
 //!
 //! The way of an event waits for nobody: [`Log::append`] numbers and keeps it, and that is all. With
 //! replicas a background task copies what is kept to the shared state (`copy.rs`), where another replica
-//! reads it (`elsewhere.rs`). Owns `gw:stream:{id}` (the events), `gw:stream-meta:{id}` (whose),
+//! reads it (`elsewhere.rs`); what that lost is copied again (`lost.rs`). Owns `gw:stream:{id}` (the events), `gw:stream-meta:{id}` (whose),
 //! `gw:stream-reader:{id}` (somebody reads it elsewhere) and `gw:replica:{id}` (its writer lives).
 //!
 //! Invariants: a stream is shown to nobody but its caller; what is missing is said.
@@ -14,6 +14,7 @@ mod kept;
 mod key;
 mod linger;
 mod log;
+mod lost;
 mod reader;
 
 #[cfg(test)]

@@ -110,19 +110,27 @@ pub(crate) struct Sse {
 impl Feed {
     /// Opens one, which must work.
     pub(crate) async fn open(at: SocketAddr, request: &Request) -> Self {
+        let feed = Self::try_open(at, request).await.expect("a head");
+        assert_eq!(feed.head.status, 200, "{:?}", feed.head);
+        assert_eq!(feed.head.field("content-type"), Some("text/event-stream"));
+        feed
+    }
+
+    /// Asks for one, and shows what the head says; `None` where the connection broke before.
+    pub(crate) async fn try_open(at: SocketAddr, request: &Request) -> Option<Self> {
         let mut connection = Connection::open(at).await;
-        connection.send(&request.wire(&at.to_string())).await;
+        connection
+            .try_send(&request.wire(&at.to_string()))
+            .await
+            .ok()?;
         let head = timeout(PATIENCE, connection.read_head())
             .await
-            .expect("a head in time");
-        let head = head.expect("a head");
-        assert_eq!(head.status, 200, "{head:?}");
-        assert_eq!(head.field("content-type"), Some("text/event-stream"));
-        Self {
+            .expect("a head in time")?;
+        Some(Self {
             connection,
             head,
             text: String::new(),
-        }
+        })
     }
 
     /// The next event with data; `None` at the end.

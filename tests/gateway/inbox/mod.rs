@@ -1,5 +1,6 @@
 //! Inboxes: what is put there stays, in order, for all who read; on both pairs of stores.
 
+mod cuts;
 mod entries;
 mod feed;
 mod http;
@@ -136,6 +137,16 @@ fn text(item: &Item) -> String {
     let body = item.request_body.as_ref().unwrap().get();
     let body: serde_json::Value = serde_json::from_str(body).unwrap();
     body["text"].as_str().unwrap_or_default().to_owned()
+}
+
+/// How many messages a case of many sends.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "for whoever measures: the gateway itself reads no such variable"
+)]
+fn messages(default: usize) -> usize {
+    let set = std::env::var("A2A_GATEWAY_INBOX_MESSAGES").ok();
+    set.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 fn reason<T: std::fmt::Debug>(result: Result<T, Rejection>) -> &'static str {

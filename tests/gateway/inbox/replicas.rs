@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{Room, SOON, id, text};
+use super::{Room, SOON, id, messages, text};
 use crate::harness::Pair;
 
 const WRITERS: usize = 50;
@@ -80,15 +80,6 @@ async fn fifty_write_and_ten_read_each_message_once_and_in_order() {
     let messages = messages(5_000);
     let took = crowd(messages).await;
     println!("{messages} messages to {READERS} readers: {took:?}");
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "for whoever measures: the gateway itself reads no such variable"
-)]
-fn messages(default: usize) -> usize {
-    let set = std::env::var("A2A_GATEWAY_INBOX_MESSAGES").ok();
-    set.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

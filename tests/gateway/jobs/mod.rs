@@ -25,11 +25,11 @@ use crate::harness::{Agent, Answer, Gateway, Recorded, Request, Seat, Step, ok_j
 const SOON: Duration = Duration::from_secs(20);
 
 /// Answers a message with one that repeats its text.
-fn echo(request: &Recorded) -> Vec<Step> {
+pub(crate) fn echo(request: &Recorded) -> Vec<Step> {
     vec![Step::Write(ok_json(&answer(request).to_string()))]
 }
 
-fn answer(request: &Recorded) -> Value {
+pub(crate) fn answer(request: &Recorded) -> Value {
     let call: Value = serde_json::from_slice(&request.body).unwrap();
     let text = &call["params"]["message"]["parts"][0]["text"];
     json!({"jsonrpc": "2.0", "id": call["id"], "result": {"kind": "message", "role": "agent",
@@ -37,7 +37,7 @@ fn answer(request: &Recorded) -> Value {
 }
 
 /// The texts of the messages that an agent got, in their order.
-fn texts(agent: &Agent) -> Vec<String> {
+pub(crate) fn texts(agent: &Agent) -> Vec<String> {
     let text = |request: &Recorded| {
         let call: Value = serde_json::from_slice(&request.body).unwrap();
         let text = &call["params"]["message"]["parts"][0]["text"];
@@ -139,7 +139,7 @@ impl Inboxes {
     }
 }
 
-async fn pause(gateway: &Gateway, id: &str, verb: &str) {
+pub(crate) async fn pause(gateway: &Gateway, id: &str, verb: &str) {
     let request = Request::new("POST", format!("/workspaces/{id}/{verb}"));
     let answer = gateway.as_operator(request).await;
     assert_eq!(answer.status, 200, "{}", answer.text());

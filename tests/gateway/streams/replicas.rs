@@ -123,3 +123,32 @@ async fn a_stream_does_not_wait_for_a_store_that_is_away() {
     let answer = case.resumed(&stream, 499).await;
     assert_eq!(answer.text(), whole[ends(&whole, &stream)[498]..]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_store_lost_is_copied_to_it_again() {
+    let agent = streaming(plain(1..=30), Duration::ZERO, ended()).await;
+    let replicas = Replicas::new(agent, &[]).await;
+    let (whole, stream) = replicas.case.whole().await;
+    let rest = &whole[ends(&whole, &stream)[4]..];
+    assert_eq!(replicas.resumed(&stream, 5).await, rest);
+    replicas.redis.kill();
+    // It comes back empty.
+    replicas.redis.restart();
+    let request = replicas.case.resume(&stream);
+    let request = request.field("Last-Event-ID", format!("{stream}-5"));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let answer = replicas.other.call(&request).await;
+        if answer.status == 200 {
+            assert_eq!(answer.text(), rest);
+            return;
+        }
+        let reason = answer.reason();
+        assert!(
+            matches!(&*reason, "not_found" | "store_unavailable"),
+            "{reason}"
+        );
+        assert!(Instant::now() < deadline, "it stays lost");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
