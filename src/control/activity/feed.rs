@@ -146,9 +146,11 @@ impl Feed {
                 "entries after the last one were pruned; read what there is without an id";
             return self.end("gap", Reason::CursorGone, message);
         }
-        // What was committed while the page was read may be in it, beyond its `last`.
-        let seen = page.items.last().map_or(self.after, |item| item.seq);
-        self.after = if page.more { seen } else { seen.max(page.last) };
+        let last = page.items.last().map(|item| item.seq);
+        self.after = last
+            .filter(|_| page.more)
+            .unwrap_or(page.last)
+            .max(self.after);
         self.resumed = true;
         self.look = page.more;
         self.items = page.items.into();
