@@ -224,48 +224,33 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
     }
 }
 
-/// `{org}` of the path.
-pub(super) struct PathOrg(pub(super) String);
+/// Names in the path, each with its parameter: text that may name something.
+macro_rules! path_names {
+    ($($name:ident: $parameter:literal,)+) => {
+        $(
+            #[doc = concat!("`{", $parameter, "}` of the path.")]
+            pub(super) struct $name(pub(super) String);
 
-impl<S: Send + Sync> FromRequestParts<S> for PathOrg {
-    type Rejection = Rejection;
+            impl<S: Send + Sync> FromRequestParts<S> for $name {
+                type Rejection = Rejection;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        path_name(parts, state, "org").await.map(Self)
-    }
+                async fn from_request_parts(
+                    parts: &mut Parts,
+                    state: &S,
+                ) -> Result<Self, Rejection> {
+                    path_name(parts, state, $parameter).await.map(Self)
+                }
+            }
+        )+
+    };
 }
 
-/// `{token_id}` of the path.
-pub(super) struct PathTokenId(pub(super) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for PathTokenId {
-    type Rejection = Rejection;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        path_name(parts, state, "token_id").await.map(Self)
-    }
-}
-
-/// `{grant_id}` of the path.
-pub(super) struct PathGrantId(pub(super) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for PathGrantId {
-    type Rejection = Rejection;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        path_name(parts, state, "grant_id").await.map(Self)
-    }
-}
-
-/// `{activity_id}` of the path.
-pub(super) struct PathActivityId(pub(super) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for PathActivityId {
-    type Rejection = Rejection;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        path_name(parts, state, "activity_id").await.map(Self)
-    }
+path_names! {
+    PathOrg: "org",
+    PathTokenId: "token_id",
+    PathGrantId: "grant_id",
+    PathActivityId: "activity_id",
+    PathDelegationId: "delegation_id",
 }
 
 /// `{stream}` of the path. Not a name of any form is none that exists.
@@ -277,17 +262,6 @@ impl<S: Send + Sync> FromRequestParts<S> for PathStream {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
         let stream = path_param(parts, state, "stream").await;
         Ok(Self(stream.unwrap_or_default()))
-    }
-}
-
-/// `{delegation_id}` of the path.
-pub(super) struct PathDelegationId(pub(super) String);
-
-impl<S: Send + Sync> FromRequestParts<S> for PathDelegationId {
-    type Rejection = Rejection;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        path_name(parts, state, "delegation_id").await.map(Self)
     }
 }
 
