@@ -9,15 +9,15 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use super::body::Json;
 use super::extract::{Caller, PathDelegationId, PathId, not_permitted};
 use super::page::Page;
-use crate::delivery::jobs::{Content, Job, Jobs, Kind, NewJob};
+use crate::delivery::jobs::{Content, Job, Kind, NewJob, Shown};
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::workspace::Timestamp;
 
 /// Longest text of a task, in bytes.
 const TASK_BYTES_MAX: usize = 256 * 1024;
@@ -122,10 +122,10 @@ pub(super) async fn list(
 ) -> Result<Response, Rejection> {
     caller.require_own(&id)?;
     let jobs = &gateway.delivery.jobs;
-    let found = jobs.delegations(&id, &page.after, page.look_ahead());
-    let mut found = found.await?;
-    let next = page.cut(&mut found, |job| &job.id);
-    let shown: Vec<Value> = found.iter().map(shown).collect();
+    let found = jobs.delegations(&id, &page.after, page.limit);
+    let (found, more) = found.await?;
+    let next = Page::beyond(found.last().map(|job| &*job.id), more);
+    let shown: Vec<Whole<'_>> = found.iter().map(Whole::of).collect();
     Ok(page.answer(&shown, next))
 }
 
@@ -135,7 +135,7 @@ pub(super) async fn read(
     PathId(id): PathId,
     PathDelegationId(delegation): PathDelegationId,
     caller: Caller,
-) -> Result<Answer<Value>, Rejection> {
+) -> Result<Response, Rejection> {
     caller.require_own(&id)?;
     let found = gateway.delivery.jobs.find(&delegation).await?;
     let own = |job: &Job| job.kind == Kind::Delegation && job.source.as_ref() == Some(&id);
@@ -145,17 +145,35 @@ pub(super) async fn read(
             "the workspace has no such delegation, or it ended longer ago than delegation.retention",
         )
     })?;
-    Ok(Answer(shown(&job)))
+    Ok(Answer(Whole::of(&job)).into_response())
 }
 
-fn shown(job: &Job) -> Value {
-    let mut shown = Jobs::shown(job);
-    if let Content::Task(task) = &job.content {
-        shown["task"] = json!(task);
+/// All that its workspace may know of a delegation.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    shown: Shown<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'a str>,
+    attempts: i64,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    deadline: Timestamp,
+}
+
+impl<'a> Whole<'a> {
+    fn of(job: &'a Job) -> Self {
+        let task = match &job.content {
+            Content::Task(task) => Some(task.as_str()),
+            Content::Call(_) => None,
+        };
+        Self {
+            shown: Shown::of(job),
+            task,
+            attempts: job.attempts,
+            created_at: job.created_at,
+            updated_at: job.updated_at,
+            deadline: job.deadline,
+        }
     }
-    shown["attempts"] = json!(job.attempts);
-    shown["created_at"] = json!(job.created_at);
-    shown["updated_at"] = json!(job.updated_at);
-    shown["deadline"] = json!(job.deadline);
-    shown
 }

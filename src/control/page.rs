@@ -93,8 +93,13 @@ impl Page {
 
     /// The cursor of the page beyond what was found, if there is one.
     pub(super) fn after_last<T>(&self, found: &[(WorkspaceId, T)], more: bool) -> Option<String> {
-        let (last, _) = found.last().filter(|_| more)?;
-        Some(URL_SAFE_NO_PAD.encode(last.as_str()))
+        Self::beyond(found.last().map(|(last, _)| last.as_str()), more)
+    }
+
+    /// The cursor of the page beyond the entry of this name, if there is more.
+    pub(super) fn beyond(last: Option<&str>, more: bool) -> Option<String> {
+        last.filter(|_| more)
+            .map(|last| URL_SAFE_NO_PAD.encode(last))
     }
 
     /// A list that is an array: where the next page is stands in `Link` (RFC 8288), with the filters

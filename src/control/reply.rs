@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use super::body::Json;
 use super::extract::{Caller, PathActivityId, PathId};
 use crate::a2a::dialect::Update;
+use crate::delivery::inbox::too_deep;
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Rejection};
 
@@ -31,8 +32,7 @@ pub(super) async fn reply(
     Json(body): Json<Box<RawValue>>,
 ) -> Result<Answer<Replied>, Rejection> {
     caller.require_own(&id)?;
-    let said: Value = serde_json::from_str(body.get())
-        .map_err(|_| Rejection::new(Reason::InvalidParams, "the reply nests too deeply"))?;
+    let said: Value = serde_json::from_str(body.get()).map_err(|error| unreadable(&error))?;
     let fresh = || uuid::Uuid::new_v4().to_string();
     let update = Update::read(&said, fresh)
         .map_err(|error| Rejection::new(Reason::InvalidParams, error.to_string()))?;
@@ -45,4 +45,35 @@ pub(super) async fn reply(
         task_id: task.id,
         state: task.state.word(),
     }))
+}
+
+/// JSON it is, but what it holds cannot be kept.
+fn unreadable(error: &serde_json::Error) -> Rejection {
+    // serde's words for these repeat nothing of the reply.
+    let text = error.to_string();
+    if text.starts_with("recursion limit") {
+        return too_deep();
+    }
+    let message = format!("the reply holds what cannot be kept: {text}");
+    Rejection::new(Reason::InvalidParams, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_kept_is_named() {
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        for (text, named) in [
+            (&*deep, "levels deep"),
+            ("[1e999]", "number out of range"),
+            ("[\"\\ud800\"]", "hex escape"),
+        ] {
+            let error = serde_json::from_str::<Value>(text).unwrap_err();
+            let refused = unreadable(&error);
+            assert_eq!(refused.reason, Reason::InvalidParams);
+            assert!(refused.message.contains(named), "{}", refused.message);
+        }
+    }
 }

@@ -7,6 +7,7 @@
 pub mod calls;
 pub mod inbox;
 pub mod jobs;
+mod page;
 pub mod streams;
 
 use std::sync::Arc;

@@ -10,6 +10,8 @@ pub struct JobMetrics {
     pub running: IntGauge,
     /// Attempts at which nothing was delivered.
     pub retries: IntCounter,
+    /// Times that a delegator could not be told how its delegation ended.
+    pub untold: IntCounter,
     accepted: IntCounterVec,
     finished: IntCounterVec,
     refused: IntCounter,
@@ -27,6 +29,11 @@ impl JobMetrics {
                 r,
                 "a2a_gateway_job_retries_total",
                 "Attempts to send a delegation or a deferred call at which nothing was delivered.",
+            ),
+            untold: counter(
+                r,
+                "a2a_gateway_job_results_put_off_total",
+                "Times that a delegator could not be told how its delegation ended, and was to be told later.",
             ),
             accepted: counters(
                 r,

@@ -1,5 +1,6 @@
 //! The process: Pingora services assembled, readiness, drain. The gateway here, a sidecar in [`sidecar`].
 
+mod lasting;
 pub mod sidecar;
 
 use std::io::Write;
@@ -19,6 +20,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
+use self::lasting::lasting;
 use crate::config::load::Layers;
 use crate::config::{Config, Live};
 use crate::drain::Drain;
@@ -198,7 +200,7 @@ impl BackgroundService for Rooms {
             self.0.run().await;
         };
         tokio::select! {
-            () = work => {}
+            () = lasting("rooms", work) => {}
             _ = shutdown.changed() => {}
         }
     }
@@ -222,7 +224,7 @@ struct Dispatches(Dispatcher);
 impl BackgroundService for Dispatches {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         tokio::select! {
-            () = self.0.run() => {}
+            () = lasting("dispatch", self.0.run()) => {}
             _ = shutdown.changed() => {}
         }
     }
@@ -262,7 +264,7 @@ struct Reloads(Arc<Gateway>, Layers);
 impl BackgroundService for Reloads {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         tokio::select! {
-            () = reload::run(&self.0, &self.1) => {}
+            () = lasting("reload", reload::run(&self.0, &self.1)) => {}
             _ = shutdown.changed() => {}
         }
     }

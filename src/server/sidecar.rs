@@ -8,6 +8,7 @@ use pingora::server::{RunArgs, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
 
+use super::lasting::lasting;
 use super::{AdminListener, ServeError, Signals, listener, pingora, probe};
 use crate::admin;
 use crate::config::Live;
@@ -66,7 +67,7 @@ struct Fetches(Arc<Sidecar>);
 impl BackgroundService for Fetches {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         tokio::select! {
-            () = self.0.run() => {}
+            () = lasting("keys", self.0.run()) => {}
             _ = shutdown.changed() => {}
         }
     }

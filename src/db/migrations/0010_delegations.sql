@@ -44,7 +44,8 @@ CREATE INDEX delegations_pending_deadline ON delegations (deadline) WHERE state 
 
 CREATE INDEX delegations_dispatched ON delegations (leased_until) WHERE state = 'dispatched';
 
-CREATE INDEX delegations_untold ON delegations (updated_at) WHERE untold = 1;
+-- Of those that have ended, `due_at` is when to tell of them.
+CREATE INDEX delegations_untold ON delegations (due_at) WHERE untold = 1;
 
 CREATE INDEX delegations_finished ON delegations (updated_at) WHERE state NOT IN ('pending', 'dispatched');
 

@@ -93,7 +93,10 @@ impl Inbox {
             self.metrics.inbox.waiting.dec();
             return Err(self.overloaded());
         }
-        let unanswered = || Rejection::new(Reason::ShuttingDown, "this gateway is shutting down");
+        let unanswered = || {
+            Rejection::new(Reason::ShuttingDown, "this gateway is shutting down")
+                .fact("delivered", "unknown")
+        };
         answered.await.unwrap_or_else(|_| Err(unanswered()))
     }
 

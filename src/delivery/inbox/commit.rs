@@ -4,7 +4,7 @@
 //! number that can be read has none before it that is still to come, and no two batches wait for each other
 //! in a circle.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -97,8 +97,17 @@ pub(super) async fn commit(
     }
     let at = Timestamp::now();
     let mut outcomes = Vec::with_capacity(entries.len());
+    let mut named = HashSet::new();
     for entry in entries {
-        outcomes.push(take(&mut tx, entry, &mut heads, at).await?);
+        // Another of this batch is not in the table yet.
+        let outcome = match &entry.new.id {
+            Some(id) if named.contains(id) => Err(Refused::Known),
+            _ => take(&mut tx, entry, &mut heads, at).await?,
+        };
+        if outcome.is_ok() {
+            named.extend(&entry.new.id);
+        }
+        outcomes.push(outcome);
     }
     for (workspace, head) in &heads {
         if head.taken < head.wanted {

@@ -10,6 +10,10 @@ use crate::a2a::state::TaskState;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
 
+/// Levels of arrays and objects that an update may have. What keeps it adds some, and no more than 127 can be read
+/// again.
+const LEVELS_MAX: usize = 100;
+
 /// Whose update it is.
 pub(super) struct Subject<'a> {
     pub(super) task: &'a str,
@@ -20,6 +24,22 @@ impl Update {
     /// That the task is in `state` now, in no words.
     pub(super) fn state(state: TaskState) -> Self {
         Self::StatusUpdate(json!({"status": {"state": state.word()}}))
+    }
+
+    /// Whether it can be read again once it was kept.
+    ///
+    /// # Errors
+    /// `invalid_params` when it nests too deeply.
+    pub(super) fn check_depth(&self) -> Result<(), Rejection> {
+        let (Self::Message(said)
+        | Self::Task(said)
+        | Self::StatusUpdate(said)
+        | Self::ArtifactUpdate(said)
+        | Self::Error(said)) = self;
+        if levels(said) > LEVELS_MAX {
+            return Err(too_deep());
+        }
+        Ok(())
     }
 
     /// The state that the task is in afterwards; `None`: the one that it was in.
@@ -86,6 +106,21 @@ impl Update {
             _ => {}
         }
         self
+    }
+}
+
+/// Of a reply that nests too deeply.
+pub fn too_deep() -> Rejection {
+    let message = format!("the reply nests more than {LEVELS_MAX} levels deep");
+    Rejection::new(Reason::InvalidParams, message)
+}
+
+/// How deep a value nests: what was read nests 127 levels at most.
+fn levels(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => 1 + list.iter().map(levels).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(levels).max().unwrap_or(0),
+        _ => 0,
     }
 }
 
@@ -285,6 +320,25 @@ mod tests {
                 (&json!("t"), &json!("status-update"))
             );
         }
+    }
+
+    #[test]
+    fn what_nests_too_deeply_is_refused_and_what_does_not_can_be_read_again() {
+        let nested = |levels: usize| {
+            let inner = (0..levels - 1).fold(json!([]), |inner, _| json!([inner]));
+            // The event, its metadata, and as many levels as it says.
+            Update::StatusUpdate(json!({"status": {"state": "working"}, "metadata": {"a": inner}}))
+        };
+        let deepest = nested(LEVELS_MAX - 2);
+        deepest.check_depth().unwrap();
+        let subject = Subject {
+            task: "t",
+            context: "c",
+        };
+        let kept = serde_json::to_string(&deepest.about(&subject, AT)).unwrap();
+        serde_json::from_str::<Update>(&kept).unwrap();
+        let refused = nested(LEVELS_MAX - 1).check_depth().unwrap_err();
+        assert_eq!(refused.reason, Reason::InvalidParams);
     }
 
     #[test]

@@ -10,13 +10,11 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::Inbox;
 use super::activity::{ActivityType, Item, SourceKind, may_be};
 use super::wake::{Marks, Topic, Watch};
+use crate::delivery::page::fitting;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
-
-/// Octets of bodies after which a page ends: it is in memory as a whole. One entry is a page in any case.
-const PAGE_BYTES_MAX: i64 = 4 << 20;
 
 /// Topics that are looked at with one statement.
 const LOOK_MAX: usize = 256;
@@ -147,10 +145,17 @@ impl Inbox {
                 return Ok(page);
             }
             let found = select(sizes, i64::from(limit) + 1).fetch_all(&mut *connection);
-            let found = found.await?;
-            let count = fitting(&found, limit)?;
-            page.more = count < i64::try_from(found.len()).unwrap_or(i64::MAX);
-            let rows = select(rows, count).fetch_all(&mut *connection).await?;
+            let size = |row: &AnyRow| row.try_get("bytes");
+            let found = found
+                .await?
+                .iter()
+                .map(size)
+                .collect::<Result<Vec<_>, _>>()?;
+            let count = fitting(&found, limit);
+            page.more = count < found.len();
+            let rows = select(rows, i64::try_from(count).unwrap_or(i64::MAX))
+                .fetch_all(&mut *connection)
+                .await?;
             page.items = rows.iter().map(item).collect::<Result<_, _>>()?;
             // What was committed since the head was read is among them: whoever goes on after `last` has it.
             let newest = page.items.iter().map(|item| item.seq).max();
@@ -297,19 +302,6 @@ fn gone() -> Rejection {
     let message = "there is no such entry in this inbox, or none any more; start again without it, \
         with what there is";
     Rejection::new(Reason::CursorGone, message)
-}
-
-/// How many of the entries with these sizes make a page.
-fn fitting(sizes: &[AnyRow], limit: u32) -> Result<i64, sqlx::Error> {
-    let (mut count, mut bytes) = (0, 0);
-    for row in sizes {
-        if count == i64::from(limit) || PAGE_BYTES_MAX <= bytes {
-            break;
-        }
-        bytes += row.try_get::<i64, _>("bytes")?;
-        count += 1;
-    }
-    Ok(count)
 }
 
 fn item(row: &AnyRow) -> Result<Item, sqlx::Error> {

@@ -25,6 +25,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 
 pub use self::activity::{Activity, ActivityType, Item, NewActivity, Source, SourceKind};
+pub use self::document::too_deep;
 pub use self::feed::{Filter, Page, Start};
 pub use self::notice::{Attachment, Notice};
 pub use self::reader::Reader;

@@ -1,5 +1,6 @@
 //! What an agent says of a task, and what others may read of it.
 
+use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 
@@ -11,12 +12,17 @@ use super::wake::{Topic, Watch};
 use super::{Inbox, decoded, task_changed};
 use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
+use crate::delivery::page::fitting;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
 
 /// Updates of one task at most; one that ends it may always come.
 pub(super) const UPDATES_MAX: i64 = 10_000;
+
+/// What each costs that the gateway wrote itself, which is not in `update_bytes`.
+const UPDATE_BYTES: i64 = 256;
 
 /// Updates that are read at once.
 const UPDATES_PAGE: i64 = 256;
@@ -43,7 +49,7 @@ const WHERE: &str = "SELECT workspace_id FROM activity_logs WHERE id = $1 AND ta
 const UPDATES: &str = "SELECT n, body, created_at FROM task_updates \
     WHERE task_id = $1 AND n > $2 ORDER BY n LIMIT $3";
 
-const LIST: &str = "SELECT id, workspace_id, owner, context_id, status, updates, created_at, updated_at, seq \
+const LIST: &str = "SELECT id, workspace_id, owner, context_id, status, updates, update_bytes, created_at, updated_at, seq \
     FROM activity_logs WHERE workspace_id = $1 AND task_id = id AND ($2 = '' OR owner = $2) \
     AND ($3 = '' OR context_id = $3) AND ($4 = '' OR status = $4) AND seq < $5 ORDER BY seq DESC LIMIT $6";
 
@@ -147,6 +153,7 @@ impl Inbox {
         body: &str,
     ) -> Result<InboxTask, Rejection> {
         let state = update.state_after()?;
+        update.check_depth()?;
         if body.contains('\0') {
             let message = "a NUL character cannot be kept; leave it out";
             return Err(Rejection::new(Reason::InvalidParams, message));
@@ -202,8 +209,7 @@ impl Inbox {
         source: Source,
         owner: String,
     ) -> Result<InboxTask, Rejection> {
-        let body =
-            serde_json::json!({"jsonrpc": "2.0", "method": "tasks/cancel", "params": {"id": id}});
+        let body = json!({"jsonrpc": "2.0", "method": "tasks/cancel", "params": {"id": id}});
         let mut new = NewActivity::message(target, source, owner, "tasks/cancel", body.to_string());
         new.continues = Some(id.to_owned());
         self.append(Entry {
@@ -261,6 +267,11 @@ impl Inbox {
         loop {
             let updates = self.updates_after(&task.id, after).await?;
             let Some(last) = updates.last() else {
+                // That it is over holds, also if the update that says so cannot be read.
+                if task.state.is_terminal() && document["status"]["state"] != task.state.word() {
+                    document["status"] =
+                        json!({"state": task.state.word(), "timestamp": task.updated_at});
+                }
                 return Ok((document, after));
             };
             after = last.n;
@@ -270,20 +281,31 @@ impl Inbox {
         }
     }
 
-    /// Updates beyond the number `n`, in order, not all of them if there are many: none means no more.
+    /// Updates beyond the number `n`, in order, not all of them if there are many: none means no more. One that
+    /// cannot be read is left out: the task must stay readable.
     ///
     /// # Errors
     /// `store_unavailable`.
     pub async fn updates_after(&self, task: &str, n: i64) -> Result<Vec<TaskUpdate>, Rejection> {
-        let query = sqlx::query(UPDATES).bind(task).bind(n).bind(UPDATES_PAGE);
-        let work = async {
-            let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(read_update).collect()
-        };
-        Ok(self.db.run("inbox_updates", work).await?)
+        let mut after = n;
+        loop {
+            let query = sqlx::query(UPDATES).bind(task).bind(after);
+            let query = query.bind(UPDATES_PAGE);
+            let work = async {
+                let rows = query.fetch_all(self.db.pool()).await?;
+                let last = rows.last().map(|row| row.try_get::<i64, _>("n"));
+                Ok((read_updates(task, &rows), last.transpose()?))
+            };
+            let (updates, last) = self.db.run("inbox_updates", work).await?;
+            match last {
+                Some(last) if updates.is_empty() => after = last,
+                _ => return Ok(updates),
+            }
+        }
     }
 
-    /// Tasks of `target`, newest first.
+    /// Tasks of `target`, newest first. Fewer than are wanted, and at least one, when there is much to read of
+    /// them.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -305,14 +327,18 @@ impl Inbox {
             .bind(i64::from(wanted.limit) + 1);
         let work = async {
             let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter()
-                .map(|row| Ok((task(row)?, row.try_get("seq")?)))
-                .collect::<Result<Vec<(InboxTask, i64)>, sqlx::Error>>()
+            let read = |row: &AnyRow| {
+                let (task, bytes) = (task(row)?, row.try_get::<i64, _>("update_bytes")?);
+                let size = bytes + task.updates * UPDATE_BYTES;
+                Ok((size, (task, row.try_get("seq")?)))
+            };
+            let read = rows.iter().map(read);
+            read.collect::<Result<(Vec<i64>, Vec<(InboxTask, i64)>), sqlx::Error>>()
         };
-        let mut found = self.db.run("inbox_tasks", work).await?;
-        let limit = usize::try_from(wanted.limit).unwrap_or(usize::MAX);
-        let more = found.len() > limit;
-        found.truncate(limit);
+        let (sizes, mut found) = self.db.run("inbox_tasks", work).await?;
+        let count = fitting(&sizes, wanted.limit);
+        let more = count < found.len();
+        found.truncate(count);
         let next = found.last().filter(|_| more).map(|(_, seq)| *seq);
         let tasks = found.into_iter().map(|(task, _)| task).collect();
         Ok(TaskPage { tasks, next })
@@ -374,6 +400,17 @@ fn task(row: &AnyRow) -> Result<InboxTask, sqlx::Error> {
         created_at: Timestamp(row.try_get("created_at")?),
         updated_at: Timestamp(row.try_get("updated_at")?),
     })
+}
+
+fn read_updates(task: &str, rows: &[AnyRow]) -> Vec<TaskUpdate> {
+    let read = |row: &AnyRow| {
+        let read = read_update(row);
+        if let Err(error) = &read {
+            tracing::error!(task, error = %Chain(error), "An update of a task cannot be read; it is left out");
+        }
+        read.ok()
+    };
+    rows.iter().filter_map(read).collect()
 }
 
 fn read_update(row: &AnyRow) -> Result<TaskUpdate, sqlx::Error> {

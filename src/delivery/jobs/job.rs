@@ -183,6 +183,15 @@ pub enum Ending {
 }
 
 impl Ending {
+    /// What it is instead where the answer becomes part of a task, if it cannot be read.
+    pub(super) fn unreadable(&self) -> Option<Self> {
+        let (Self::Result(answer) | Self::Error(answer)) = self else {
+            return None;
+        };
+        let read = serde_json::from_str::<Value>(answer.get());
+        read.err().map(|why| Self::Failed(unreadable(&why)))
+    }
+
     /// The state, the result and the error that are written down.
     pub(super) fn columns(&self) -> (State, Option<String>, Option<String>) {
         match self {
@@ -194,8 +203,16 @@ impl Ending {
     }
 }
 
+/// An answer of which no tree can be made, though it is JSON: it nests too deeply, or has a number or a character that
+/// cannot be held.
+pub(super) fn unreadable(why: &serde_json::Error) -> Rejection {
+    // serde's words for these repeat nothing of the answer.
+    let message = format!("the agent's answer holds what cannot be read: {why}");
+    Rejection::new(Reason::AgentProtocolError, message).fact("delivered", "true")
+}
+
 /// A refusal as a JSON-RPC error, with the reason and the facts beside its message.
-fn error(why: &Rejection) -> Value {
+pub(super) fn error(why: &Rejection) -> Value {
     let mut error = json!({
         "code": why.rpc_code.unwrap_or_else(|| why.reason.rpc_code()),
         "message": why.message,
@@ -251,6 +268,23 @@ mod tests {
         for other in others {
             assert!(!may_be_deferred(&other), "{other}");
         }
+    }
+
+    #[test]
+    fn an_answer_of_which_no_tree_can_be_made_is_kept_as_it_came_and_known() {
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        for text in [&*deep, "1e999", "\"\\ud800\""] {
+            let answer = || RawValue::from_string(text.to_owned()).unwrap();
+            let (state, result, _) = Ending::Result(answer()).columns();
+            assert_eq!((state, result.as_deref()), (State::Completed, Some(text)));
+            for ending in [Ending::Result(answer()), Ending::Error(answer())] {
+                let (state, result, error) = ending.unreadable().unwrap().columns();
+                assert_eq!((state, result), (State::Failed, None));
+                assert!(error.unwrap().contains("agent_protocol_error"));
+            }
+        }
+        let answer = RawValue::from_string("[1]".to_owned()).unwrap();
+        assert!(Ending::Result(answer).unreadable().is_none());
     }
 
     #[test]

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use futures_util::{StreamExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::job::{Ending, Job, expired, lost};
+use super::result::apart;
 use super::table::Claim;
 use super::{Jobs, LEASE};
 use crate::rejection::Rejection;
@@ -23,8 +24,8 @@ const BATCH: u32 = 64;
 /// Jobs whose ends are written down at once.
 const AT_ONCE: usize = 8;
 
-/// How long whoever ended a job may take to tell of it, before others do.
-const GRACE: Duration = Duration::from_secs(5);
+/// Between two tries to tell of an end at most: an inbox that is full may be emptied.
+const UNTOLD_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Between two looks for what is to be forgotten.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
@@ -66,23 +67,39 @@ impl Jobs {
             let until = now.after(LEASE);
             let overdue = self.table.claim(Claim::Overdue, now, until, BATCH).await?;
             let lost = self.table.claim(Claim::Lost, now, until, BATCH).await?;
-            let more = overdue.len().max(lost.len()) >= BATCH as usize;
+            let mut count = overdue.len().max(lost.len());
             let overdue = overdue
                 .iter()
                 .map(|job| (job, Ending::Expired(expired("false"))));
             let lost = lost.iter().map(|job| (job, Ending::Failed(lost_job(job))));
             // Together, so that those who are told share commits.
             let ends = stream::iter(overdue.chain(lost));
-            ends.for_each_concurrent(AT_ONCE, |(job, ending)| self.finish(job, ending))
-                .await;
+            ends.for_each_concurrent(AT_ONCE, |(job, ending)| {
+                apart(&job.id, self.finish(job, ending)).map(drop)
+            })
+            .await;
             self.look_at_inboxes(waiting).await?;
-            for job in &self.table.untold(now.before(GRACE), BATCH).await? {
-                self.put_result(job).await;
-            }
-            if !more {
+            count = count.max(self.tell_results().await?);
+            if count < BATCH as usize {
                 return Ok(());
             }
         }
+    }
+
+    /// Tells of what ended, and answers of how many it tried to. Each is put off before it is tried, so that one
+    /// of which cannot be told keeps none of the others from its turn, even if it ends this process.
+    async fn tell_results(&self) -> Result<usize, Unavailable> {
+        let now = Timestamp::now();
+        let untold = self.table.untold(now, BATCH).await?;
+        for id in &untold {
+            let taken = self.table.take_untold(id, now, UNTOLD_PAUSE_MAX).await;
+            let taken = taken.inspect_err(|error| self.untold(id, &Chain(error).to_string()));
+            let Some(job) = taken? else { continue };
+            if apart(id, self.put_result(&job)).await.is_none() {
+                self.untold(id, "a bug");
+            }
+        }
+        Ok(untold.len())
     }
 
     async fn purge_regularly(&self) {

@@ -13,6 +13,7 @@
 mod job;
 mod look;
 mod result;
+mod sql;
 mod table;
 pub mod task;
 
@@ -27,6 +28,8 @@ use tokio::time::{interval, sleep};
 pub use self::job::{
     Call, Content, Ending, Job, Kind, NewJob, State, expired, may_be_deferred, request_id,
 };
+
+pub use self::result::Shown;
 
 use self::table::{Claim, Table};
 use crate::coherence::{Coherence, Invalidation};
@@ -46,6 +49,9 @@ const LEASE: Duration = Duration::from_secs(30);
 
 /// Between two signs of life: two may be lost.
 const RENEWAL: Duration = Duration::from_secs(10);
+
+/// How long whoever ended a job may take to tell of it, before others do.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Between two tries to write down how a job ended.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -236,7 +242,8 @@ impl Jobs {
         Ok(self.table.find(id).await?)
     }
 
-    /// Delegations of `source` before the id `before` (empty: all), newest first, at most `limit`.
+    /// Delegations of `source` before the id `before` (empty: all), newest first, and whether there are more. At
+    /// most `limit`; fewer, and at least one, when they are large.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -245,7 +252,7 @@ impl Jobs {
         source: &WorkspaceId,
         before: &str,
         limit: u32,
-    ) -> Result<Vec<Job>, Rejection> {
+    ) -> Result<(Vec<Job>, bool), Rejection> {
         Ok(self.table.list(source.as_str(), before, limit).await?)
     }
 
@@ -353,31 +360,30 @@ impl Jobs {
 
     /// Writes down how a job ended, trying until it is, and tells of it. Unless somebody else has it by now.
     pub async fn finish(&self, job: &Job, ending: Ending) {
-        let columns = ending.columns();
-        loop {
-            match self
-                .table
-                .finish(job, columns.clone(), Timestamp::now())
-                .await
-            {
-                Ok(Some(finished)) => {
-                    let (kind, state) = (finished.kind.word(), finished.state.word());
-                    self.metrics.jobs.finished(kind, state);
-                    self.tell_of(&finished);
-                    return self.put_result(&finished).await;
-                }
-                Ok(None) => {
-                    return tracing::warn!(
-                        job = job.id,
-                        "A job was given up as lost before its answer came"
-                    );
-                }
-                Err(error) => {
-                    tracing::warn!(job = job.id, error = %Chain(&error), "How a job ended is not written down; trying on");
-                }
-            }
+        while let Err(error) = self.finish_now(job, &ending).await {
+            tracing::warn!(job = job.id, error = %Chain(&error), "How a job ended is not written down; trying on");
             sleep(RETRY_PAUSE).await;
         }
+    }
+
+    /// The same, tried once.
+    async fn finish_now(&self, job: &Job, ending: &Ending) -> Result<(), Unavailable> {
+        let unreadable = ending.unreadable().filter(|_| job.kind == Kind::Deferred);
+        let columns = unreadable.as_ref().unwrap_or(ending).columns();
+        let now = Timestamp::now();
+        let finished = self.table.finish(job, columns, now, now.after(GRACE));
+        let Some(finished) = finished.await? else {
+            tracing::warn!(
+                job = job.id,
+                "A job was given up as lost before its answer came"
+            );
+            return Ok(());
+        };
+        let (kind, state) = (finished.kind.word(), finished.state.word());
+        self.metrics.jobs.finished(kind, state);
+        self.tell_of(&finished);
+        self.put_result(&finished).await;
+        Ok(())
     }
 
     /// Tells those who watch: ids and states, never content.

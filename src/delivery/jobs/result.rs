@@ -1,11 +1,16 @@
 //! How a job ended, told to whoever waits for it: in the delegator's inbox, once, whatever crashes in between;
 //! and, of a job that went to an inbox itself, how its task there ended.
 
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
+use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
-use super::Jobs;
 use super::job::{Ending, Job, Kind, expired};
+use super::{Jobs, RETRY_PAUSE};
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{ActivityType, InboxTask, NewActivity, Source};
 use crate::rejection::{Reason, Rejection};
@@ -16,27 +21,41 @@ use crate::workspace::Timestamp;
 /// Jobs that wait for tasks in inboxes, read at once.
 const WAITING_PAGE: u32 = 64;
 
-impl Jobs {
-    /// A delegation as it reads.
-    pub fn shown(job: &Job) -> Value {
-        let mut shown = json!({
-            "delegation_id": job.id,
-            "target_id": job.target.as_str(),
-            "status": job.state.word(),
-        });
-        if let Some(result) = &job.result {
-            shown["result"] = json!(result);
-        }
-        if let Some(error) = &job.error {
-            shown["error"] = json!(error);
-        }
-        shown
-    }
+/// A delegation as it reads. What the agent answered stands in it as it came: a tree of it would lose digits, takes
+/// many times the memory, and of some answers none can be made.
+#[derive(Serialize)]
+pub struct Shown<'a> {
+    delegation_id: &'a str,
+    target_id: &'a str,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a RawValue>,
+}
 
+impl<'a> Shown<'a> {
+    /// That of a job which is one.
+    pub fn of(job: &'a Job) -> Self {
+        Self {
+            delegation_id: &job.id,
+            target_id: job.target.as_str(),
+            status: job.state.word(),
+            result: job.result.as_deref(),
+            error: job.error.as_deref(),
+        }
+    }
+}
+
+impl Jobs {
     /// Puts how a delegation ended into the inbox of its delegator. Until it is there every replica tries; it
     /// is there once, since its id follows from the delegation.
     pub(super) async fn put_result(&self, job: &Job) {
         if let (Kind::Delegation, Some(source)) = (job.kind, &job.source) {
+            let shown = match serde_json::to_string(&Shown::of(job)) {
+                Ok(shown) => shown,
+                Err(error) => return self.untold(&job.id, &error.to_string()),
+            };
             let entry = NewActivity {
                 workspace: source.clone(),
                 kind: ActivityType::DelegateResult,
@@ -44,7 +63,7 @@ impl Jobs {
                 target: Some(source.clone()),
                 method: None,
                 request_body: None,
-                response_body: Some(Self::shown(job).to_string()),
+                response_body: Some(shown),
                 context_id: None,
                 owner: job.owner.clone(),
                 continues: None,
@@ -53,10 +72,7 @@ impl Jobs {
             match self.inbox.put(entry).await {
                 Ok(_) => {}
                 Err(known) if known.reason == Reason::Conflict => {}
-                Err(why) => {
-                    let (job, reason) = (&job.id, why.reason.word());
-                    return tracing::debug!(job, reason, "A delegator is not told this time");
-                }
+                Err(why) => return self.untold(&job.id, why.reason.word()),
             }
             if let Err(error) = self.table.told(&job.id).await {
                 tracing::debug!(error = %Chain(&error), "That a delegator was told is not noted");
@@ -64,8 +80,15 @@ impl Jobs {
         }
     }
 
+    /// Counts and tells that a delegator does not know yet how its delegation ended.
+    pub(super) fn untold(&self, job: &str, why: &str) {
+        self.metrics.jobs.untold.inc();
+        tracing::debug!(job, why, "A delegator is not told this time");
+    }
+
     /// Puts the call of a job that has begun into the inbox of its target, which polls. It is over when the
-    /// task that begins there is.
+    /// task that begins there is. May take for as long as the store is away; then, if this process ends, the
+    /// job is given up as lost.
     ///
     /// # Errors
     /// As [`Inbox::put`](crate::delivery::inbox::Inbox::put).
@@ -79,13 +102,17 @@ impl Jobs {
         let owner = job.owner.clone();
         let entry = NewActivity::message(&job.target, source, owner, method, body);
         let task = self.inbox.put(entry).await?.id;
-        // If this fails nobody knows whose task it is, and the job is given up as lost.
-        self.table.in_inbox(job, &task).await?;
+        // It is in the inbox: no failure from here on may say that it is not. Until it is noted whose task it
+        // is the agent's answer is not heard of.
+        while let Err(error) = self.table.in_inbox(job, &task).await {
+            tracing::warn!(job = job.id, error = %Chain(&error), "That a job is in an inbox is not written down; trying on");
+            sleep(RETRY_PAUSE).await;
+        }
         Ok(())
     }
 
     /// A task in an inbox is over: so is the job that waits for it, if there is one. Whoever takes an agent's
-    /// reply says so; otherwise it is found out by [`Jobs::look_at_inboxes`], later.
+    /// reply says so; otherwise, or if this fails, it is found out by [`Jobs::look_at_inboxes`], later.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -94,7 +121,8 @@ impl Jobs {
             && let Some(job) = self.table.waiting_for(&task.id).await?
             && let Some(ending) = self.ending(task).await
         {
-            self.finish(&job, ending).await;
+            // Once: the agent waits for its answer.
+            self.finish_now(&job, &ending).await?;
         }
         Ok(())
     }
@@ -102,24 +130,29 @@ impl Jobs {
     /// Ends the jobs whose tasks in inboxes are over, or too late: of the next few beyond the id `after`,
     /// which is moved on, so that all have their turn.
     pub(super) async fn look_at_inboxes(&self, after: &mut String) -> Result<(), Unavailable> {
-        let waiting = self.table.waiting(after, WAITING_PAGE).await?;
+        let (waiting, next) = self.table.waiting(after, WAITING_PAGE).await?;
         for job in &waiting {
-            let task = job.inbox_task.as_deref().unwrap_or_default();
-            let ended = match self.inbox.task(&job.target, task).await {
-                Ok(Some(task)) if task.state.is_terminal() => self.ending(&task).await,
-                Ok(Some(_)) if Timestamp::now() < job.deadline => None,
-                Ok(_) => Some(Ending::Expired(expired("true"))),
-                Err(_) => None,
-            };
-            if let Some(ending) = ended {
-                self.finish(job, ending).await;
-            }
+            apart(&job.id, self.look_at_inbox_of(job))
+                .await
+                .unwrap_or(Ok(()))?;
         }
-        let last = waiting
-            .last()
-            .filter(|_| waiting.len() >= WAITING_PAGE as usize);
-        *after = last.map(|job| job.id.clone()).unwrap_or_default();
+        *after = next;
         Ok(())
+    }
+
+    async fn look_at_inbox_of(&self, job: &Job) -> Result<(), Unavailable> {
+        let task = job.inbox_task.as_deref().unwrap_or_default();
+        let ended = match self.inbox.task(&job.target, task).await {
+            Ok(Some(task)) if task.state.is_terminal() => self.ending(&task).await,
+            Ok(Some(_)) if Timestamp::now() < job.deadline => None,
+            Ok(Some(_)) => Some(Ending::Expired(expired("true"))),
+            Ok(None) => Some(Ending::Failed(forgotten())),
+            Err(_) => None,
+        };
+        match ended {
+            Some(ending) => self.finish_now(job, &ending).await,
+            None => Ok(()),
+        }
     }
 
     async fn ending(&self, task: &InboxTask) -> Option<Ending> {
@@ -148,6 +181,26 @@ fn entry_id(job: &Job) -> String {
     let mut bytes = id.into_bytes();
     bytes[..6].copy_from_slice(&job.updated_at.0.to_be_bytes()[2..]);
     uuid::Uuid::from_bytes(bytes).to_string()
+}
+
+/// What there is to do about one job, apart from the others: a bug that shows in one of them must not keep all
+/// others from their turn. `None`: there is a bug.
+pub(super) async fn apart<T>(job: &str, work: impl Future<Output = T>) -> Option<T> {
+    let done = AssertUnwindSafe(work).catch_unwind().await;
+    if done.is_err() {
+        tracing::error!(
+            job,
+            "What is to be done about a job panicked, which is a bug; it is tried again later"
+        );
+    }
+    done.ok()
+}
+
+/// Its entry in the inbox was pruned before there was an answer.
+fn forgotten() -> Rejection {
+    let message = "the agent acknowledged the message without a reply, or it is older than inbox.retention, and it \
+        was forgotten: there will be no answer";
+    Rejection::new(Reason::AgentProtocolError, message).fact("delivered", "true")
 }
 
 fn raw(value: &Value) -> Option<Box<RawValue>> {

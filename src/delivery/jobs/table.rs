@@ -1,152 +1,22 @@
-//! The table `delegations`: all of its SQL.
+//! The table `delegations`: what is asked of it. The texts are in [`sql`](super::sql).
+
+use std::time::Duration;
 
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::job::{Content, Job, Kind, NewJob, State};
+use super::sql::{
+    ANY_DUE, ANY_LOST, ANY_OVERDUE, CANCEL, CLAIM, DISPATCH, END_LEASES, FIND, FIND_KEY, FINISH,
+    IN_INBOX, INSERT, LIST, LIST_SIZES, LOST, OVERDUE, PARK, PURGE, PUT_BACK, RENEW, TAKE_UNTOLD,
+    TOLD, UNPARK, UNTOLD, WAITING, WAITING_FOR,
+};
 use crate::db::Db;
+use crate::delivery::page::fitting;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
+use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
-
-/// The columns of [`Job`], in no order that matters.
-macro_rules! columns {
-    () => {
-        "id, kind, owner, caller, source_id, target_id, task, call, state, priority, attempts, \
-         deadline, inbox_task, result, error, created_at, updated_at, fence"
-    };
-}
-
-// The bounds are counted in the same statement: several at once on several replicas may go beyond them by as
-// many as they are.
-const INSERT: &str = "INSERT INTO delegations (id, kind, owner, caller, source_id, target_id, task, call, \
-    idempotency_key, state, priority, due_at, deadline, created_at, updated_at) \
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $11, $12, $11, $11 \
-    WHERE (SELECT COUNT(*) FROM delegations \
-        WHERE owner = $3 AND state IN ('pending', 'dispatched')) < $13 \
-    AND (SELECT COUNT(*) FROM delegations \
-        WHERE target_id = $6 AND state IN ('pending', 'dispatched')) < $13 \
-    ON CONFLICT DO NOTHING";
-
-const FIND: &str = concat!("SELECT ", columns!(), " FROM delegations WHERE id = $1");
-
-const FIND_KEY: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " FROM delegations WHERE kind = $1 AND owner = $2 AND idempotency_key = $3 \
-     AND state NOT IN ('failed', 'expired')"
-);
-
-const LIST: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " FROM delegations WHERE owner = $1 AND kind = 'delegation' AND ($2 = '' OR id < $2) \
-     ORDER BY id DESC LIMIT $3"
-);
-
-// Looked at first, so that a second in which nothing is due writes nothing.
-const ANY_DUE: &str = "SELECT id FROM delegations \
-    WHERE state = 'pending' AND due_at <= $1 AND leased_until <= $1 LIMIT 1";
-
-const CLAIM: [&str; 2] = [
-    "UPDATE delegations SET leased_until = $1, fence = fence + 1 \
-     WHERE id IN (SELECT id FROM delegations WHERE state = 'pending' AND due_at <= $2 AND leased_until <= $2 \
-         AND deadline > $2 ORDER BY priority DESC, created_at, id LIMIT $3",
-    concat!(
-        ") AND state = 'pending' AND leased_until <= $2 RETURNING ",
-        columns!()
-    ),
-];
-
-const DISPATCH: &str = "UPDATE delegations \
-    SET state = 'dispatched', attempts = attempts + 1, leased_until = $3, updated_at = $4 \
-    WHERE id = $1 AND fence = $2 AND state = 'pending'";
-
-const RENEW: &str = "UPDATE delegations SET leased_until = $3 \
-    WHERE id = $1 AND fence = $2 AND state IN ('pending', 'dispatched')";
-
-const PUT_BACK: &str = "UPDATE delegations \
-    SET state = 'pending', leased_until = 0, due_at = $3, attempts = attempts + $4, updated_at = $5 \
-    WHERE id = $1 AND fence = $2 AND state IN ('pending', 'dispatched')";
-
-const PARK: &str = "UPDATE delegations SET due_at = $2 \
-    WHERE target_id = $1 AND state = 'pending' AND leased_until <= $3 AND due_at < $2";
-
-const UNPARK: &str = "UPDATE delegations SET due_at = $2 \
-    WHERE target_id = $1 AND state = 'pending' AND due_at > $2";
-
-const FINISH: &str = concat!(
-    "UPDATE delegations SET state = $3, result = $4, error = $5, leased_until = 0, updated_at = $6, \
-     untold = CASE WHEN kind = 'delegation' THEN 1 ELSE 0 END \
-     WHERE id = $1 AND fence = $2 AND state IN ('pending', 'dispatched') RETURNING ",
-    columns!()
-);
-
-const IN_INBOX: &str = "UPDATE delegations SET inbox_task = $3, leased_until = 0 \
-    WHERE id = $1 AND fence = $2 AND state = 'dispatched'";
-
-const WAITING: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " FROM delegations WHERE state = 'dispatched' AND inbox_task IS NOT NULL AND id > $1 \
-     ORDER BY id LIMIT $2"
-);
-
-const WAITING_FOR: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " FROM delegations WHERE state = 'dispatched' AND inbox_task = $1"
-);
-
-// Whoever held it before can write nothing any more.
-const OVERDUE: [&str; 2] = [
-    "UPDATE delegations SET leased_until = $1, fence = fence + 1 \
-     WHERE id IN (SELECT id FROM delegations WHERE state = 'pending' AND deadline <= $2 AND leased_until <= $2 \
-         LIMIT $3",
-    concat!(
-        ") AND state = 'pending' AND leased_until <= $2 RETURNING ",
-        columns!()
-    ),
-];
-
-const ANY_OVERDUE: &str = "SELECT id FROM delegations \
-    WHERE state = 'pending' AND deadline <= $1 AND leased_until <= $1 LIMIT 1";
-
-const LOST: [&str; 2] = [
-    "UPDATE delegations SET leased_until = $1, fence = fence + 1 \
-     WHERE id IN (SELECT id FROM delegations WHERE state = 'dispatched' AND leased_until <= $2 \
-         AND inbox_task IS NULL LIMIT $3",
-    concat!(
-        ") AND state = 'dispatched' AND leased_until <= $2 RETURNING ",
-        columns!()
-    ),
-];
-
-const ANY_LOST: &str = "SELECT id FROM delegations \
-    WHERE state = 'dispatched' AND leased_until <= $1 AND inbox_task IS NULL LIMIT 1";
-
-const CANCEL: &str = concat!(
-    "UPDATE delegations SET state = 'canceled', fence = fence + 1, leased_until = 0, updated_at = $2 \
-     WHERE id = $1 AND state = 'pending' RETURNING ",
-    columns!()
-);
-
-const UNTOLD: &str = concat!(
-    "SELECT ",
-    columns!(),
-    " FROM delegations WHERE untold = 1 AND updated_at <= $1 ORDER BY updated_at LIMIT $2"
-);
-
-const TOLD: &str = "UPDATE delegations SET untold = 0 WHERE id = $1";
-
-const END_LEASES: &str = "UPDATE delegations SET leased_until = 0 \
-    WHERE leased_until > 0 AND leased_until < $1 AND state IN ('pending', 'dispatched')";
-
-const PURGE: [&str; 2] = [
-    "DELETE FROM delegations WHERE id IN (SELECT id FROM delegations \
-     WHERE state NOT IN ('pending', 'dispatched') AND untold = 0 AND updated_at < $1 LIMIT $2",
-    ")",
-];
 
 /// What is claimed, and why.
 #[derive(Clone, Copy)]
@@ -223,18 +93,28 @@ impl Table {
         self.one("job_find_key", query).await
     }
 
-    /// Delegations of `owner` before the id `before`, newest first.
+    /// Delegations of `owner` before the id `before`, newest first, and whether there are more. At most
+    /// `limit`; fewer, and at least one, when they are large.
     pub(super) async fn list(
         &self,
         owner: &str,
         before: &str,
         limit: u32,
-    ) -> Result<Vec<Job>, Unavailable> {
-        let query = sqlx::query(LIST)
-            .bind(owner)
-            .bind(before)
-            .bind(i64::from(limit));
-        let work = async { jobs(&query.fetch_all(self.db.pool()).await?) };
+    ) -> Result<(Vec<Job>, bool), Unavailable> {
+        let select = |text: &'static str, limit: i64| {
+            let query = sqlx::query(text).bind(owner).bind(before);
+            query.bind(limit)
+        };
+        let work = async {
+            let sizes = select(LIST_SIZES, i64::from(limit) + 1);
+            let sizes = sizes.fetch_all(self.db.pool()).await?;
+            let size = |row: &AnyRow| row.try_get("bytes");
+            let sizes = sizes.iter().map(size).collect::<Result<Vec<_>, _>>()?;
+            let count = fitting(&sizes, limit);
+            let rows = select(LIST, i64::try_from(count).unwrap_or(i64::MAX));
+            let rows = rows.fetch_all(self.db.pool()).await?;
+            Ok((jobs(&rows), count < sizes.len()))
+        };
         self.db.run("job_list", work).await
     }
 
@@ -260,7 +140,7 @@ impl Table {
             if any.fetch_optional(self.db.pool()).await?.is_none() {
                 return Ok(Vec::new());
             }
-            let mut claimed = jobs(&claim.fetch_all(self.db.pool()).await?)?;
+            let mut claimed = jobs(&claim.fetch_all(self.db.pool()).await?);
             claimed.sort_by(|one, other| {
                 let age = (one.created_at, &one.id).cmp(&(other.created_at, &other.id));
                 other.priority.cmp(&one.priority).then(age)
@@ -344,12 +224,14 @@ impl Table {
         self.db.run("job_unpark", work).await
     }
 
-    /// The job as it is afterwards; `None`: somebody else has it.
+    /// The job as it is afterwards; `None`: somebody else has it. If nobody has told of it by `tell_at`, it is
+    /// [untold](Self::untold).
     pub(super) async fn finish(
         &self,
         job: &Job,
         (state, result, error): (State, Option<String>, Option<String>),
         now: Timestamp,
+        tell_at: Timestamp,
     ) -> Result<Option<Job>, Unavailable> {
         let query = sqlx::query(FINISH)
             .bind(&job.id)
@@ -357,7 +239,8 @@ impl Table {
             .bind(state.word())
             .bind(result)
             .bind(error)
-            .bind(now.0);
+            .bind(now.0)
+            .bind(tell_at.0);
         self.one("job_finish", query).await
     }
 
@@ -371,10 +254,22 @@ impl Table {
         self.db.run("job_in_inbox", work).await
     }
 
-    /// Those that wait for a task in an inbox, beyond the id `after`.
-    pub(super) async fn waiting(&self, after: &str, limit: u32) -> Result<Vec<Job>, Unavailable> {
+    /// Those that wait for a task in an inbox, beyond the id `after`, and where to go on: empty at the end.
+    pub(super) async fn waiting(
+        &self,
+        after: &str,
+        limit: u32,
+    ) -> Result<(Vec<Job>, String), Unavailable> {
         let query = sqlx::query(WAITING).bind(after).bind(i64::from(limit));
-        let work = async { jobs(&query.fetch_all(self.db.pool()).await?) };
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            let full = usize::try_from(limit).is_ok_and(|limit| limit <= rows.len());
+            let next = match rows.last().filter(|_| full) {
+                Some(last) => last.try_get("id")?,
+                None => String::new(),
+            };
+            Ok((jobs(&rows), next))
+        };
         self.db.run("job_waiting", work).await
     }
 
@@ -406,15 +301,31 @@ impl Table {
         self.db.run(operation, work).await
     }
 
-    /// Ended before `before`, and their delegators don't know.
+    /// The names of those whose delegators don't know how they ended, and are to be told now; the one that
+    /// waits the longest first.
     pub(super) async fn untold(
         &self,
-        before: Timestamp,
+        now: Timestamp,
         limit: u32,
-    ) -> Result<Vec<Job>, Unavailable> {
-        let query = sqlx::query(UNTOLD).bind(before.0).bind(i64::from(limit));
-        let work = async { jobs(&query.fetch_all(self.db.pool()).await?) };
+    ) -> Result<Vec<String>, Unavailable> {
+        let query = sqlx::query(UNTOLD).bind(now.0).bind(i64::from(limit));
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter().map(|row| row.try_get("id")).collect()
+        };
         self.db.run("job_untold", work).await
+    }
+
+    /// One of those, for whoever asks: it is put off, by `pause_max` at most. `None`: somebody else has it.
+    pub(super) async fn take_untold(
+        &self,
+        id: &str,
+        now: Timestamp,
+        pause_max: Duration,
+    ) -> Result<Option<Job>, Unavailable> {
+        let pause_max = i64::try_from(pause_max.as_millis()).unwrap_or(i64::MAX);
+        let query = sqlx::query(TAKE_UNTOLD).bind(id).bind(now.0);
+        self.one("job_take_untold", query.bind(pause_max)).await
     }
 
     pub(super) async fn told(&self, id: &str) -> Result<(), Unavailable> {
@@ -441,8 +352,17 @@ impl Table {
     }
 }
 
-fn jobs(rows: &[AnyRow]) -> Result<Vec<Job>, sqlx::Error> {
-    rows.iter().map(job).collect()
+/// One that cannot be read does not take the others with it.
+fn jobs(rows: &[AnyRow]) -> Vec<Job> {
+    let read = |row: &AnyRow| {
+        let read = job(row);
+        if let Err(error) = &read {
+            let id: String = row.try_get("id").unwrap_or_default();
+            tracing::error!(job = id, error = %Chain(error), "A job cannot be read; it is left out");
+        }
+        read.ok()
+    };
+    rows.iter().filter_map(read).collect()
 }
 
 fn job(row: &AnyRow) -> Result<Job, sqlx::Error> {

@@ -1,8 +1,9 @@
 //! A deferred call as a task of A2A, in the words of 0.3 (contract §6.1, `docs/api.md`).
 
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::job::{Job, State};
+use super::job::{Job, State, error, unreadable};
 use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
 use crate::events::{Event, Kind};
@@ -17,9 +18,24 @@ pub fn submitted(id: &str, at: Timestamp) -> Value {
 /// The job as it is. What the agent answered is in it: its task's own id is `metadata.agent_task_id`.
 pub fn of(job: &Job) -> Value {
     let mut shown = task(&job.id, state(job.state), job.updated_at);
+    let read = |answer: &RawValue| {
+        let read = serde_json::from_str::<Value>(answer.get());
+        // Jobs end with none of these.
+        read.map_err(|why| error(&unreadable(&why)))
+    };
+    let mut failed = job
+        .error
+        .as_deref()
+        .map(|error| read(error).unwrap_or_else(|why| why));
     if let Some(result) = &job.result {
-        // It was read when it came.
-        let answer = json!({"result": result});
+        let answer = match read(result) {
+            Ok(result) => json!({"result": result}),
+            Err(why) => {
+                shown = task(&job.id, TaskState::Failed, job.updated_at);
+                failed = Some(why);
+                Value::Null
+            }
+        };
         match Update::read(&answer, || job.id.clone()) {
             Ok(Update::Task(theirs)) => return with_theirs(shown, theirs),
             Ok(Update::Message(message)) => {
@@ -30,13 +46,12 @@ pub fn of(job: &Job) -> Value {
             }
             // Tolerant, as everywhere with answers: what cannot be told in A2A's words is there as it came.
             Ok(Update::StatusUpdate(_) | Update::ArtifactUpdate(_) | Update::Error(_)) | Err(_) => {
-                shown["metadata"] = json!({"result": result});
+                shown["metadata"] = answer;
             }
         }
     }
-    if let Some(error) = &job.error {
-        let text = serde_json::from_str::<Value>(error.get()).unwrap_or_default();
-        let text = text["message"].as_str().unwrap_or_default();
+    if let Some(error) = failed {
+        let text = error["message"].as_str().unwrap_or_default();
         shown["status"]["message"] = json!({
             "kind": "message",
             "role": "agent",
@@ -91,4 +106,48 @@ pub(super) fn reason(error: &str) -> String {
     let error: Value = serde_json::from_str(error).unwrap_or_default();
     let reason = error["reason"].as_str();
     reason.unwrap_or("agent_error").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::delivery::jobs::{Content, Kind as JobKind};
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_a_failed_task() {
+        let now = Timestamp::now();
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).ok();
+        let job = |result, error| Job {
+            id: "job-1".into(),
+            kind: JobKind::Deferred,
+            owner: "caller".into(),
+            caller: String::new(),
+            source: None,
+            target: WorkspaceId::parse("target").unwrap(),
+            content: Content::Task(String::new()),
+            state: State::Completed,
+            priority: 50,
+            attempts: 1,
+            deadline: now.after(Duration::from_secs(1)),
+            inbox_task: None,
+            result,
+            error,
+            created_at: now,
+            updated_at: now,
+            fence: 1,
+        };
+        for odd in ["1e999", "\"\\ud800\"", &"[".repeat(200)[..]] {
+            let odd = odd.to_owned() + &"]".repeat(odd.matches('[').count());
+            let shown = of(&job(raw(&odd), None));
+            assert_eq!(shown["status"]["state"], "failed", "{odd}");
+            let error = &shown["metadata"]["error"];
+            assert_eq!(error["reason"], "agent_protocol_error", "{odd}");
+            let shown = of(&job(None, raw(&odd)));
+            assert_eq!(shown["metadata"]["error"]["delivered"], "true", "{odd}");
+        }
+        let shown = of(&job(raw("[1]"), None));
+        assert_eq!(shown["metadata"], json!({"result": [1]}));
+    }
 }

@@ -1,5 +1,7 @@
 //! What the gateway says for an agent that polls, as JSON-RPC in the caller's words.
 
+use std::fmt::Display;
+
 use serde_json::{Value, json};
 
 use crate::a2a::Generation;
@@ -26,7 +28,7 @@ pub(super) struct Shown {
 
 impl Words {
     /// A result, as it is.
-    pub(super) fn result(&self, result: &Value) -> String {
+    pub(super) fn result(&self, result: &impl Display) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, self.id)
     }
 

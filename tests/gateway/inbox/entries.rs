@@ -52,6 +52,19 @@ on_both_pairs! {
         assert!(room.metric("a2a_gateway_inbox_entries_total 4"));
     }
 
+    async fn of_two_with_one_id_in_one_batch_the_second_is_known(pair: Pair) {
+        let room = Room::open(pair, |_| {}).await;
+        let named = |text: &str| NewActivity {
+            id: Some("01990000-0000-7000-8000-000000000000".into()),
+            ..notice("dev", text)
+        };
+        // The first keeps the store busy, so that the others are committed together.
+        let puts = [message("dev", "1"), named("2"), named("3"), message("dev", "4")];
+        let done = futures_util::future::join_all(puts.map(|new| room.inbox.put(new))).await;
+        let done: Vec<_> = done.into_iter().map(|one| one.map(|one| one.seq).map_err(|why| why.reason.word())).collect();
+        assert_eq!(done, [Ok(1), Ok(2), Err("conflict"), Ok(3)]);
+    }
+
     async fn a_page_holds_so_many_octets_and_at_least_one_entry(pair: Pair) {
         let room = Room::open(pair, |_| {}).await;
         let large = "x".repeat(3 << 20);

@@ -2,7 +2,7 @@
 
 use a2a_gateway::a2a::dialect::Update;
 use a2a_gateway::a2a::state::TaskState;
-use a2a_gateway::delivery::inbox::{NewActivity, Source, Wanted};
+use a2a_gateway::delivery::inbox::{InboxTask, NewActivity, Source, Wanted};
 use serde_json::{Value, json};
 
 use super::{Room, id, message, notice, reason};
@@ -55,6 +55,48 @@ on_both_pairs! {
         assert_eq!(reason(late), "conflict");
         let task = room.inbox.task(&dev, &begun.id).await.unwrap().unwrap();
         assert_eq!((task.state, task.updates), (TaskState::Completed, 4));
+    }
+
+    async fn an_update_that_cannot_be_read_is_left_out(pair: Pair) {
+        let room = Room::open(pair, |_| {}).await;
+        let dev = id("dev");
+        let begun = room.put("dev", "hi").await;
+        for piece in ["a", "b"] {
+            room.inbox.reply(&dev, &begun.id, artifact(piece), "{}").await.unwrap();
+        }
+        let task = room.inbox.reply(&dev, &begun.id, status("completed"), "{}").await.unwrap();
+        let spoil = async |n: i64| {
+            let query = sqlx::query("UPDATE task_updates SET body = '[' WHERE n = $1").bind(n);
+            query.execute(room.db.pool()).await.unwrap();
+        };
+        spoil(1).await;
+        let updates = room.inbox.updates_after(&begun.id, 0).await.unwrap();
+        assert_eq!(updates.iter().map(|one| one.n).collect::<Vec<_>>(), [2, 3]);
+        let document = room.inbox.document(&task).await.unwrap().0;
+        assert_eq!(document["artifacts"][0]["parts"].as_array().unwrap().len(), 1);
+        spoil(3).await;
+        let document = room.inbox.document(&task).await.unwrap().0;
+        assert_eq!(document["status"]["state"], "completed", "as its row says");
+        spoil(2).await;
+        assert_eq!(room.inbox.updates_after(&begun.id, 0).await.unwrap(), []);
+    }
+
+    async fn a_page_of_tasks_ends_where_there_is_much_to_read(pair: Pair) {
+        let room = Room::open(pair, |_| {}).await;
+        let dev = id("dev");
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            let begun = room.put("dev", "hi").await;
+            room.inbox.reply(&dev, &begun.id, artifact(&"x".repeat(3 << 20)), "{}").await.unwrap();
+            ids.insert(0, begun.id);
+        }
+        let wanted = Wanted { limit: 50, ..Wanted::default() };
+        let page = room.inbox.tasks_of(&dev, &wanted).await.unwrap();
+        let names = |tasks: Vec<InboxTask>| tasks.into_iter().map(|task| task.id).collect::<Vec<_>>();
+        assert_eq!(names(page.tasks), ids[..2]);
+        let rest = Wanted { before: page.next, ..wanted };
+        let page = room.inbox.tasks_of(&dev, &rest).await.unwrap();
+        assert_eq!((names(page.tasks), page.next), (ids[2..].to_vec(), None));
     }
 
     async fn nobody_answers_for_another(pair: Pair) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::odd::{odd_results, rpc};
 use super::{answer, echo, pause, texts, until};
 use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Request, Seat, Step, ok_json};
 use crate::on_both_pairs;
@@ -46,6 +47,22 @@ async fn state(gateway: &Gateway, of: &Seat, at: &Seat, id: &str) -> String {
 }
 
 on_both_pairs! {
+    async fn an_answer_that_cannot_be_read_is_a_failure(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, _) = gateway.pair(Agent::scripted(echo).await).await;
+        for (n, result) in odd_results().into_iter().enumerate() {
+            let odd = gateway.seat(&format!("odd-{n}"), "", Agent::json(&rpc(&result)).await).await;
+            pause(&gateway, &odd.id, "pause").await;
+            let id = keep(&gateway, &caller, &odd, CALL).await;
+            pause(&gateway, &odd.id, "resume").await;
+            until("an end", async || state(&gateway, &caller, &odd, &id).await == "failed").await;
+            let task = about(&gateway, &caller.token, &odd, "tasks/get", &id).await.json();
+            let error = &task["result"]["metadata"]["error"];
+            assert_eq!((&error["reason"], &error["delivered"]), (&json!("agent_protocol_error"), &json!("true")));
+            assert_eq!(odd.agent.count(), 1);
+        }
+    }
+
     async fn a_call_to_a_target_that_is_away_is_kept_and_made(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;

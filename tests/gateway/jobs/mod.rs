@@ -4,6 +4,7 @@
 mod crashes;
 mod deferred;
 mod delegations;
+mod odd;
 mod polled;
 mod waiting;
 
@@ -100,7 +101,7 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
 }
 
 /// The inboxes of a gateway, read from its store.
-struct Inboxes(Arc<Inbox>);
+struct Inboxes(Arc<Inbox>, Db);
 
 impl Inboxes {
     async fn of(gateway: &Gateway) -> Self {
@@ -113,13 +114,18 @@ impl Inboxes {
         db.migrate().await.unwrap();
         let live = Live::from(config);
         let events = Events::new(live.clone(), shared.clone(), Arc::clone(&metrics));
-        Self(Inbox::new(live, db, shared, events, metrics))
+        Self(Inbox::new(live, db.clone(), shared, events, metrics), db)
     }
 
     async fn items(&self, workspace: &str) -> Vec<Item> {
         let id = WorkspaceId::parse(workspace).unwrap();
         let page = self.0.page(&id, Filter::default(), Start::After(0), 500);
         page.await.unwrap().items
+    }
+
+    /// Does to the store what no gateway would.
+    async fn sql(&self, text: &'static str) {
+        sqlx::query(text).execute(self.1.pool()).await.unwrap();
     }
 
     /// What the workspace was told of its delegations, once there are so many.

@@ -9,7 +9,7 @@ use super::{Inboxes, delegate, delegate_with, delegation, delegation_in, until};
 use crate::harness::{Agent, Gateway, Request, Seat, card};
 use crate::on_both_pairs;
 
-async fn poller(gateway: &Gateway) -> Seat {
+pub(super) async fn poller(gateway: &Gateway) -> Seat {
     let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
     let poller = json!({"id": "poller", "name": "poller", "delivery_mode": "poll"});
     let enrolment = gateway.create(poller).await;

@@ -36,6 +36,34 @@ on_both_pairs! {
         assert_eq!((&item["status"], &item["request_body"]), (&json!("submitted"), &body));
     }
 
+    async fn a_reply_that_could_not_be_read_again_is_refused(pair: Pair) {
+        let case = Case::new(pair).await;
+        let activity = case.sent().await;
+        let reply = async |data: &str| {
+            let body = format!(r#"{{"status":{{"state":"working"}},"metadata":{{"a":{data}}}}}"#);
+            let path = format!("/workspaces/poller/activity/{activity}/reply");
+            case.gateway.call(&Request::post(path, body).bearer(&case.token)).await
+        };
+        let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        for (data, why) in [
+            (nested(99), "levels"),
+            (nested(124), "levels"),
+            (nested(125), "levels"),
+            (nested(300), "levels"),
+            ("1e999".to_owned(), "number out of range"),
+            (r#""\ud800""#.to_owned(), "hex escape"),
+        ] {
+            let refused = reply(&data).await;
+            assert_eq!((refused.status, refused.reason().as_str()), (400, "invalid_params"), "{data}");
+            assert!(refused.text().contains(why), "{}", refused.text());
+        }
+        let deepest = reply(&nested(98)).await;
+        assert_eq!(deepest.status, 200, "{}", deepest.text());
+        assert_eq!(case.task(&activity).await["status"]["state"], "working");
+        let list = case.call("tasks/list", json!({"includeArtifacts": true})).await;
+        assert_eq!(list.json()["result"]["tasks"][0]["id"], *activity);
+    }
+
     async fn a_reply_reaches_whoever_waits_for_it(pair: Pair) {
         let case = Case::new(pair).await;
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": "message/send", "params": hello()});

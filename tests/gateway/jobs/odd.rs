@@ -1,0 +1,190 @@
+//! Answers that are JSON, and that not everybody can read: none of them ends anything but its own job, and what is
+//! delegated comes back as it was answered.
+
+use std::time::Duration;
+
+use a2a_gateway::delivery::inbox::{NewActivity, Source};
+use a2a_gateway::ids::WorkspaceId;
+use serde_json::{Value, json};
+
+use super::{Inboxes, delegate, delegation_in, echo, until};
+use crate::harness::{Agent, Builder, Gateway, Request, Seat};
+use crate::on_both_pairs;
+
+/// A message with one of these in it.
+pub(super) fn odd_results() -> [String; 3] {
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    [deep.as_str(), "1e999", r#""\ud800""#].map(|data| {
+        format!(r#"{{"role":"agent","kind":"message","messageId":"x","parts":[{{"kind":"data","data":{{"n":{data}}}}}]}}"#)
+    })
+}
+
+pub(super) fn rpc(result: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":"x","result":{result}}}"#)
+}
+
+async fn read(gateway: &Gateway, path: &str, seat: &Seat) -> String {
+    let answer = gateway.call(&Request::get(path).bearer(&seat.token)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.text()
+}
+
+on_both_pairs! {
+    async fn what_is_delegated_comes_back_as_it_was_answered(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
+        let inboxes = Inboxes::of(&gateway).await;
+        let digits = r#"{"z": 12345678901234567890.123, "a": 1.0}"#.to_owned();
+        for (n, result) in odd_results().into_iter().chain([digits]).enumerate() {
+            let id = format!("odd-{n}");
+            let _seat = gateway.seat(&id, "", Agent::json(&rpc(&result)).await).await;
+            let id = delegate(&gateway, &caller, &id, "x").await;
+            let path = format!("/workspaces/caller/delegations/{id}");
+            until("its end", async || read(&gateway, &path, &caller).await.contains(r#""status":"completed""#)).await;
+            for path in [path.as_str(), "/workspaces/caller/delegations"] {
+                let shown = read(&gateway, path, &caller).await;
+                assert!(shown.contains(&format!(r#""result":{result}"#)), "{shown}");
+            }
+            until("it is told", async || inboxes.items("caller").await.len() > n).await;
+            let told = inboxes.items("caller").await.pop().unwrap();
+            assert!(told.response_body.unwrap().get().contains(&result));
+        }
+        // And everything goes on.
+        let id = delegate(&gateway, &caller, "target", "x").await;
+        delegation_in(&gateway, &caller, &id, "completed").await;
+        until("it is told", async || inboxes.items("caller").await.len() == 5).await;
+    }
+
+    async fn a_page_of_delegations_holds_so_many_octets(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let large = format!("\"{}\"", "x".repeat(3 << 20));
+        let (caller, _target) = gateway.pair(Agent::json(&rpc(&large)).await).await;
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            let id = delegate(&gateway, &caller, "target", "x").await;
+            delegation_in(&gateway, &caller, &id, "completed").await;
+            ids.insert(0, id);
+        }
+        let page = async |path: &str| {
+            let answer = gateway.call(&Request::get(path).bearer(&caller.token)).await;
+            let items = answer.json();
+            let id = |one: &Value| one["delegation_id"].as_str().unwrap().to_owned();
+            let listed: Vec<String> = items.as_array().unwrap().iter().map(id).collect();
+            let next = answer.field("link").map(|link| link.split(['<', '>']).nth(1).unwrap().to_owned());
+            (listed, next)
+        };
+        // The second begins within 4 MiB, and the third does not.
+        let (listed, next) = page("/workspaces/caller/delegations?limit=100").await;
+        assert_eq!(listed, ids[..2]);
+        assert_eq!(page(&next.unwrap()).await, (ids[2..].to_vec(), None));
+    }
+
+    async fn a_full_inbox_keeps_nobody_elses_results_back(pair: Pair) {
+        let gateway = Builder::new(pair).set("inbox.max_messages", "1").start().await;
+        let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
+        let other = gateway.seat("other", "", Agent::json("{}").await).await;
+        let inboxes = Inboxes::of(&gateway).await;
+        let inbox = std::sync::Arc::clone(&inboxes.0);
+        let writing = tokio::spawn(async move { inbox.run().await });
+        let mut last = None;
+        for id in ["caller", "other"] {
+            let to = WorkspaceId::parse(id).unwrap();
+            let message = NewActivity::message(&to, Source::Canvas, "x".into(), "message/send", "{}".into());
+            last = Some(inboxes.0.put(message).await.unwrap().id);
+        }
+        let mut ids = Vec::new();
+        for _ in 0..70 {
+            ids.push(delegate(&gateway, &caller, "target", "x").await);
+        }
+        for id in &ids {
+            delegation_in(&gateway, &caller, id, "completed").await;
+        }
+        let id = delegate(&gateway, &other, "target", "x").await;
+        delegation_in(&gateway, &other, &id, "completed").await;
+        assert_eq!(inboxes.items("other").await.len(), 1, "it is full");
+        let to = WorkspaceId::parse("other").unwrap();
+        inboxes.0.acknowledge(&to, &last.unwrap()).await.unwrap();
+        until("the result", async || inboxes.items("other").await.len() == 2).await;
+        assert_eq!(inboxes.items("caller").await.len(), 1);
+        assert!(gateway.metric("a2a_gateway_job_results_put_off_total", &[]).await >= 71.0);
+        writing.abort();
+    }
+}
+
+/// What SQL refuses until [`allow`]: as if it went away between two statements.
+macro_rules! refuse {
+    ($column:literal) => {
+        concat!(
+            "CREATE TRIGGER refuses BEFORE UPDATE OF ",
+            $column,
+            " ON delegations BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+    };
+}
+
+async fn allow(inboxes: &Inboxes) {
+    inboxes.sql("DROP TRIGGER refuses").await;
+}
+
+#[tokio::test]
+async fn what_is_in_an_inbox_is_not_said_to_have_failed() {
+    let gateway = Gateway::start(crate::harness::Pair::Embedded).await;
+    let caller = super::polled::poller(&gateway).await;
+    let inboxes = Inboxes::of(&gateway).await;
+    inboxes.sql(refuse!("inbox_task")).await;
+    let id = delegate(&gateway, &caller, "poller", "x").await;
+    until("the message", async || {
+        inboxes.items("poller").await.len() == 1
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    delegation_in(&gateway, &caller, &id, "dispatched").await;
+    let entry = inboxes.items("poller").await.pop().unwrap().id;
+    reply(&gateway, &entry).await;
+    allow(&inboxes).await;
+    delegation_in(&gateway, &caller, &id, "completed").await;
+    assert_eq!(inboxes.items("poller").await.len(), 1, "it is sent once");
+}
+
+#[tokio::test]
+async fn a_reply_does_not_wait_for_its_job_to_be_written_down() {
+    let gateway = Gateway::start(crate::harness::Pair::Embedded).await;
+    let caller = super::polled::poller(&gateway).await;
+    let inboxes = Inboxes::of(&gateway).await;
+    let id = delegate(&gateway, &caller, "poller", "x").await;
+    until("the message", async || {
+        inboxes.items("poller").await.len() == 1
+    })
+    .await;
+    inboxes.sql(refuse!("result")).await;
+    let entry = inboxes.items("poller").await.pop().unwrap().id;
+    let replied = tokio::time::timeout(Duration::from_secs(10), reply(&gateway, &entry));
+    replied.await.unwrap();
+    delegation_in(&gateway, &caller, &id, "dispatched").await;
+    allow(&inboxes).await;
+    delegation_in(&gateway, &caller, &id, "completed").await;
+}
+
+#[tokio::test]
+async fn a_message_that_is_forgotten_has_failed_and_not_expired() {
+    let gateway = Gateway::start(crate::harness::Pair::Embedded).await;
+    let caller = super::polled::poller(&gateway).await;
+    let inboxes = Inboxes::of(&gateway).await;
+    let id = delegate(&gateway, &caller, "poller", "x").await;
+    until("the message", async || {
+        inboxes.items("poller").await.len() == 1
+    })
+    .await;
+    inboxes.sql("DELETE FROM activity_logs").await;
+    let failed = delegation_in(&gateway, &caller, &id, "failed").await;
+    assert_eq!(failed["error"]["reason"], "agent_protocol_error");
+    assert_eq!(failed["error"]["delivered"], "true");
+}
+
+/// An operator may act for any workspace.
+async fn reply(gateway: &Gateway, entry: &str) {
+    let path = format!("/workspaces/poller/activity/{entry}/reply");
+    let said = json!({"status": {"state": "completed"}}).to_string();
+    let answer = gateway.as_operator(Request::post(path, said)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
