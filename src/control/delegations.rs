@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use super::body::Json;
@@ -57,7 +57,8 @@ pub(super) async fn create(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
-    Json(new): Json<New>,
+    headers: HeaderMap,
+    Json(mut new): Json<New>,
 ) -> Result<Response, Rejection> {
     if caller.principal().workspace() != Some(&id) {
         return Err(not_permitted(
@@ -65,6 +66,12 @@ pub(super) async fn create(
         ));
     }
     let target = WorkspaceId::parse(&new.target_id)?;
+    if new.idempotency_key.is_none() {
+        // As everywhere else; what is not text is no key.
+        let field = headers.get("idempotency-key");
+        let key = field.map(|field| field.to_str().unwrap_or_default());
+        new.idempotency_key = key.map(str::to_owned);
+    }
     check(&id, &target, &new)?;
     let seconds = new.deadline_seconds.unwrap_or(DEADLINE_SECONDS_DEFAULT);
     gateway.hierarchy.permit(&caller.0, &target).await?;
@@ -104,7 +111,9 @@ fn check(id: &WorkspaceId, target: &WorkspaceId, new: &New) -> Result<(), Reject
     let is_key =
         |key: &str| (1..=KEY_BYTES_MAX).contains(&key.len()) && !key.chars().any(char::is_control);
     if !new.idempotency_key.as_deref().is_none_or(is_key) {
-        return wrong("`idempotency_key` is text of 1 to 256 bytes, without control characters");
+        return wrong(
+            "`idempotency_key`, or the field Idempotency-Key, is text of 1 to 256 bytes, without control characters",
+        );
     }
     let seconds = new.deadline_seconds.unwrap_or(DEADLINE_SECONDS_DEFAULT);
     if !(1..=DEADLINE_SECONDS_MAX).contains(&seconds) {

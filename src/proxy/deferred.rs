@@ -71,7 +71,9 @@ fn generation_of(method: Option<&str>) -> Generation {
 /// The one task that a call asks for, if it may be a call that was kept.
 pub(super) fn asked_job(call: &Completed) -> Option<&str> {
     match call.refs.tasks.as_slice() {
-        [task] if call.method.is_of_a_task() && may_be_deferred(task) => Some(task),
+        [task] if may_be_deferred(task) && (call.method.is_of_a_task() || call.method.sends()) => {
+            Some(task)
+        }
         _ => None,
     }
 }
@@ -371,7 +373,7 @@ fn accepted_with(body: String) -> Answer {
 }
 
 fn not_cancelable() -> Rejection {
-    let message = "the call was sent to its agent, or is over: ask the agent to cancel its task \
+    let message = "the call was canceled already, is over, or was sent to its agent: ask that one to cancel its task \
         (`metadata.agent_task_id`, once it has answered)";
     let mut rejection = Rejection::new(Reason::Conflict, message);
     // A2A: TaskNotCancelableError.
@@ -380,7 +382,8 @@ fn not_cancelable() -> Rejection {
 }
 
 fn unsupported() -> Rejection {
-    let message = "a call that was kept for its target can be asked for (tasks/get) and canceled (tasks/cancel)";
+    let message = "a call that was kept for its target can be asked for (tasks/get) and canceled (tasks/cancel); \
+        to go on with what its agent made of it, name the agent's own task (`metadata.agent_task_id`)";
     let mut rejection = Rejection::new(Reason::InvalidRequest, message);
     // A2A: UnsupportedOperationError.
     rejection.rpc_code = Some(-32_004);

@@ -177,7 +177,8 @@ impl Inbox {
         match why {
             Refused::Full => {
                 self.metrics.inbox.refused("full");
-                let message = "the target's inbox is full: its agent must fetch its messages and acknowledge them";
+                let message =
+                    "the inbox is full: its agent must fetch its messages and acknowledge them";
                 Rejection::new(Reason::AgentBusy, message)
                     .retry_after(FULL_PAUSE)
                     .fact("limit", max)

@@ -299,8 +299,8 @@ fn list(count: usize) -> String {
 }
 
 fn gone() -> Rejection {
-    let message = "there is no such entry in this inbox, or none any more; start again without it, \
-        with what there is";
+    let message = "there is no such entry in this inbox, or none any more; read what there is (GET /activity, \
+        without since_id), and go on from an entry of it";
     Rejection::new(Reason::CursorGone, message)
 }
 

@@ -126,7 +126,12 @@ impl InboxTask {
 
     /// As JSON, before anything was said of it, in the shape of A2A 0.3.
     pub fn begun(&self) -> serde_json::Value {
-        document::begun(&self.subject(), self.created_at)
+        self.submitted(self.created_at)
+    }
+
+    /// The same, as of when a message that continues it was put there.
+    pub fn submitted(&self, at: Timestamp) -> serde_json::Value {
+        document::begun(&self.subject(), at)
     }
 
     fn subject(&self) -> Subject<'_> {
@@ -166,7 +171,9 @@ impl Inbox {
             let locked = sqlx::query(LOCK).bind(activity).bind(target.as_str());
             let locked = locked.bind(at.0).fetch_optional(&mut *tx).await?;
             let Some(row) = locked else {
-                return Ok(Err(no_task()));
+                let message = "there is no such entry in this inbox, or none any more, or it has no task (`notify`, \
+                    `delegate_result`): nothing is to be replied";
+                return Ok(Err(Rejection::new(Reason::TaskNotFound, message)));
             };
             let mut task = task(&row)?;
             if let Some(rejection) = refuse(&task, state) {

@@ -12,7 +12,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::workspace::{Timestamp, words};
 
 /// What stands before the id of a deferred call: no task of a workspace's inbox begins with it.
-const DEFERRED_PREFIX: &str = "job-";
+pub(super) const DEFERRED_PREFIX: &str = "job-";
 
 words! {
     /// Why it is made later.

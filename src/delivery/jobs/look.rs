@@ -68,12 +68,19 @@ impl Jobs {
             let overdue = self.table.claim(Claim::Overdue, now, until, BATCH).await?;
             let lost = self.table.claim(Claim::Lost, now, until, BATCH).await?;
             let mut count = overdue.len().max(lost.len());
-            let overdue = overdue
-                .iter()
-                .map(|job| (job, Ending::Expired(expired("false"))));
+            let mut ends = Vec::with_capacity(overdue.len() + lost.len());
+            for job in &overdue {
+                let delivered = match self.is_in_inbox(job).await {
+                    Some(false) => "false",
+                    Some(true) => "true",
+                    None => "unknown",
+                };
+                ends.push((job, Ending::Expired(expired(delivered))));
+            }
             let lost = lost.iter().map(|job| (job, Ending::Failed(lost_job(job))));
+            ends.extend(lost);
             // Together, so that those who are told share commits.
-            let ends = stream::iter(overdue.chain(lost));
+            let ends = stream::iter(ends);
             ends.for_each_concurrent(AT_ONCE, |(job, ending)| {
                 apart(&job.id, self.finish(job, ending)).map(drop)
             })

@@ -184,7 +184,7 @@ impl Jobs {
                 let payload = json!({"delegation_id": id, "target_id": new.target.as_str()});
                 Event::new(events::Kind::DelegationSent, source, payload)
             }),
-            Kind::Deferred => Some(task::changed(&new.target, &id, State::Pending)),
+            Kind::Deferred => Some(task::accepted(&new.target, &id)),
         };
         changed
             .into_iter()
@@ -322,13 +322,17 @@ impl Jobs {
         let now = Timestamp::now();
         let begun = self.table.dispatch(job, now.after(LEASE), now).await?;
         if begun {
-            let state = State::Dispatched;
-            self.tell_of(&Job {
-                state,
-                ..job.clone()
-            });
+            self.tell_dispatched(job);
         }
         Ok(begun)
+    }
+
+    fn tell_dispatched(&self, job: &Job) {
+        let state = State::Dispatched;
+        self.tell_of(&Job {
+            state,
+            ..job.clone()
+        });
     }
 
     /// Nothing was delivered: it is due again after `pause`. `tried`: whether it counts as an attempt.
@@ -408,7 +412,7 @@ impl Jobs {
                 };
                 Event::new(kind, source, payload)
             }
-            _ => task::changed(&job.target, &job.id, job.state),
+            _ => task::changed(job),
         };
         self.events.tell(event);
     }

@@ -9,7 +9,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::job::{Ending, Job, Kind, expired};
+use super::job::{DEFERRED_PREFIX, Ending, Job, Kind, State, expired};
 use super::{Jobs, RETRY_PAUSE};
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{ActivityType, InboxTask, NewActivity, Source};
@@ -86,9 +86,9 @@ impl Jobs {
         tracing::debug!(job, why, "A delegator is not told this time");
     }
 
-    /// Puts the call of a job that has begun into the inbox of its target, which polls. It is over when the
-    /// task that begins there is. May take for as long as the store is away; then, if this process ends, the
-    /// job is given up as lost.
+    /// Puts the call of a job into the inbox of its target, which polls. The job is over when the task that begins
+    /// there is. It is there once, however often this is tried, since its id follows from the job; so unlike a call
+    /// to an agent it needs no word beforehand that it leaves. May take for as long as the store is away.
     ///
     /// # Errors
     /// As [`Inbox::put`](crate::delivery::inbox::Inbox::put).
@@ -100,15 +100,44 @@ impl Jobs {
     ) -> Result<(), Rejection> {
         let source = job.source.clone().map_or(Source::Canvas, Source::Agent);
         let owner = job.owner.clone();
-        let entry = NewActivity::message(&job.target, source, owner, method, body);
-        let task = self.inbox.put(entry).await?.id;
+        let id = message_id(job);
+        let entry = NewActivity {
+            id: Some(id.clone()),
+            ..NewActivity::message(&job.target, source, owner.clone(), method, body)
+        };
+        match self.inbox.put(entry).await {
+            // By whoever had the job before.
+            Err(known) if known.reason == Reason::Conflict => {}
+            put => drop(put?),
+        }
         // It is in the inbox: no failure from here on may say that it is not. Until it is noted whose task it
         // is the agent's answer is not heard of.
-        while let Err(error) = self.table.in_inbox(job, &task).await {
-            tracing::warn!(job = job.id, error = %Chain(&error), "That a job is in an inbox is not written down; trying on");
-            sleep(RETRY_PAUSE).await;
+        let noted = loop {
+            match self.table.in_inbox(job, &id, Timestamp::now()).await {
+                Ok(noted) => break noted,
+                Err(error) => {
+                    tracing::warn!(job = job.id, error = %Chain(&error), "That a job is in an inbox is not written down; trying on");
+                    sleep(RETRY_PAUSE).await;
+                }
+            }
+        };
+        if noted {
+            self.tell_dispatched(job);
+        } else if let Ok(Some(now)) = self.table.find(&job.id).await
+            && now.state == State::Canceled
+        {
+            // A moment before. What fails here leaves the agent a message that nobody waits for.
+            let canceled = self.inbox.cancel(&job.target, &id, Source::Canvas, owner);
+            let _ = canceled.await;
         }
         Ok(())
+    }
+
+    /// Whether a job that is pending is in the inbox of its target all the same: whoever put it there did not get
+    /// to write it down. `None`: nobody knows.
+    pub(super) async fn is_in_inbox(&self, job: &Job) -> Option<bool> {
+        let found = self.inbox.task(&job.target, &message_id(job)).await;
+        found.ok().map(|task| task.is_some())
     }
 
     /// A task in an inbox is over: so is the job that waits for it, if there is one. Whoever takes an agent's
@@ -180,6 +209,15 @@ fn entry_id(job: &Job) -> String {
     let id = uuid::Uuid::try_parse(&job.id).unwrap_or_default();
     let mut bytes = id.into_bytes();
     bytes[..6].copy_from_slice(&job.updated_at.0.to_be_bytes()[2..]);
+    uuid::Uuid::from_bytes(bytes).to_string()
+}
+
+/// The id of the entry that a job is in the inbox of its target: the job's, but for a bit, since its end may come in
+/// the same moment.
+fn message_id(job: &Job) -> String {
+    let id = job.id.strip_prefix(DEFERRED_PREFIX).unwrap_or(&job.id);
+    let mut bytes = uuid::Uuid::try_parse(id).unwrap_or_default().into_bytes();
+    bytes[15] ^= 1;
     uuid::Uuid::from_bytes(bytes).to_string()
 }
 

@@ -78,8 +78,9 @@ pub(super) const FINISH: &str = concat!(
     columns!()
 );
 
-pub(super) const IN_INBOX: &str = "UPDATE delegations SET inbox_task = $3, leased_until = 0 \
-    WHERE id = $1 AND fence = $2 AND state = 'dispatched'";
+pub(super) const IN_INBOX: &str = "UPDATE delegations \
+    SET state = 'dispatched', inbox_task = $3, attempts = attempts + 1, leased_until = 0, updated_at = $4 \
+    WHERE id = $1 AND fence = $2 AND state = 'pending'";
 
 pub(super) const WAITING: &str = concat!(
     "SELECT ",

@@ -245,11 +245,17 @@ impl Table {
     }
 
     /// It is in the target's inbox, as `task`: nobody holds it, and it is over when that is.
-    pub(super) async fn in_inbox(&self, job: &Job, task: &str) -> Result<bool, Unavailable> {
+    pub(super) async fn in_inbox(
+        &self,
+        job: &Job,
+        task: &str,
+        now: Timestamp,
+    ) -> Result<bool, Unavailable> {
         let query = sqlx::query(IN_INBOX)
             .bind(&job.id)
             .bind(job.fence)
-            .bind(task);
+            .bind(task)
+            .bind(now.0);
         let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected() > 0) };
         self.db.run("job_in_inbox", work).await
     }

@@ -95,9 +95,22 @@ fn state(state: State) -> TaskState {
     }
 }
 
-/// Told when a deferred call moved on.
-pub(super) fn changed(target: &WorkspaceId, id: &str, to: State) -> Event {
-    let payload = json!({"task_id": id, "state": state(to).word()});
+/// Told when a deferred call moved on: the state that its task shows, which may be the agent's.
+pub(super) fn changed(job: &Job) -> Event {
+    let shown = match job.state {
+        State::Completed => of(job)["status"]["state"].take(),
+        other => state(other).word().into(),
+    };
+    told(&job.target, &job.id, &shown)
+}
+
+/// Told when one was accepted.
+pub(super) fn accepted(target: &WorkspaceId, id: &str) -> Event {
+    told(target, id, &TaskState::Submitted.word().into())
+}
+
+fn told(target: &WorkspaceId, id: &str, state: &Value) -> Event {
+    let payload = json!({"task_id": id, "state": state});
     Event::new(Kind::TaskUpdated, target, payload)
 }
 

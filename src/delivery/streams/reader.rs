@@ -214,7 +214,8 @@ fn no_event() -> Rejection {
 fn not_found() -> Rejection {
     Rejection::new(
         Reason::NotFound,
-        "there is no such stream for this caller, or it is not kept any more (stream.log_ttl)",
+        "there is no such stream for this caller, or it is not kept any more (stream.log_ttl; without Redis, until the \
+         gateway ends): ask for the task (tasks/get, tasks/resubscribe)",
     )
 }
 

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::upstreams::peer::HttpPeer;
@@ -89,7 +90,9 @@ impl Proxy {
         exchange.proof = Some(Arc::clone(&admitted.proof));
         exchange.callee = Some(job.target.clone());
         exchange.rule = Some(admitted.permit.rule().word());
-        let attempt = self.exchange_job(job, admitted, &mut exchange).await;
+        let attempt = self.exchange_job(job, admitted, &mut exchange);
+        // Its type is deeper than the compiler looks into when this one goes into a task.
+        let attempt = attempt.boxed().await;
         match attempt {
             Ok(attempt) => {
                 // It cannot fail: nothing is left to be told.
@@ -207,21 +210,15 @@ impl Proxy {
 
     async fn put_into_inbox(&self, job: &Job, outgoing: Outgoing) -> Result<Attempt, Rejection> {
         let jobs = &self.gateway.delivery.jobs;
-        match jobs.begin(job).await {
-            Ok(true) => {}
-            Ok(false) => return Ok(Attempt::Taken),
-            Err(away) => return Err(not_sent(away.into())),
-        }
         let method = outgoing.method_name.unwrap_or_default();
         let body = String::from_utf8_lossy(&outgoing.body).into_owned();
-        match jobs.deliver_to_inbox(job, &method, body).await {
-            Ok(()) => Ok(Attempt::InInbox),
-            // These two are said before anything is written.
-            Err(full) if matches!(full.reason, Reason::AgentBusy | Reason::Overloaded) => {
-                Err(not_sent(full))
-            }
-            Err(why) => Err(why),
-        }
+        // Whatever failed, it can be put there again: it will be there once.
+        let put = jobs.deliver_to_inbox(job, &method, body).await;
+        put.map_err(|mut why| {
+            why.facts.retain(|(name, _)| *name != "delivered");
+            not_sent(why)
+        })?;
+        Ok(Attempt::InInbox)
     }
 
     /// What goes to the agent, and the head of the request that it stands for.

@@ -75,7 +75,7 @@ impl Proxy {
                 let is_bare = outward.rewrite.is_some();
                 let work = async move {
                     let (activity, task) = to_put.put().await?;
-                    let body = words.queued(&name, &task.begun(), &activity);
+                    let body = words.queued(&name, &task, &activity);
                     Ok((queued(body, is_bare).await?, (activity, task)))
                 };
                 match self.own(session, exchange, key, work).await? {
@@ -109,7 +109,7 @@ impl Proxy {
                 .answer(session, exchange, outward, body, Some(wait))
                 .await;
         }
-        let body = outward.words.queued(&call.name, &task.begun(), &activity);
+        let body = outward.words.queued(&call.name, &task, &activity);
         self.answer(session, exchange, outward, body, None).await
     }
 
@@ -128,11 +128,8 @@ impl Proxy {
             text.to_owned(),
         );
         new.context_id = call.params.context().map(str::to_owned);
-        // One that the gateway does not know may be one that the agent had before it polled.
         let mut continued = None;
-        if let Some(id) = call.params.continues()
-            && self.inbox().task(target, id).await?.is_some()
-        {
+        if let Some(id) = call.params.continues() {
             let task = self.own_task(pair, id).await?;
             new.continues = Some(task.id.clone());
             continued = Some(task);

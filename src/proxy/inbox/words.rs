@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::a2a::Generation;
 use crate::a2a::dialect::{Update, bare, shown};
 use crate::a2a::state::TaskState;
-use crate::delivery::inbox::{Activity, TaskUpdate};
+use crate::delivery::inbox::{Activity, InboxTask, TaskUpdate};
 
 /// How a caller is answered.
 #[derive(Clone)]
@@ -54,8 +54,8 @@ impl Words {
     }
 
     /// What was sent is in the inbox: for platform clients beside the result, for SDKs in it.
-    pub(super) fn queued(&self, method: &str, task: &Value, activity: &Activity) -> String {
-        let result = shown(task, self.generation);
+    pub(super) fn queued(&self, method: &str, task: &InboxTask, activity: &Activity) -> String {
+        let result = shown(&task.submitted(activity.created_at), self.generation);
         format!(
             r#"{{"jsonrpc":"2.0","id":{},"result":{result},"status":"queued","delivery_mode":"poll","method":{},"activity_id":{}}}"#,
             self.id,

@@ -108,7 +108,8 @@ impl Proxy {
 pub(in crate::proxy) fn forgotten() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
-        "the call with this key was answered by a stream that is not kept any more (stream.log_ttl); ask for the task, or use a new key",
+        "the call with this key was answered by a stream that is not kept any more (stream.log_ttl; without Redis, until \
+         the gateway ends); ask for the task, or use a new key",
     )
     .fact("delivered", "true")
 }

@@ -138,7 +138,7 @@ async fn what_is_in_an_inbox_is_not_said_to_have_failed() {
     })
     .await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    delegation_in(&gateway, &caller, &id, "dispatched").await;
+    delegation_in(&gateway, &caller, &id, "pending").await;
     let entry = inboxes.items("poller").await.pop().unwrap().id;
     reply(&gateway, &entry).await;
     allow(&inboxes).await;

@@ -1,12 +1,15 @@
 //! Delegations to a workspace that polls: into its inbox, and over when its task is.
 
+use std::time::Duration;
+
 use a2a_gateway::a2a::dialect::Update;
 use a2a_gateway::a2a::state::TaskState;
+use a2a_gateway::delivery::inbox::Item;
 use a2a_gateway::ids::WorkspaceId;
 use serde_json::json;
 
 use super::{Inboxes, delegate, delegate_with, delegation, delegation_in, until};
-use crate::harness::{Agent, Gateway, Request, Seat, card};
+use crate::harness::{Agent, Gateway, Pair, Request, Seat, card};
 use crate::on_both_pairs;
 
 pub(super) async fn poller(gateway: &Gateway) -> Seat {
@@ -58,4 +61,33 @@ on_both_pairs! {
         assert_eq!(late["error"]["delivered"], "true");
         Inboxes::of(&gateway).await.results("caller", 1).await;
     }
+}
+
+/// Whether it was put there and not noted, or not put there: both are found out at the start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_at_any_moment_leaves_it_in_the_inbox_once() {
+    let mut gateway = Gateway::start(Pair::Embedded).await;
+    let caller = poller(&gateway).await;
+    let mut ids = Vec::new();
+    for round in 0..12 {
+        ids.push(delegate(&gateway, &caller, "poller", "work").await);
+        tokio::time::sleep(Duration::from_millis(round)).await;
+        gateway.kill();
+        gateway.restart().await;
+        gateway.await_ready().await;
+    }
+    for id in &ids {
+        delegation_in(&gateway, &caller, id, "dispatched").await;
+    }
+    let items = Inboxes::of(&gateway).await.items("poller").await;
+    let delegated = |item: &Item| -> String {
+        let call: serde_json::Value =
+            serde_json::from_str(item.request_body.as_ref().unwrap().get()).unwrap();
+        let id = &call["params"]["message"]["metadata"]["delegation_id"];
+        id.as_str().unwrap().to_owned()
+    };
+    let mut there: Vec<String> = items.iter().map(delegated).collect();
+    there.sort();
+    ids.sort();
+    assert_eq!(there, ids);
 }

@@ -141,9 +141,12 @@ async fn a_plain_http_message_with_a_key_is_sent_once_too() {
     assert_eq!(case.again(&request).await.text(), first.text());
     assert_eq!(case.inbox().await.len(), 1);
     // Where nothing was put into the inbox, the key stays free.
-    let wrong = case.keyed(
-        "w",
-        &call("message/send", &json!({"message": {"taskId": "\u{0}"}})),
-    );
-    assert_eq!(case.gateway.call(&wrong).await.status, 200);
+    let mut lost = hello();
+    lost["message"]["taskId"] = json!("no-such-task");
+    let wrong = case.keyed("w", &call("message/send", &lost));
+    let wrong = case.gateway.call(&wrong).await;
+    assert_eq!((wrong.status, &*wrong.reason()), (404, "task_not_found"));
+    let right = case.keyed("w", &call("message/send", &hello()));
+    let right = case.gateway.call(&right).await;
+    assert_eq!((right.status, right.field(REPLAY)), (200, None));
 }

@@ -284,8 +284,7 @@ async fn a_stream_loses_its_envelopes_and_nothing_else() {
     assert_eq!(answer.status, 200);
     assert_eq!(answer.field("content-type"), Some("text/event-stream"));
     let expected = [
-        // A comment between numbered events has no blank line of its own.
-        ": hello\r\n",
+        ": hello\r\n\r\n",
         "event: message\r\ndata: {\"n\": 1.0}\r\n\r\n",
         "data: {\"kind\":\"status-update\",\"final\":true}\r\n\r\n",
     ];
