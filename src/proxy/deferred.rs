@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use serde_json::Value;
@@ -17,7 +17,7 @@ use super::fields::passes;
 use super::forward::Outgoing;
 use super::keyed::{self, Own, Told, Turn};
 use super::relay::content_length_of;
-use super::{Proxy, references};
+use super::{Proxy, prefer, references};
 use crate::a2a::accept::prefers_stream;
 use crate::a2a::done::Done;
 use crate::a2a::envelope::Completed;
@@ -105,7 +105,7 @@ impl Proxy {
             why.reason,
             Reason::WorkspaceOffline | Reason::WorkspaceRestarting
         );
-        let keeps = prefers_async(&head.headers);
+        let keeps = prefer::respond_async(&head.headers);
         // What it was answered before holds, whether its target is there or not.
         let keyed = head.headers.contains_key(keyed::IDEMPOTENCY_KEY);
         if !passes_by || !(keeps || keyed || may_ask_for_a_job(head)) {
@@ -192,7 +192,7 @@ impl Proxy {
     ) -> Result<Ended, Ended> {
         let translated = outgoing.target.is_some() || outgoing.rewrite.is_some();
         let sends = exchange.method == Method::SendMessage && !translated;
-        if !sends || !prefers_async(&session.req_header().headers) {
+        if !sends || !prefer::respond_async(&session.req_header().headers) {
             return Err(why.into());
         }
         let to_defer = ToDefer {
@@ -390,16 +390,6 @@ fn unsupported() -> Rejection {
     rejection
 }
 
-/// `Prefer: respond-async`, alone or in a list (RFC 7240, 2 and 4.1).
-fn prefers_async(headers: &HeaderMap) -> bool {
-    let fields = headers.get_all("prefer").iter();
-    fields
-        .filter_map(|field| field.to_str().ok())
-        .flat_map(|field| field.split(','))
-        .filter_map(|preference| preference.split(';').next())
-        .any(|preference| preference.trim().eq_ignore_ascii_case("respond-async"))
-}
-
 /// Whether a request is of those whose body is read although its target is away. Who waits for
 /// `100 Continue` has not sent it.
 fn may_ask_for_a_job(head: &RequestHeader) -> bool {
@@ -420,33 +410,6 @@ fn priority(body: &str) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_preference_is_found_in_lists_and_in_any_case() {
-        let prefers = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append("prefer", value.parse().unwrap());
-            }
-            prefers_async(&headers)
-        };
-        for values in [
-            &["respond-async"][..],
-            &["Respond-Async"],
-            &["wait=10, respond-async"],
-            &["wait=10", "respond-async;x=1"],
-        ] {
-            assert!(prefers(values), "{values:?}");
-        }
-        for values in [
-            &[][..],
-            &["wait=10"],
-            &["respond-asynchronously"],
-            &["return=minimal"],
-        ] {
-            assert!(!prefers(values), "{values:?}");
-        }
-    }
 
     #[test]
     fn a_priority_is_a_whole_number_up_to_100() {

@@ -28,6 +28,7 @@ mod inbox;
 mod keyed;
 mod listener;
 mod origin;
+mod prefer;
 mod question;
 mod received;
 mod references;

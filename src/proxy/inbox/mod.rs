@@ -2,7 +2,6 @@
 //! it (contract §6.1). To its callers it is an agent like any other, only slower.
 
 mod call;
-mod prefer;
 mod send;
 mod stream;
 mod words;

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::call::Call;
 use super::words::{Words, cut};
-use super::{Outward, Pair, prefer, shown, source};
+use super::{Outward, Pair, shown, source};
 use crate::a2a::method::Method;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::delivery::calls::{Answer, Key, Outcome};
@@ -19,6 +19,7 @@ use crate::proxy::Proxy;
 use crate::proxy::ended::{Ended, internal, left};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::keyed::{Own, Told, forgotten};
+use crate::proxy::prefer;
 use crate::proxy::rewrite::Rewrite;
 use crate::rejection::{Reason, Rejection};
 

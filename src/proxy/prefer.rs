@@ -6,10 +6,15 @@ use http::HeaderMap;
 
 /// `wait=N`: how long a caller would wait for the answer. The first one counts (RFC 7240, 2); what is no
 /// whole number of seconds is passed over, as every preference may be.
-pub(in crate::proxy) fn wait(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn wait(headers: &HeaderMap) -> Option<Duration> {
     let said = preferences(headers).find(|(name, _)| name.eq_ignore_ascii_case("wait"))?;
     let seconds = said.1.trim_matches('"').parse().ok()?;
     Some(Duration::from_secs(seconds))
+}
+
+/// `respond-async`: a caller would rather have its call kept than refused (RFC 7240, 4.1).
+pub(super) fn respond_async(headers: &HeaderMap) -> bool {
+    preferences(headers).any(|(name, _)| name.eq_ignore_ascii_case("respond-async"))
 }
 
 fn preferences(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
@@ -45,5 +50,32 @@ mod tests {
             assert_eq!(read(&[none]), None, "{none}");
         }
         assert_eq!(read(&[]), None);
+    }
+
+    #[test]
+    fn the_preference_is_found_in_lists_and_in_any_case() {
+        let prefers = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("prefer", value.parse().unwrap());
+            }
+            respond_async(&headers)
+        };
+        for values in [
+            &["respond-async"][..],
+            &["Respond-Async"],
+            &["wait=10, respond-async"],
+            &["wait=10", "respond-async;x=1"],
+        ] {
+            assert!(prefers(values), "{values:?}");
+        }
+        for values in [
+            &[][..],
+            &["wait=10"],
+            &["respond-asynchronously"],
+            &["return=minimal"],
+        ] {
+            assert!(!prefers(values), "{values:?}");
+        }
     }
 }
