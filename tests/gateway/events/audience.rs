@@ -390,7 +390,8 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
         let text = frame.to_string();
         let text = bases.iter().fold(text, |text, base| text.replace(base, ""));
         for secret in [
-            "ANSWER", "QUESTION", "SECRET", "INTERNAL", "ROLE", "a2a", &address,
+            "ANSWER", "QUESTION", "SECRET", "INTERNAL", "ROLE", "/a2a", "a2aw_", "a2ao_", "a2aa_",
+            "a2ae_", "a2ax_", &address,
         ]
         .into_iter()
         .chain(tokens)

@@ -30,7 +30,15 @@ fn settings(sql: &str, shared: &str) -> Stores {
 }
 
 pub(crate) fn open_db(url: &str) -> Db {
-    Db::open(&settings(url, "memory"), Arc::new(Metrics::new())).unwrap()
+    open_db_with(url, TIMEOUT)
+}
+
+fn open_db_with(url: &str, timeout: Duration) -> Db {
+    let settings = Stores {
+        timeout,
+        ..settings(url, "memory")
+    };
+    Db::open(&settings, Arc::new(Metrics::new())).unwrap()
 }
 
 fn open_shared(url: &str) -> Shared {
