@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use arc_swap::Guard;
 use secrecy::SecretString;
+use serde_json::json;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use crate::audit::{Audit, Draft, EventType};
 use crate::coherence::Coherence;
 use crate::config::{Config, Live};
 use crate::db::Db;
@@ -16,7 +18,8 @@ use crate::directory::Directory;
 use crate::drain::Drain;
 use crate::events::Events;
 use crate::hierarchy::Hierarchy;
-use crate::identity::{Identity, Rates};
+use crate::identity::{CredentialKind, Identity, Rates};
+use crate::ids::ReplicaId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::store::{InvalidUrl, Unavailable};
@@ -58,6 +61,10 @@ pub struct Gateway {
     pub identity: Identity,
     /// How often each may.
     pub rates: Rates,
+    /// Which run of which gateway this is.
+    pub replica: ReplicaId,
+    /// Who called whom, and who changed what.
+    pub audit: Arc<Audit>,
     /// Who exists.
     pub workspaces: Workspaces,
     /// May they.
@@ -100,7 +107,16 @@ impl Gateway {
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
+        let replica = ReplicaId::random();
+        let audit = Audit::new(
+            config.clone(),
+            db.clone(),
+            Arc::clone(&keys),
+            Arc::clone(&metrics),
+            replica.clone(),
+        );
         let events = Events::new(config.clone(), shared.clone(), Arc::clone(&metrics));
+        events.recorded_by(&audit);
         Ok(Arc::new(Self {
             identity: Identity::new(
                 config.clone(),
@@ -136,6 +152,8 @@ impl Gateway {
                 Arc::clone(&metrics),
             ),
             events,
+            audit,
+            replica,
             drain: Arc::default(),
             workspaces,
             coherence,
@@ -172,7 +190,13 @@ impl Gateway {
 
     async fn try_prepare(&self) -> Result<Option<SecretString>, Unavailable> {
         self.db.migrate().await?;
-        self.identity.ensure_admin_token().await
+        let made = self.identity.ensure_admin_token().await?;
+        if made.is_some() {
+            let detail = json!({"kind": CredentialKind::Admin.word()});
+            self.audit
+                .record(Draft::new(EventType::TokenIssued).with(detail));
+        }
+        Ok(made)
     }
 
     /// Warns if `a2a.default_workspace` names nobody: its card is nowhere until somebody is that.
@@ -247,6 +271,11 @@ impl Gateway {
             match read {
                 Ok(Ok(changed)) => {
                     self.metrics.keys_current.set(1);
+                    if changed {
+                        let detail = json!({"active": self.keys.kid()});
+                        self.audit
+                            .record(Draft::new(EventType::KeysChanged).with(detail));
+                    }
                     if changed || failed_before {
                         tracing::info!(
                             active = self.keys.kid(),

@@ -91,9 +91,44 @@ impl fmt::Display for RequestId {
     }
 }
 
+/// The name of one run of one gateway: its host, and what tells this start from all others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReplicaId(Arc<str>);
+
+impl ReplicaId {
+    /// A new one, for a process that starts.
+    pub fn random() -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let known = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let host: String = host.trim().chars().filter(known).take(48).collect();
+        let host = if host.is_empty() { "gateway" } else { &host };
+        // The last digits of a UUID of version 7 are random; the first are the time.
+        let run = uuid::Uuid::now_v7().simple().to_string();
+        Self(format!("{host}-{}{}", &run[..12], &run[24..]).into())
+    }
+
+    /// The id as text: letters, digits, `.`, `_` and `-`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_start_has_a_name_of_its_own_that_stands_anywhere() {
+        let [one, other] = [ReplicaId::random(), ReplicaId::random()];
+        assert_ne!(one, other);
+        assert!(WorkspaceId::parse(one.as_str()).is_ok(), "{one}");
+    }
 
     #[test]
     fn workspace_ids_keep_to_their_alphabet() {

@@ -28,6 +28,8 @@ pub mod identity;
 
 pub mod workspace;
 
+pub mod audit;
+
 pub mod hierarchy;
 
 pub mod tasks;

@@ -4,6 +4,7 @@
 //! Loading (layers, overrides, checks across keys) is in [`load`]; forms of values in [`value`]; the
 //! one in force in [`live`], and its replacement in [`reload`].
 
+mod audit;
 mod check;
 mod delegation;
 mod delivery;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+pub use self::audit::Audit;
 pub use self::delegation::Delegation;
 pub use self::delivery::{Idempotency, Stream};
 pub use self::exposure::refuse_exposed;
@@ -91,6 +93,8 @@ pub struct Config {
     pub delegation: Delegation,
     /// `[rate]`
     pub rate: Rate,
+    /// `[audit]`
+    pub audit: Audit,
     /// `[telemetry]`
     pub telemetry: Telemetry,
 }

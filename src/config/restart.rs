@@ -4,8 +4,11 @@ use super::Config;
 
 /// Keys that count from the start of the process to its end: what it listens on, its threads, its
 /// stores and their keys, the room that caches were given, the form of the log.
-pub const RESTART_KEYS: [&str; 14] = [
+pub const RESTART_KEYS: [&str; 17] = [
     "admin.listen",
+    "audit.enabled",
+    "audit.spool_bytes",
+    "audit.spool_dir",
     "directory.cache_entries",
     "directory.heartbeat_key",
     "directory.internal_url_key",
@@ -30,6 +33,9 @@ pub(super) fn needs_restart(key: &str) -> bool {
 pub(super) fn keep(new: &mut Config, in_force: &Config) {
     let old = in_force.clone();
     new.admin.listen = old.admin.listen;
+    new.audit.enabled = old.audit.enabled;
+    new.audit.spool_bytes = old.audit.spool_bytes;
+    new.audit.spool_dir = old.audit.spool_dir;
     new.directory.cache_entries = old.directory.cache_entries;
     new.directory.heartbeat_key = old.directory.heartbeat_key;
     new.directory.internal_url_key = old.directory.internal_url_key;

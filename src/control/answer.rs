@@ -14,6 +14,7 @@ use http::header::{
 use http::{Method, StatusCode};
 
 use super::ROUTES;
+use super::audit::{self, About};
 use super::extract::Admitted;
 use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
@@ -60,10 +61,11 @@ pub(super) async fn frame(
     let client = extensions.get::<ClientAddr>().map(|client| client.0);
     let id = extensions.get::<RequestId>().cloned();
     let id = id.unwrap_or_else(RequestId::random);
-    let method = request.method().clone();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
 
-    let mut response = finish(method, request, next).await;
+    let mut response = finish(method.clone(), request, next).await;
     let pattern = route.as_ref().map_or(UNMATCHED, MatchedPath::as_str);
+    let mut refused = None;
     if let Some(rejection) = response.extensions_mut().remove::<Rejection>() {
         let rejection = match client {
             Some(client) => gateway.rates.failed(client, rejection),
@@ -74,12 +76,22 @@ pub(super) async fn frame(
             None => rejection,
         };
         log(&rejection, &id, pattern);
+        refused = Some(rejection.reason);
         response = refusal(&rejection, &id, pattern);
     } else if let Some(allowance) = admitted.allowance() {
         response.headers_mut().extend(allowance.fields());
     }
-    let status = response.status();
-    gateway.metrics.control(pattern, status.as_u16());
+    let status = response.status().as_u16();
+    gateway.metrics.control(pattern, status);
+    let asked = audit::Request {
+        method: &method,
+        pattern,
+        path: &path,
+        id: &id,
+        proof: admitted.proof(),
+    };
+    let about = response.extensions_mut().remove::<About>();
+    audit::write_down(&gateway, asked, about, status, refused);
     let headers = response.headers_mut();
     // Some answers hold tokens, and few are worth keeping: those say so.
     let no_store = HeaderValue::from_static("no-store");

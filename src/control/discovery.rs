@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::Json as Answer;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json as Answer};
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
 
+use super::audit::About;
 use super::extract::{Caller, PathId};
 use crate::directory::Discovered;
 use crate::gateway::Gateway;
-use crate::identity::IssuedPair;
+use crate::identity::{CredentialKind, IssuedPair};
 use crate::rejection::Rejection;
 use crate::workspace::Timestamp;
 
@@ -46,7 +48,7 @@ pub(super) async fn discover(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
-) -> Result<Answer<Discovery>, Rejection> {
+) -> Result<Response, Rejection> {
     let permit = gateway.hierarchy.permit(&caller.0, &id).await?;
     let discovered = gateway.directory.discover(&permit).await?;
     // Whoever is no workspace has a credential of its own for every target.
@@ -57,9 +59,13 @@ pub(super) async fn discover(
             gateway.identity.issue_pair_token(pair)
         })
         .transpose()?;
-    Ok(Answer(Discovery {
+    let about = token
+        .is_some()
+        .then(|| About::workspace(&id).with("kind", CredentialKind::Pair.word()));
+    let answer = Answer(Discovery {
         discovered,
         token: token.as_ref().map(PairToken::of),
         proxy_url: gateway.config().base_of(&id),
-    }))
+    });
+    Ok((about.map(Extension), answer).into_response())
 }

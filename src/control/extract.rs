@@ -177,14 +177,25 @@ pub(super) fn authorization(headers: &HeaderMap) -> Result<Option<&[u8]>, Reject
     Ok(field.map(|value| value.as_bytes()))
 }
 
-/// What the credential may still ask for, once it was let in: for the fields of the answer.
+/// Who was let in, and what the credential may still ask for: for the frame around the handler.
 #[derive(Clone, Default)]
-pub(super) struct Admitted(Arc<OnceLock<Allowance>>);
+pub(super) struct Admitted(Arc<Entered>);
+
+#[derive(Default)]
+struct Entered {
+    proof: OnceLock<Arc<Proof>>,
+    allowance: OnceLock<Allowance>,
+}
 
 impl Admitted {
+    /// Who asks, once that is proven.
+    pub(super) fn proof(&self) -> Option<Arc<Proof>> {
+        self.0.proof.get().cloned()
+    }
+
     /// If the credential has a limit.
     pub(super) fn allowance(&self) -> Option<&Allowance> {
-        self.0.get()
+        self.0.allowance.get()
     }
 }
 
@@ -192,13 +203,17 @@ impl Admitted {
 ///
 /// # Errors
 /// `caller_mismatch` and `rate_limited`.
-pub(super) fn admit(gateway: &Gateway, parts: &Parts, proof: &Proof) -> Result<(), Rejection> {
+pub(super) fn admit(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(), Rejection> {
+    let admitted = parts.extensions.get::<Admitted>();
+    if let Some(admitted) = admitted {
+        let _ = admitted.0.proof.set(Arc::clone(proof));
+    }
     for claimed in parts.headers.get_all("x-workspace-id") {
         Identity::check_caller(proof, Some(claimed.as_bytes()))?;
     }
     let allowance = gateway.rates.admit(proof)?;
-    if let (Some(allowance), Some(admitted)) = (allowance, parts.extensions.get::<Admitted>()) {
-        let _ = admitted.0.set(allowance);
+    if let (Some(allowance), Some(admitted)) = (allowance, admitted) {
+        let _ = admitted.0.allowance.set(allowance);
     }
     Ok(())
 }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::Json as Answer;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json as Answer};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
+use super::audit::About;
 use super::body::{Json, check_note};
 use super::extract::{Caller, PathGrantId};
 use super::page::{Ends, Page};
@@ -65,7 +66,11 @@ pub(super) async fn create(
         note: new.note,
     };
     let grant = gateway.hierarchy.grant(&new).await?;
-    Ok((StatusCode::CREATED, Answer(shown(grant))).into_response())
+    let about = About::workspace(&new.target)
+        .with("caller_id", new.caller.as_str())
+        .with("expires_at", new.expires_at.map(|at| at.to_string()))
+        .with("grant_id", grant.id.as_str());
+    Ok((StatusCode::CREATED, Extension(about), Answer(shown(grant))).into_response())
 }
 
 fn expiry(text: Option<&str>) -> Result<Option<Timestamp>, Rejection> {

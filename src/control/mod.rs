@@ -6,6 +6,7 @@
 
 mod activity;
 mod answer;
+mod audit;
 mod body;
 mod delegations;
 mod discovery;

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::Json as Answer;
 use axum::extract::State;
+use axum::{Extension, Json as Answer};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::audit::About;
 use super::body::Json;
 use super::extract::{Caller, Registrant, not_permitted};
 use super::workspaces::{parse_optional, require_same_org};
@@ -50,7 +51,7 @@ pub(super) async fn register(
     State(gateway): State<Arc<Gateway>>,
     Registrant(caller): Registrant,
     Json(body): Json<Register>,
-) -> Result<Answer<Registered>, Rejection> {
+) -> Result<(Extension<About>, Answer<Registered>), Rejection> {
     refuse_large_card(&body.agent_card)?;
     let id = WorkspaceId::parse(&body.id)?;
     let registrar = registrar(&gateway, &caller, &id, &body).await?;
@@ -63,13 +64,15 @@ pub(super) async fn register(
     };
     let (workspace, token) = enrol(&gateway, &caller, &registration, &registrar).await?;
     let token = token.map(|token| token.token.expose_secret().to_owned());
-    Ok(Answer(Registered {
+    let about = About::workspace(&workspace.id).with("token_issued", token.is_some());
+    let answer = Answer(Registered {
         status: "registered",
         id: workspace.id.to_string(),
         delivery_mode: workspace.delivery_mode,
         auth_token: token.clone(),
         token,
-    }))
+    });
+    Ok((Extension(about), answer))
 }
 
 fn refuse_large_card(card: &RawValue) -> Result<(), Rejection> {
@@ -226,12 +229,13 @@ pub(super) async fn update_card(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     Json(body): Json<NewCard>,
-) -> Result<Answer<Done>, Rejection> {
+) -> Result<(Extension<About>, Answer<Done>), Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     refuse_large_card(&body.agent_card)?;
     gateway.directory.update_card(&id, &body.agent_card).await?;
-    Ok(Answer(Done { status: "updated" }))
+    let status = "updated";
+    Ok((Extension(About::workspace(&id)), Answer(Done { status })))
 }
 
 /// The body of `POST /registry/deregister`.
@@ -245,10 +249,10 @@ pub(super) async fn deregister(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     Json(body): Json<Leaving>,
-) -> Result<Answer<Done>, Rejection> {
+) -> Result<(Extension<About>, Answer<Done>), Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     gateway.directory.deregister(&id).await?;
     let status = "deregistered";
-    Ok(Answer(Done { status }))
+    Ok((Extension(About::workspace(&id)), Answer(Done { status })))
 }

@@ -4,19 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json as Answer;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json as Answer};
 use http::StatusCode;
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
+use super::audit::About;
 use super::body::{Json, OptionalJson, check_note};
 use super::extract::{Caller, PathId, PathOrg, PathTokenId, not_permitted};
 use super::page::Page;
 use super::workspaces::require_same_org;
 use crate::gateway::Gateway;
-use crate::identity::{CANVAS_TTL_DEFAULT, IssuedToken, Principal, TokenRow};
+use crate::identity::{CANVAS_TTL_DEFAULT, CredentialKind, IssuedToken, Principal, TokenRow};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
@@ -196,12 +197,16 @@ pub(super) async fn issue_canvas(
         gateway
             .identity
             .issue_canvas_token(&new.user, org, workspaces.as_deref(), ttl)?;
+    let about = About::default()
+        .with("kind", CredentialKind::Canvas.word())
+        .with("org", org)
+        .with("user", new.user.as_str());
     let answer = IssuedCanvas {
         token,
         expires_at: Timestamp(expires_at),
         expires_in: ttl.as_secs(),
     };
-    Ok((StatusCode::CREATED, Answer(answer)).into_response())
+    Ok((StatusCode::CREATED, Extension(about), Answer(answer)).into_response())
 }
 
 fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
@@ -220,7 +225,8 @@ fn issued(token: &IssuedToken) -> Response {
         prefix: &token.prefix,
         created_at: Timestamp(token.created_at),
     };
-    (StatusCode::CREATED, Answer(answer)).into_response()
+    let about = About::default().with("token_id", token.token_id.as_str());
+    (StatusCode::CREATED, Extension(about), Answer(answer)).into_response()
 }
 
 fn listed<T>(

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -10,6 +11,7 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::audit::About;
 use super::body::Json;
 use super::extract::{Caller, PathId, not_permitted};
 use crate::config::Complete;
@@ -71,7 +73,8 @@ pub(super) async fn create(
         enrolment_token: enrolment.expose_secret(),
     };
     let location = [(LOCATION, format!("/workspaces/{}", workspace.id))];
-    Ok((StatusCode::CREATED, location, axum::Json(created)).into_response())
+    let about = Extension(About::workspace(&workspace.id));
+    Ok((StatusCode::CREATED, location, about, axum::Json(created)).into_response())
 }
 
 /// What may be created by whom: an integration stays within its org.

@@ -14,43 +14,60 @@ use crate::store::{Cause, Unavailable};
 /// The whole of a migration, the wait for another replica's included.
 const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
-/// Version, name, text. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, &str); 10] = [
-    (
+/// Version, name, and the text for SQLite and for PostgreSQL: the same but where only one of them has
+/// partitions. Never edit one that was released: databases remember its checksum.
+const MIGRATIONS: [(i64, &str, [&str; 2]); 11] = [
+    both(
         1,
         "workspaces",
         include_str!("migrations/0001_workspaces.sql"),
     ),
-    (
+    both(
         2,
         "coherence",
         include_str!("migrations/0002_coherence.sql"),
     ),
-    (3, "moves", include_str!("migrations/0003_moves.sql")),
-    (4, "grants", include_str!("migrations/0004_grants.sql")),
-    (5, "overdue", include_str!("migrations/0005_overdue.sql")),
-    (
+    both(3, "moves", include_str!("migrations/0003_moves.sql")),
+    both(4, "grants", include_str!("migrations/0004_grants.sql")),
+    both(5, "overdue", include_str!("migrations/0005_overdue.sql")),
+    both(
         6,
         "upstream_tls",
         include_str!("migrations/0006_upstream_tls.sql"),
     ),
-    (
+    both(
         7,
         "push_notifications",
         include_str!("migrations/0007_push_notifications.sql"),
     ),
-    (8, "inbox", include_str!("migrations/0008_inbox.sql")),
-    (
+    both(8, "inbox", include_str!("migrations/0008_inbox.sql")),
+    both(
         9,
         "idempotent_calls",
         include_str!("migrations/0009_idempotent_calls.sql"),
     ),
-    (
+    both(
         10,
         "delegations",
         include_str!("migrations/0010_delegations.sql"),
     ),
+    (
+        11,
+        "audit",
+        [
+            include_str!("migrations/0011_audit.sqlite.sql"),
+            include_str!("migrations/0011_audit.postgres.sql"),
+        ],
+    ),
 ];
+
+const fn both(
+    version: i64,
+    name: &'static str,
+    text: &'static str,
+) -> (i64, &'static str, [&'static str; 2]) {
+    (version, name, [text, text])
+}
 
 impl Db {
     /// Brings the schema up to date; afterwards [`Db::run`] works. Safe to repeat, and safe to
@@ -78,7 +95,7 @@ impl Db {
                 .map_err(cause)?;
         }
         let applied = match self.0.location.backend {
-            Backend::Postgres => run(&mut connection).await,
+            Backend::Postgres => run(&mut connection, 1).await,
             Backend::Sqlite => run_unlocked(&mut connection).await,
         };
         // The work is done; a failing farewell changes nothing.
@@ -90,13 +107,13 @@ impl Db {
 /// SQLite has no advisory lock. Two that start on one file at the same moment collide inside a
 /// transaction: one fails as a whole, and finds the work done when it looks again.
 async fn run_unlocked(connection: &mut AnyConnection) -> Result<(), Cause> {
-    let mut result = run(connection).await;
+    let mut result = run(connection, 0).await;
     for _ in 0..SQLITE_ATTEMPTS {
         if result.is_ok() {
             break;
         }
         tokio::time::sleep(SQLITE_PAUSE).await;
-        result = run(connection).await;
+        result = run(connection, 0).await;
     }
     result
 }
@@ -104,13 +121,14 @@ async fn run_unlocked(connection: &mut AnyConnection) -> Result<(), Cause> {
 const SQLITE_ATTEMPTS: usize = 5;
 const SQLITE_PAUSE: Duration = Duration::from_millis(50);
 
-async fn run(connection: &mut AnyConnection) -> Result<(), Cause> {
-    let migrations = MIGRATIONS.map(|(version, name, text)| {
+/// `text`: which of each migration's texts.
+async fn run(connection: &mut AnyConnection, text: usize) -> Result<(), Cause> {
+    let migrations = MIGRATIONS.map(|(version, name, texts)| {
         Migration::new(
             version,
             name.into(),
             MigrationType::Simple,
-            text.into_sql_str(),
+            texts[text].into_sql_str(),
             false,
         )
     });

@@ -16,9 +16,9 @@ mod queue;
 mod reader;
 mod record;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub use self::places::{Bounds, Place, Places};
 pub use self::reader::{Cut, Reader};
@@ -27,6 +27,7 @@ pub use self::record::Frame;
 use self::hub::Hub;
 use self::interest::Interest;
 use self::queue::Queue;
+use crate::audit::{Audit, Draft, EventType};
 use crate::config::Live;
 use crate::hierarchy::{Hierarchy, Lineage};
 use crate::ids::WorkspaceId;
@@ -131,6 +132,15 @@ impl Event {
             was: None,
         }
     }
+
+    /// The status that the workspace came to, if it is about that.
+    fn status(&self) -> Option<&Value> {
+        let of_status = matches!(
+            self.kind,
+            Kind::WorkspaceOnline | Kind::WorkspaceOffline | Kind::WorkspaceDegraded
+        );
+        self.payload.get("status").filter(|_| of_status)
+    }
 }
 
 /// The room.
@@ -142,6 +152,8 @@ pub struct Events {
     hub: Hub,
     interest: Interest,
     places: Arc<Places>,
+    /// What is told of a workspace's status is written down there, too.
+    audit: OnceLock<Arc<Audit>>,
 }
 
 impl Events {
@@ -160,7 +172,13 @@ impl Events {
                 connections: config.events.connections,
                 connections_per_caller: config.events.connections_per_caller,
             }),
+            audit: OnceLock::new(),
         })
+    }
+
+    /// Has every change of a status written down: most of them nobody asks for by a request.
+    pub fn recorded_by(&self, audit: &Arc<Audit>) {
+        let _ = self.audit.set(Arc::clone(audit));
     }
 
     /// Whether anybody, on any replica, listens to what only passes by. Ask before making such an
@@ -176,6 +194,10 @@ impl Events {
         let passes = event.kind.passes();
         if passes && !self.heard() {
             return;
+        }
+        if let (Some(audit), Some(status)) = (self.audit.get(), event.status()) {
+            let draft = Draft::new(EventType::WorkspaceStatus).about(&event.workspace);
+            audit.record(draft.with(json!({"status": status})));
         }
         let queue = if passes { &self.passing } else { &self.kept };
         if queue.push(event) {

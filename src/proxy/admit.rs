@@ -139,6 +139,7 @@ pub(super) async fn permit(
 ) -> Result<Allowed, Rejection> {
     let permit = gateway.hierarchy.permit(&proof, target).await?;
     exchange.rule = Some(permit.rule().word());
+    exchange.org = permit.org().map(str::to_owned);
     Ok(Allowed { proof, permit })
 }
 

@@ -14,6 +14,7 @@ use super::ended::Ended;
 use super::listener::BrokenOff;
 use super::relay::Relay;
 use crate::a2a::method::Method;
+use crate::audit::{Audit, Draft, EventType};
 use crate::config::Config;
 use crate::events::{Event, Events, Kind};
 use crate::identity::{Allowance, Proof};
@@ -61,6 +62,12 @@ pub(super) struct Exchange {
     pub(super) shape: Shape,
     /// How long the agent took to answer.
     pub(super) head: Option<Duration>,
+    /// Where it is written down.
+    audit: Option<Arc<Audit>>,
+    /// The caller's org, once it was let pass.
+    pub(super) org: Option<String>,
+    /// The task that it is about, once it is known.
+    pub(super) task: Option<String>,
     /// Looks for the task in the answer, until it is found.
     pub(super) learner: Option<Box<Learner>>,
     outcome: Option<Outcome>,
@@ -93,9 +100,18 @@ impl Exchange {
             events: 0,
             shape: Shape::Unary,
             head: None,
+            audit: None,
+            org: None,
+            task: None,
             learner: None,
             outcome: None,
         }
+    }
+
+    /// Has it written down.
+    pub(super) fn audited(mut self, audit: &Arc<Audit>) -> Self {
+        self.audit = audit.records().then(|| Arc::clone(audit));
+        self
     }
 
     /// Notes how it ended. What is in the outer error is still to be told to the caller.
@@ -126,6 +142,7 @@ impl Exchange {
             && let Some(task) = learner.look_at(piece)
             && let Some(learner) = self.learner.take()
         {
+            self.task = Some(task.clone());
             // Boxed: once in an exchange, and it would widen every one's future.
             Box::pin(learner.learn(task)).await;
         }
@@ -166,6 +183,31 @@ impl Exchange {
     }
 }
 
+impl Exchange {
+    /// Writes down who called whom, by which rule, and what came of it.
+    fn write_down(&mut self, outcome: Outcome, elapsed: Duration) {
+        let Some(audit) = self.audit.take() else {
+            return;
+        };
+        let org = self.org.take();
+        audit.record(Draft {
+            request_id: Some(self.request_id.clone()),
+            proof: self.proof.take(),
+            target: self.callee.take(),
+            org,
+            rule: self.rule,
+            method: Some(self.method.label()),
+            outcome: outcome.word(),
+            status: self.status,
+            request_bytes: self.request_bytes,
+            response_bytes: self.response_bytes,
+            duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            task_id: self.task.take(),
+            ..Draft::new(EventType::A2aCall)
+        });
+    }
+}
+
 impl Drop for Exchange {
     fn drop(&mut self) {
         let outcome = self.outcome.unwrap_or(if std::thread::panicking() {
@@ -203,6 +245,7 @@ impl Drop for Exchange {
             },
             "A2A exchange ended"
         );
+        self.write_down(outcome, elapsed);
     }
 }
 

@@ -170,7 +170,8 @@ impl Proxy {
         }
         let _running = self.gateway.drain.enter();
         let events = Some(&self.gateway.events);
-        let mut exchange = Exchange::begin(&self.relay, events, request_id);
+        let mut exchange =
+            Exchange::begin(&self.relay, events, request_id).audited(&self.gateway.audit);
         let mut words = Words::Rpc;
         let ended = match asked {
             Asked::Call(target) => self.call(session, &mut exchange, target).await,

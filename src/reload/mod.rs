@@ -6,9 +6,11 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::watch::Files;
+use crate::audit::{Draft, EventType};
 use crate::coherence::Invalidation;
 use crate::config::load::{ConfigError, Layers, Problem, Source, load};
 use crate::config::reload::{Change, Outcome};
@@ -131,6 +133,7 @@ async fn reload(gateway: &Gateway, layers: &Layers, filled: &[PathBuf]) {
 
 fn refused(gateway: &Gateway, error: &ConfigError) {
     gateway.metrics.config_refused();
+    gateway.audit.record(Draft::new(EventType::ConfigRefused));
     // One line: what collects logs takes each line end for the end of an entry.
     let problems: Vec<String> = error.problems.iter().map(ToString::to_string).collect();
     let problems = problems.join("; ");
@@ -163,6 +166,10 @@ async fn follow(gateway: &Gateway, change: &Change) {
         gateway.look_for_default_workspace().await;
     }
     if !change.applied.is_empty() {
+        let detail = json!({"keys": change.applied});
+        gateway
+            .audit
+            .record(Draft::new(EventType::ConfigChanged).with(detail));
         let keys = change.applied.join(", ");
         tracing::info!(keys, "A changed configuration is in force");
     }

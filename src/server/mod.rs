@@ -21,6 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use self::lasting::lasting;
+use crate::audit::Audit;
 use crate::config::load::Layers;
 use crate::config::{Config, Live};
 use crate::drain::Drain;
@@ -101,6 +102,9 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
         },
     );
     let rooms = server.add_service(rooms);
+    let mut audit = background_service("audit", Audited(Arc::clone(&gateway.audit)));
+    audit.threads = Some(1);
+    server.add_service(audit);
     server.add_service(admin);
     if let Some(layers) = layers {
         let reloads = Reloads(Arc::clone(&gateway), layers);
@@ -217,6 +221,19 @@ fn announce(token: &SecretString) {
     );
 }
 
+/// What happened, written down. On a thread of its own, which no exchange waits for.
+struct Audited(Arc<Audit>);
+
+#[async_trait]
+impl BackgroundService for Audited {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        tokio::select! {
+            () = lasting("audit", self.0.run()) => {}
+            _ = shutdown.changed() => {}
+        }
+    }
+}
+
 /// Calls that are made later.
 struct Dispatches(Dispatcher);
 
@@ -301,6 +318,10 @@ impl ShutdownSignalWatch for Signals {
             }
             _ = terminate.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
             _ = interrupt.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
+        }
+        // Also in a hurry: a chain without its end looks like one whose end was taken away.
+        if let Some(gateway) = &self.gateway {
+            gateway.audit.flush().await;
         }
         ShutdownSignal::FastShutdown
     }

@@ -211,6 +211,7 @@ fn settings(
         format!("admin.listen={admin}"),
         format!("stores.sql=sqlite:{}", folder.join("gateway.db").display()),
         format!("keys.dir={}", folder.join("keys").display()),
+        format!("audit.spool_dir={}", folder.join("audit").display()),
         // Ctrl-C ends a demo now, not after its streams.
         "server.drain=1s".to_owned(),
         // The page stays readable: failures of the gateway are worth a line, exchanges that are

@@ -51,6 +51,11 @@ impl Permit {
         self.rule
     }
 
+    /// The caller's org.
+    pub fn org(&self) -> Option<&str> {
+        self.org.as_deref()
+    }
+
     /// What a token tells of the two. `caller` is whom the record names.
     pub fn pair<'a>(&'a self, caller: &'a str) -> Pair<'a> {
         Pair {

@@ -59,7 +59,8 @@ impl Proxy {
         }
         let _running = self.gateway.drain.enter();
         // Nobody who watches the target hears of it: it is no call.
-        let mut exchange = Exchange::begin(&self.relay, None, request_id);
+        let mut exchange =
+            Exchange::begin(&self.relay, None, request_id).audited(&self.gateway.audit);
         exchange.method = method::Method::AgentCard;
         let ended = self.card_exchange(session, &mut exchange, whose).await;
         match exchange.ended(ended) {

@@ -85,11 +85,13 @@ impl Proxy {
     /// Sends it, and awaits the answer; leaves a record as every exchange does.
     async fn attempt(&self, job: &Job, admitted: &Admitted) -> Attempt {
         let events = Some(&self.gateway.events);
-        let mut exchange = Exchange::begin(&self.relay, events, request_id(job));
+        let mut exchange =
+            Exchange::begin(&self.relay, events, request_id(job)).audited(&self.gateway.audit);
         exchange.method = A2aMethod::SendMessage;
         exchange.proof = Some(Arc::clone(&admitted.proof));
         exchange.callee = Some(job.target.clone());
         exchange.rule = Some(admitted.permit.rule().word());
+        exchange.org = admitted.permit.org().map(str::to_owned);
         let attempt = self.exchange_job(job, admitted, &mut exchange);
         // Its type is deeper than the compiler looks into when this one goes into a task.
         let attempt = attempt.boxed().await;

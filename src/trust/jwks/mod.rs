@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
-use super::token::{TokenError, TokenHead, object, verified_claims};
+use super::token::{TokenError, TokenHead, object, signed_payload, verified_claims};
 
 /// Keys of one issuer at most. Real ones have two to ten.
 pub const KEYS_MAX: usize = 100;
@@ -158,6 +158,23 @@ impl fmt::Debug for PublicKey {
         f.debug_struct("PublicKey")
             .field("kid", &self.kid)
             .finish_non_exhaustive()
+    }
+}
+
+impl KeySet {
+    /// What a statement of type `typ` says, if one of these keys signed it. A statement is no token: it
+    /// is for nobody in particular, and does not end.
+    ///
+    /// # Errors
+    /// [`TokenError::UnknownKey`] when none of these keys is the one that it names.
+    pub fn verify_statement<C: DeserializeOwned>(
+        &self,
+        statement: &str,
+        typ: &str,
+    ) -> Result<C, TokenError> {
+        let head = TokenHead::own(statement, typ)?;
+        let key = self.find(&head).ok_or(TokenError::UnknownKey)?;
+        signed_payload(statement, &key.verifying, head.algorithm())
     }
 }
 

@@ -320,6 +320,18 @@ impl Keys {
         Ok(Verified { claims, head, key })
     }
 
+    /// What a statement of type `typ` says, if one of these keys signed it, a retired one included.
+    ///
+    /// # Errors
+    /// As [`KeySet::verify_statement`].
+    pub fn verify_statement<C: DeserializeOwned>(
+        &self,
+        statement: &str,
+        typ: &str,
+    ) -> Result<C, TokenError> {
+        self.ring.load().public.verify_statement(statement, typ)
+    }
+
     /// The key that a header names, if it is known and its time is not over. From memory: one that
     /// another replica made just now is known after [`Keys::look_again`].
     pub fn find(&self, head: &TokenHead) -> Option<Arc<PublicKey>> {
@@ -386,6 +398,14 @@ pub fn next_age(dir: &Path) -> Option<Duration> {
 pub fn list(dir: &Path) -> Result<Vec<KeyInfo>, KeyError> {
     let held = Folder::new(dir.to_owned()).read(SystemTime::now())?;
     Ok(held.iter().map(info).collect())
+}
+
+/// The public halves of the keys in `dir`, as they are published. Blocks.
+///
+/// # Errors
+/// [`KeyError`] names the file and what to do.
+pub fn published(dir: &Path) -> Result<KeySet, KeyError> {
+    Ok(Ring::read(&Folder::new(dir.to_owned()))?.public)
 }
 
 impl std::fmt::Debug for Keys {

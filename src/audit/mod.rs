@@ -1,0 +1,146 @@
+//! Who called whom, and who changed what (contract §10): a record for every exchange and every change,
+//! in chains that show what somebody did to them later. Never content.
+//!
+//! Whoever has something to record hands over a [`Draft`] and goes on; nothing here makes anybody wait.
+//! [`writer`] puts drafts into the chain of this replica and writes them to SQL in batches, by way of
+//! [`spool`] while SQL is away; what there is no room for is counted, and the chain says so.
+
+mod chain;
+mod export;
+mod month;
+mod query;
+mod record;
+mod retention;
+mod spool;
+mod table;
+mod verify;
+mod writer;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+
+pub use self::export::{Exported, Line};
+pub use self::query::{Cursor, Filter, PAGE, PAGE_MAX, Records};
+pub use self::record::{DONE, Draft, EventType, Record};
+pub use self::table::ChainRow;
+pub use self::verify::{Problem, Report, Verifier};
+
+use self::writer::Writer;
+use crate::config::Live;
+use crate::db::Db;
+use crate::ids::ReplicaId;
+use crate::metrics::{AuditLoss, Metrics};
+use crate::trust::Keys;
+
+/// Drafts that wait to be chained at most: three seconds of a gateway at its best, about 10 MiB.
+const DRAFTS_MAX: usize = 32_768;
+
+/// How long the last records may take to be written, before the process ends.
+const FLUSH_MAX: Duration = Duration::from_secs(4);
+
+/// The room.
+pub struct Audit {
+    config: Live,
+    replica: ReplicaId,
+    keys: Arc<Keys>,
+    metrics: Arc<Metrics>,
+    /// What was recorded.
+    pub stored: Records,
+    /// `None`: nothing is recorded.
+    drafts: Option<mpsc::Sender<Draft>>,
+    /// Drafts that did not fit, and that no record tells of yet.
+    lost: AtomicU64,
+    /// The first record that is kept of this replica's chain.
+    first: AtomicI64,
+    spool: (PathBuf, u64),
+    waiting: Mutex<Option<mpsc::Receiver<Draft>>>,
+    ending: Notify,
+    ended: Notify,
+}
+
+impl Audit {
+    /// Assembles the room; asks nothing.
+    pub fn new(
+        config: Live,
+        db: Db,
+        keys: Arc<Keys>,
+        metrics: Arc<Metrics>,
+        replica: ReplicaId,
+    ) -> Arc<Self> {
+        let at_start = config.hold();
+        let settings = &at_start.audit;
+        let (drafts, waiting) = mpsc::channel(DRAFTS_MAX);
+        Arc::new(Self {
+            replica,
+            keys,
+            metrics,
+            stored: Records::new(db),
+            drafts: settings.enabled.then_some(drafts),
+            lost: AtomicU64::new(0),
+            first: AtomicI64::new(1),
+            spool: (settings.spool_dir.clone(), settings.spool_bytes.0),
+            waiting: Mutex::new(settings.enabled.then_some(waiting)),
+            ending: Notify::new(),
+            ended: Notify::new(),
+            config,
+        })
+    }
+
+    /// Whether anything is recorded: who would only make drafts for nothing may ask.
+    pub fn records(&self) -> bool {
+        self.drafts.is_some()
+    }
+
+    /// Takes what happened. Never waits; what does not fit is lost, and counted.
+    pub fn record(&self, draft: Draft) {
+        let Some(drafts) = &self.drafts else {
+            return;
+        };
+        if drafts.try_send(draft).is_err() {
+            self.lose(AuditLoss::Queue, 1);
+        }
+    }
+
+    fn lose(&self, place: AuditLoss, count: u64) {
+        self.lost.fetch_add(count, Ordering::Relaxed);
+        self.metrics.audit.lost(place, count);
+    }
+
+    /// Chains and writes until [`Audit::flush`], or until it is dropped. Once.
+    pub async fn run(&self) {
+        let waiting = self
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(waiting) = waiting else {
+            return std::future::pending().await;
+        };
+        let writer = Writer::new(self);
+        tokio::select! {
+            () = writer.run(waiting) => {}
+            () = self.prune() => {}
+        }
+        self.ended.notify_one();
+        std::future::pending().await
+    }
+
+    /// Writes the last records and the last checkpoint: before the end. What cannot be written waits in
+    /// the spool for the next start.
+    pub async fn flush(&self) {
+        if self.drafts.is_none() {
+            return;
+        }
+        self.ending.notify_one();
+        if tokio::time::timeout(FLUSH_MAX, self.ended.notified())
+            .await
+            .is_err()
+        {
+            tracing::warn!("The last audit records were not written in time");
+        }
+    }
+}

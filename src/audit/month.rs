@@ -1,0 +1,96 @@
+//! Months (UTC), by which PostgreSQL keeps records in parts.
+
+use std::fmt;
+
+use crate::workspace::Timestamp;
+
+const DAY_MS: i64 = 86_400_000;
+
+/// One month.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Month {
+    year: i64,
+    /// 1 to 12.
+    month: i64,
+}
+
+impl Month {
+    /// The month of a time in milliseconds since 1970.
+    pub(super) fn of(ms: i64) -> Self {
+        // Days to a civil date, counted in eras of 400 years from 1 March of the year 0.
+        let days = ms.div_euclid(DAY_MS) + 719_468;
+        let era = days.div_euclid(146_097);
+        let of_era = days.rem_euclid(146_097);
+        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let from_march = (5 * of_year + 2) / 153;
+        let month = if from_march < 10 {
+            from_march + 3
+        } else {
+            from_march - 9
+        };
+        Self {
+            year: year_of_era + era * 400 + i64::from(month <= 2),
+            month,
+        }
+    }
+
+    pub(super) fn next(self) -> Self {
+        if self.month == 12 {
+            Self {
+                year: self.year + 1,
+                month: 1,
+            }
+        } else {
+            Self {
+                month: self.month + 1,
+                ..self
+            }
+        }
+    }
+
+    /// Its first millisecond, and the first one behind it.
+    pub(super) fn bounds(self) -> [i64; 2] {
+        [self, self.next()].map(|month| {
+            let text = format!("{:04}-{:02}-01T00:00:00Z", month.year, month.month);
+            Timestamp::parse(&text).map_or(i64::MAX, |at| at.0)
+        })
+    }
+
+    /// Reads `2026_11`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (year, month) = text.split_once('_')?;
+        let (year, month) = (year.parse().ok()?, month.parse().ok()?);
+        (1..=12).contains(&month).then_some(Self { year, month })
+    }
+}
+
+impl fmt::Display for Month {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}_{:02}", self.year, self.month)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn months_begin_and_end_where_the_calendar_says() {
+        for (time, name) in [
+            ("1970-01-01T00:00:00Z", "1970_01"),
+            ("2024-02-29T23:59:59.999Z", "2024_02"),
+            ("2024-03-01T00:00:00Z", "2024_03"),
+            ("2026-12-31T23:59:59.999Z", "2026_12"),
+            ("2100-03-01T00:00:00Z", "2100_03"),
+        ] {
+            let at = Timestamp::parse(time).unwrap();
+            let month = Month::of(at.0);
+            assert_eq!(month.to_string(), name);
+            assert_eq!(Month::parse(name), Some(month));
+            let [from, to] = month.bounds();
+            assert!(from <= at.0 && at.0 < to, "{time}");
+            assert_eq!(Month::of(to), month.next());
+        }
+    }
+}

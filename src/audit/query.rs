@@ -1,0 +1,181 @@
+//! Which records somebody wants to see.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use super::record::Record;
+use super::table::{Order, Place, Table};
+use crate::db::Db;
+use crate::store::Unavailable;
+use crate::workspace::Timestamp;
+
+/// Records of a page, if nothing is said.
+pub const PAGE: usize = 100;
+
+/// Records of a page at most.
+pub const PAGE_MAX: usize = 500;
+
+/// What records must have in common. Nothing: all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Caller or target.
+    pub workspace: Option<String>,
+    /// Who asked, as records name callers.
+    pub caller: Option<String>,
+    /// Who was asked.
+    pub target: Option<String>,
+    /// What came of it.
+    pub outcome: Option<String>,
+    /// What it is about.
+    pub event_type: Option<String>,
+    /// The JSON-RPC method.
+    pub method: Option<String>,
+    /// The request's id.
+    pub request_id: Option<String>,
+    /// Whose chain.
+    pub replica: Option<String>,
+    /// Not before this.
+    pub since: Option<Timestamp>,
+    /// Before this.
+    pub until: Option<Timestamp>,
+}
+
+impl Filter {
+    /// Whether every record fits.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Columns that must have a value; `workspace` stands for caller or target.
+    pub(super) fn conditions(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        [
+            ("workspace", &self.workspace),
+            ("caller", &self.caller),
+            ("target", &self.target),
+            ("outcome", &self.outcome),
+            ("event_type", &self.event_type),
+            ("method", &self.method),
+            ("request_id", &self.request_id),
+            ("replica", &self.replica),
+        ]
+        .into_iter()
+        .filter_map(|(column, value)| Some((column, value.as_deref()?)))
+    }
+
+    pub(super) fn times(&self) -> impl Iterator<Item = (&'static str, Timestamp)> {
+        [(">=", self.since), ("<", self.until)]
+            .into_iter()
+            .filter_map(|(comparison, at)| Some((comparison, at?)))
+    }
+}
+
+/// Where a page of records goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor(Place);
+
+impl Cursor {
+    /// Reads what a page gave.
+    pub fn parse(text: &str) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (ms, replica, seq) = serde_json::from_slice(&bytes).ok()?;
+        Some(Self(Place { ms, replica, seq }))
+    }
+
+    fn text(&self) -> String {
+        let Place { ms, replica, seq } = &self.0;
+        URL_SAFE_NO_PAD.encode(json!([ms, replica, seq]).to_string())
+    }
+}
+
+/// What was recorded, for those who read it.
+pub struct Records {
+    pub(super) table: Table,
+}
+
+impl Records {
+    /// Those in a database. Asks nothing.
+    pub fn new(db: Db) -> Self {
+        Self {
+            table: Table::new(db),
+        }
+    }
+
+    /// A page of records, the newest first: `{"records":[…],"next_cursor":…}`.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn page(
+        &self,
+        filter: &Filter,
+        after: Option<&Cursor>,
+        limit: usize,
+    ) -> Result<Value, Unavailable> {
+        let limit = limit.clamp(1, PAGE_MAX);
+        let after = after.map(|cursor| &cursor.0);
+        // One more says whether there is a next page.
+        let read = self.table.page(filter, Order::Newest, after, limit + 1);
+        let mut records = read.await?;
+        let more = records.len() > limit;
+        records.truncate(limit);
+        let last = records.last().filter(|_| more).map(Place::of);
+        let records: Vec<Value> = records.iter().map(Record::json).collect();
+        let next_cursor = last.map(|place| Cursor(place).text());
+        Ok(json!({"records": records, "next_cursor": next_cursor}))
+    }
+}
+
+/// All records that fit, chain by chain, some at a time.
+pub(super) struct Scan<'a> {
+    table: &'a Table,
+    filter: &'a Filter,
+    after: Option<Place>,
+    over: bool,
+}
+
+/// Records that are read at once.
+const SCANNED: usize = 2000;
+
+impl<'a> Scan<'a> {
+    pub(super) fn new(table: &'a Table, filter: &'a Filter) -> Self {
+        Self {
+            table,
+            filter,
+            after: None,
+            over: false,
+        }
+    }
+
+    /// The next ones; none when all were read.
+    pub(super) async fn next(&mut self) -> Result<Vec<Record>, Unavailable> {
+        if self.over {
+            return Ok(Vec::new());
+        }
+        let after = self.after.as_ref();
+        let table = self.table;
+        let records = table
+            .page(self.filter, Order::Chains, after, SCANNED)
+            .await?;
+        self.over = records.len() < SCANNED;
+        self.after = records.last().map(Place::of).or(self.after.take());
+        Ok(records)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_as_it_was_given() {
+        let cursor = Cursor(Place {
+            ms: 1,
+            replica: "a-1".to_owned(),
+            seq: 2,
+        });
+        assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
+        for bad in ["", "!", "AAAA", &URL_SAFE_NO_PAD.encode("[1]")] {
+            assert_eq!(Cursor::parse(bad), None, "{bad}");
+        }
+    }
+}
