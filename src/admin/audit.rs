@@ -1,0 +1,147 @@
+//! `GET /audit`: what was recorded, the newest first (contract §10).
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode};
+use url::form_urlencoded;
+
+use super::{json_answer, reject};
+use crate::audit::{Cursor, EventType, Filter, PAGE, PAGE_MAX};
+use crate::gateway::Gateway;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::Timestamp;
+
+/// What may be asked for.
+const NAMES: &str = "`workspace`, `caller`, `target`, `outcome`, `event_type`, `method`, `request_id`, \
+                     `replica`, `since`, `until`, `limit` and `cursor`";
+
+/// What is asked for.
+#[derive(Debug)]
+struct Asked {
+    filter: Filter,
+    after: Option<Cursor>,
+    limit: usize,
+}
+
+/// `GET /audit`.
+pub(super) async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let asked = match Asked::parse(query.as_deref().unwrap_or_default()) {
+        Ok(asked) => asked,
+        Err(rejection) => return reject(&rejection, &headers),
+    };
+    let Asked {
+        filter,
+        after,
+        limit,
+    } = asked;
+    let page = gateway.audit.stored.page(&filter, after.as_ref(), limit);
+    match page.await {
+        Ok(page) => json_answer(StatusCode::OK, &page).into_response(),
+        Err(error) => reject(&Rejection::from(error), &headers),
+    }
+}
+
+impl Asked {
+    /// Reads the query.
+    ///
+    /// # Errors
+    /// `invalid_params`, naming the member.
+    fn parse(query: &str) -> Result<Self, Rejection> {
+        let mut asked = Self {
+            filter: Filter::default(),
+            after: None,
+            limit: PAGE,
+        };
+        let mut seen: Vec<String> = Vec::new();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            if seen.contains(&name.clone().into_owned()) {
+                return Err(wrong(format!("`{name}` stands twice in the query")));
+            }
+            asked.take(&name, value.into_owned())?;
+            seen.push(name.into_owned());
+        }
+        Ok(asked)
+    }
+
+    fn take(&mut self, name: &str, value: String) -> Result<(), Rejection> {
+        if value.is_empty() {
+            return Err(wrong(format!("`{name}` is empty: leave it out, or give it a value")));
+        }
+        let filter = &mut self.filter;
+        match name {
+            "workspace" => filter.workspace = Some(value),
+            "caller" => filter.caller = Some(value),
+            "target" => filter.target = Some(value),
+            "outcome" => filter.outcome = Some(value),
+            "method" => filter.method = Some(value),
+            "request_id" => filter.request_id = Some(value),
+            "replica" => filter.replica = Some(value),
+            "event_type" => {
+                if EventType::of(&value).is_none() {
+                    let words: Vec<_> = EventType::ALL.iter().map(|event| event.word()).collect();
+                    let words = words.join(", ");
+                    return Err(wrong(format!("`event_type` is one of {words}")));
+                }
+                filter.event_type = Some(value);
+            }
+            "since" => filter.since = Some(time(name, &value)?),
+            "until" => filter.until = Some(time(name, &value)?),
+            "limit" => {
+                let limit = value.parse().ok().filter(|n| (1..=PAGE_MAX).contains(n));
+                self.limit = limit
+                    .ok_or_else(|| wrong("`limit` is a whole number from 1 to 500".to_owned()))?;
+            }
+            "cursor" => {
+                let cursor = Cursor::parse(&value);
+                self.after = Some(cursor.ok_or_else(|| {
+                    wrong("`cursor` is the `next_cursor` of an earlier page".to_owned())
+                })?);
+            }
+            _ => return Err(wrong(format!("the query takes {NAMES}"))),
+        }
+        Ok(())
+    }
+}
+
+fn time(name: &str, value: &str) -> Result<Timestamp, Rejection> {
+    Timestamp::parse(value).ok_or_else(|| {
+        let example = "such as 2026-11-21T10:00:00Z (a + in an offset is written %2B)";
+        wrong(format!("`{name}` is a time by RFC 3339, {example}"))
+    })
+}
+
+fn wrong(message: String) -> Rejection {
+    Rejection::new(Reason::InvalidParams, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_read_or_named_as_wrong() {
+        let asked = Asked::parse("workspace=a&outcome=not_permitted&limit=5").unwrap();
+        assert_eq!(asked.filter.workspace.as_deref(), Some("a"));
+        assert_eq!(asked.limit, 5);
+        for (query, word) in [
+            ("limit=0", "`limit`"),
+            ("limit=501", "`limit`"),
+            ("since=yesterday", "RFC 3339"),
+            ("cursor=x", "`cursor`"),
+            ("event_type=x", "A2A_CALL"),
+            ("who=x", "`workspace`"),
+            ("caller=", "`caller`"),
+            ("caller=a&caller=b", "twice"),
+        ] {
+            let refused = Asked::parse(query).unwrap_err();
+            assert_eq!(refused.reason, Reason::InvalidParams, "{query}");
+            assert!(refused.message.contains(word), "{query}: {}", refused.message);
+        }
+    }
+}
