@@ -71,7 +71,9 @@ impl Asked {
 
     fn take(&mut self, name: &str, value: String) -> Result<(), Rejection> {
         if value.is_empty() {
-            return Err(wrong(format!("`{name}` is empty: leave it out, or give it a value")));
+            return Err(wrong(format!(
+                "`{name}` is empty: leave it out, or give it a value"
+            )));
         }
         let filter = &mut self.filter;
         match name {
@@ -141,7 +143,11 @@ mod tests {
         ] {
             let refused = Asked::parse(query).unwrap_err();
             assert_eq!(refused.reason, Reason::InvalidParams, "{query}");
-            assert!(refused.message.contains(word), "{query}: {}", refused.message);
+            assert!(
+                refused.message.contains(word),
+                "{query}: {}",
+                refused.message
+            );
         }
     }
 }

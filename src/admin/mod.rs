@@ -39,15 +39,22 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         config: gateway.config.clone(),
         metrics: Arc::clone(&gateway.metrics),
     };
-    let asked = Arc::clone(&gateway);
-    routes(process, get(move || readyz(Arc::clone(&asked)))).merge(for_operators(gateway))
+    let operators = for_operators(Arc::clone(&gateway));
+    routes(
+        process,
+        get(move || readyz(Arc::clone(&gateway))),
+        operators,
+    )
 }
 
 /// What tells of callers and workspaces.
-fn for_operators(gateway: Arc<Gateway>) -> Router {
+fn for_operators(gateway: Arc<Gateway>) -> Router<Process> {
     Router::new()
         .route("/audit", get(audit::list))
-        .layer(from_fn_with_state(Arc::clone(&gateway), gate::operators_only))
+        .layer(from_fn_with_state(
+            Arc::clone(&gateway),
+            gate::operators_only,
+        ))
         .with_state(gateway)
 }
 
@@ -57,16 +64,18 @@ pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
         config: sidecar.config.clone(),
         metrics: Arc::clone(&sidecar.metrics),
     };
-    routes(process, get(move || sidecar_readyz(Arc::clone(&sidecar))))
+    let readyz = get(move || sidecar_readyz(Arc::clone(&sidecar)));
+    routes(process, readyz, Router::new())
 }
 
-fn routes(process: Process, readyz: MethodRouter<Process>) -> Router {
+fn routes(process: Process, readyz: MethodRouter<Process>, operators: Router<Process>) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", readyz)
         .route("/version", get(version))
         .route("/config", get(config))
+        .merge(operators)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(process.clone(), guard))
@@ -144,7 +153,7 @@ async fn config(State(process): State<Process>) -> Response {
 }
 
 async fn not_found(headers: HeaderMap) -> Response {
-    let message = "this listener serves /metrics, /healthz, /readyz, /version and /config; \
+    let message = "this listener serves /metrics, /healthz, /readyz, /version, /config and, for a gateway, /audit; \
                    workspaces and the registry are on the public listener";
     reject(&Rejection::new(Reason::NotFound, message), &headers)
 }

@@ -228,7 +228,8 @@ pub struct Record {
 }
 
 /// `prev` of the first record.
-pub(super) const NO_RECORD: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+pub(super) const NO_RECORD: &str =
+    "0000000000000000000000000000000000000000000000000000000000000000";
 
 impl Record {
     /// The record of `draft`, in its place in a chain, without its hash.

@@ -5,6 +5,7 @@
 
 mod agent;
 mod agents;
+mod audit;
 mod check_config;
 mod client;
 mod demo;
@@ -41,6 +42,7 @@ Examples:
   a2a-gateway sidecar --workspace acme-pm --upstream http://127.0.0.1:8000   guard an agent
   a2a-gateway send acme-pm 'hello' --token …    one message, from the command line
   a2a-gateway keys rotate                       the next key signs from now on
+  a2a-gateway audit verify                      was any record changed, removed or put in?
   a2a-gateway token verify -                    is this signed token good, and what does it say?
 
 Settings come from the built-in defaults, then --config, then the environment
@@ -76,6 +78,8 @@ enum Command {
     Send(send::Arguments),
     /// Show or rotate the keys that sign tokens
     Keys(keys::Arguments),
+    /// Verify or export the audit: who called whom, and who changed what
+    Audit(audit::Arguments),
     /// Get, look into or verify a signed token
     Token(token::Arguments),
     /// Guard an agent: admit only callers that the gateway vouches for, by a signed token
@@ -102,7 +106,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let command = arguments.command.unwrap_or(Command::Serve(arguments.serve));
-    let connects = !matches!(command, Command::CheckConfig(_) | Command::Keys(_));
+    let connects = !matches!(
+        command,
+        Command::CheckConfig(_) | Command::Keys(_) | Command::Audit(_)
+    );
     if connects && let Err(error) = trust_store() {
         complain(&error);
         return ExitCode::from(USAGE);
@@ -113,6 +120,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::CheckConfig(arguments) => check_config::run(arguments),
         Command::Send(arguments) => send::run(&arguments),
         Command::Keys(arguments) => keys::run(arguments),
+        Command::Audit(arguments) => audit::run(arguments),
         Command::Token(arguments) => token::run(&arguments),
         Command::Sidecar(arguments) => sidecar::run(arguments),
         Command::Health(arguments) => health::run(&arguments),

@@ -61,6 +61,11 @@ impl Db {
         })))
     }
 
+    /// Takes the schema as it is, for who only reads: what is missing fails there.
+    pub fn take_as_it_is(&self) {
+        self.0.migrated.store(true, Ordering::Release);
+    }
+
     /// Makes sure that no other gateway serves from the same SQLite file: with nothing that carries
     /// invalidations between them, each would obey what the other has revoked. PostgreSQL is for
     /// several, so nothing is claimed there.

@@ -14,6 +14,7 @@ mod harness;
 mod addresses;
 mod answers;
 mod at_once;
+mod audit;
 mod beats;
 mod beats_events;
 mod bodies;

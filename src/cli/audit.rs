@@ -1,0 +1,360 @@
+//! `a2a-gateway audit`: the records in the database, also while gateways write them, or in a file.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+
+use super::{USAGE, complain, print};
+use crate::audit::{EventType, Filter, Line, Records, Report, Verifier};
+use crate::config::load::{Layers, load};
+use crate::config::{Config, open_regular};
+use crate::db::Db;
+use crate::metrics::Metrics;
+use crate::store::{InvalidUrl, Unavailable};
+use crate::trust::{self, KeyError, KeySet, KeySetError};
+use crate::workspace::Timestamp;
+
+/// A page of records may take longer than `stores.timeout`: nobody waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Largest JWKS that is read, in bytes.
+const JWKS_BYTES_MAX: u64 = 1024 * 1024;
+
+/// `a2a-gateway audit verify|export`.
+#[derive(Args, Debug)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check that no record was changed, removed, put in or reordered
+    ///
+    /// Reads every chain in the database, or in the file of an export, and names the first record of each
+    /// that is not as it was written. Exit status: 0 all is as it was written, 1 something is not, or could
+    /// not be read. Writes nothing, and may run while gateways do.
+    Verify {
+        /// The file of an export, or - for standard input; without it: the database of stores.sql
+        file: Option<PathBuf>,
+        /// A file with the public keys that gateways publish (/.well-known/jwks.json); without it: keys.dir
+        #[arg(long, value_name = "FILE")]
+        jwks: Option<PathBuf>,
+        /// The file holds an excerpt: say nothing about where chains begin and end
+        #[arg(long, requires = "file")]
+        partial: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Write records to standard output, one JSON object a line, chain by chain
+    ///
+    /// Without a choice the export is whole: behind the records stands what is signed of each chain, so that
+    /// `audit verify FILE --jwks FILE` proves it elsewhere. With one it is an excerpt.
+    Export {
+        #[command(flatten)]
+        choice: Box<Choice>,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Where the records and the keys are.
+#[derive(Args, Debug)]
+struct Place {
+    /// Read settings from this TOML file, as `serve --config` does: stores.sql and keys.dir
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set one setting, such as --set stores.sql=sqlite:/var/lib/a2a-gateway/gateway.db
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// Which records.
+#[derive(Args, Debug)]
+struct Choice {
+    /// Not before this time (RFC 3339)
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    since: Option<Timestamp>,
+    /// Before this time (RFC 3339)
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    until: Option<Timestamp>,
+    /// With this workspace as caller or target
+    #[arg(long, value_name = "ID")]
+    workspace: Option<String>,
+    /// By this caller, as records name callers
+    #[arg(long, value_name = "CALLER")]
+    caller: Option<String>,
+    /// To this workspace
+    #[arg(long, value_name = "ID")]
+    target: Option<String>,
+    /// That ended so: answered, done, caller_left, or the reason of a refusal
+    #[arg(long, value_name = "WORD")]
+    outcome: Option<String>,
+    /// About this: A2A_CALL, TOKEN_REVOKED, …
+    #[arg(long, value_name = "WORD", value_parser = event)]
+    event_type: Option<String>,
+    /// Of this request
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
+    /// Of this replica's chain
+    #[arg(long, value_name = "NAME")]
+    replica: Option<String>,
+}
+
+impl Choice {
+    fn filter(self) -> Filter {
+        Filter {
+            workspace: self.workspace,
+            caller: self.caller,
+            target: self.target,
+            outcome: self.outcome,
+            event_type: self.event_type,
+            method: None,
+            request_id: self.request_id,
+            replica: self.replica,
+            since: self.since,
+            until: self.until,
+        }
+    }
+}
+
+fn time(text: &str) -> Result<Timestamp, &'static str> {
+    Timestamp::parse(text).ok_or("write a time by RFC 3339, such as 2026-11-21T10:00:00Z")
+}
+
+fn event(text: &str) -> Result<String, String> {
+    match EventType::of(text) {
+        Some(event) => Ok(event.word().to_owned()),
+        None => {
+            let words: Vec<_> = EventType::ALL.iter().map(|event| event.word()).collect();
+            Err(format!("one of {}", words.join(", ")))
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AuditError {
+    #[error("stores.sql cannot be used")]
+    Url(#[from] InvalidUrl),
+    #[error("the records cannot be read")]
+    Store(#[from] Unavailable),
+    #[error("{} is no database of a gateway: --config or --set stores.sql=… says where it is", .0)]
+    NoDatabase(String),
+    #[error(transparent)]
+    Keys(#[from] KeyError),
+    #[error("cannot read {}", path.display())]
+    File {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is {why}", path.display())]
+    Jwks { path: PathBuf, why: KeySetError },
+    #[error("line {line} of {} is no line of an export: {source}", path.display())]
+    Line {
+        path: PathBuf,
+        line: usize,
+        source: serde_json::Error,
+    },
+    #[error("cannot print")]
+    Output(#[from] io::Error),
+}
+
+pub(super) fn run(arguments: Arguments) -> ExitCode {
+    let place = match &arguments.command {
+        Command::Verify { place, .. } | Command::Export { place, .. } => place,
+    };
+    let layers = Layers::of_this_process(place.config.clone(), place.set.clone());
+    let config = match load(&layers) {
+        Ok(loaded) => loaded.config,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let done = match runtime {
+        Ok(runtime) => runtime.block_on(answer(arguments.command, config)),
+        Err(error) => Err(error.into()),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // Whoever reads has enough.
+        Err(AuditError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// True: it is as it should be.
+async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
+    match command {
+        Command::Verify {
+            file,
+            jwks,
+            partial,
+            ..
+        } => {
+            let keys = match &jwks {
+                Some(path) => read_jwks(path)?,
+                None => trust::published_keys(&config.keys.dir)?,
+            };
+            let started = Instant::now();
+            let report = match &file {
+                Some(path) => verify_file(path, &keys, partial)?,
+                None => records(config).await?.verify(&keys).await?,
+            };
+            print(&told(&report, started.elapsed()))?;
+            Ok(report.problems.is_empty())
+        }
+        Command::Export { choice, .. } => {
+            let (records, filter) = (records(config).await?, choice.filter());
+            let mut exported = records.export(&filter).await?;
+            let mut out = io::stdout().lock();
+            loop {
+                let lines = exported.next().await?;
+                if lines.is_empty() {
+                    out.flush()?;
+                    return Ok(true);
+                }
+                out.write_all(lines.as_bytes())?;
+            }
+        }
+    }
+}
+
+/// The records of the database that there is: none is made.
+async fn records(mut config: Config) -> Result<Records, AuditError> {
+    use secrecy::ExposeSecret as _;
+    let url = config.stores.sql.expose_secret();
+    if let Some(path) = url.strip_prefix("sqlite:")
+        && !Path::new(path.strip_prefix("//").unwrap_or(path)).is_file()
+    {
+        return Err(AuditError::NoDatabase(path.to_owned()));
+    }
+    config.stores.timeout = config.stores.timeout.max(PATIENCE);
+    let db = Db::open(&config.stores, Arc::new(Metrics::new()))?;
+    db.take_as_it_is();
+    Ok(Records::new(db))
+}
+
+fn read_jwks(path: &Path) -> Result<KeySet, AuditError> {
+    let failed = |source| AuditError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let mut body = Vec::new();
+    let file = open_regular(path).map_err(failed)?;
+    file.take(JWKS_BYTES_MAX)
+        .read_to_end(&mut body)
+        .map_err(failed)?;
+    KeySet::parse(&body).map_err(|why| AuditError::Jwks {
+        path: path.to_owned(),
+        why,
+    })
+}
+
+/// Reads the file twice: what chains say of each other comes first. Standard input is kept in memory.
+fn verify_file(path: &Path, keys: &KeySet, partial: bool) -> Result<Report, AuditError> {
+    let mut verifier = Verifier::new(keys, partial);
+    let mut kept = None;
+    if path == Path::new("-") {
+        let mut text = Vec::new();
+        io::stdin().lock().read_to_end(&mut text)?;
+        kept = Some(text);
+    }
+    let mut chains = Vec::new();
+    each_line(path, kept.as_deref(), |line| match line {
+        Line::Record(record) => verifier.foresee(&record),
+        Line::Chain(chain) => chains.push(chain.row()),
+    })?;
+    chains.iter().for_each(|chain| verifier.chain(chain));
+    each_line(path, kept.as_deref(), |line| {
+        if let Line::Record(record) = line {
+            verifier.record(&record);
+        }
+    })?;
+    Ok(verifier.finish(&chains))
+}
+
+fn each_line(
+    path: &Path,
+    kept: Option<&[u8]>,
+    mut look: impl FnMut(Line),
+) -> Result<(), AuditError> {
+    let failed = |source| AuditError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let mut lines: Box<dyn io::BufRead + '_> = match kept {
+        Some(text) => Box::new(text),
+        None => Box::new(BufReader::new(File::open(path).map_err(failed)?)),
+    };
+    let (mut text, mut number) = (String::new(), 0);
+    loop {
+        text.clear();
+        number += 1;
+        if lines.read_line(&mut text).map_err(failed)? == 0 {
+            return Ok(());
+        }
+        if text.trim().is_empty() {
+            continue;
+        }
+        look(Line::parse(&text).map_err(|source| AuditError::Line {
+            path: path.to_owned(),
+            line: number,
+            source,
+        })?);
+    }
+}
+
+/// What was found, for people.
+fn told(report: &Report, took: Duration) -> String {
+    let mut text = String::new();
+    let (records, chains, checkpoints) = (report.records, report.chains, report.checkpoints);
+    // A String cannot fail to grow.
+    for problem in &report.problems {
+        let _ = match problem.seq {
+            Some(seq) => writeln!(text, "{}: record {seq} {}", problem.replica, problem.what),
+            None => writeln!(text, "{}: {}", problem.replica, problem.what),
+        };
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    let verdict = if report.problems.is_empty() {
+        "all as they were written".to_owned()
+    } else {
+        format!("{} not as written", counted(report.problems.len(), "chain"))
+    };
+    let _ = writeln!(
+        text,
+        "{} in {}, {}, read in {:.1} s: {verdict}",
+        counted(usize::try_from(records).unwrap_or(usize::MAX), "record"),
+        counted(chains, "chain"),
+        counted(
+            usize::try_from(checkpoints).unwrap_or(usize::MAX),
+            "signed checkpoint"
+        ),
+        took.as_secs_f64(),
+    );
+    text
+}
+
+fn counted(count: usize, what: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{ending}")
+}

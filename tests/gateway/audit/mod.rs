@@ -1,0 +1,54 @@
+//! Who called whom, and who changed what: written down, read, exported, and proven.
+
+mod outage;
+mod records;
+mod retention;
+mod tampered;
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::{ADMIN, Gateway};
+
+/// The records that fit a query, the newest first, once there are as many as `least`.
+async fn recorded(gateway: &Gateway, query: &str, least: usize) -> Vec<Value> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let answer = gateway.admin_get(&format!("/audit?{query}")).await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let page = answer.json();
+        let records = page["records"].as_array().unwrap();
+        if records.len() >= least {
+            return records.clone();
+        }
+        let log = gateway.log();
+        assert!(Instant::now() < deadline, "{query}: {page}\n{log}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// What `a2a-gateway audit` says about a gateway's database, and its exit status.
+fn audit(gateway: &Gateway, arguments: &[&str]) -> (String, Option<i32>) {
+    let keys = gateway.dir.join("keys");
+    let output = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
+        .arg("audit")
+        .args(arguments)
+        .args(["--set", &format!("stores.sql={}", gateway.sql_url())])
+        .args(["--set", &format!("keys.dir={}", keys.display())])
+        .current_dir(&gateway.dir)
+        .env("A2A_GATEWAY_ADMIN_TOKEN", ADMIN)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8(said).unwrap();
+    (said, output.status.code())
+}
+
+/// Ends it in order, so that everything is written and signed.
+fn end(gateway: &mut Gateway) {
+    gateway.terminate();
+    assert!(gateway.wait(Duration::from_secs(20)).success());
+}

@@ -1,0 +1,251 @@
+//! What leaves a record, and what it says.
+
+use serde_json::{Value, json};
+
+use super::{audit, end, recorded};
+use crate::harness::{
+    ADMIN, Agent, Builder, CALL, Connection, Gateway, Request, SSE_HEAD, Step, chunk,
+};
+use crate::on_both_pairs;
+
+const TASK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"task","id":"task-7","contextId":"c","status":{"state":"working"}}}"#;
+
+async fn message(gateway: &Gateway, token: &str, request_id: &str) -> u16 {
+    let request = Request::post("/workspaces/target/a2a", CALL)
+        .bearer(token)
+        .field("X-Request-Id", request_id);
+    gateway.call(&request).await.status
+}
+
+/// The one record of a request.
+async fn of_request(gateway: &Gateway, request_id: &str) -> Value {
+    let records = recorded(gateway, &format!("request_id={request_id}"), 1).await;
+    assert_eq!(records.len(), 1, "{records:?}");
+    records[0].clone()
+}
+
+on_both_pairs! {
+    async fn an_answered_call_is_written_down_with_everything_but_content(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, _target) = gateway.pair(Agent::json(TASK).await).await;
+        assert_eq!(message(&gateway, &caller.token, "r-1").await, 200);
+        let record = of_request(&gateway, "r-1").await;
+        let line = &gateway.access_lines("r-1").await[0];
+        for (member, expected) in [
+            ("event_type", json!("A2A_CALL")),
+            ("caller", json!("caller")),
+            ("target", json!("target")),
+            ("org", json!(null)),
+            ("credential_kind", json!("workspace")),
+            ("credential_prefix", json!(caller.token[..8])),
+            ("rule", json!("sibling")),
+            ("method", json!("message/send")),
+            ("outcome", json!("answered")),
+            ("status", json!(200)),
+            ("request_bytes", line["request_bytes"].clone()),
+            ("response_bytes", json!(TASK.len())),
+            ("task_id", json!("task-7")),
+        ] {
+            assert_eq!(record[member], expected, "{member}: {record}");
+        }
+        assert!(record["duration_ms"].as_i64().unwrap() < 10_000);
+        assert!(record["seq"].as_i64().unwrap() > 1);
+        for member in ["prev", "hash"] {
+            assert_eq!(record[member].as_str().unwrap().len(), 64, "{record}");
+        }
+        assert!(!record.to_string().contains("\"hi\""), "{record}");
+    }
+
+    async fn refused_and_broken_calls_are_written_down_too(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let broken = Agent::scripted(|_| vec![Step::write("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"), Step::Close]).await;
+        let (caller, _target) = gateway.pair(broken).await;
+        let stranger = gateway.create(json!({"id": "alone", "name": "alone", "parent_id": "caller"})).await;
+        drop(stranger);
+        let tokens = Request::post("/workspaces/alone/tokens", "").bearer(ADMIN);
+        let alone = gateway.call(&tokens).await.json()["token"].as_str().unwrap().to_owned();
+        for (token, request_id, outcome, who, rule) in [
+            ("a2aw_0000000000abcdefghijklmnopqrstuvwxyzABCDEFG", "r-1", "unauthenticated", None, None),
+            (alone.as_str(), "r-2", "not_permitted", Some("alone"), None),
+            (caller.token.as_str(), "r-3", "agent_protocol_error", Some("caller"), Some("sibling")),
+            (ADMIN, "r-4", "agent_protocol_error", Some("operator:"), Some("operator")),
+        ] {
+            let status = message(&gateway, token, request_id).await;
+            let record = of_request(&gateway, request_id).await;
+            assert_eq!(record["outcome"], outcome, "{record}");
+            assert_eq!(record["status"], status, "{record}");
+            assert_eq!(record["caller"].as_str(), who, "{record}");
+            assert_eq!(record["rule"].as_str(), rule, "{record}");
+            assert_eq!(record["target"], "target", "{record}");
+        }
+        let refused = recorded(&gateway, "outcome=agent_protocol_error&target=target", 2).await;
+        assert_eq!(refused.len(), 2);
+    }
+
+    async fn a_stream_and_a_caller_that_leaves_are_written_down_when_they_end(pair: Pair) {
+        let gateway = Builder::new(pair).set("stream.linger", "0s").start().await;
+        let event = format!("data: {TASK}\n\n");
+        let agent = Agent::scripted(move |_| {
+            vec![Step::write(SSE_HEAD), Step::Write(chunk(&event)), Step::Hang]
+        }).await;
+        let (caller, _target) = gateway.pair(agent).await;
+        let request = Request::post("/workspaces/target/a2a", CALL.replace("message/send", "message/stream"))
+            .bearer(&caller.token)
+            .field("X-Request-Id", "r-1");
+        let mut connection = Connection::open(gateway.public).await;
+        connection.send(&request.wire("127.0.0.1")).await;
+        connection.read_head().await.unwrap();
+        connection.next_chunk().await.unwrap();
+        assert!(recorded(&gateway, "request_id=r-1", 0).await.is_empty(), "it goes on");
+        drop(connection);
+        let record = of_request(&gateway, "r-1").await;
+        assert_eq!(record["outcome"], "caller_left", "{record}");
+        assert_eq!(record["task_id"], "task-7", "{record}");
+        assert_eq!(record["method"], "message/stream", "{record}");
+    }
+
+    async fn every_change_is_written_down_with_who_made_it(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json("{}").await;
+        let seat = gateway.seat("one", "", agent).await;
+        let other = gateway.seat("two", "", Agent::json("{}").await).await;
+        let grant = json!({"caller_id": "one", "target_id": "two", "note": "planted"});
+        let ask = |method: &str, path: &str, token: &str, body: Value| {
+            let body = if body.is_null() { String::new() } else { body.to_string() };
+            let mut request = Request::post(path, body).bearer(token);
+            request.method = method.to_owned();
+            request
+        };
+        let mut grant_id = String::new();
+        let mut token_id = String::new();
+        for (method, path, token, body, event, target) in [
+            ("PATCH", "/workspaces/one", ADMIN, json!({"name": "other"}), "WORKSPACE_CHANGED", "one"),
+            ("POST", "/workspaces/one/pause", ADMIN, Value::Null, "WORKSPACE_PAUSED", "one"),
+            ("POST", "/workspaces/one/resume", ADMIN, Value::Null, "WORKSPACE_RESUMED", "one"),
+            ("POST", "/registry/update-card", &seat.token, json!({"workspace_id": "one", "agent_card": crate::harness::card("x")}), "CARD_UPDATED", "one"),
+            ("POST", "/grants", ADMIN, grant, "GRANT_CREATED", "two"),
+            ("DELETE", "/grants/GRANT", ADMIN, Value::Null, "GRANT_REMOVED", ""),
+            ("POST", "/workspaces/one/tokens", &seat.token, Value::Null, "TOKEN_ISSUED", "one"),
+            ("DELETE", "/workspaces/one/tokens/TOKEN", &seat.token, Value::Null, "TOKEN_REVOKED", "one"),
+            ("POST", "/canvas/tokens", ADMIN, json!({"user": "ada"}), "TOKEN_ISSUED", ""),
+            ("POST", "/orgs/acme/tokens", ADMIN, Value::Null, "TOKEN_ISSUED", ""),
+            ("GET", "/registry/discover/two", &seat.token, Value::Null, "TOKEN_ISSUED", "two"),
+            ("POST", "/workspaces/two/notify", &other.token, json!({"message": "planted"}), "MESSAGE_NOTIFIED", "two"),
+            ("POST", "/registry/deregister", &other.token, json!({"workspace_id": "two"}), "WORKSPACE_DEREGISTERED", "two"),
+            ("DELETE", "/workspaces/two", ADMIN, Value::Null, "WORKSPACE_REMOVED", "two"),
+        ] {
+            let path = path.replace("GRANT", &grant_id).replace("TOKEN", &token_id);
+            let request_id = format!("{event}-{}", path.replace('/', "."));
+            let request = ask(method, &path, token, body).field("X-Request-Id", &request_id);
+            let answer = gateway.call(&request).await;
+            assert!((200..300).contains(&answer.status), "{path}: {}", answer.text());
+            let record = of_request(&gateway, &request_id).await;
+            assert_eq!(record["event_type"], event, "{record}");
+            assert_eq!(record["target"].as_str().unwrap_or_default(), target, "{record}");
+            assert_eq!(record["outcome"], "done", "{record}");
+            assert_eq!(record["status"], answer.status, "{record}");
+            let who = if token == ADMIN { "operator:" } else { target };
+            let who = if path.starts_with("/registry/discover") { "one" } else { who };
+            assert_eq!(record["caller"], who, "{record}");
+            assert!(!record.to_string().contains("planted"), "{record}");
+            match event {
+                "GRANT_CREATED" => grant_id = record["detail"]["grant_id"].as_str().unwrap().to_owned(),
+                "TOKEN_ISSUED" if path.starts_with("/workspaces") => {
+                    token_id = record["detail"]["token_id"].as_str().unwrap().to_owned();
+                }
+                _ => {}
+            }
+        }
+        // What nobody asks for by a request.
+        let status = recorded(&gateway, "event_type=WORKSPACE_STATUS&workspace=one", 2).await;
+        assert_eq!(status[0]["detail"]["status"], "online", "{status:?}");
+        assert_eq!(status[0]["caller"], Value::Null, "{status:?}");
+        // And what is refused.
+        let refused = ask("POST", "/grants", &seat.token, json!({})).field("X-Request-Id", "refused");
+        assert_eq!(gateway.call(&refused).await.status, 403);
+        let record = of_request(&gateway, "refused").await;
+        assert_eq!([&record["event_type"], &record["outcome"], &record["caller"]], ["GRANT_CREATED", "not_permitted", "one"]);
+        // Heartbeats leave none.
+        let beat = ask("POST", "/registry/heartbeat", &seat.token, json!({"workspace_id": "one"}));
+        assert_eq!(gateway.call(&beat.field("X-Request-Id", "beat")).await.status, 200);
+        assert_eq!(message(&gateway, ADMIN, "after").await, 410);
+        of_request(&gateway, "after").await;
+        assert!(recorded(&gateway, "request_id=beat", 0).await.is_empty());
+    }
+
+    async fn pages_and_filters_show_each_record_once(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        for n in 0..25 {
+            assert_eq!(message(&gateway, &caller.token, &format!("r-{n}")).await, 200);
+        }
+        recorded(&gateway, "request_id=r-24", 1).await;
+        let (mut seen, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = gateway.admin_get(&format!("/audit?method=message/send&limit=10{cursor}")).await.unwrap().json();
+            let records = page["records"].as_array().unwrap();
+            seen.extend(records.iter().map(|r| r["request_id"].as_str().unwrap().to_owned()));
+            let Some(next) = page["next_cursor"].as_str() else { break };
+            cursor = format!("&cursor={next}");
+        }
+        let expected: Vec<String> = (0..25).rev().map(|n| format!("r-{n}")).collect();
+        assert_eq!(seen, expected);
+        let first = recorded(&gateway, "request_id=r-3", 1).await[0].clone();
+        let time = first["time"].as_str().unwrap();
+        let since = recorded(&gateway, &format!("since={time}&until={time}"), 0).await;
+        assert!(since.is_empty());
+        let at = recorded(&gateway, &format!("since={time}&caller=caller&outcome=answered"), 1).await;
+        assert!(at.contains(&first));
+        let both = recorded(&gateway, "workspace=target&limit=500", 25).await;
+        assert!(both.iter().all(|r| r["caller"] == "target" || r["target"] == "target"));
+        for bad in ["limit=0", "since=now", "cursor=1", "nobody=1"] {
+            let answer = gateway.admin_get(&format!("/audit?{bad}")).await.unwrap();
+            assert_eq!((answer.status, answer.reason().as_str()), (400, "invalid_params"), "{bad}");
+        }
+    }
+
+    async fn an_export_is_proven_without_the_database(pair: Pair) {
+        let mut gateway = Gateway::start(pair).await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        for n in 0..5 {
+            message(&gateway, &caller.token, &format!("r-{n}")).await;
+        }
+        let jwks = gateway.call(&Request::get("/.well-known/jwks.json")).await.text();
+        let [jwks_file, file] = ["jwks.json", "export.jsonl"].map(|name| gateway.dir.join(name));
+        std::fs::write(&jwks_file, jwks).unwrap();
+        end(&mut gateway);
+        let (said, status) = audit(&gateway, &["verify"]);
+        assert_eq!(status, Some(0), "{said}");
+        assert!(said.contains("all as they were written"), "{said}");
+        let (lines, status) = audit(&gateway, &["export"]);
+        assert_eq!(status, Some(0), "{lines}");
+        let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(records[0]["event_type"], "AUDIT_STARTED");
+        assert_eq!(records.last().unwrap()["event_type"], "AUDIT_CHAIN");
+        assert_eq!(records.iter().filter(|r| r["method"] == "message/send").count(), 5);
+        let names = [file.to_str().unwrap(), jwks_file.to_str().unwrap()];
+        let prove = |lines: &str, more: &[&str]| {
+            std::fs::write(&file, lines).unwrap();
+            let arguments = [&["verify", names[0], "--jwks", names[1]], more].concat();
+            audit(&gateway, &arguments)
+        };
+        let (said, status) = prove(&lines, &[]);
+        assert_eq!(status, Some(0), "{said}");
+        // Cut at its end, or without a line in the middle.
+        let all: Vec<&str> = lines.lines().collect();
+        let (said, status) = prove(&all[..all.len() - 1].join("\n"), &[]);
+        assert_eq!(status, Some(1), "{said}");
+        let hole = [&all[..3], &all[4..]].concat().join("\n");
+        let (said, status) = prove(&hole, &[]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("record 5 comes too early: record 4 is missing"), "{said}");
+        // An excerpt.
+        let (said, status) = prove(&all[2..6].join("\n"), &["--partial"]);
+        assert_eq!(status, Some(0), "{said}");
+        let (said, status) = prove("{}\n", &["--partial"]);
+        assert_eq!(status, Some(1));
+        assert!(said.contains("line 1"), "{said}");
+        let (some, _) = audit(&gateway, &["export", "--target", "target", "--outcome", "answered"]);
+        assert_eq!(some.lines().count(), 5, "{some}");
+    }
+}

@@ -1,0 +1,186 @@
+//! What somebody does to the records in SQL, and what `audit verify` says of it.
+
+use a2a_gateway::db::Db;
+
+use super::{audit, end, recorded};
+use crate::harness::{Agent, CALL, Gateway, Request};
+use crate::on_both_pairs;
+use crate::stores::open_db;
+
+/// What is done, and what is said of it; `{a}` is the first chain, which has ended, `{b}` the second.
+const TAMPERINGS: &[(&str, &[&str], &str)] = &[
+    (
+        "a record is changed",
+        &["UPDATE structure_events SET outcome = 'answered' WHERE replica = '{a}' AND seq = 4"],
+        "{a}: record 4 was changed",
+    ),
+    (
+        "its caller is",
+        &["UPDATE structure_events SET caller = NULL WHERE replica = '{b}' AND seq = 3"],
+        "{b}: record 3 was changed",
+    ),
+    (
+        "its time is",
+        &["UPDATE structure_events SET time = time + 1 WHERE replica = '{a}' AND seq = 2"],
+        "{a}: record 2 was changed",
+    ),
+    (
+        "a hash is",
+        &["UPDATE structure_events SET hash = '0' WHERE replica = '{a}' AND seq = 2"],
+        "{a}: record 2 was changed",
+    ),
+    (
+        "a record is removed",
+        &["DELETE FROM structure_events WHERE replica = '{a}' AND seq = 5"],
+        "{a}: record 6 comes too early: record 5 is missing",
+    ),
+    (
+        "the first is",
+        &["DELETE FROM structure_events WHERE replica = '{a}' AND seq = 1"],
+        "{a}: record 2 is the first of its chain: records 1 to 1 are missing",
+    ),
+    (
+        "two are reordered",
+        &[
+            "UPDATE structure_events SET seq = -1 WHERE replica = '{a}' AND seq = 4",
+            "UPDATE structure_events SET seq = 4 WHERE replica = '{a}' AND seq = 5",
+            "UPDATE structure_events SET seq = 5 WHERE replica = '{a}' AND seq = -1",
+        ],
+        "{a}: record 4 was changed",
+    ),
+    (
+        "the end is cut off",
+        &["DELETE FROM structure_events WHERE replica = '{a}' AND seq > 6"],
+        "{a}: record 7 is missing, and all behind it",
+    ),
+    (
+        "the last is",
+        &[
+            "DELETE FROM structure_events WHERE replica = '{b}' AND seq = (SELECT MAX(seq) FROM structure_events WHERE replica = '{b}')",
+        ],
+        "is missing: it is signed as the end",
+    ),
+    (
+        "the end and what is signed of it",
+        &[
+            "DELETE FROM structure_events WHERE replica = '{a}' AND seq > 6",
+            "UPDATE audit_chains SET last_seq = 6 WHERE replica = '{a}'",
+        ],
+        "{a}: its row says something else than the signed statement in it",
+    ),
+    (
+        "a whole chain is",
+        &[
+            "DELETE FROM structure_events WHERE replica = '{a}'",
+            "DELETE FROM audit_chains WHERE replica = '{a}'",
+        ],
+        "{a}: record 9 the whole chain is missing: a checkpoint of {b} saw it",
+    ),
+    (
+        "what is signed is",
+        &["DELETE FROM audit_chains WHERE replica = '{b}'"],
+        "{b}: record 1 belongs to a chain of which nothing is signed",
+    ),
+    (
+        "a checkpoint is changed",
+        &[
+            "UPDATE structure_events SET detail = '{\"statement\":\"x\"}' WHERE replica = '{a}' AND event_type = 'AUDIT_CHECKPOINT'",
+        ],
+        "was changed",
+    ),
+    (
+        "the text of a checkpoint is none",
+        &[
+            "UPDATE structure_events SET detail = 'x' WHERE replica = '{a}' AND event_type = 'AUDIT_CHECKPOINT'",
+        ],
+        "was changed",
+    ),
+    (
+        "a statement is forged",
+        &[
+            "UPDATE audit_chains SET statement = (SELECT statement FROM audit_chains WHERE replica = '{b}') WHERE replica = '{a}'",
+        ],
+        "{a}: its row says something else",
+    ),
+    (
+        "its signature is",
+        &[
+            "UPDATE audit_chains SET statement = REPLACE(statement, '.', '.A') WHERE replica = '{a}'",
+        ],
+        "{a}: the statement of where it ends",
+    ),
+    (
+        "a record is put in behind the end",
+        &[
+            "INSERT INTO structure_events SELECT replica, seq + 1, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE replica = '{a}' AND seq = (SELECT MAX(seq) FROM structure_events WHERE replica = '{a}')",
+        ],
+        "was changed",
+    ),
+];
+
+async fn execute(db: &Db, text: &str) -> u64 {
+    let query = sqlx::query(sqlx::AssertSqlSafe(text.to_owned()));
+    query
+        .execute(db.pool())
+        .await
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
+        .rows_affected()
+}
+
+/// Both tables as they were.
+async fn restore(db: &Db) {
+    for table in ["structure_events", "audit_chains"] {
+        execute(db, &format!("DELETE FROM {table}")).await;
+        execute(
+            db,
+            &format!("INSERT INTO {table} SELECT * FROM kept_{table}"),
+        )
+        .await;
+    }
+}
+
+async fn calls(gateway: &Gateway, token: &str, id: &str) {
+    for n in 0..4 {
+        let request = Request::post("/workspaces/target/a2a", CALL).bearer(token);
+        let request = request.field("X-Request-Id", format!("{id}-{n}"));
+        assert_eq!(gateway.call(&request).await.status, 200);
+    }
+    recorded(gateway, &format!("request_id={id}-3"), 1).await;
+}
+
+on_both_pairs! {
+    async fn whatever_is_done_to_a_record_is_named(pair: Pair) {
+        let mut gateway = Gateway::start(pair).await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        calls(&gateway, &caller.token, "one").await;
+        let first = recorded(&gateway, "request_id=one-0", 1).await[0]["replica"].as_str().unwrap().to_owned();
+        end(&mut gateway);
+        gateway.restart().await;
+        calls(&gateway, &caller.token, "two").await;
+        let second = recorded(&gateway, "request_id=two-0", 1).await[0]["replica"].as_str().unwrap().to_owned();
+        assert_ne!(first, second);
+        end(&mut gateway);
+        let (said, status) = audit(&gateway, &["verify"]);
+        assert_eq!(status, Some(0), "untouched: {said}");
+        assert!(said.contains("2 chains, 2 signed checkpoints"), "{said}");
+        let db = open_db(&gateway.sql_url());
+        for table in ["structure_events", "audit_chains"] {
+            execute(&db, &format!("CREATE TABLE kept_{table} AS SELECT * FROM {table}")).await;
+        }
+        let last: i64 = sqlx::query_scalar("SELECT last_seq FROM audit_chains WHERE replica = $1")
+            .bind(&first).fetch_one(db.pool()).await.unwrap();
+        for (what, statements, named) in TAMPERINGS {
+            let own = |text: &str| text.replace("{a}", &first).replace("{b}", &second);
+            for statement in *statements {
+                assert_ne!(execute(&db, &own(statement)).await, 0, "{what}");
+            }
+            let (said, status) = audit(&gateway, &["verify"]);
+            assert_eq!(status, Some(1), "{what}: {said}");
+            let named = own(named).replace("record 9 the", &format!("record {last} the"));
+            assert!(said.contains(&named), "{what}: {said}");
+            restore(&db).await;
+        }
+        let (said, status) = audit(&gateway, &["verify"]);
+        assert_eq!(status, Some(0), "restored: {said}");
+    }
+}
