@@ -10,8 +10,7 @@ use crate::store::Unavailable;
 use crate::trust::KeySet;
 
 /// A line of an export.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug)]
 pub enum Line {
     /// One record.
     Record(Box<Record>),
@@ -62,7 +61,11 @@ impl Line {
     /// # Errors
     /// When it is neither a record nor the end of a chain.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(text)
+        let record = serde_json::from_str(text).map(|record| Self::Record(Box::new(record)));
+        record.or_else(|error| {
+            let chain = serde_json::from_str(text);
+            chain.map(Self::Chain).map_err(|_| error)
+        })
     }
 }
 

@@ -105,6 +105,11 @@ impl Spool {
         all.saturating_sub(self.read)
     }
 
+    /// Bytes that there is room for.
+    pub(super) fn room(&self) -> u64 {
+        self.bytes_max.saturating_sub(self.bytes())
+    }
+
     pub(super) fn records(&self) -> u64 {
         self.records
     }

@@ -3,10 +3,12 @@
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
 
 use super::chain::Chained;
 use super::month::Month;
@@ -43,6 +45,10 @@ const PUT_POSTGRES: &str = "INSERT INTO structure_events (replica, seq, time, ev
     rule text, method text, outcome text, status bigint, request_bytes bigint, response_bytes bigint, \
     duration_ms bigint, task_id text, detail text, prev text) ON CONFLICT DO NOTHING";
 
+// What is said to be written must not be gone after a crash of the server, whatever else may be.
+const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', true) \
+    WHERE current_setting('synchronous_commit') IN ('off', 'local')";
+
 // A chain only grows: who was slow says nothing that is over.
 const STATE: &str = "INSERT INTO audit_chains (replica, first_seq, last_seq, statement, signed_at) \
     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (replica) DO UPDATE SET first_seq = excluded.first_seq, \
@@ -73,6 +79,10 @@ const PARTITION: &str = "structure_events_";
 const PARTITIONS: &str = "SELECT CAST(child.relname AS TEXT) AS name FROM pg_inherits \
     JOIN pg_class child ON child.oid = inhrelid \
     WHERE inhparent = to_regclass('structure_events') ORDER BY 1";
+
+/// How long a start may take to make the tables, before records go elsewhere.
+const SCHEMA_MAX: Duration = Duration::from_secs(3);
+const SCHEMA_PAUSE: Duration = Duration::from_millis(20);
 
 /// Rows that one statement deletes at most.
 const PRUNED_MAX: i64 = 5000;
@@ -129,6 +139,9 @@ impl Table {
         let lines = lines(records);
         let work = async {
             let mut tx = self.db.begin().await?;
+            if self.has_months() {
+                sqlx::query(DURABLE).execute(&mut *tx).await?;
+            }
             if !records.is_empty() {
                 sqlx::query(put).bind(&lines).execute(&mut *tx).await?;
             }
@@ -315,6 +328,14 @@ impl Table {
             }
         }
         Ok(())
+    }
+
+    /// Waits until the tables are there, for a while: at a start they may be made at this moment.
+    pub(super) async fn await_schema(&self) {
+        let begun = Instant::now();
+        while !self.db.is_migrated() && begun.elapsed() < SCHEMA_MAX {
+            sleep(SCHEMA_PAUSE).await;
+        }
     }
 
     /// Whether records are kept in parts, a month each.

@@ -46,6 +46,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Between two tries at a database that is away.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
+/// Room in the spool for one record: most are smaller, and what is not lost must have room.
+const RECORD_BYTES: u64 = 1024;
+
 /// Other chains that one checkpoint tells of at most.
 const SEEN_MAX: usize = 200;
 
@@ -172,6 +175,17 @@ impl<'a> Writer<'a> {
             events.push(EventType::AuditLost);
             records.push(chaining.push(draft));
         }
+        let fits = if state.spooling {
+            lock(&state.spool).room() / RECORD_BYTES
+        } else {
+            u64::MAX
+        };
+        let fits = usize::try_from(fits).unwrap_or(usize::MAX);
+        if batch.len() > fits {
+            self.audit
+                .lose(AuditLoss::Spool, (batch.len() - fits) as u64);
+            batch.truncate(fits);
+        }
         let drafts = batch.len() as u64;
         for draft in batch.drain(..) {
             events.push(draft.event_type);
@@ -255,10 +269,12 @@ impl<'a> Writer<'a> {
         let mut hash = super::record::NO_RECORD.to_owned();
         let mut looked: Option<Instant> = None;
         let mut failing = false;
+        self.audit.stored.table.await_schema().await;
         loop {
-            if looked.is_none_or(|at| at.elapsed() >= CHECKPOINT_EVERY) {
+            if looked.is_none_or(|at| at.elapsed() >= CHECKPOINT_EVERY)
+                && self.look_around(&written, &hash).await
+            {
                 looked = Some(Instant::now());
-                self.look_around(&written, &hash).await;
             }
             let taken = self.take().await;
             if taken.records().is_empty() {
@@ -390,20 +406,21 @@ impl<'a> Writer<'a> {
         state.over
     }
 
-    /// What processes left that were killed, what others have, and that we still are.
-    async fn look_around(&self, written: &ChainRow, hash: &str) {
+    /// What processes left that were killed, what others have, and that we still are. False: the store is
+    /// away.
+    async fn look_around(&self, written: &ChainRow, hash: &str) -> bool {
         let month = Month::of(Timestamp::now().0);
         for month in [month, month.next()] {
             if self.audit.stored.table.has_months()
                 && self.audit.stored.table.ensure(month).await.is_err()
             {
-                return;
+                return false;
             }
         }
-        self.adopt().await;
         let Ok(rows) = self.audit.stored.table.chains().await else {
-            return;
+            return false;
         };
+        self.adopt().await;
         self.note(&rows);
         if written.last_seq > 0 {
             let end = (written.last_seq, hash);
@@ -413,6 +430,7 @@ impl<'a> Writer<'a> {
                 let _ = self.audit.stored.table.put(&[], &row).await;
             }
         }
+        true
     }
 
     /// Notes the ends of other chains that are signed.

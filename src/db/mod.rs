@@ -61,6 +61,11 @@ impl Db {
         })))
     }
 
+    /// Whether the schema is known to be up to date.
+    pub fn is_migrated(&self) -> bool {
+        self.0.migrated.load(Ordering::Acquire)
+    }
+
     /// Takes the schema as it is, for who only reads: what is missing fails there.
     pub fn take_as_it_is(&self) {
         self.0.migrated.store(true, Ordering::Release);
@@ -147,7 +152,7 @@ impl Db {
         operation: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, Unavailable> {
-        if !self.0.migrated.load(Ordering::Acquire) {
+        if !self.is_migrated() {
             return Err(unavailable(operation, NotMigrated));
         }
         let work = async { work.await.map_err(cause) };

@@ -14,6 +14,7 @@ use super::ended::Ended;
 use super::listener::BrokenOff;
 use super::relay::Relay;
 use crate::a2a::method::Method;
+use crate::a2a::task::{Binding, TaskScan};
 use crate::audit::{Audit, Draft, EventType};
 use crate::config::Config;
 use crate::events::{Event, Events, Kind};
@@ -145,6 +146,14 @@ impl Exchange {
             self.task = Some(task.clone());
             // Boxed: once in an exchange, and it would widen every one's future.
             Box::pin(learner.learn(task)).await;
+        }
+    }
+
+    /// Looks for the task in an answer that somebody else has learnt from.
+    pub(super) fn note_task(&mut self, find: impl Fn(&mut TaskScan) -> Option<String>) {
+        if self.audit.is_some() && self.task.is_none() && self.method.sends() {
+            let scans = [Binding::Rpc, Binding::Rest].map(TaskScan::new);
+            self.task = scans.into_iter().find_map(|mut scan| find(&mut scan));
         }
     }
 

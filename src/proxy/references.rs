@@ -17,10 +17,13 @@ use crate::rejection::{Reason, Rejection};
 /// `task_not_found`, `push_not_supported`, `address_forbidden`; `store_unavailable`.
 pub(super) async fn check(
     gateway: &Gateway,
-    exchange: &Exchange,
+    exchange: &mut Exchange,
     admitted: &Admitted,
     refs: &Refs,
 ) -> Result<(), Rejection> {
+    if exchange.task.is_none() {
+        exchange.task = refs.tasks.first().cloned();
+    }
     let push = admitted.manners().push_notifications;
     let (proof, target) = (&admitted.proof, admitted.permit.target());
     check_for(gateway, exchange.method, push, (proof, target), refs).await

@@ -89,6 +89,7 @@ impl Proxy {
                 }
             }
         };
+        exchange.task = Some(task.id.clone());
         let tasks = &self.gateway.tasks;
         tasks
             .learn(&pair.proof.owner(), &pair.target, &task.id)

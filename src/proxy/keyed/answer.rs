@@ -49,6 +49,7 @@ impl Proxy {
                 head.insert_header(header::CONTENT_LENGTH, body.len())
                     .map_err(internal)?;
                 exchange.status = answer.status;
+                exchange.note_task(|scan| scan.push(&body));
                 let deadline = Instant::now() + exchange.config.timeouts.write;
                 within(deadline, session.write_response_header(Box::new(head))).await?;
                 exchange.response_bytes += body.len() as u64;
@@ -141,6 +142,7 @@ async fn follow(
     let _open = OpenStream::begin(&exchange.metrics.open_streams);
     let timeouts = exchange.config.timeouts.clone();
     let keepalive = exchange.config.stream.keepalive;
+    let mut looked = false;
     loop {
         let quiet = Instant::now() + keepalive;
         let piece = tokio::select! {
@@ -151,6 +153,10 @@ async fn follow(
         };
         let last = piece.is_none();
         let piece: Bytes = piece.unwrap_or_default();
+        // A stream says in its first event what it is about.
+        if !std::mem::replace(&mut looked, true) {
+            exchange.note_task(|scan| scan.push_events(&piece));
+        }
         exchange.response_bytes += piece.len() as u64;
         let deadline = Instant::now() + timeouts.write;
         within(deadline, session.write_response_body(piece, last)).await?;

@@ -33,6 +33,8 @@ pub(in crate::proxy) struct Feed {
     rewrite: Option<Rewrite>,
     /// Looks for the task, until it is found.
     learner: Option<Box<Learner>>,
+    /// The task that it is about, once it said so.
+    pub(super) task: Option<String>,
     /// For the last event, if it is ours.
     request_id: RequestId,
     rpc_id: Option<String>,
@@ -87,6 +89,7 @@ impl Feed {
             framed: begun.framed,
             rewrite: begun.rewrite,
             learner,
+            task: None,
             request_id,
             rpc_id,
             log,
@@ -223,6 +226,7 @@ impl Feed {
         if let Some(task) = learner.look_at_events(events)
             && let Some(learner) = self.learner.take()
         {
+            self.task = Some(task.clone());
             // Boxed: once in a stream, and it would widen every one's future.
             Box::pin(learner.learn(task)).await;
         }

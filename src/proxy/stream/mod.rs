@@ -153,6 +153,9 @@ impl Caller<'_> {
             };
             let passed = feed.take(arrived).await;
             self.exchange.events += u64::from(passed.events);
+            if let Some(task) = feed.task.take() {
+                self.exchange.task = Some(task);
+            }
             if let Some(cut) = &passed.cut {
                 self.exchange.rejected(cut);
             }

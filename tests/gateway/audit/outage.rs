@@ -309,6 +309,15 @@ async fn a_long_chain_is_verified() {
             }
         }
     }
+    let last = "SELECT COALESCE(MAX(last_seq), 0) FROM audit_chains";
+    while sqlx::query_scalar::<_, i64>(last)
+        .fetch_one(db.pool())
+        .await
+        .unwrap()
+        <= i64::try_from(count).unwrap()
+    {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     audit.flush().await;
     run.abort();
     let keys = published_keys(&folder.path().join("keys")).unwrap();

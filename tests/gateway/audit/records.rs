@@ -38,8 +38,8 @@ on_both_pairs! {
             ("org", json!(null)),
             ("credential_kind", json!("workspace")),
             ("credential_prefix", json!(caller.token[..8])),
-            ("rule", json!("sibling")),
-            ("method", json!("message/send")),
+            ("rule", json!("root_sibling")),
+            ("method", json!("send_message")),
             ("outcome", json!("answered")),
             ("status", json!(200)),
             ("request_bytes", line["request_bytes"].clone()),
@@ -67,7 +67,7 @@ on_both_pairs! {
         for (token, request_id, outcome, who, rule) in [
             ("a2aw_0000000000abcdefghijklmnopqrstuvwxyzABCDEFG", "r-1", "unauthenticated", None, None),
             (alone.as_str(), "r-2", "not_permitted", Some("alone"), None),
-            (caller.token.as_str(), "r-3", "agent_protocol_error", Some("caller"), Some("sibling")),
+            (caller.token.as_str(), "r-3", "agent_protocol_error", Some("caller"), Some("root_sibling")),
             (ADMIN, "r-4", "agent_protocol_error", Some("operator:"), Some("operator")),
         ] {
             let status = message(&gateway, token, request_id).await;
@@ -101,7 +101,7 @@ on_both_pairs! {
         let record = of_request(&gateway, "r-1").await;
         assert_eq!(record["outcome"], "caller_left", "{record}");
         assert_eq!(record["task_id"], "task-7", "{record}");
-        assert_eq!(record["method"], "message/stream", "{record}");
+        assert_eq!(record["method"], "send_streaming_message", "{record}");
     }
 
     async fn every_change_is_written_down_with_who_made_it(pair: Pair) {
@@ -161,14 +161,14 @@ on_both_pairs! {
         assert_eq!(status[0]["detail"]["status"], "online", "{status:?}");
         assert_eq!(status[0]["caller"], Value::Null, "{status:?}");
         // And what is refused.
-        let refused = ask("POST", "/grants", &seat.token, json!({})).field("X-Request-Id", "refused");
+        let refused = ask("POST", "/grants", &seat.token, json!({"caller_id": "one", "target_id": "two"})).field("X-Request-Id", "refused");
         assert_eq!(gateway.call(&refused).await.status, 403);
         let record = of_request(&gateway, "refused").await;
         assert_eq!([&record["event_type"], &record["outcome"], &record["caller"]], ["GRANT_CREATED", "not_permitted", "one"]);
         // Heartbeats leave none.
         let beat = ask("POST", "/registry/heartbeat", &seat.token, json!({"workspace_id": "one"}));
         assert_eq!(gateway.call(&beat.field("X-Request-Id", "beat")).await.status, 200);
-        assert_eq!(message(&gateway, ADMIN, "after").await, 410);
+        assert_eq!(message(&gateway, ADMIN, "after").await, 404);
         of_request(&gateway, "after").await;
         assert!(recorded(&gateway, "request_id=beat", 0).await.is_empty());
     }
@@ -182,7 +182,7 @@ on_both_pairs! {
         recorded(&gateway, "request_id=r-24", 1).await;
         let (mut seen, mut cursor) = (Vec::new(), String::new());
         loop {
-            let page = gateway.admin_get(&format!("/audit?method=message/send&limit=10{cursor}")).await.unwrap().json();
+            let page = gateway.admin_get(&format!("/audit?method=send_message&limit=10{cursor}")).await.unwrap().json();
             let records = page["records"].as_array().unwrap();
             seen.extend(records.iter().map(|r| r["request_id"].as_str().unwrap().to_owned()));
             let Some(next) = page["next_cursor"].as_str() else { break };
@@ -222,7 +222,7 @@ on_both_pairs! {
         let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(records[0]["event_type"], "AUDIT_STARTED");
         assert_eq!(records.last().unwrap()["event_type"], "AUDIT_CHAIN");
-        assert_eq!(records.iter().filter(|r| r["method"] == "message/send").count(), 5);
+        assert_eq!(records.iter().filter(|r| r["method"] == "send_message").count(), 5);
         let names = [file.to_str().unwrap(), jwks_file.to_str().unwrap()];
         let prove = |lines: &str, more: &[&str]| {
             std::fs::write(&file, lines).unwrap();
