@@ -19,6 +19,7 @@ use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
+use crate::telemetry::traces::Told;
 
 /// The label of requests that no route matched: callers choose paths, so a path is no label.
 const UNMATCHED: &str = "unmatched";
@@ -60,11 +61,19 @@ pub(super) async fn frame(
     let client = extensions.get::<ClientAddr>().map(|client| client.0);
     let id = extensions.get::<RequestId>().cloned();
     let id = id.unwrap_or_else(RequestId::random);
+    let told = extensions.get::<Told>().cloned();
     let method = request.method().clone();
 
     let mut response = finish(method, request, next).await;
     let pattern = route.as_ref().map_or(UNMATCHED, MatchedPath::as_str);
-    if let Some(rejection) = response.extensions_mut().remove::<Rejection>() {
+    let rejection = response.extensions_mut().remove::<Rejection>();
+    if let Some(told) = told {
+        told.tell(
+            pattern,
+            rejection.as_ref().map(|rejection| rejection.reason),
+        );
+    }
+    if let Some(rejection) = rejection {
         let rejection = match client {
             Some(client) => gateway.rates.failed(client, rejection),
             None => rejection,

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::ended::Ended;
 use super::listener::BrokenOff;
 use super::relay::Relay;
+use super::trace::Trace;
 use crate::a2a::method::Method;
 use crate::config::Config;
 use crate::events::{Event, Events, Kind};
@@ -63,6 +64,8 @@ pub(super) struct Exchange {
     pub(super) head: Option<Duration>,
     /// Looks for the task in the answer, until it is found.
     pub(super) learner: Option<Box<Learner>>,
+    /// Its place in its trace. `None`: nothing is traced.
+    pub(super) trace: Option<Box<Trace>>,
     outcome: Option<Outcome>,
 }
 
@@ -94,6 +97,7 @@ impl Exchange {
             shape: Shape::Unary,
             head: None,
             learner: None,
+            trace: None,
             outcome: None,
         }
     }
@@ -135,6 +139,7 @@ impl Exchange {
     pub(super) fn rejected(&mut self, rejection: &Rejection) {
         if self.outcome.is_none() {
             self.outcome = Some(Outcome::Rejected(rejection.reason));
+            self.trace_refusal(rejection);
             log_cause(rejection, &self.request_id);
         }
     }
@@ -142,7 +147,7 @@ impl Exchange {
 
 impl Exchange {
     /// Who asks, as records name them.
-    fn caller(&self) -> Option<&dyn fmt::Display> {
+    pub(super) fn caller(&self) -> Option<&dyn fmt::Display> {
         match (&self.proof, &self.pair) {
             (Some(proof), _) => Some(&proof.principal),
             (None, Some(claims)) => Some(&claims.sub),
@@ -184,10 +189,13 @@ impl Drop for Exchange {
             metrics.head(self.shape, head);
         }
         self.tell(outcome, elapsed);
+        let trace_id = self.trace_id();
+        self.end_trace(outcome);
         tracing::info!(
             target: "access",
             {
             exchange.id = self.request_id.as_str(),
+            trace_id = trace_id.map(tracing::field::display),
             caller = self.caller().map(tracing::field::display),
             credential.kind = self.proof.as_ref().map(|p| p.kind.word()),
             credential.prefix = self.proof.as_ref().map(|p| p.prefix.as_str()),

@@ -27,6 +27,7 @@ use crate::drain::Drain;
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
 use crate::proxy::{Connections, Dispatcher, Listener};
+use crate::telemetry::traces::{Traces, TracesError};
 use crate::{admin, control, reload};
 
 /// Read buffer of a caller's connection. Pingora's 64 KiB would be most of an idle connection.
@@ -40,6 +41,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The same after a second signal.
 const LAST_WORDS_HURRIED: Duration = Duration::from_millis(500);
+
+/// How long the last spans may take.
+const LAST_SPANS: Duration = Duration::from_secs(3);
 
 /// Why the gateway cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +67,9 @@ pub enum ServeError {
          or let several share PostgreSQL and Redis"
     )]
     Claimed(#[source] std::io::Error),
+    /// Spans cannot be sent.
+    #[error("cannot trace: {0}")]
+    Traces(#[from] TracesError),
     /// The rooms cannot be assembled.
     #[error("cannot start: {0}")]
     Open(#[from] OpenError),
@@ -77,6 +84,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let config = live.hold();
     let listener = listener(&config);
     let metrics = Arc::new(Metrics::new());
+    let traces = Traces::start(&live, &metrics)?;
     let gateway = Gateway::open(live, metrics)?;
     gateway.db.claim().map_err(ServeError::Claimed)?;
     probe("server.listen", config.server.listen)?;
@@ -84,8 +92,8 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let (mut server, threads) = pingora(&config);
 
     let control = control::router(Arc::clone(&gateway));
-    let answers =
-        Listener::of_gateway(Arc::clone(&gateway), control).map_err(ServeError::ForwardHeaders)?;
+    let answers = Listener::of_gateway(Arc::clone(&gateway), control, traces.clone())
+        .map_err(ServeError::ForwardHeaders)?;
     let dispatcher = answers.dispatcher();
     let mut public = Service::new("public".to_owned(), Connections::new(answers));
     public.add_listener(listener);
@@ -122,6 +130,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
             drain: Arc::clone(&gateway.drain),
             config: gateway.config.clone(),
             gateway: Some(gateway),
+            traces,
         }),
     });
     tracing::info!("a2a-gateway has ended");
@@ -276,6 +285,8 @@ struct Signals {
     config: Live,
     /// What has to write something down before the end.
     gateway: Option<Arc<Gateway>>,
+    /// What has to send the last spans.
+    traces: Traces,
 }
 
 #[async_trait]
@@ -298,6 +309,7 @@ impl ShutdownSignalWatch for Signals {
                 if let Some(gateway) = &self.gateway {
                     gateway.flush().await;
                 }
+                self.traces.stop(LAST_SPANS).await;
             }
             _ = terminate.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
             _ = interrupt.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
