@@ -102,6 +102,24 @@ impl Method {
         }
     }
 
+    /// Its name in A2A 1.0, whichever version's name the call carries; `None`: it has none.
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::CancelTask => "CancelTask",
+            Self::CreatePushConfig => "CreateTaskPushNotificationConfig",
+            Self::DeletePushConfig => "DeleteTaskPushNotificationConfig",
+            Self::GetExtendedCard => "GetExtendedAgentCard",
+            Self::GetPushConfig => "GetTaskPushNotificationConfig",
+            Self::GetTask => "GetTask",
+            Self::ListPushConfigs => "ListTaskPushNotificationConfigs",
+            Self::ListTasks => "ListTasks",
+            Self::SendMessage => "SendMessage",
+            Self::SendStreamingMessage => "SendStreamingMessage",
+            Self::SubscribeToTask => "SubscribeToTask",
+            Self::AgentCard | Self::Other | Self::Unread => return None,
+        })
+    }
+
     /// Position in [`Method::ALL`].
     pub const fn index(self) -> usize {
         self as usize

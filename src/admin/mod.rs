@@ -86,7 +86,7 @@ fn routes(process: Process, readyz: MethodRouter<Process>, operators: Router<Pro
 async fn metrics(State(process): State<Process>) -> Response {
     let dropped = crate::telemetry::lines_dropped();
     let dropped = i64::try_from(dropped).unwrap_or(i64::MAX);
-    process.metrics.log_lines_dropped.set(dropped);
+    process.metrics.telemetry.log_lines_dropped.set(dropped);
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
     (
         [(header::CONTENT_TYPE, content_type)],

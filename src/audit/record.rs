@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use opentelemetry::TraceId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -106,8 +107,8 @@ pub struct Draft {
     pub event_type: EventType,
     /// The request that it came with.
     pub request_id: Option<RequestId>,
-    /// The trace that it is part of, in hexadecimal.
-    pub trace_id: Option<String>,
+    /// The trace that it is part of.
+    pub trace_id: Option<TraceId>,
     /// Who asked, proven.
     pub proof: Option<Arc<Proof>>,
     /// The workspace that it was about.
@@ -223,7 +224,7 @@ pub struct Record {
     pub task_id: Option<String>,
     /// When, RFC 3339 with milliseconds.
     pub time: String,
-    /// The trace that it is part of.
+    /// The trace that it is part of, in hexadecimal.
     pub trace_id: Option<String>,
 }
 
@@ -258,7 +259,7 @@ impl Record {
             target: draft.target.map(|id| id.as_str().to_owned()),
             task_id: draft.task_id.map(clean),
             time: draft.time.to_string(),
-            trace_id: draft.trace_id,
+            trace_id: draft.trace_id.map(|id| id.to_string()),
         }
     }
 

@@ -49,9 +49,9 @@ pub(super) fn start(loaded: Loaded, layers: Option<Layers>) -> ExitCode {
         Err(error) => {
             tracing::error!(error = %Chain(&error), "the gateway cannot serve");
             match error {
-                ServeError::Open(OpenError::Store(_)) | ServeError::ForwardHeaders(_) => {
-                    ExitCode::from(USAGE)
-                }
+                ServeError::Open(OpenError::Store(_))
+                | ServeError::ForwardHeaders(_)
+                | ServeError::Traces(_) => ExitCode::from(USAGE),
                 ServeError::Open(OpenError::Keys(_))
                 | ServeError::Claimed(_)
                 | ServeError::Listen { .. } => ExitCode::FAILURE,

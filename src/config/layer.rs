@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::load::DEFAULT;
 
 /// Keys whose value may carry a password.
-const SECRET: [&str; 2] = ["stores.sql", "stores.shared"];
+const SECRET: [&str; 3] = ["stores.sql", "stores.shared", "telemetry.otlp_headers"];
 
 /// The embedded default.
 pub(super) fn defaults() -> Table {
@@ -182,6 +182,16 @@ pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Op
              `audience`, all text, and nothing else; or, as one value, \
              [{\"issuer\":\"…\",\"jwks_url\":\"https://…\",\"audience\":\"…\"}]"
             .to_owned(),
+        // Not repeated: a URL may hold a password.
+        ("telemetry.otlp_endpoint", _) => {
+            "is not a URL: write \"http://127.0.0.1:4318\"".to_owned()
+        }
+        ("telemetry.sampling", _) => {
+            format!("{shown} is not a share: write a number from 0 to 1, such as 0.1")
+        }
+        ("telemetry.otlp_protocol", _) => {
+            format!("{shown} is not possible: write \"http/protobuf\" or \"grpc\"")
+        }
         ("server.public_url", _) => {
             format!("{shown} is not a URL: write \"https://gateway.example.com\"")
         }
@@ -221,7 +231,9 @@ pub(super) fn is_secret(dotted: &str) -> bool {
 /// A value for people: as TOML, with passwords masked.
 pub(super) fn shown(dotted: &str, value: &Value) -> String {
     match value {
-        Value::String(text) if is_secret(dotted) => Value::String(masked(text)).to_string(),
+        Value::String(text) if is_secret(dotted) && !text.is_empty() => {
+            Value::String(masked(text)).to_string()
+        }
         _ => value.to_string(),
     }
 }

@@ -18,6 +18,7 @@ pub mod load;
 pub mod reload;
 mod restart;
 mod store_url;
+mod telemetry;
 pub mod tls_pair;
 mod trusted;
 pub mod value;
@@ -38,6 +39,7 @@ pub use self::file::open_regular;
 pub use self::issuers::Issuer;
 pub use self::live::{Derived, Live};
 pub use self::restart::RESTART_KEYS;
+pub use self::telemetry::{LogFormat, OtlpProtocol, Ratio, Telemetry};
 pub use self::tls_pair::Serving;
 pub use self::trusted::AgentPrefix;
 use self::value::{ByteSize, duration, name_servers, secret_url};
@@ -434,28 +436,6 @@ pub struct Rate {
     pub caller_burst: u32,
     /// 401 and 403 answers a second to one client address.
     pub failures_per_second: u32,
-}
-
-/// `[telemetry]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Telemetry {
-    /// Log filter, in the form of `RUST_LOG`: `info`, `warn,access=off`.
-    pub log: String,
-    /// `auto` (human on a terminal, JSON otherwise), `human` or `json`.
-    pub log_format: LogFormat,
-}
-
-/// `telemetry.log_format`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Human on a terminal, JSON otherwise.
-    Auto,
-    /// Lines for people.
-    Human,
-    /// One JSON object a line.
-    Json,
 }
 
 impl Config {

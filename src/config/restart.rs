@@ -3,8 +3,8 @@
 use super::Config;
 
 /// Keys that count from the start of the process to its end: what it listens on, its threads, its
-/// stores and their keys, the room that caches were given, the form of the log.
-pub const RESTART_KEYS: [&str; 17] = [
+/// stores and their keys, the room that caches were given, the form of the log, where spans go.
+pub const RESTART_KEYS: [&str; 22] = [
     "admin.listen",
     "audit.enabled",
     "audit.spool_bytes",
@@ -22,6 +22,11 @@ pub const RESTART_KEYS: [&str; 17] = [
     "stores.sql_connections",
     "stores.timeout",
     "telemetry.log_format",
+    "telemetry.otlp_endpoint",
+    "telemetry.otlp_headers",
+    "telemetry.otlp_protocol",
+    "telemetry.otlp_timeout",
+    "telemetry.service_name",
 ];
 
 /// Whether a change of `key` waits for a restart.
@@ -44,5 +49,11 @@ pub(super) fn keep(new: &mut Config, in_force: &Config) {
     new.server.listen = old.server.listen;
     new.server.threads = old.server.threads;
     new.stores = old.stores;
-    new.telemetry.log_format = old.telemetry.log_format;
+    let (new, old) = (&mut new.telemetry, old.telemetry);
+    new.log_format = old.log_format;
+    new.otlp_endpoint = old.otlp_endpoint;
+    new.otlp_headers = old.otlp_headers;
+    new.otlp_protocol = old.otlp_protocol;
+    new.otlp_timeout = old.otlp_timeout;
+    new.service_name = old.service_name;
 }

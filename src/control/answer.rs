@@ -20,6 +20,7 @@ use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
+use crate::telemetry::traces::Told;
 
 /// The label of requests that no route matched: callers choose paths, so a path is no label.
 const UNMATCHED: &str = "unmatched";
@@ -61,12 +62,17 @@ pub(super) async fn frame(
     let client = extensions.get::<ClientAddr>().map(|client| client.0);
     let id = extensions.get::<RequestId>().cloned();
     let id = id.unwrap_or_else(RequestId::random);
+    let told = extensions.get::<Told>().cloned();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
 
     let mut response = finish(method.clone(), request, next).await;
     let pattern = route.as_ref().map_or(UNMATCHED, MatchedPath::as_str);
-    let mut refused = None;
-    if let Some(rejection) = response.extensions_mut().remove::<Rejection>() {
+    let rejection = response.extensions_mut().remove::<Rejection>();
+    let refused = rejection.as_ref().map(|rejection| rejection.reason);
+    if let Some(told) = told {
+        told.tell(pattern, refused);
+    }
+    if let Some(rejection) = rejection {
         let rejection = match client {
             Some(client) => gateway.rates.failed(client, rejection),
             None => rejection,
@@ -76,7 +82,6 @@ pub(super) async fn frame(
             None => rejection,
         };
         log(&rejection, &id, pattern);
-        refused = Some(rejection.reason);
         response = refusal(&rejection, &id, pattern);
     } else if let Some(allowance) = admitted.allowance() {
         response.headers_mut().extend(allowance.fields());

@@ -8,6 +8,7 @@ mod inbox;
 mod jobs;
 mod label;
 mod streams;
+mod telemetry;
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,6 +24,7 @@ pub use self::inbox::{InboxMetrics, InboxReader};
 pub use self::jobs::JobMetrics;
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
 pub use self::streams::Streams;
+pub use self::telemetry::Telemetry;
 use crate::a2a::method::Method;
 
 /// All families of this process.
@@ -61,8 +63,8 @@ pub struct Metrics {
     control: IntCounterVec,
     /// Lapses that this replica noted, by how it noticed.
     lapses: [IntCounter; 3],
-    /// Log lines dropped because the writer was behind.
-    pub log_lines_dropped: IntGauge,
+    /// What this process says about itself.
+    pub telemetry: Telemetry,
     /// 1 while the link that carries invalidations is up.
     pub coherent: IntGauge,
     /// 1 while the trust keys in force are those of `keys.dir`.
@@ -257,11 +259,7 @@ impl Metrics {
                 "Control-plane answers, by route pattern and status.",
                 &["route", "status"],
             ),
-            log_lines_dropped: gauge(
-                &r,
-                "a2a_gateway_log_lines_dropped",
-                "Log lines dropped because the writer was behind.",
-            ),
+            telemetry: Telemetry::new(&r),
             coherent: gauge(
                 &r,
                 "a2a_gateway_coherent",

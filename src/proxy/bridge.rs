@@ -25,6 +25,7 @@ use super::{Proxy, Slot};
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
+use crate::telemetry::traces::Told;
 
 /// Largest control-plane request. The largest legitimate one carries a card of 256 KiB.
 const BODY_BYTES_MAX: usize = 1024 * 1024;
@@ -43,6 +44,9 @@ const READER_MAX: Duration = Duration::from_secs(10);
 
 /// How long anybody else may.
 const PIECE_MAX: Duration = Duration::from_secs(60);
+
+/// What goes with a request besides its head and body: its id, and where to say what became of it, if it is traced.
+type Asked<'a> = (&'a RequestId, Option<Told>);
 
 /// Why the bridge did not get through.
 enum Broken {
@@ -73,12 +77,13 @@ impl From<NoBody> for Broken {
 pub(super) async fn pass(
     proxy: &Proxy,
     session: &mut ServerSession,
-    request_id: &RequestId,
+    asked: Asked<'_>,
 ) -> Result<(), ()> {
+    let request_id = asked.0;
     let passed = if opens_socket(session) {
-        socket(proxy, session, request_id).await
+        socket(proxy, session, asked).await
     } else {
-        run(proxy, session, request_id).await
+        run(proxy, session, asked).await
     };
     match passed {
         Ok(()) => Ok(()),
@@ -95,14 +100,10 @@ pub(super) async fn pass(
     }
 }
 
-async fn run(
-    proxy: &Proxy,
-    session: &mut ServerSession,
-    request_id: &RequestId,
-) -> Result<(), Broken> {
+async fn run(proxy: &Proxy, session: &mut ServerSession, asked: Asked<'_>) -> Result<(), Broken> {
     let (body, share) = read(proxy, session).await?;
     let slot = proxy.relay.place()?;
-    let request = request(proxy, session, request_id, Body::from(body))?;
+    let request = request(proxy, session, asked, Body::from(body))?;
     let asked = proxy.control.clone().oneshot(request);
     let response = tokio::select! {
         biased;
@@ -218,12 +219,12 @@ fn opens_socket(session: &ServerSession) -> bool {
 async fn socket(
     proxy: &Proxy,
     session: &mut ServerSession,
-    request_id: &RequestId,
+    asked: Asked<'_>,
 ) -> Result<(), Broken> {
     let slot = proxy.relay.place()?;
     session.set_keepalive(None);
     let (input, body) = Channel::<Bytes, Infallible>::new(INPUT_PIECES);
-    let request = request(proxy, session, request_id, Body::new(body))?;
+    let request = request(proxy, session, asked, Body::new(body))?;
     let asked = proxy.control.clone().oneshot(request);
     let response = asked.await.unwrap_or_else(|never| match never {});
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -304,7 +305,7 @@ fn not_a_socket() -> Rejection {
 fn request(
     proxy: &Proxy,
     session: &ServerSession,
-    request_id: &RequestId,
+    (request_id, told): Asked<'_>,
     body: Body,
 ) -> Result<http::Request<Body>, Broken> {
     let head = session.req_header();
@@ -327,6 +328,9 @@ fn request(
         ))
     })?;
     request.extensions_mut().insert(request_id.clone());
+    if let Some(told) = told {
+        request.extensions_mut().insert(told);
+    }
     request
         .extensions_mut()
         .insert(ClientAddr(proxy.client(session)));

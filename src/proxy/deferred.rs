@@ -17,6 +17,7 @@ use super::fields::passes;
 use super::forward::Outgoing;
 use super::keyed::{self, Own, Told, Turn};
 use super::relay::content_length_of;
+use super::trace::{context_fields, is_context};
 use super::{Proxy, prefer, references};
 use crate::a2a::accept::prefers_stream;
 use crate::a2a::done::Done;
@@ -223,12 +224,16 @@ impl Proxy {
         };
         let headers = &session.req_header().headers;
         let extra = self.extra_fields.get();
-        let fields = headers
-            .iter()
-            .filter(|(name, _)| passes(name, headers, &extra));
+        // When it is made, it follows from this exchange.
+        let context = exchange.context();
+        let fields = headers.iter().filter(|(name, _)| {
+            passes(name, headers, &extra) && !(context.is_some() && is_context(name))
+        });
         let fields = fields.filter_map(|(name, value)| {
             Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
         });
+        let context = context.into_iter().flat_map(context_fields);
+        let fields = fields.chain(context.map(|(name, value)| (name.to_owned(), value)));
         let generation = generation_of(call.method.as_deref());
         let method = call.method.clone();
         let new = NewJob {

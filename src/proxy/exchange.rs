@@ -7,12 +7,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use opentelemetry::TraceId;
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::ended::Ended;
 use super::listener::BrokenOff;
 use super::relay::Relay;
+use super::trace::Trace;
 use crate::a2a::method::Method;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::audit::{Audit, Draft, EventType};
@@ -71,6 +73,8 @@ pub(super) struct Exchange {
     pub(super) task: Option<String>,
     /// Looks for the task in the answer, until it is found.
     pub(super) learner: Option<Box<Learner>>,
+    /// Its place in its trace. `None`: nothing is traced.
+    pub(super) trace: Option<Box<Trace>>,
     outcome: Option<Outcome>,
 }
 
@@ -105,6 +109,7 @@ impl Exchange {
             org: None,
             task: None,
             learner: None,
+            trace: None,
             outcome: None,
         }
     }
@@ -161,6 +166,7 @@ impl Exchange {
     pub(super) fn rejected(&mut self, rejection: &Rejection) {
         if self.outcome.is_none() {
             self.outcome = Some(Outcome::Rejected(rejection.reason));
+            self.trace_refusal(rejection);
             log_cause(rejection, &self.request_id);
         }
     }
@@ -168,7 +174,7 @@ impl Exchange {
 
 impl Exchange {
     /// Who asks, as records name them.
-    fn caller(&self) -> Option<&dyn fmt::Display> {
+    pub(super) fn caller(&self) -> Option<&dyn fmt::Display> {
         match (&self.proof, &self.pair) {
             (Some(proof), _) => Some(&proof.principal),
             (None, Some(claims)) => Some(&claims.sub),
@@ -194,13 +200,14 @@ impl Exchange {
 
 impl Exchange {
     /// Writes down who called whom, by which rule, and what came of it.
-    fn write_down(&mut self, outcome: Outcome, elapsed: Duration) {
+    fn write_down(&mut self, outcome: Outcome, elapsed: Duration, trace_id: Option<TraceId>) {
         let Some(audit) = self.audit.take() else {
             return;
         };
         let org = self.org.take();
         audit.record(Draft {
             request_id: Some(self.request_id.clone()),
+            trace_id,
             proof: self.proof.take(),
             target: self.callee.take(),
             org,
@@ -235,10 +242,13 @@ impl Drop for Exchange {
             metrics.head(self.shape, head);
         }
         self.tell(outcome, elapsed);
+        let trace_id = self.trace_id();
+        self.end_trace(outcome);
         tracing::info!(
             target: "access",
             {
             exchange.id = self.request_id.as_str(),
+            trace_id = trace_id.map(tracing::field::display),
             caller = self.caller().map(tracing::field::display),
             credential.kind = self.proof.as_ref().map(|p| p.kind.word()),
             credential.prefix = self.proof.as_ref().map(|p| p.prefix.as_str()),
@@ -254,7 +264,7 @@ impl Drop for Exchange {
             },
             "A2A exchange ended"
         );
-        self.write_down(outcome, elapsed);
+        self.write_down(outcome, elapsed, trace_id);
     }
 }
 

@@ -10,9 +10,11 @@ use secrecy::{ExposeSecret, SecretString};
 use super::exchange::Exchange;
 use super::hygiene::authority;
 use super::origin::Origins;
+use super::trace::{context_fields, is_context};
 use crate::directory::Agent;
 use crate::identity::Allowance;
 use crate::ids::{RequestId, WorkspaceId};
+use crate::telemetry::traces::SpanContext;
 
 /// Request fields that pass to the agent besides `forward.headers`.
 const PASSED: [&str; 11] = [
@@ -56,6 +58,8 @@ pub(super) struct Forwarded<'a> {
     pub(super) scheme: &'static str,
     /// Whether the gateway wrapped the call for a 1.0 target, and so must say its version.
     pub(super) version_1_0: bool,
+    /// The trace context for the agent. `None`: nothing is traced, and the caller's own passes.
+    pub(super) context: Option<&'a SpanContext>,
     /// Length of the completed body.
     pub(super) body_len: usize,
 }
@@ -85,7 +89,8 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
     let headers = &forwarded.head.headers;
     let mut typed = false;
     for (name, value) in headers {
-        let own = auth.is_some_and(|auth| auth.name() == name.as_str());
+        let own = auth.is_some_and(|auth| auth.name() == name.as_str())
+            || forwarded.context.is_some() && is_context(name);
         if !own && passes(name, headers, extra) {
             typed |= *name == header::CONTENT_TYPE;
             put(name.as_str(), value.as_bytes());
@@ -102,6 +107,9 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
     }
     if !bodiless {
         put("content-length", forwarded.body_len.to_string().as_bytes());
+    }
+    for (name, value) in forwarded.context.into_iter().flat_map(context_fields) {
+        put(name, value.as_bytes());
     }
     put("x-request-id", forwarded.request_id.as_str().as_bytes());
     if let Some(caller) = forwarded.caller {

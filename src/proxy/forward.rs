@@ -18,6 +18,7 @@ use super::keyed::Turn;
 use super::received::Share;
 use super::relay::{Forward, refuse_redirect};
 use super::rewrite::{OwnTasks, Rewrite};
+use super::trace::Callee;
 use super::upstream::Call;
 use crate::a2a::done::Done;
 use crate::a2a::method::Method as A2aMethod;
@@ -70,6 +71,7 @@ impl Proxy {
             let path = Box::pin(self.json_rpc(Some(session), exchange, &admitted, method)).await?;
             outgoing.target = Some(path);
         }
+        exchange.will_call(&callee(&agent, &outgoing));
         let from = (session.req_header(), self.client(session));
         let head = self.request_head(from, exchange, &admitted, &agent, &outgoing)?;
         let clocks = Clocks::new(
@@ -196,8 +198,21 @@ impl Proxy {
                 "http"
             },
             version_1_0: outgoing.version_1_0,
+            context: exchange.outgoing(),
             body_len: outgoing.body.len(),
         };
         Ok(request_head(&forwarded, &self.extra_fields.get()))
+    }
+}
+
+/// Whom a request goes to, for its span.
+pub(super) fn callee<'a>(agent: &'a Agent, outgoing: &'a Outgoing) -> Callee<'a> {
+    let endpoint = &agent.endpoint;
+    Callee {
+        verb: &outgoing.verb,
+        host: &endpoint.sni,
+        port: endpoint.port,
+        tls: endpoint.tls,
+        rpc: outgoing.method_name.is_some(),
     }
 }

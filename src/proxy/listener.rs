@@ -15,6 +15,7 @@ use crate::gateway::Gateway;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
 use crate::sidecar::Sidecar;
+use crate::telemetry::traces::Traces;
 
 /// How long the rest of a refused request is read, so that the refusal can be read by the caller.
 pub(super) const DRAIN: Duration = Duration::from_secs(5);
@@ -35,10 +36,14 @@ impl Listener {
     ///
     /// # Errors
     /// When `forward.headers` names a field that may not be forwarded.
-    pub fn of_gateway(gateway: Arc<Gateway>, control: axum::Router) -> Result<Self, String> {
+    pub fn of_gateway(
+        gateway: Arc<Gateway>,
+        control: axum::Router,
+        traces: Traces,
+    ) -> Result<Self, String> {
         let (config, metrics) = (gateway.config.clone(), Arc::clone(&gateway.metrics));
         let streams = Some(Arc::clone(&gateway.delivery.streams));
-        let relay = Relay::new(config, metrics, Arc::clone(&gateway.drain), streams);
+        let relay = Relay::new(config, metrics, Arc::clone(&gateway.drain), streams, traces);
         let relay = Arc::new(relay);
         let proxy = Proxy::new(gateway, control, Arc::clone(&relay))?;
         let behind = Behind::Gateway(Arc::new(proxy));
@@ -54,10 +59,10 @@ impl Listener {
     }
 
     /// The listener in front of an agent.
-    pub fn of_sidecar(sidecar: &Arc<Sidecar>) -> Self {
+    pub fn of_sidecar(sidecar: &Arc<Sidecar>, traces: Traces) -> Self {
         let (config, metrics) = (sidecar.config.clone(), Arc::clone(&sidecar.metrics));
         // Its events are numbered where the caller is: by the gateway.
-        let relay = Relay::new(config, metrics, Arc::clone(&sidecar.drain), None);
+        let relay = Relay::new(config, metrics, Arc::clone(&sidecar.drain), None, traces);
         let relay = Arc::new(relay);
         let guard = Guard::new(Arc::clone(sidecar), Arc::clone(&relay));
         let behind = Behind::Sidecar(guard);

@@ -39,6 +39,7 @@ mod rewrite;
 mod route;
 mod sidecar;
 mod stream;
+mod trace;
 mod unary;
 mod upstream;
 
@@ -68,6 +69,7 @@ use self::reject::{Dialect, answer};
 use self::relay::Relay;
 pub use self::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
 use self::route::{Route, route};
+use self::trace::{Came, ControlSpan};
 use crate::config::Derived;
 use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
@@ -172,6 +174,7 @@ impl Proxy {
         let events = Some(&self.gateway.events);
         let mut exchange =
             Exchange::begin(&self.relay, events, request_id).audited(&self.gateway.audit);
+        exchange.trace(&self.relay, session.req_header(), asked.came());
         let mut words = Words::Rpc;
         let ended = match asked {
             Asked::Call(target) => self.call(session, &mut exchange, target).await,
@@ -218,15 +221,20 @@ impl Proxy {
             return answered;
         }
         let _running = self.gateway.drain.enter();
-        match self.preliminaries(session) {
-            Ok(()) => {}
+        let mut span = self.control_span(session, &request_id);
+        let asked = (&request_id, span.as_ref().map(ControlSpan::told));
+        let answered = match self.preliminaries(session) {
+            Ok(()) => BrokenOff::unless(bridge::pass(self, session, asked).await),
             Err(rejection) => {
                 let (origins, dialect) = (self.origins.get(), Dialect::Plain);
                 let told = answer(session, &origins, &request_id, &rejection, dialect).await;
-                return BrokenOff::unless(told);
+                BrokenOff::unless(told)
             }
+        };
+        if let Some(span) = &mut span {
+            span.answered(session);
         }
-        BrokenOff::unless(bridge::pass(self, session, &request_id).await)
+        answered
     }
 
     /// Answers a CORS preflight, before any credential is asked for.
@@ -273,6 +281,17 @@ enum Asked {
     Below(Result<WorkspaceId, InvalidWorkspaceId>, String, Words),
     /// `/tasks/{task_id}`, whosever agent it is at: the id as the path spells it.
     Task(String),
+}
+
+impl Asked {
+    fn came(&self) -> Came {
+        match self {
+            Self::Call(_) => Came::by("/workspaces/{id}/a2a", true),
+            Self::Below(_, _, Words::Rpc) => Came::by("/workspaces/{id}/a2a/{*path}", false),
+            Self::Below(..) => Came::by("/workspaces/{id}/tasks/{task_id}", false),
+            Self::Task(_) => Came::by("/tasks/{task_id}", false),
+        }
+    }
 }
 
 /// `method_not_allowed`, with what is.

@@ -26,6 +26,7 @@ use crate::directory;
 use crate::drain::{Cut, Drain};
 use crate::metrics::{Metrics, Shape};
 use crate::rejection::{Reason, Rejection};
+use crate::telemetry::traces::Traces;
 
 /// Pooled connections to agents at most, over all of them.
 const POOL_SIZE: usize = 4096;
@@ -47,6 +48,8 @@ pub(super) struct Relay {
     pub(super) bodies: Arc<Room>,
     /// What passed in streams. `None`: nothing is kept.
     pub(super) streams: Option<Arc<Streams>>,
+    /// Where spans go.
+    pub(super) traces: Traces,
     exchanges: AtomicUsize,
 }
 
@@ -73,9 +76,11 @@ impl Relay {
         metrics: Arc<Metrics>,
         drain: Arc<Drain>,
         streams: Option<Arc<Streams>>,
+        traces: Traces,
     ) -> Self {
         Self {
             streams,
+            traces,
             config,
             metrics,
             drain,
@@ -146,6 +151,7 @@ impl Relay {
             slot,
         } = forward;
         let mut cut = self.drain.watch();
+        exchange.calls();
         let sent = self
             .upstream
             .send(&peer, &call, clocks.total, &self.metrics);
@@ -164,6 +170,7 @@ impl Relay {
         await_head(Some(session), &mut upstream, &clocks, &mut cut).await?;
         exchange.head = Some(exchange.started.elapsed());
         let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
+        exchange.called(head.status);
         let limit = exchange.config.limits.response_bytes.0;
         let rewrite = whole.as_ref().map(|whole| &whole.rewrite);
         refuse_answer(head, &upstream.get_headers_raw_bytes(), limit, rewrite)?;

@@ -28,6 +28,7 @@ use crate::drain::Drain;
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
 use crate::proxy::{Connections, Dispatcher, Listener};
+use crate::telemetry::traces::{Traces, TracesError};
 use crate::{admin, control, reload};
 
 /// Read buffer of a caller's connection. Pingora's 64 KiB would be most of an idle connection.
@@ -41,6 +42,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The same after a second signal.
 const LAST_WORDS_HURRIED: Duration = Duration::from_millis(500);
+
+/// How long the last spans may take.
+const LAST_SPANS: Duration = Duration::from_secs(3);
 
 /// Why the gateway cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +68,9 @@ pub enum ServeError {
          or let several share PostgreSQL and Redis"
     )]
     Claimed(#[source] std::io::Error),
+    /// Spans cannot be sent.
+    #[error("cannot trace: {0}")]
+    Traces(#[from] TracesError),
     /// The rooms cannot be assembled.
     #[error("cannot start: {0}")]
     Open(#[from] OpenError),
@@ -79,14 +86,15 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let listener = listener(&config);
     let metrics = Arc::new(Metrics::new());
     let gateway = Gateway::open(live, metrics)?;
+    let traces = Traces::start(&gateway.config, &gateway.metrics, &gateway.replica)?;
     gateway.db.claim().map_err(ServeError::Claimed)?;
     probe("server.listen", config.server.listen)?;
     probe("admin.listen", config.admin.listen)?;
     let (mut server, threads) = pingora(&config);
 
     let control = control::router(Arc::clone(&gateway));
-    let answers =
-        Listener::of_gateway(Arc::clone(&gateway), control).map_err(ServeError::ForwardHeaders)?;
+    let answers = Listener::of_gateway(Arc::clone(&gateway), control, traces.clone())
+        .map_err(ServeError::ForwardHeaders)?;
     let dispatcher = answers.dispatcher();
     let mut public = Service::new("public".to_owned(), Connections::new(answers));
     public.add_listener(listener);
@@ -126,6 +134,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
             drain: Arc::clone(&gateway.drain),
             config: gateway.config.clone(),
             gateway: Some(gateway),
+            traces,
         }),
     });
     tracing::info!("a2a-gateway has ended");
@@ -295,6 +304,8 @@ struct Signals {
     config: Live,
     /// What has to write something down before the end.
     gateway: Option<Arc<Gateway>>,
+    /// What has to send the last spans.
+    traces: Traces,
 }
 
 #[async_trait]
@@ -317,6 +328,7 @@ impl ShutdownSignalWatch for Signals {
                 if let Some(gateway) = &self.gateway {
                     gateway.flush().await;
                 }
+                self.traces.stop(LAST_SPANS).await;
             }
             _ = terminate.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
             _ = interrupt.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,

@@ -12,14 +12,16 @@ use super::lasting::lasting;
 use super::{AdminListener, ServeError, Signals, listener, pingora, probe};
 use crate::admin;
 use crate::config::Live;
+use crate::ids::ReplicaId;
 use crate::metrics::Metrics;
 use crate::proxy::{Connections, Listener};
 use crate::sidecar::{Settings, Sidecar};
+use crate::telemetry::traces::Traces;
 
 /// Serves until SIGTERM or SIGINT. `admin`: where metrics are told, if anywhere.
 ///
 /// # Errors
-/// Before anything is served: an address is taken.
+/// Before anything is served: an address is taken, or spans cannot be sent.
 pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<(), ServeError> {
     let config = live.hold();
     let listener = listener(&config);
@@ -27,10 +29,12 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
     if let Some(admin) = admin {
         probe("admin.listen", admin)?;
     }
-    let sidecar = Sidecar::new(live, Arc::new(Metrics::new()), settings);
+    let metrics = Arc::new(Metrics::new());
+    let traces = Traces::start(&live, &metrics, &ReplicaId::random())?;
+    let sidecar = Sidecar::new(live, metrics, settings);
     let (mut server, threads) = pingora(&config);
 
-    let answers = Listener::of_sidecar(&sidecar);
+    let answers = Listener::of_sidecar(&sidecar, traces.clone());
     let mut front = Service::new("sidecar".to_owned(), Connections::new(answers));
     front.add_listener(listener);
     front.threads = Some(threads);
@@ -54,6 +58,7 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
             drain: Arc::clone(&sidecar.drain),
             config: sidecar.config.clone(),
             gateway: None,
+            traces,
         }),
     });
     tracing::info!("The sidecar has ended");

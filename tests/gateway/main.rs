@@ -65,6 +65,7 @@ mod streams;
 mod tasks;
 mod tls;
 mod tokens;
+mod traces;
 mod tree;
 mod trust;
 mod upstream_auth;

@@ -37,6 +37,7 @@ impl Checks<'_> {
             ("delegation.deferred_ttl", c.delegation.deferred_ttl),
             ("delegation.retention", c.delegation.retention),
             ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
+            ("telemetry.otlp_timeout", c.telemetry.otlp_timeout),
         ];
         let zero_is_fine = [
             ("server.drain", c.server.drain),

@@ -230,7 +230,12 @@ impl Checks<'_> {
                 self.refuse(key, reason);
             }
         }
-        for (key, url) in [("stores.sql", sql), ("stores.shared", shared)] {
+        let headers = self.config.telemetry.otlp_headers.expose_secret();
+        for (key, url) in [
+            ("stores.sql", sql),
+            ("stores.shared", shared),
+            ("telemetry.otlp_headers", headers),
+        ] {
             if let Source::File(path) = (self.source)(key)
                 && layer::masked(url) != url
                 && let Err(reason) = exposure::refuse_exposed_at(&path)
@@ -341,6 +346,15 @@ impl Checks<'_> {
     }
 
     fn telemetry(&mut self) {
+        for (key, reason) in self.config.telemetry.otlp_problems() {
+            self.refuse(key, reason);
+        }
+        if self.config.telemetry.otlp_credential_in_the_clear() {
+            self.note(
+                "telemetry.otlp_endpoint is plain http to another machine, and telemetry.otlp_headers goes there: \
+                 whoever is on the way can read it",
+            );
+        }
         let log = &self.config.telemetry.log;
         if let Err(error) = tracing_subscriber::EnvFilter::try_new(log) {
             self.refuse(

@@ -131,9 +131,14 @@ fn the_operators_token_is_replaced_too() {
 
 /// Everything in it, what is never shown elsewhere included.
 fn whole(config: &Config) -> String {
-    let stores = [&config.stores.sql, &config.stores.shared].map(ExposeSecret::expose_secret);
+    let secrets = [
+        &config.stores.sql,
+        &config.stores.shared,
+        &config.telemetry.otlp_headers,
+    ]
+    .map(ExposeSecret::expose_secret);
     format!(
-        "{config:?} {stores:?} {}",
+        "{config:?} {secrets:?} {}",
         config.auth.admin_token_sha256.len()
     )
 }
@@ -164,6 +169,10 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             ("a2a.complete", _) => "off".into(),
             ("address.profile", _) => "strict".into(),
             ("telemetry.log_format", _) => "json".into(),
+            ("telemetry.otlp_endpoint", _) => "http://else.example:4318".into(),
+            ("telemetry.otlp_headers", _) => "x-else=1".into(),
+            ("telemetry.otlp_protocol", _) => "grpc".into(),
+            ("telemetry.sampling", _) => 0.5.into(),
             ("auth.admin_token_sha256", _) => vec!["ab".repeat(32)].into(),
             ("auth.issuers", _) => vec![issuer()].into(),
             ("server.trusted_proxies" | "address.allow", _) => vec!["10.9.0.0/16"].into(),

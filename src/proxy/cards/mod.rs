@@ -21,6 +21,7 @@ use super::admit::{Admitted, Allowed, allow, hops};
 use super::ended::{Ended, left, shutting_down};
 use super::exchange::Exchange;
 use super::listener::BrokenOff;
+use super::trace::Came;
 use super::{Proxy, wrong_method};
 use crate::a2a::{Generation, method};
 use crate::config::Config;
@@ -45,6 +46,19 @@ pub(super) enum Whose {
     Default,
 }
 
+impl Whose {
+    fn came(&self, words: Words) -> Came {
+        match (self, words) {
+            (Self::Default, _) => Came::by("/.well-known/agent-card.json", false),
+            // Two names of one card, and the base itself.
+            (Self::Workspace(_), Words::Rpc) => Came::by("/workspaces/{id}/a2a", false),
+            (Self::Workspace(_), Words::Plain) => {
+                Came::by("/workspaces/{id}/.well-known/agent-card.json", false)
+            }
+        }
+    }
+}
+
 impl Proxy {
     /// Serves a card.
     pub(super) async fn card(
@@ -62,6 +76,7 @@ impl Proxy {
         let mut exchange =
             Exchange::begin(&self.relay, None, request_id).audited(&self.gateway.audit);
         exchange.method = method::Method::AgentCard;
+        exchange.trace(&self.relay, session.req_header(), whose.came(words));
         let ended = self.card_exchange(session, &mut exchange, whose).await;
         match exchange.ended(ended) {
             Ok(ended) => ended,

@@ -29,10 +29,11 @@ use crate::proxy::admit::Admitted;
 use crate::proxy::body::{self, CallShape};
 use crate::proxy::ended::{Ended, internal, shutting_down};
 use crate::proxy::exchange::Exchange;
-use crate::proxy::forward::Outgoing;
+use crate::proxy::forward::{Outgoing, callee};
 use crate::proxy::question::Question;
 use crate::proxy::received::Share;
 use crate::proxy::relay::refuse_redirect;
+use crate::proxy::trace::Came;
 use crate::proxy::upstream::{Call, Connection};
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
@@ -137,6 +138,7 @@ impl Proxy {
             .await
             .map_err(not_sent)?;
         exchange.request_bytes = outgoing.body.len() as u64;
+        exchange.trace(&self.relay, &head.head, Came::LATER);
         let Destination::Agent(agent) = &admitted.destination else {
             return self.put_into_inbox(job, outgoing).await;
         };
@@ -151,6 +153,7 @@ impl Proxy {
         };
         let address = self.gateway.directory.address(endpoint).await;
         let address = address.map_err(not_sent)?;
+        exchange.will_call(&callee(agent, &outgoing));
         let timeouts = &exchange.config.timeouts;
         let patience = job.deadline.since(Timestamp::now()).min(timeouts.max);
         let wire = self.request_head(head.from(), exchange, admitted, agent, &outgoing);
@@ -178,6 +181,7 @@ impl Proxy {
         exchange: &mut Exchange,
     ) -> Result<Attempt, Rejection> {
         let mut cut = self.relay.drain.watch();
+        exchange.calls();
         let connection = tokio::select! {
             connection = self.connect(question.peer, question.deadline) => connection?,
             () = cut.requested() => return Err(shutting_down("false")),
@@ -191,6 +195,7 @@ impl Proxy {
             answered = question.ask_over(connection, &self.relay) => answered?,
             () = cut.requested() => return Err(shutting_down("unknown")),
         };
+        exchange.called(head.status);
         exchange.status = head.status.as_u16();
         exchange.response_bytes = body.len() as u64;
         let ending = read(&head, &body)?;

@@ -162,8 +162,7 @@ impl Proxy {
                 Turn::First(_) => Err(failed_meanwhile().into()),
             };
         };
-        let learner = exchange.learner.take();
-        let live = Run::new(Arc::clone(&self.relay), exchange, forward, learner).start(claim);
+        let live = Run::new(Arc::clone(&self.relay), exchange, forward).start(claim);
         // The call has clocks of its own.
         let outcome = wait(session, waiting, None).await?;
         exchange.head = Some(exchange.started.elapsed());

@@ -21,6 +21,7 @@ use crate::proxy::received::Share;
 use crate::proxy::relay::{Forward, Relay, await_head, is_event_stream, refuse_answer};
 use crate::proxy::rewrite::Rewrite;
 use crate::proxy::stream::{Begun, Feed};
+use crate::proxy::trace::CallSpan;
 use crate::proxy::unary::next_piece;
 use crate::proxy::upstream::Home;
 use crate::rejection::Rejection;
@@ -39,15 +40,13 @@ pub(super) struct Run {
     rpc_id: Option<String>,
     owner: String,
     target: Option<WorkspaceId>,
+    span: Option<Box<CallSpan>>,
 }
 
 impl Run {
-    pub(super) fn new(
-        relay: Arc<Relay>,
-        exchange: &Exchange,
-        forward: Forward,
-        learner: Option<Box<Learner>>,
-    ) -> Self {
+    /// Takes out of the exchange what goes on with the call.
+    pub(super) fn new(relay: Arc<Relay>, exchange: &mut Exchange, forward: Forward) -> Self {
+        let (learner, span) = (exchange.learner.take(), exchange.take_call());
         let proof = exchange.proof.as_ref();
         Self {
             relay,
@@ -58,18 +57,28 @@ impl Run {
             rpc_id: exchange.rpc_id.clone(),
             owner: proof.map(|proof| proof.owner()).unwrap_or_default(),
             target: exchange.callee.clone(),
+            span,
         }
     }
 
     /// Makes the call. What it streams comes to its caller piece by piece, and waits for it while it is there.
-    pub(super) fn start(self, claim: Claim) -> mpsc::Receiver<Bytes> {
+    pub(super) fn start(mut self, claim: Claim) -> mpsc::Receiver<Bytes> {
         let (live, pieces) = mpsc::channel(LIVE_PIECES);
         tokio::spawn(async move {
             let drain = Arc::clone(&self.relay.drain);
             let _running = drain.enter();
             let mut cut = drain.watch();
-            match self.send(&mut cut).await {
-                Err(rejection) => claim.refused(rejection).await,
+            // It ends with this task.
+            let mut span = self.span.take();
+            if let Some(span) = &mut span {
+                span.made();
+            }
+            let sent = self.send(&mut cut).await;
+            if let (Some(span), Ok((_, head))) = (&mut span, &sent) {
+                span.answered(head.status);
+            }
+            match sent {
+                Err(rejection) => refuse(claim, span, rejection).await,
                 Ok((upstream, head)) if is_event_stream(&head) => {
                     self.stream(upstream, (&head, cut), claim, live).await;
                 }
@@ -78,7 +87,7 @@ impl Run {
                         let task_state = TaskState::of(&answer.body);
                         claim.answered(answer, task_state).await;
                     }
-                    Err(rejection) => claim.refused(rejection).await,
+                    Err(rejection) => refuse(claim, span, rejection).await,
                 },
             }
         });
@@ -179,6 +188,15 @@ impl Run {
         };
         Ok(kept(&head, body))
     }
+}
+
+/// The call ends by a refusal.
+async fn refuse(claim: Claim, mut span: Option<Box<CallSpan>>, rejection: Rejection) {
+    if let Some(span) = &mut span {
+        span.failed(rejection.reason);
+    }
+    drop(span);
+    claim.refused(rejection).await;
 }
 
 async fn changed(

@@ -6,6 +6,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 
 use super::super::exchange::Exchange;
 use super::super::fields::{is_hop_by_hop, named_by_connection};
+use super::super::trace::{context_fields, is_context};
 use super::{is_ours, is_spent};
 use crate::ids::{RequestId, WorkspaceId};
 use crate::sidecar::Agent;
@@ -38,8 +39,10 @@ pub(super) fn request_head(
     };
     put("host", agent.host.as_bytes());
     let known = exchange.pair.is_some();
+    let context = exchange.outgoing();
     for (name, value) in &head.headers {
-        if passes(name, head) && (known || is_anybodys(name)) {
+        let own = context.is_some() && is_context(name);
+        if !own && passes(name, head) && (known || is_anybodys(name)) {
             put(name.as_str(), value.as_bytes());
         }
     }
@@ -48,6 +51,9 @@ pub(super) fn request_head(
         .any(|name| head.headers.contains_key(name));
     if framed || body_len > 0 {
         put("content-length", body_len.to_string().as_bytes());
+    }
+    for (name, value) in context.into_iter().flat_map(context_fields) {
+        put(name, value.as_bytes());
     }
     put("x-request-id", exchange.request_id.as_str().as_bytes());
     if let Some(claims) = &exchange.pair {

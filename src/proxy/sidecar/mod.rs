@@ -23,6 +23,7 @@ use super::origin::Origins;
 use super::received::Share;
 use super::reject::{Dialect, answer};
 use super::relay::{Forward, Relay};
+use super::trace::{Callee, Came};
 use super::upstream::{Call, peer};
 use super::{body, hygiene};
 use crate::a2a::method;
@@ -83,6 +84,8 @@ impl Guard {
     ) -> Result<(), BrokenOff> {
         let _running = self.relay.drain.enter();
         let mut exchange = Exchange::begin(&self.relay, None, request_id);
+        let head = session.req_header();
+        exchange.trace(&self.relay, head, Came::past_sidecar(head));
         let ended = self.exchange(session, &mut exchange).await;
         match exchange.ended(ended) {
             Ok(ended) => ended,
@@ -134,11 +137,18 @@ impl Guard {
     async fn forward(
         &self,
         session: &ServerSession,
-        exchange: &Exchange,
+        exchange: &mut Exchange,
         (body, share): (Bytes, Share),
     ) -> Result<Forward, Rejection> {
         let agent = &self.sidecar.settings.agent;
         let address = agent.address().await?;
+        exchange.will_call(&Callee {
+            verb: &session.req_header().method,
+            host: &agent.sni,
+            port: address.port(),
+            tls: agent.tls,
+            rpc: exchange.method != method::Method::Unread,
+        });
         let timeouts = &exchange.config.timeouts;
         let wire = request_head(session.req_header(), agent, exchange, body.len());
         Ok(Forward {

@@ -5,6 +5,7 @@
 pub(crate) mod agent;
 pub(crate) mod authority;
 pub(crate) mod client;
+pub(crate) mod collector;
 pub(crate) mod dns;
 pub(crate) mod documents;
 pub(crate) mod gateway;

@@ -1,11 +1,9 @@
-//! What the process says about itself: log lines on standard error, and error chains in one line.
+//! Log lines on standard error.
 //!
 //! Lines go through a bounded queue to a thread of their own, so a slow terminal or a full pipe
 //! never holds up an exchange; what does not fit is dropped and counted. Standard output belongs
 //! to the command line. Lines of crates that use `log` (Pingora, sqlx) come out here too.
 
-use std::error::Error;
-use std::fmt;
 use std::io::{self, IsTerminal as _};
 use std::sync::OnceLock;
 
@@ -158,35 +156,6 @@ where
     (builder.finish(), refilter)
 }
 
-/// An error and its causes in one line: `cannot open the store: connection refused`.
-///
-/// A cause whose text the one above it already ends with is left out, since some crates repeat
-/// their source in their own text.
-pub struct Chain<'a>(pub &'a (dyn Error + 'a));
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut said = self.0.to_string();
-        f.write_str(&said)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            let text = error.to_string();
-            if !said.ends_with(&text) {
-                write!(f, ": {text}")?;
-            }
-            said = text;
-            cause = error.source();
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
@@ -247,23 +216,5 @@ mod tests {
         assert!(text.is_empty(), "{text}");
         let text = machine_lines("info,pingora_core=info", speak);
         assert_eq!(text.lines().count(), 2, "{text}");
-    }
-
-    #[test]
-    fn a_chain_says_each_cause_once() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("{0}")]
-        struct Step(&'static str, #[source] Option<Box<Step>>);
-        let chain = |texts: [&'static str; 3]| {
-            let [a, b, c] = texts;
-            Step(a, Some(Box::new(Step(b, Some(Box::new(Step(c, None)))))))
-        };
-        let plain = chain(["cannot start", "cannot open the store", "refused"]);
-        assert_eq!(
-            Chain(&plain).to_string(),
-            "cannot start: cannot open the store: refused"
-        );
-        let wordy = chain(["cannot start: refused", "refused", "refused"]);
-        assert_eq!(Chain(&wordy).to_string(), "cannot start: refused");
     }
 }

@@ -1,0 +1,255 @@
+//! `[telemetry]`: logs, and where spans go.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::percent_decode_str;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use url::Url;
+
+use super::value::{duration, secret_url};
+
+/// `[telemetry]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Telemetry {
+    /// Log filter, in the form of `RUST_LOG`: `info`, `warn,access=off`.
+    pub log: String,
+    /// `auto` (human on a terminal, JSON otherwise), `human` or `json`.
+    pub log_format: LogFormat,
+    /// Where spans go; `None`: nothing is traced.
+    pub otlp_endpoint: Option<Url>,
+    /// How.
+    pub otlp_protocol: OtlpProtocol,
+    /// Fields of each request to the collector, `name=value,name=value`. Read by [`Telemetry::otlp_fields`].
+    #[serde(with = "secret_url")]
+    pub otlp_headers: SecretString,
+    /// How long the collector may take for a batch.
+    #[serde(with = "duration")]
+    pub otlp_timeout: Duration,
+    /// Which share of traces is recorded.
+    pub sampling: Ratio,
+    /// Whether what callers record is recorded whatever the share.
+    pub follow_callers: bool,
+    /// `service.name` of this process.
+    pub service_name: String,
+}
+
+/// `telemetry.log_format`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Human on a terminal, JSON otherwise.
+    Auto,
+    /// Lines for people.
+    Human,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `telemetry.otlp_protocol`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub enum OtlpProtocol {
+    /// Protobuf over HTTP/1.1.
+    #[serde(rename = "http/protobuf")]
+    HttpProtobuf,
+    /// gRPC.
+    #[serde(rename = "grpc")]
+    Grpc,
+}
+
+/// A share, from 0 to 1. Written as a number; `--set` and the environment may leave the point out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio(pub f64);
+
+impl<'de> Deserialize<'de> for Ratio {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Raw {
+            Number(f64),
+            Text(String),
+        }
+        let number = match Raw::deserialize(deserializer)? {
+            Raw::Number(number) => Some(number),
+            Raw::Text(text) => text.parse().ok(),
+        };
+        number
+            .filter(|share| (0.0..=1.0).contains(share))
+            .map(Self)
+            .ok_or_else(|| {
+                D::Error::custom("is not a share: write a number from 0 to 1, such as 0.1")
+            })
+    }
+}
+
+impl Telemetry {
+    /// What each request to the collector carries besides.
+    ///
+    /// # Errors
+    /// Why it is no list of fields, without what may be secret in it.
+    pub fn otlp_fields(&self) -> Result<HeaderMap, &'static str> {
+        let mut fields = HeaderMap::new();
+        for pair in self.otlp_headers.expose_secret().split(',') {
+            if pair.trim().is_empty() {
+                continue;
+            }
+            let (name, value) = pair.split_once('=').ok_or("a field has no `=`")?;
+            let name = HeaderName::from_bytes(name.trim().to_ascii_lowercase().as_bytes());
+            let name = name.map_err(|_| "what stands before a `=` is not the name of a field")?;
+            let value: Vec<u8> = percent_decode_str(value.trim()).collect();
+            let value = HeaderValue::from_bytes(&value).ok();
+            let value = value.filter(|value| value.to_str().is_ok());
+            let mut value = value.ok_or("a value is not visible ASCII")?;
+            value.set_sensitive(true);
+            fields.append(name, value);
+        }
+        Ok(fields)
+    }
+
+    /// What is wrong with where spans go: keys and sentences. No value is repeated: it may hold a credential.
+    pub(super) fn otlp_problems(&self) -> Vec<(&'static str, &'static str)> {
+        let mut problems = Vec::new();
+        let key = "telemetry.otlp_endpoint";
+        if let Some(url) = &self.otlp_endpoint {
+            if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
+                problems.push((key, "must begin with http:// or https:// and name a host"));
+            } else if !url.username().is_empty() || url.password().is_some() {
+                problems.push((
+                    key,
+                    "must not hold a user or a password: write a field into telemetry.otlp_headers",
+                ));
+            } else if url.query().is_some() || url.fragment().is_some() {
+                problems.push((key, "must end before `?` and `#`"));
+            } else if self.otlp_protocol == OtlpProtocol::Grpc && url.path() != "/" {
+                problems.push((
+                    key,
+                    "has a path, which gRPC does not: write scheme, host and port",
+                ));
+            }
+        }
+        if self.otlp_fields().is_err() {
+            problems.push((
+                "telemetry.otlp_headers",
+                "is not a list of fields: write name=value,name=value, with `,` and `%` in a value as %2C and %25",
+            ));
+        }
+        if self.service_name.trim().is_empty() {
+            problems.push(("telemetry.service_name", "must not be empty"));
+        }
+        problems
+    }
+
+    /// Whether a credential goes to the collector where others can read it.
+    pub(super) fn otlp_credential_in_the_clear(&self) -> bool {
+        let Some(url) = &self.otlp_endpoint else {
+            return false;
+        };
+        let loopback = match url.host() {
+            Some(url::Host::Domain(name)) => name == "localhost",
+            Some(url::Host::Ipv4(address)) => address.is_loopback(),
+            Some(url::Host::Ipv6(address)) => address.is_loopback(),
+            None => false,
+        };
+        url.scheme() == "http" && !loopback && !self.otlp_headers.expose_secret().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::load::tests::{refused, set};
+
+    #[test]
+    fn shares_are_written_in_several_ways() {
+        for (text, share) in [("0", 0.0), ("1", 1.0), ("0.25", 0.25), ("1.0", 1.0)] {
+            let loaded = set(&[&format!("telemetry.sampling={text}")]).unwrap();
+            assert_eq!(loaded.config.telemetry.sampling.0, share, "{text}");
+        }
+        for bad in ["2", "-0.1", "nan", "half", "1e9"] {
+            let set = set(&[&format!("telemetry.sampling={bad}")]);
+            refused(set, "telemetry.sampling", "from 0 to 1");
+        }
+    }
+
+    #[test]
+    fn fields_for_the_collector_are_read_as_other_programs_read_them() {
+        let fields = |text: &str| {
+            let set = set(&[&format!("telemetry.otlp_headers={text}")]).unwrap();
+            set.config.telemetry.otlp_fields().unwrap()
+        };
+        let read = fields("Authorization=Bearer%20a=b, x-tenant = acme ,");
+        assert_eq!(read["authorization"], "Bearer a=b");
+        assert_eq!(read["x-tenant"], "acme");
+        assert!(read["authorization"].is_sensitive());
+        assert!(fields("").is_empty());
+        for bad in ["geheim", "a b=geheim", "a=geheim%0a", "=geheim"] {
+            let set = set(&[&format!("telemetry.otlp_headers={bad}")]);
+            let error = set.as_ref().unwrap_err().to_string();
+            assert!(!error.contains("geheim"), "{error}");
+            refused(set, "telemetry.otlp_headers", "name=value");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_a_base_url_and_its_faults_are_said_without_it() {
+        for good in [
+            "http://127.0.0.1:4318",
+            "https://otel.example/base/v1/traces",
+        ] {
+            assert!(
+                set(&[&format!("telemetry.otlp_endpoint={good}")]).is_ok(),
+                "{good}"
+            );
+        }
+        for (bad, why) in [
+            ("ftp://geheim", "http:// or https://"),
+            ("https://u:geheim@c", "otlp_headers"),
+            ("https://c?key=geheim", "must end before"),
+            ("geheim", "is not a URL"),
+        ] {
+            let set = set(&[&format!("telemetry.otlp_endpoint={bad}")]);
+            let error = set.as_ref().unwrap_err().to_string();
+            assert!(!error.contains("geheim"), "{error}");
+            refused(set, "telemetry.otlp_endpoint", why);
+        }
+        let grpc = "telemetry.otlp_protocol=grpc";
+        let set_both = |url: &str| set(&[grpc, &format!("telemetry.otlp_endpoint={url}")]);
+        assert!(set_both("http://127.0.0.1:4317").is_ok());
+        refused(
+            set_both("http://127.0.0.1:4317/v1/traces"),
+            "telemetry.otlp_endpoint",
+            "path",
+        );
+        refused(
+            set(&["telemetry.otlp_protocol=udp"]),
+            "telemetry.otlp_protocol",
+            "grpc",
+        );
+        refused(
+            set(&["telemetry.service_name="]),
+            "telemetry.service_name",
+            "empty",
+        );
+    }
+
+    #[test]
+    fn a_credential_in_the_clear_is_warned_of() {
+        let header = "telemetry.otlp_headers=authorization=x";
+        let notes = |url: &str, header: &str| {
+            let loaded = set(&[header, &format!("telemetry.otlp_endpoint={url}")]).unwrap();
+            loaded
+                .notes
+                .iter()
+                .any(|note| note.contains("otlp_headers"))
+        };
+        assert!(notes("http://otel.internal:4318", header));
+        assert!(!notes("http://127.0.0.1:4318", header));
+        assert!(!notes("https://otel.internal:4318", header));
+        assert!(!notes(
+            "http://otel.internal:4318",
+            "telemetry.otlp_headers="
+        ));
+    }
+}

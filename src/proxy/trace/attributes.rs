@@ -1,0 +1,81 @@
+//! What spans say, in the names of the OpenTelemetry semantic conventions.
+
+use http::Method as Verb;
+
+use crate::a2a::method::Method;
+use crate::ids::WorkspaceId;
+use crate::rejection::Reason;
+use crate::telemetry::traces::{KeyValue, Status};
+
+/// Longest name of a caller in a span, in bytes: spans that wait take memory.
+const CALLER_MAX: usize = 256;
+
+/// What a method is called that no version has.
+const OTHER: &str = "_OTHER";
+
+/// What a server did wrong is an error; what it refused, rightly, is none of its own.
+pub(super) fn server_status(status: u16) -> Status {
+    if status >= 500 {
+        Status::error("")
+    } else {
+        Status::Unset
+    }
+}
+
+/// Why it failed: our reason, or the status from which on an answer is a failure.
+pub(super) fn error_of(reason: Option<Reason>, status: u16, least: u16) -> Option<KeyValue> {
+    match reason {
+        Some(reason) => Some(KeyValue::new("error.type", reason.word())),
+        None if status >= least => Some(text("error.type", &status.to_string())),
+        None => None,
+    }
+}
+
+pub(super) fn rpc(set: &mut Vec<KeyValue>, method: Method) {
+    set.push(KeyValue::new("rpc.system.name", "jsonrpc"));
+    set.push(KeyValue::new("jsonrpc.protocol.version", "2.0"));
+    if method != Method::Unread {
+        set.push(KeyValue::new("rpc.method", method.name().unwrap_or(OTHER)));
+    }
+}
+
+pub(super) fn agent(set: &mut Vec<KeyValue>, method: Method, target: Option<&WorkspaceId>) {
+    if let Some(target) = target.filter(|_| method.sends()) {
+        set.push(KeyValue::new("gen_ai.operation.name", "invoke_agent"));
+        set.push(text("gen_ai.agent.id", target.as_str()));
+    }
+}
+
+pub(super) fn status_of(status: u16) -> KeyValue {
+    number("http.response.status_code", status.into())
+}
+
+pub(super) fn text(key: &'static str, value: &str) -> KeyValue {
+    KeyValue::new(key, value.to_owned())
+}
+
+pub(super) fn number(key: &'static str, value: u64) -> KeyValue {
+    KeyValue::new(key, i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+/// The HTTP method as a part of a name: callers may write any.
+pub(super) fn verb(verb: &Verb) -> &str {
+    const KNOWN: [Verb; 7] = [
+        Verb::GET,
+        Verb::HEAD,
+        Verb::POST,
+        Verb::PUT,
+        Verb::PATCH,
+        Verb::DELETE,
+        Verb::OPTIONS,
+    ];
+    if KNOWN.contains(verb) {
+        verb.as_str()
+    } else {
+        OTHER
+    }
+}
+
+pub(super) fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(CALLER_MAX)]
+}

@@ -1,0 +1,123 @@
+//! The span of a call to an agent, whose id the agent sees as its parent.
+
+use std::borrow::Cow;
+
+use http::{Method as Verb, StatusCode};
+
+use super::attributes::{agent, error_of, number, rpc, status_of, text, verb};
+use crate::a2a::method::Method;
+use crate::ids::WorkspaceId;
+use crate::rejection::Reason;
+use crate::telemetry::traces::{KeyValue, Span, SpanContext, SpanKind, Status};
+
+/// Whom a call goes to, and how.
+pub(in crate::proxy) struct Callee<'a> {
+    /// The HTTP method.
+    pub(in crate::proxy) verb: &'a Verb,
+    /// Name or address.
+    pub(in crate::proxy) host: &'a str,
+    /// TCP port.
+    pub(in crate::proxy) port: u16,
+    /// Whether by TLS.
+    pub(in crate::proxy) tls: bool,
+    /// Whether it is JSON-RPC.
+    pub(in crate::proxy) rpc: bool,
+}
+
+/// The call to the agent. It ends when it is dropped, and leaves nothing if the call was never made.
+pub(in crate::proxy) struct CallSpan {
+    /// Taken when it ends.
+    span: Option<Span>,
+    attributes: Vec<KeyValue>,
+    name: Cow<'static, str>,
+    sent: bool,
+    status: Option<StatusCode>,
+    failed: Option<Reason>,
+}
+
+impl CallSpan {
+    pub(super) fn new(
+        above: &Span,
+        callee: &Callee<'_>,
+        method: Method,
+        target: Option<&WorkspaceId>,
+    ) -> Self {
+        let mut call = Self {
+            span: Some(above.child()),
+            attributes: Vec::new(),
+            name: Cow::Borrowed(""),
+            sent: false,
+            status: None,
+            failed: None,
+        };
+        if above.recorded() {
+            call.name = match (method.name(), target) {
+                (Some(_), Some(target)) if method.sends() => {
+                    format!("invoke_agent {target}").into()
+                }
+                (Some(name), _) if callee.rpc => name.into(),
+                _ => verb(callee.verb).to_owned().into(),
+            };
+            call.attributes.reserve(16);
+            let set = &mut call.attributes;
+            set.push(text("http.request.method", verb(callee.verb)));
+            set.push(KeyValue::new(
+                "url.scheme",
+                if callee.tls { "https" } else { "http" },
+            ));
+            set.push(text("server.address", callee.host));
+            set.push(number("server.port", callee.port.into()));
+            if callee.rpc {
+                rpc(set, method);
+            }
+            agent(set, method, target);
+            set.push(KeyValue::new("a2a.method", method.label()));
+            set.extend(target.map(|id| text("a2a.callee", id.as_str())));
+        }
+        call
+    }
+
+    /// What the agent is told.
+    pub(super) fn context(&self) -> Option<&SpanContext> {
+        self.span.as_ref().map(Span::context)
+    }
+
+    /// It is made now.
+    pub(in crate::proxy) fn made(&mut self) {
+        self.sent = true;
+        if let Some(span) = &mut self.span {
+            span.restart();
+        }
+    }
+
+    /// The agent answered with a status.
+    pub(in crate::proxy) fn answered(&mut self, status: StatusCode) {
+        self.status = Some(status);
+    }
+
+    /// It ended by a refusal of ours.
+    pub(in crate::proxy) fn failed(&mut self, reason: Reason) {
+        self.failed = Some(reason);
+    }
+}
+
+impl Drop for CallSpan {
+    fn drop(&mut self) {
+        let Some(span) = self.span.take().filter(|span| self.sent && span.recorded()) else {
+            return;
+        };
+        let mut attributes = std::mem::take(&mut self.attributes);
+        let status = self.status.map_or(0, |status| status.as_u16());
+        if status > 0 {
+            attributes.push(status_of(status));
+        }
+        attributes.extend(error_of(self.failed, status, 400));
+        let status = if self.failed.is_some() || status >= 400 {
+            Status::error("")
+        } else {
+            Status::Unset
+        };
+        let name = std::mem::take(&mut self.name);
+        span.end(SpanKind::Client, name, attributes, status);
+    }
+}

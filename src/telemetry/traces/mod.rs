@@ -1,0 +1,286 @@
+//! Traces: W3C Trace Context in and out, and spans for an OTLP collector.
+//!
+//! Off, which is the default, [`Traces::begin`] is one branch: no id, no clock, no memory. On, a span that is not
+//! recorded costs two random numbers; one that is costs its attributes, and a place in a bounded queue.
+
+pub mod context;
+mod export;
+
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use opentelemetry::InstrumentationScope;
+pub use opentelemetry::KeyValue;
+pub use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceId};
+use opentelemetry::trace::{TraceFlags, TraceState};
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
+
+use self::export::Sender;
+pub use self::export::TracesError;
+use crate::config::{Live, Telemetry};
+use crate::ids::ReplicaId;
+use crate::metrics::Metrics;
+use crate::rejection::Reason;
+
+/// Longest `tracestate` that is sent to the collector with a span, in bytes: what W3C wants to be passed on at
+/// least. To the agent it goes whole.
+const STATE_MAX: usize = 512;
+
+/// Whether, and how, this process traces. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Traces(Option<Arc<Tracer>>);
+
+struct Tracer {
+    ids: RandomIdGenerator,
+    scope: InstrumentationScope,
+    sender: Sender,
+}
+
+/// What whoever answers a request says of it to whoever traces it, in the request's extensions. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Told(Arc<OnceLock<(String, Option<Reason>)>>);
+
+impl Told {
+    /// The pattern of the route, and why it was refused, if it was. The first word stays.
+    pub fn tell(&self, route: &str, refused: Option<Reason>) {
+        let _ = self.0.set((route.to_owned(), refused));
+    }
+
+    /// What was said.
+    pub fn get(&self) -> Option<&(String, Option<Reason>)> {
+        self.0.get()
+    }
+}
+
+/// Whose word counts on whether a trace is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parent {
+    /// A caller's, as far as `telemetry.follow_callers` goes.
+    Callers,
+    /// Our own, from before.
+    Ours,
+}
+
+/// Something in progress, in its trace. Nothing is sent before [`Span::end`].
+pub struct Span {
+    tracer: Arc<Tracer>,
+    context: SpanContext,
+    parent: SpanId,
+    parent_is_remote: bool,
+    begun: SystemTime,
+}
+
+impl Traces {
+    /// Starts what sends spans, if `telemetry.otlp_endpoint` says where to. Connects to nothing.
+    ///
+    /// # Errors
+    /// When the endpoint cannot be used.
+    pub fn start(
+        live: &Live,
+        metrics: &Arc<Metrics>,
+        replica: &ReplicaId,
+    ) -> Result<Self, TracesError> {
+        let config = live.get();
+        let settings = &config.telemetry;
+        let Some(endpoint) = &settings.otlp_endpoint else {
+            return Ok(Self::default());
+        };
+        let scope = InstrumentationScope::builder("a2a-gateway")
+            .with_version(env!("CARGO_PKG_VERSION"))
+            .build();
+        Ok(Self(Some(Arc::new(Tracer {
+            ids: RandomIdGenerator::default(),
+            scope,
+            sender: Sender::start(endpoint, settings, metrics, replica)?,
+        }))))
+    }
+
+    /// Whether anything is traced.
+    pub fn on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Begins a span, in the trace that `parent` names, or in a new one. `None`: tracing is off, and nobody was
+    /// asked.
+    pub fn begin(
+        &self,
+        settings: &Telemetry,
+        whose: Parent,
+        parent: impl FnOnce() -> Option<SpanContext>,
+    ) -> Option<Span> {
+        let tracer = Arc::clone(self.0.as_ref()?);
+        let parent = parent();
+        let recorded = recorded(settings, whose, parent.as_ref(), rand::random::<f64>);
+        let flags = TraceFlags::default().with_sampled(recorded);
+        let (trace, state) = match &parent {
+            Some(parent) => (parent.trace_id(), parent.trace_state().clone()),
+            None => (tracer.ids.new_trace_id(), TraceState::NONE),
+        };
+        let own = tracer.ids.new_span_id();
+        Some(Span {
+            context: SpanContext::new(trace, own, flags, false, state),
+            parent_is_remote: parent.is_some(),
+            parent: parent.map_or(SpanId::INVALID, |parent| parent.span_id()),
+            begun: SystemTime::now(),
+            tracer,
+        })
+    }
+
+    /// Sends what waits, for `limit` at most. After it nothing is sent any more.
+    pub async fn stop(&self, limit: Duration) {
+        let Some(tracer) = self.0.clone() else {
+            return;
+        };
+        let stopped = tokio::task::spawn_blocking(move || tracer.sender.stop(limit));
+        // It keeps to the limit by itself; whoever waits here must be done in any case.
+        let _ = tokio::time::timeout(limit + Duration::from_millis(500), stopped).await;
+    }
+}
+
+/// Whether a trace is recorded. A caller that does not record its own is followed: spans without what they hang
+/// on are of no use. One that does gets no more than everybody's share, unless the operator trusts callers: the
+/// flag, and the trace's id, are whatever a caller writes, so neither decides alone.
+fn recorded(
+    settings: &Telemetry,
+    whose: Parent,
+    parent: Option<&SpanContext>,
+    draw: impl FnOnce() -> f64,
+) -> bool {
+    let share = settings.sampling.0;
+    match parent {
+        Some(parent) if !parent.is_sampled() => false,
+        Some(_) if whose == Parent::Ours || settings.follow_callers => true,
+        _ => share >= 1.0 || share > 0.0 && draw() < share,
+    }
+}
+
+impl Span {
+    /// The trace that it belongs to.
+    pub fn trace_id(&self) -> TraceId {
+        self.context.trace_id()
+    }
+
+    /// What those that follow from it are told.
+    pub fn context(&self) -> &SpanContext {
+        &self.context
+    }
+
+    /// Whether it will be sent. If not, its attributes need not be made.
+    pub fn recorded(&self) -> bool {
+        self.context.is_sampled()
+    }
+
+    /// One below it.
+    pub fn child(&self) -> Self {
+        let context = &self.context;
+        Self {
+            tracer: Arc::clone(&self.tracer),
+            context: SpanContext::new(
+                context.trace_id(),
+                self.tracer.ids.new_span_id(),
+                context.trace_flags(),
+                false,
+                context.trace_state().clone(),
+            ),
+            parent: context.span_id(),
+            parent_is_remote: false,
+            begun: self.begun,
+        }
+    }
+
+    /// It begins only now, not when its id was made.
+    pub fn restart(&mut self) {
+        if self.recorded() {
+            self.begun = SystemTime::now();
+        }
+    }
+
+    /// It is over. Sends it if it is recorded; never waits.
+    pub fn end(
+        self,
+        kind: SpanKind,
+        name: impl Into<Cow<'static, str>>,
+        attributes: Vec<KeyValue>,
+        status: Status,
+    ) {
+        if !self.recorded() {
+            return;
+        }
+        let context = if self.context.trace_state().header().len() > STATE_MAX {
+            let (trace, own) = (self.context.trace_id(), self.context.span_id());
+            let flags = self.context.trace_flags();
+            SpanContext::new(trace, own, flags, false, TraceState::NONE)
+        } else {
+            self.context
+        };
+        self.tracer.sender.send(SpanData {
+            span_context: context,
+            parent_span_id: self.parent,
+            parent_span_is_remote: self.parent_is_remote,
+            span_kind: kind,
+            name: name.into(),
+            start_time: self.begun,
+            // A clock that was set back must not make it end before it began.
+            end_time: SystemTime::now().max(self.begun),
+            attributes,
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status,
+            instrumentation_scope: self.tracer.scope.clone(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Ratio;
+    use crate::config::load::{Layers, load};
+
+    fn parent(flags: &str) -> SpanContext {
+        let text = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{flags}");
+        context::read([text.as_bytes()], []).unwrap()
+    }
+
+    #[test]
+    fn a_caller_can_have_less_recorded_but_not_more() {
+        let mut settings = load(&Layers::default()).unwrap().config.telemetry;
+        let decide = |settings: &Telemetry, whose, flags: Option<&str>, drawn: f64| {
+            recorded(settings, whose, flags.map(parent).as_ref(), || drawn)
+        };
+        settings.sampling = Ratio(0.25);
+        settings.follow_callers = false;
+        for (flags, drawn, expected) in [
+            (None, 0.2, true),
+            (None, 0.3, false),
+            (Some("01"), 0.2, true),
+            (Some("01"), 0.3, false),
+            (Some("00"), 0.2, false),
+        ] {
+            let found = decide(&settings, Parent::Callers, flags, drawn);
+            assert_eq!(found, expected, "{flags:?} {drawn}");
+        }
+        // What was decided here before holds.
+        assert!(decide(&settings, Parent::Ours, Some("01"), 0.9));
+        assert!(!decide(&settings, Parent::Ours, Some("00"), 0.0));
+        settings.follow_callers = true;
+        assert!(decide(&settings, Parent::Callers, Some("01"), 0.9));
+        assert!(!decide(&settings, Parent::Callers, Some("00"), 0.0));
+        assert!(!decide(&settings, Parent::Callers, None, 0.9));
+        settings.sampling = Ratio(0.0);
+        assert!(!decide(&settings, Parent::Callers, None, 0.0));
+        settings.sampling = Ratio(1.0);
+        assert!(decide(&settings, Parent::Callers, None, 1.0));
+    }
+
+    #[test]
+    fn off_is_off() {
+        let settings = load(&Layers::default()).unwrap().config.telemetry;
+        let off = Traces::default();
+        let asked = || -> Option<SpanContext> { panic!("nobody is asked") };
+        assert!(off.begin(&settings, Parent::Callers, asked).is_none());
+        assert!(!off.on());
+    }
+}
