@@ -1,10 +1,11 @@
 //! The operator's listener: metrics, health, readiness, version, configuration. None of it is on the public one.
 //!
-//! It asks for no credential and tells nothing about a caller, a workspace or a secret. A page in
-//! the operator's browser cannot read it either: a `Host` that is a foreign name is refused, which
-//! is what DNS rebinding needs.
+//! What is here asks for no credential and tells nothing about a caller, a workspace or a secret; a route that
+//! does goes behind [`gate`]. A page in the operator's browser cannot read it either: a `Host` that is a
+//! foreign name is refused, which is what DNS rebinding needs.
 
 mod config;
+pub mod gate;
 mod host;
 
 use std::sync::Arc;
@@ -190,10 +191,20 @@ fn reject(rejection: &Rejection, headers: &HeaderMap) -> Response {
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let content_type = [(header::CONTENT_TYPE, "application/json")];
     let mut response = (status, content_type, body).into_response();
+    let fields = response.headers_mut();
     if let Some(allow) = rejection.allow {
-        response
-            .headers_mut()
-            .insert(header::ALLOW, HeaderValue::from_static(allow));
+        fields.insert(header::ALLOW, HeaderValue::from_static(allow));
+    }
+    if let Some(seconds) = rejection.retry_after {
+        fields.insert(header::RETRY_AFTER, seconds.into());
+    }
+    if rejection.reason == Reason::Unauthenticated {
+        fields.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    for (name, value) in &rejection.fields {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            fields.insert(*name, value);
+        }
     }
     response
 }

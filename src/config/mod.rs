@@ -4,6 +4,7 @@
 //! Loading (layers, overrides, checks across keys) is in [`load`]; forms of values in [`value`]; the
 //! one in force in [`live`], and its replacement in [`reload`].
 
+mod admin;
 mod check;
 mod delegation;
 mod delivery;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+pub use self::admin::{Admin, AdminAuth};
 pub use self::delegation::Delegation;
 pub use self::delivery::{Idempotency, Stream};
 pub use self::exposure::refuse_exposed;
@@ -147,14 +149,6 @@ impl Tls {
             .into_iter()
             .flatten()
     }
-}
-
-/// `[admin]`: the operator's listener.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Admin {
-    /// Where metrics, health and version are served.
-    pub listen: SocketAddr,
 }
 
 /// `[stores]`: durable facts and shared state.

@@ -247,10 +247,12 @@ impl BackgroundService for AdminListener {
                 return;
             }
         };
-        let served =
-            axum::serve(listener, self.router.clone()).with_graceful_shutdown(async move {
-                let _ = shutdown.changed().await;
-            });
+        // Whose failures count together is known by the address of the connection.
+        let router = self.router.clone();
+        let router = router.into_make_service_with_connect_info::<SocketAddr>();
+        let served = axum::serve(listener, router).with_graceful_shutdown(async move {
+            let _ = shutdown.changed().await;
+        });
         if let Err(error) = served.await {
             tracing::error!(%error, "The admin listener ended");
         }

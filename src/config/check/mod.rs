@@ -131,7 +131,8 @@ impl Checks<'_> {
         }
         if !admin.ip().is_loopback() {
             self.note(format!(
-                "admin.listen is {admin} and asks for no credential: let only monitoring reach it"
+                "admin.listen is {admin} and asks for no credential, but for what tells of callers \
+                 (admin.auth): let only monitoring reach it"
             ));
         }
         if !public.ip().is_loopback() && self.config.server.tls.cert.is_none() {

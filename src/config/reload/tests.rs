@@ -158,6 +158,7 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             ("stores.shared", _) => "redis://h/3".into(),
             ("stores.sql", _) => "sqlite:else.db".into(),
             ("server.listen" | "admin.listen", _) => "127.0.0.1:9".into(),
+            ("admin.auth", _) => "token".into(),
             ("auth.mode", _) => "open".into(),
             ("access.lineage", _) => "any".into(),
             ("a2a.complete", _) => "off".into(),
