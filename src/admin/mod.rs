@@ -5,7 +5,8 @@
 //! foreign name is refused, which is what DNS rebinding needs.
 
 mod config;
-pub mod gate;
+mod explain;
+mod gate;
 mod host;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::config::Live;
+use crate::explain::Explain;
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
 use crate::metrics::Metrics;
@@ -32,13 +34,26 @@ struct Process {
     metrics: Arc<Metrics>,
 }
 
-/// Every route of the admin listener.
-pub fn router(gateway: Arc<Gateway>) -> Router {
+/// Every route of the admin listener. `explain`: who answers how a message would fare.
+pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>) -> Router {
     let process = Process {
         config: gateway.config.clone(),
         metrics: Arc::clone(&gateway.metrics),
     };
-    routes(process, get(move || readyz(Arc::clone(&gateway))))
+    let told = told_to_operators(Arc::clone(&gateway), explain);
+    routes(process, get(move || readyz(Arc::clone(&gateway))), told)
+}
+
+/// What tells of callers and workspaces.
+fn told_to_operators(gateway: Arc<Gateway>, explain: Option<Explain>) -> Router<Process> {
+    let mut routes = Router::new();
+    if let Some(explain) = explain {
+        let explain = move |query, headers| explain::explain(Arc::clone(&explain), query, headers);
+        routes = routes.route("/explain", get(explain));
+        // For the routes so far, so it stands behind the last of them.
+        routes = routes.route_layer(from_fn_with_state(gateway, gate::operators_only));
+    }
+    routes
 }
 
 /// The same routes of a sidecar.
@@ -47,16 +62,18 @@ pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
         config: sidecar.config.clone(),
         metrics: Arc::clone(&sidecar.metrics),
     };
-    routes(process, get(move || sidecar_readyz(Arc::clone(&sidecar))))
+    let readyz = get(move || sidecar_readyz(Arc::clone(&sidecar)));
+    routes(process, readyz, Router::new())
 }
 
-fn routes(process: Process, readyz: MethodRouter<Process>) -> Router {
+fn routes(process: Process, readyz: MethodRouter<Process>, told: Router<Process>) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", readyz)
         .route("/version", get(version))
         .route("/config", get(config))
+        .merge(told)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(process.clone(), guard))
@@ -134,8 +151,8 @@ async fn config(State(process): State<Process>) -> Response {
 }
 
 async fn not_found(headers: HeaderMap) -> Response {
-    let message = "this listener serves /metrics, /healthz, /readyz, /version and /config; \
-                   workspaces and the registry are on the public listener";
+    let message = "this listener serves /metrics, /healthz, /readyz, /version, /config and, of a gateway, \
+                   /explain; workspaces and the registry are on the public listener";
     reject(&Rejection::new(Reason::NotFound, message), &headers)
 }
 
