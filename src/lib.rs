@@ -19,6 +19,9 @@ pub mod db;
 
 pub mod shared;
 
+// What a decision was made by, for whoever asks.
+pub mod explain;
+
 // Who signs, who asks, who exists, may they, where is the agent: shared by both planes.
 pub mod coherence;
 

@@ -123,6 +123,7 @@ fn rooms_keep_their_walls() {
         "events",
         "delivery",
         "db",
+        "explain",
         "shared",
         "sidecar",
     ] {

@@ -16,7 +16,7 @@ use crate::identity::Principal;
 use crate::rejection::{Reason, Rejection};
 
 /// Lets operators through to the routes behind it, and tells others why not. A layer of those routes.
-pub async fn operators_only(
+pub(super) async fn operators_only(
     State(gateway): State<Arc<Gateway>>,
     request: Request,
     next: Next,
@@ -37,7 +37,7 @@ pub async fn operators_only(
 /// # Errors
 /// `unauthenticated`, `not_permitted`; `rate_limited` in their place for an address that failed too
 /// often; `store_unavailable`.
-pub async fn require_operator(
+pub(super) async fn require_operator(
     gateway: &Gateway,
     headers: &HeaderMap,
     client: Option<IpAddr>,

@@ -6,7 +6,8 @@
 
 mod audit;
 mod config;
-pub mod gate;
+mod explain;
+mod gate;
 mod host;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::config::Live;
+use crate::explain::Explain;
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
 use crate::metrics::Metrics;
@@ -33,29 +35,26 @@ struct Process {
     metrics: Arc<Metrics>,
 }
 
-/// Every route of the admin listener.
-pub fn router(gateway: Arc<Gateway>) -> Router {
+/// Every route of the admin listener. `explain`: who answers how a message would fare.
+pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>) -> Router {
     let process = Process {
         config: gateway.config.clone(),
         metrics: Arc::clone(&gateway.metrics),
     };
-    let operators = for_operators(Arc::clone(&gateway));
-    routes(
-        process,
-        get(move || readyz(Arc::clone(&gateway))),
-        operators,
-    )
+    let told = told_to_operators(Arc::clone(&gateway), explain);
+    routes(process, get(move || readyz(Arc::clone(&gateway))), told)
 }
 
 /// What tells of callers and workspaces.
-fn for_operators(gateway: Arc<Gateway>) -> Router<Process> {
-    Router::new()
-        .route("/audit", get(audit::list))
-        .layer(from_fn_with_state(
-            Arc::clone(&gateway),
-            gate::operators_only,
-        ))
-        .with_state(gateway)
+fn told_to_operators(gateway: Arc<Gateway>, explain: Option<Explain>) -> Router<Process> {
+    let mut routes =
+        Router::new().route("/audit", get(audit::list).with_state(Arc::clone(&gateway)));
+    if let Some(explain) = explain {
+        let explain = move |query, headers| explain::explain(Arc::clone(&explain), query, headers);
+        routes = routes.route("/explain", get(explain));
+    }
+    // For the routes so far, so it stands behind the last of them.
+    routes.route_layer(from_fn_with_state(gateway, gate::operators_only))
 }
 
 /// The same routes of a sidecar.
@@ -68,14 +67,14 @@ pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
     routes(process, readyz, Router::new())
 }
 
-fn routes(process: Process, readyz: MethodRouter<Process>, operators: Router<Process>) -> Router {
+fn routes(process: Process, readyz: MethodRouter<Process>, told: Router<Process>) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", readyz)
         .route("/version", get(version))
         .route("/config", get(config))
-        .merge(operators)
+        .merge(told)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(process.clone(), guard))
@@ -153,8 +152,8 @@ async fn config(State(process): State<Process>) -> Response {
 }
 
 async fn not_found(headers: HeaderMap) -> Response {
-    let message = "this listener serves /metrics, /healthz, /readyz, /version, /config and, for a gateway, /audit; \
-                   workspaces and the registry are on the public listener";
+    let message = "this listener serves /metrics, /healthz, /readyz, /version, /config and, of a gateway, \
+                   /explain and /audit; workspaces and the registry are on the public listener";
     reject(&Rejection::new(Reason::NotFound, message), &headers)
 }
 

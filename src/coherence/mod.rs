@@ -5,6 +5,7 @@
 //! Invariant: once [`Coherence::invalidate`] has returned, no request that begins later on this
 //! replica is decided by the old fact, not even by a load that was in progress.
 
+mod aged;
 mod gaps;
 mod loading;
 
@@ -381,10 +382,7 @@ where
     /// The fact from memory, if it still counts. Only a hit is counted: whoever misses asks
     /// [`Coherent::get_or_load`] next, which counts that.
     pub async fn get(&self, key: &K) -> Option<V> {
-        let found = self.entries.get(key).await;
-        let entry = found.filter(|entry| self.counts(entry))?;
-        self.metrics.cache(self.name, true);
-        Some(entry.value.clone())
+        Some(self.get_aged(key).await?.0)
     }
 
     /// The fact from memory, else from `load`, which all who wait for the same key share.

@@ -10,8 +10,11 @@ use tokio::time::Instant;
 
 use super::card::CardSource;
 use super::endpoint::Endpoint;
-use super::{Agent, Destination, Directory, Manners, RETRY_AFTER, URL_RENEWAL};
+use super::{
+    Agent, Destination, Directory, Manners, RETRY_AFTER, URL_RENEWAL, UpstreamAuth, UpstreamTls,
+};
 use crate::a2a::Generation;
+use crate::explain::Check;
 use crate::hierarchy::Permit;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
@@ -29,6 +32,8 @@ pub(super) struct Urls {
     pub(super) host: Option<String>,
     /// As other workspaces see it.
     pub(super) internal: Option<String>,
+    /// Whether the first is the shared state's.
+    pub(super) shared: bool,
 }
 
 impl Urls {
@@ -38,8 +43,10 @@ impl Urls {
         url: Option<String>,
         internal_url: Option<String>,
     ) -> Self {
+        let shared = url.is_some();
         let host = url.or_else(|| workspace.url.clone());
         Self {
+            shared,
             internal: internal_url
                 .or_else(|| workspace.internal_url.clone())
                 .or_else(|| host.clone()),
@@ -60,6 +67,32 @@ pub(super) enum Pulse {
     Lapsed,
 }
 
+/// When the stores were read that an entry is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadAt {
+    /// The row.
+    pub(super) row: Instant,
+    /// URLs and lease; `None`: the shared state did not answer.
+    pub(super) shared: Option<Instant>,
+    /// Whether SQL did not answer, and the row is what was known before.
+    pub(super) stale: bool,
+}
+
+/// Why a workspace cannot be reached, and which check says so.
+#[derive(Clone, Debug)]
+pub struct NotReached {
+    /// The check.
+    pub at: Check,
+    /// What its caller is told.
+    pub why: Rejection,
+}
+
+impl NotReached {
+    pub(super) fn at(at: Check) -> impl FnOnce(Rejection) -> Self {
+        move |why| Self { at, why }
+    }
+}
+
 /// One workspace, as of `loaded_at`.
 pub(super) struct Entry {
     /// `None`: there never was one.
@@ -69,6 +102,8 @@ pub(super) struct Entry {
     /// Whether the shared state answered, too.
     pub(super) whole: bool,
     pub(super) loaded_at: Instant,
+    /// When the stores were read, which for one that is served stale is earlier.
+    pub(super) read_at: ReadAt,
     /// How long it counted as far as coherence is concerned, when it was loaded.
     pub(super) age_max: Duration,
     /// Whether its lapse was written down.
@@ -77,7 +112,7 @@ pub(super) struct Entry {
     alive_until: AtomicU64,
     /// When the URL keys were last renewed: milliseconds after `loaded_at`.
     urls_renewed_at: AtomicU64,
-    reach: Result<Destination, Rejection>,
+    reach: Result<Destination, NotReached>,
     /// What its card is made of, once somebody asked.
     pub(super) card: OnceLock<Arc<CardSource>>,
     /// Whether changes of its URL keys are heard of.
@@ -92,9 +127,10 @@ impl Directory {
         urls: Urls,
         pulse: Pulse,
         whole: bool,
+        read_at: ReadAt,
     ) -> Entry {
         let reach = workspace.as_ref().map_or_else(
-            || Err(not_found()),
+            || Err(NotReached::at(Check::State)(not_found())),
             |workspace| self.reach(workspace, &urls, pulse),
         );
         Entry {
@@ -107,6 +143,7 @@ impl Directory {
             pulse,
             whole,
             loaded_at: Instant::now(),
+            read_at,
             age_max: self.coherence.max_age(),
             lapse_noted: AtomicBool::new(false),
             urls_renewed_at: AtomicU64::new(NEVER),
@@ -122,70 +159,93 @@ impl Directory {
         workspace: &Workspace,
         urls: &Urls,
         pulse: Pulse,
-    ) -> Result<Destination, Rejection> {
+    ) -> Result<Destination, NotReached> {
+        let at = NotReached::at;
+        let by_state = self.by_state(workspace, urls);
+        if let Some(inbox) = by_state.map_err(at(Check::State))? {
+            return Ok(inbox);
+        }
+        if pulse == Pulse::Lapsed {
+            let ttl = self.leases.ttl().as_secs();
+            let message = format!("the workspace has sent no heartbeat for {ttl} s");
+            return Err(at(Check::Liveness)(self.offline(workspace, message)));
+        }
+        let mut agent = self.agent_at(workspace, urls).map_err(at(Check::Url))?;
+        let shown = self.shown_to(workspace, &agent.endpoint);
+        let (auth, tls) = shown.map_err(at(Check::Upstream))?;
+        agent.manners.path_in_card = urls.host.is_none();
+        agent.upstream_auth = auth;
+        agent.upstream_tls = tls;
+        Ok(Destination::Agent(Arc::new(agent)))
+    }
+
+    /// What its status says: no, the inbox, or, with `None`, that its agent may be called.
+    fn by_state(
+        &self,
+        workspace: &Workspace,
+        urls: &Urls,
+    ) -> Result<Option<Destination>, Rejection> {
         let polls = workspace.delivery_mode == DeliveryMode::Poll;
         match workspace.status {
-            Status::Removed => return Err(removed()),
+            Status::Removed => Err(removed()),
             Status::Provisioning | Status::Restarting | Status::Hibernated => {
-                return Err(restarting(workspace));
+                Err(restarting(workspace))
             }
-            Status::Paused => {
-                return Err(self.offline(workspace, "an operator paused the workspace"));
-            }
-            Status::Failed => return Err(self.offline(workspace, "the workspace failed to start")),
+            Status::Paused => Err(self.offline(workspace, "an operator paused the workspace")),
+            Status::Failed => Err(self.offline(workspace, "the workspace failed to start")),
             // An inbox is there for agents that come and go.
             Status::Offline | Status::Online | Status::Degraded if polls => {
                 // Nobody would call where the caller asks to be called.
                 let push_notifications = false;
                 let manners = self.manners_of(workspace);
-                return Ok(Destination::Inbox(Manners {
+                Ok(Some(Destination::Inbox(Manners {
                     push_notifications,
                     ..manners
-                }));
+                })))
             }
-            Status::Offline if workspace.liveness == Liveness::Assumed => {
-                return Err(self.offline(
-                    workspace,
-                    "the workspace is offline until an operator resumes it (POST /workspaces/{id}/resume)",
-                ));
-            }
+            Status::Offline if workspace.liveness == Liveness::Assumed => Err(self.offline(
+                workspace,
+                "the workspace is offline until an operator resumes it (POST /workspaces/{id}/resume)",
+            )),
             // Deregistered: heartbeats, which it may well send, do not bring it back.
-            Status::Offline if urls.host.is_none() => {
-                return Err(self.offline(
-                    workspace,
-                    "the workspace is offline: it has no URL until its agent registers again",
-                ));
-            }
+            Status::Offline if urls.host.is_none() => Err(self.offline(
+                workspace,
+                "the workspace is offline: it has no URL until its agent registers again",
+            )),
             Status::Offline => {
-                return Err(
-                    self.offline(workspace, "the workspace is offline: it sends no heartbeat")
-                );
+                Err(self.offline(workspace, "the workspace is offline: it sends no heartbeat"))
             }
-            Status::Online | Status::Degraded => {}
+            Status::Online | Status::Degraded => Ok(None),
         }
-        if pulse == Pulse::Lapsed {
-            let ttl = self.leases.ttl().as_secs();
-            let message = format!("the workspace has sent no heartbeat for {ttl} s");
-            return Err(self.offline(workspace, message));
-        }
-        let Some(url) = called_at(&urls.host, &workspace.card_url, workspace.liveness) else {
-            return Err(self.offline(
+    }
+
+    fn agent_at(&self, workspace: &Workspace, urls: &Urls) -> Result<Agent, Rejection> {
+        let called_at = called_at(&urls.host, &workspace.card_url, workspace.liveness);
+        let url = called_at.ok_or_else(|| {
+            self.offline(
                 workspace,
                 "the workspace has registered no URL to be reached at",
-            ));
-        };
+            )
+        })?;
         let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
-        let mut agent = self.agent(workspace, endpoint);
-        agent.manners.path_in_card = urls.host.is_none();
-        agent.upstream_auth = self.upstream_auth(workspace)?;
-        agent.upstream_tls = self.upstream_tls(workspace)?;
-        if agent.upstream_tls.is_some() && !agent.endpoint.tls {
+        Ok(self.agent(workspace, endpoint))
+    }
+
+    /// The credential and the certificates for an agent at `endpoint`.
+    fn shown_to(
+        &self,
+        workspace: &Workspace,
+        endpoint: &Endpoint,
+    ) -> Result<(Option<UpstreamAuth>, Option<UpstreamTls>), Rejection> {
+        let auth = self.upstream_auth(workspace)?;
+        let tls = self.upstream_tls(workspace)?;
+        if tls.is_some() && !endpoint.tls {
             return Err(Rejection::new(
                 Reason::AddressForbidden,
                 "the workspace has certificates for its agent (upstream_tls), and its URL does not begin with https://",
             ));
         }
-        Ok(Destination::Agent(Arc::new(agent)))
+        Ok((auth, tls))
     }
 
     fn offline(&self, workspace: &Workspace, message: impl Into<Cow<'static, str>>) -> Rejection {
@@ -256,6 +316,12 @@ impl Entry {
         millis(self.loaded_at.elapsed()) < self.alive_until.load(Ordering::Acquire)
     }
 
+    /// For [`Pulse::Beats`]: how long the lease lasts from now on.
+    pub(super) fn alive_for(&self) -> Duration {
+        let until = self.alive_until.load(Ordering::Acquire);
+        Duration::from_millis(until.saturating_sub(millis(self.loaded_at.elapsed())))
+    }
+
     /// A heartbeat came in here, whose lease was granted after `began`: alive for `ttl` from then,
     /// without asking a store.
     pub(super) fn extend(&self, began: Instant, ttl: Duration) {
@@ -284,7 +350,7 @@ impl Entry {
     }
 
     /// Where a message goes.
-    pub(super) fn destination(&self) -> Result<Destination, Rejection> {
+    pub(super) fn destination(&self) -> Result<Destination, NotReached> {
         self.reach.clone()
     }
 }

@@ -56,7 +56,7 @@ impl Directory {
         let Some(url) = url else { return Ok(None) };
         read(url).map_err(|wrong| invalid(format!("{member} {wrong}")))?;
         let endpoint = Endpoint::parse_as(member, url, &self.resolver.policy())?;
-        match self.resolver.address(&endpoint).await {
+        match self.address(&endpoint).await {
             Err(refusal)
                 if refusal.reason == Reason::AddressForbidden || lookup == Lookup::Required =>
             {

@@ -29,6 +29,7 @@ mod shown;
 mod slots;
 mod sweep;
 mod tell;
+mod told;
 mod upstream_auth;
 mod upstream_tls;
 mod webhook;
@@ -51,6 +52,7 @@ use crate::a2a::Generation;
 use crate::coherence::{Coherence, Coherent};
 use crate::config::{Complete, Live};
 use crate::events::Events;
+use crate::explain::Witness;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::{Reason, Rejection};
@@ -64,6 +66,7 @@ pub use self::card::{CardPlace, CardSource};
 pub use self::change::Change;
 pub use self::discover::Discovered;
 pub use self::endpoint::Endpoint;
+pub use self::entry::NotReached;
 pub use self::intake::AGENT_CARD_BYTES_MAX;
 pub use self::peers::{Peer, Sight};
 pub use self::place::Editor;
@@ -215,7 +218,19 @@ impl Directory {
     /// # Errors
     /// `address_forbidden`, `agent_unreachable`.
     pub async fn address(&self, endpoint: &Endpoint) -> Result<SocketAddr, Rejection> {
-        self.resolver.address(endpoint).await
+        self.address_before(endpoint, &mut ()).await
+    }
+
+    /// The same, while `witness` hears what it is decided by.
+    ///
+    /// # Errors
+    /// As [`Directory::address`].
+    pub async fn address_before(
+        &self,
+        endpoint: &Endpoint,
+        witness: &mut impl Witness,
+    ) -> Result<SocketAddr, Rejection> {
+        self.resolver.address(endpoint, witness).await
     }
 
     /// Takes one of the agent's slots for a call.
@@ -224,15 +239,17 @@ impl Directory {
     /// `agent_busy` when all are taken.
     pub fn slot(&self, agent: &Agent) -> Result<Slot, Rejection> {
         let gauge = &self.metrics.target_permits;
-        Slot::take(&agent.calls, agent.concurrency_max, gauge).ok_or_else(|| {
-            Rejection::new(
-                Reason::AgentBusy,
-                "the workspace has as many calls in progress as it takes; try again shortly",
-            )
-            .retry_after(Duration::from_secs(1))
-            .fact("limit", agent.concurrency_max)
-        })
+        Slot::take(&agent.calls, agent.concurrency_max, gauge).ok_or_else(|| busy(agent))
     }
+}
+
+fn busy(agent: &Agent) -> Rejection {
+    Rejection::new(
+        Reason::AgentBusy,
+        "the workspace has as many calls in progress as it takes; try again shortly",
+    )
+    .retry_after(Duration::from_secs(1))
+    .fact("limit", agent.concurrency_max)
 }
 
 #[cfg(test)]

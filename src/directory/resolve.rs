@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use moka::future::Cache;
+use tokio::time::Instant;
 
-use super::entry::{Entry, Pulse, Urls, must_beat};
+use super::entry::{Entry, Pulse, ReadAt, Urls, must_beat};
 use super::lease::Lease;
 use super::news::News;
 use super::{Destination, Directory};
@@ -39,7 +40,8 @@ struct Heard {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sql {
     Answers,
-    Away,
+    /// What was read then counts.
+    Away(Instant),
 }
 
 impl Directory {
@@ -54,12 +56,23 @@ impl Directory {
     }
 
     pub(super) async fn entry(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Rejection> {
+        Ok(self.entry_from(id).await?.0)
+    }
+
+    /// With it whether it was in memory.
+    pub(super) async fn entry_from(
+        &self,
+        id: &WorkspaceId,
+    ) -> Result<(Arc<Entry>, bool), Rejection> {
         if let Some(entry) = self.entries.get(id).await {
-            return Ok(entry);
+            return Ok((entry, true));
         }
         // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
         let loaded = Box::pin(self.entries.get_or_load(id, || self.load(id))).await;
-        loaded.map_err(|error| Rejection::from(Unavailable::clone(&error)))
+        match loaded {
+            Ok(entry) => Ok((entry, false)),
+            Err(error) => Err(Rejection::from(Unavailable::clone(&error))),
+        }
     }
 
     /// Where a message goes; notes a lapse that nobody noted yet.
@@ -71,7 +84,7 @@ impl Directory {
         if entry.pulse == Pulse::Lapsed && !entry.lapse_noted.swap(true, Ordering::AcqRel) {
             Box::pin(self.note_lapse(id, Noticed::Request)).await;
         }
-        entry.destination()
+        entry.destination().map_err(|not_reached| not_reached.why)
     }
 
     async fn load(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Unavailable> {
@@ -105,8 +118,17 @@ impl Directory {
     }
 
     fn assemble(&self, row: Option<Workspace>, heard: Option<Heard>, sql: Sql) -> Entry {
+        let now = Instant::now();
+        let read_at = ReadAt {
+            row: match sql {
+                Sql::Answers => now,
+                Sql::Away(read_at) => read_at,
+            },
+            shared: heard.is_some().then_some(now),
+            stale: sql != Sql::Answers,
+        };
         let Some(workspace) = row else {
-            return self.entry_of(None, Urls::default(), Pulse::AsItsStatus, true);
+            return self.entry_of(None, Urls::default(), Pulse::AsItsStatus, true, read_at);
         };
         let pulse = heard.as_ref().map_or(Pulse::AsItsStatus, |heard| {
             self.pulse(&workspace, heard.lease)
@@ -114,7 +136,7 @@ impl Directory {
         let whole = heard.is_some() && sql == Sql::Answers;
         let (url, internal_url) = heard.map_or((None, None), |h| (h.url, h.internal_url));
         let urls = Urls::of(&workspace, url, internal_url);
-        self.entry_of(Some(workspace), urls, pulse, whole)
+        self.entry_of(Some(workspace), urls, pulse, whole, read_at)
     }
 
     fn pulse(&self, workspace: &Workspace, lease: Lease) -> Pulse {
@@ -147,10 +169,17 @@ impl Directory {
         }
         tracing::debug!(workspace.id = %id, "SQL does not answer: its last known state counts");
         Some(Arc::new(match heard {
-            Some(heard) => self.assemble(known.workspace.clone(), Some(heard), Sql::Away),
+            Some(heard) => {
+                let sql = Sql::Away(known.read_at.row);
+                self.assemble(known.workspace.clone(), Some(heard), sql)
+            }
             None => {
                 let (row, urls) = (known.workspace.clone(), known.urls.clone());
-                self.entry_of(row, urls, known.pulse_of_old(), false)
+                let read_at = ReadAt {
+                    stale: true,
+                    ..known.read_at
+                };
+                self.entry_of(row, urls, known.pulse_of_old(), false, read_at)
             }
         }))
     }

@@ -14,6 +14,7 @@ use hickory_resolver::config::{
 };
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use moka::future::Cache;
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -21,6 +22,7 @@ use super::address::Policy;
 use super::endpoint::{Endpoint, Target};
 use crate::config::live::Present;
 use crate::config::{Config, Derived, Live};
+use crate::explain::{Check, Fact, Source, Witness};
 use crate::rejection::{Reason, Rejection};
 
 /// Longest look-up.
@@ -126,21 +128,37 @@ impl Resolver {
     ///
     /// # Errors
     /// `address_forbidden` when any answer is; `agent_unreachable` when there is none in time.
-    pub(super) async fn address(&self, endpoint: &Endpoint) -> Result<SocketAddr, Rejection> {
+    pub(super) async fn address(
+        &self,
+        endpoint: &Endpoint,
+        witness: &mut impl Witness,
+    ) -> Result<SocketAddr, Rejection> {
         let address = match &endpoint.target {
-            Target::Literal(address) => choose(endpoint, &self.policy(), &[*address])?,
+            Target::Literal(address) => {
+                let chosen = choose(endpoint, &self.policy(), &[*address]);
+                witness.hear(|| told(endpoint, (&[*address], &chosen), Source::Memory));
+                chosen?
+            }
             Target::Name(name) => {
-                let answers = self.name(name).await;
-                let answers = answers.map_err(|failure| unknown_name(endpoint, failure))?;
-                choose(endpoint, &self.policy(), &answers)?
+                let (answer, source) = self.name(name).await;
+                let answers = answer.addresses;
+                let chosen = match &answers {
+                    Ok(answers) => choose(endpoint, &self.policy(), answers),
+                    Err(failure) => Err(unknown_name(endpoint, failure.clone())),
+                };
+                witness.hear(|| {
+                    let known = answers.as_deref().unwrap_or_default();
+                    told(endpoint, (known, &chosen), source).aged(answer.asked_at.elapsed())
+                });
+                chosen?
             }
         };
         Ok(SocketAddr::new(address, endpoint.port))
     }
 
-    async fn name(&self, name: &Arc<str>) -> Result<Arc<[IpAddr]>, Failure> {
+    async fn name(&self, name: &Arc<str>) -> (Answer, Source) {
         if let Some(answer) = self.answers.get(name).await.filter(|a| !a.is_old()) {
-            return answer.addresses;
+            return (answer, Source::Memory);
         }
         let ask = async {
             Answer {
@@ -151,7 +169,7 @@ impl Resolver {
         let entry = self.answers.entry_by_ref(name);
         // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
         let entry = Box::pin(entry.or_insert_with_if(ask, Answer::is_old)).await;
-        entry.into_value().addresses
+        (entry.into_value(), Source::Dns)
     }
 
     async fn ask(&self, name: &Arc<str>) -> Result<Arc<[IpAddr]>, Failure> {
@@ -178,6 +196,23 @@ impl Resolver {
             Err(late) => Err(Some(Arc::new(late))),
         }
     }
+}
+
+/// For whoever listens: what the host means, and which of it is dialled.
+fn told(
+    endpoint: &Endpoint,
+    (addresses, chosen): (&[IpAddr], &Result<IpAddr, Rejection>),
+    source: Source,
+) -> Fact {
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let value = json!({
+        "host": endpoint.host,
+        "addresses": addresses,
+        "dialled": chosen.as_ref().ok().map(ToString::to_string),
+        "port": endpoint.port,
+        "tls": endpoint.tls,
+    });
+    Fact::new(Check::Address, source, value)
 }
 
 async fn look_up(name: &str, asked: Option<TokioResolver>) -> std::io::Result<Vec<IpAddr>> {
@@ -278,12 +313,15 @@ mod tests {
     async fn a_name_is_judged_by_what_it_means_not_by_how_it_reads() {
         let endpoint = |policy: &Policy| Endpoint::parse("http://localhost:81/", policy).unwrap();
         let open = resolver(&["127.0.0.0/8", "::1/128"]);
-        let address = open.address(&endpoint(&open.policy())).await.unwrap();
+        let address = open
+            .address(&endpoint(&open.policy()), &mut ())
+            .await
+            .unwrap();
         assert!(address.ip().is_loopback());
         assert_eq!(address.port(), 81);
         let strict = resolver(&[]);
         let refusal = strict
-            .address(&endpoint(&strict.policy()))
+            .address(&endpoint(&strict.policy()), &mut ())
             .await
             .unwrap_err();
         assert_eq!(refusal.reason, Reason::AddressForbidden);
@@ -299,9 +337,9 @@ mod tests {
             asked_at: Instant::now(),
         };
         resolver.answers.insert(Arc::clone(&name), answer).await;
-        assert_eq!(*resolver.name(&name).await.unwrap(), [kept]);
+        assert_eq!(*resolver.name(&name).await.0.addresses.unwrap(), [kept]);
         tokio::time::pause();
         tokio::time::advance(ANSWER_TTL).await;
-        assert!(resolver.name(&name).await.is_err());
+        assert!(resolver.name(&name).await.0.addresses.is_err());
     }
 }

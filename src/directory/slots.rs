@@ -15,6 +15,13 @@ const SWEEP_LEN_MIN: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Calls(AtomicUsize);
 
+impl Calls {
+    /// How many there are.
+    pub(super) fn taken(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 /// A call in progress. Dropping it frees the slot, also when the exchange panics.
 #[derive(Debug)]
 pub struct Slot {

@@ -21,7 +21,7 @@ impl Directory {
     pub async fn vet_webhook(&self, url: &str) -> Result<(), Rejection> {
         let judged = async {
             let endpoint = Endpoint::parse_as(TITLE, url, &self.resolver.policy())?;
-            self.resolver.address(&endpoint).await
+            self.address(&endpoint).await
         };
         // Without its cause: a caller brings it on itself, and could fill the log with it.
         judged.await.map(drop).map_err(|refusal| {

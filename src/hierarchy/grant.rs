@@ -6,19 +6,22 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use tokio::time::Instant;
 
 use super::Hierarchy;
 use crate::coherence::{Coherence, Coherent, Invalidation};
 use crate::db::Db;
+use crate::explain::{Check, Fact, Source, Witness};
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
 
-const FIND: &str = "SELECT expires_at FROM access_grants \
+const FIND: &str = "SELECT id, expires_at FROM access_grants \
     WHERE caller_id = $1 AND target_id = $2 AND removed_at IS NULL";
 
 // The pair's row is taken over. A grant that still holds keeps its id; one that was taken back or has
@@ -74,17 +77,30 @@ pub struct Grant {
 }
 
 /// What is known of one ordered pair.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Known {
     Nothing,
-    Granted { expires_at: Option<Timestamp> },
+    Granted {
+        id: Arc<str>,
+        expires_at: Option<Timestamp>,
+    },
 }
 
 impl Known {
-    fn holds(self, now: Timestamp) -> bool {
+    fn holds(&self, now: Timestamp) -> bool {
         match self {
             Self::Nothing => false,
-            Self::Granted { expires_at } => expires_at.is_none_or(|end| now < end),
+            Self::Granted { expires_at, .. } => expires_at.is_none_or(|end| now < end),
+        }
+    }
+
+    /// For whoever listens.
+    fn json(&self, now: Timestamp) -> Value {
+        match self {
+            Self::Nothing => json!({"granted": false}),
+            Self::Granted { id, expires_at } => {
+                json!({"granted": self.holds(now), "grant": &**id, "expires_at": expires_at})
+            }
         }
     }
 }
@@ -136,17 +152,21 @@ impl Grants {
         &self,
         caller: &WorkspaceId,
         target: &WorkspaceId,
+        witness: &mut impl Witness,
     ) -> Result<bool, Unavailable> {
         let pair = (caller.clone(), target.clone());
-        let known = match self.pairs.get(&pair).await {
-            Some(known) => known,
+        let (known, source, read_at) = match self.pairs.get_aged(&pair).await {
+            Some((known, read_at)) => (known, Source::Memory, read_at),
             // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
             None => {
                 let loaded = Box::pin(self.pairs.get_or_load(&pair, || self.find(&pair))).await;
-                loaded.map_err(|error| Unavailable::clone(&error))?
+                let known = loaded.map_err(|error| Unavailable::clone(&error))?;
+                (known, Source::Sql, Instant::now())
             }
         };
-        Ok(known.holds(Timestamp::now()))
+        let now = Timestamp::now();
+        witness.hear(|| Fact::new(Check::Grant, source, known.json(now)).aged(read_at.elapsed()));
+        Ok(known.holds(now))
     }
 
     async fn find(&self, pair: &(WorkspaceId, WorkspaceId)) -> Result<Known, Unavailable> {
@@ -156,8 +176,11 @@ impl Grants {
         let work = async {
             let row = query.fetch_optional(self.db.pool()).await?;
             row.map_or(Ok(Known::Nothing), |row| {
-                let expires_at = time(&row, "expires_at")?;
-                Ok(Known::Granted { expires_at })
+                let id: String = row.try_get("id")?;
+                Ok(Known::Granted {
+                    id: id.into(),
+                    expires_at: time(&row, "expires_at")?,
+                })
             })
         };
         self.db.run("grant_find", work).await

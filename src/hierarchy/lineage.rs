@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::Lineage;
 use crate::coherence::{Coherence, Coherent, Invalidation};
+use crate::explain::{Check, Fact, Source};
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::store::Unavailable;
@@ -90,6 +92,44 @@ impl Known {
     }
 }
 
+/// What a decision is made by.
+pub(super) struct Found {
+    /// `None`: there never was such a workspace.
+    pub(super) lineage: Option<Arc<Lineage>>,
+    source: Source,
+    read_at: Instant,
+}
+
+impl Found {
+    fn new(known: &Known, source: Source) -> Self {
+        Self {
+            lineage: known.lineage.clone(),
+            source,
+            read_at: known.loaded_at,
+        }
+    }
+
+    /// For whoever listens.
+    pub(super) fn fact(&self, check: Check, id: &WorkspaceId) -> Fact {
+        let value = match self.lineage.as_deref() {
+            None => json!({"workspace": id.as_str(), "exists": false}),
+            Some(lineage) => {
+                let ancestors = lineage.ancestors.iter().map(WorkspaceId::as_str);
+                json!({
+                    "workspace": id.as_str(),
+                    "exists": true,
+                    "org": lineage.org,
+                    "ancestors": ancestors.collect::<Vec<_>>(),
+                    "removed": lineage.removed,
+                    "cyclic": lineage.cyclic,
+                    "generation": lineage.generation,
+                })
+            }
+        };
+        Fact::new(check, self.source, value).aged(self.read_at.elapsed())
+    }
+}
+
 /// The lineages, in memory where they still count.
 pub(super) struct Lineages {
     workspaces: Workspaces,
@@ -133,17 +173,14 @@ impl Lineages {
         }
     }
 
-    /// The lineage of `id`; `None` when there never was such a workspace.
-    pub(super) async fn find(
-        &self,
-        id: &WorkspaceId,
-    ) -> Result<Option<Arc<Lineage>>, Arc<Unavailable>> {
+    /// The lineage of `id`.
+    pub(super) async fn find(&self, id: &WorkspaceId) -> Result<Found, Arc<Unavailable>> {
         if let Some(known) = self.known.get(id).await {
-            return Ok(known.lineage.clone());
+            return Ok(Found::new(&known, Source::Memory));
         }
         // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
         let known = Box::pin(self.known.get_or_load(id, || self.load(id))).await?;
-        Ok(known.lineage.clone())
+        Ok(Found::new(&known, Source::Sql))
     }
 
     /// The same by the store, whatever is remembered.

@@ -39,7 +39,7 @@ pub(super) struct Signed {
 }
 
 impl Refusal {
-    fn rejection(self) -> Rejection {
+    pub(super) fn rejection(self) -> Rejection {
         match self {
             Self::Unknown => unauthenticated(
                 "the credential is unknown, revoked, or belongs to a removed workspace; send one that is live",

@@ -9,6 +9,7 @@ mod canvas;
 mod credential;
 mod issue;
 mod issuers;
+mod named;
 mod pair;
 mod rate;
 mod stored;
@@ -27,6 +28,7 @@ pub use self::canvas::{
     CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, SCOPE as CANVAS_SCOPE, TYP as CANVAS_TYP,
 };
 pub use self::credential::{CredentialHash, is_admin_token};
+pub use self::named::{Credentials, Named};
 pub use self::pair::IssuedPair;
 pub use self::rate::{Allowance, Rates};
 pub use self::ticket::TICKET_TTL;

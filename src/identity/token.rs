@@ -68,6 +68,13 @@ const REDEEM_ALL: &str = "UPDATE enrolment_tokens SET redeemed_at = COALESCE(red
     WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $3) RETURNING token_hash";
 const NOTE_USES: &str = "UPDATE workspace_auth_tokens SET last_used_at = $1 WHERE id IN";
 
+const LIVE_WORKSPACE: &str = "SELECT prefix, token_hash FROM workspace_auth_tokens \
+    WHERE workspace_id = $1 AND revoked_at IS NULL ORDER BY id";
+const LIVE_ORG: &str = "SELECT prefix, token_hash FROM org_tokens \
+    WHERE org = $1 AND revoked_at IS NULL ORDER BY id";
+const LIVE_ADMIN: &str = "SELECT CAST(NULL AS TEXT), token_hash FROM admin_tokens \
+    WHERE token_hash <> $1 ORDER BY created_at";
+
 const INSERT_ENROLMENT: &str = "INSERT INTO enrolment_tokens \
     (token_hash, workspace_id, created_at, expires_at) VALUES ($1, $2, $3, $4)";
 const REDEEM_ENROLMENT: &str = concat!(
@@ -126,6 +133,17 @@ pub(super) struct Found {
     pub(super) token_id: String,
     pub(super) workspace: WorkspaceId,
     pub(super) last_used_at: Option<i64>,
+}
+
+/// A live token: its first 8 characters, where they are kept, and its hash.
+pub(super) type Live = (Option<String>, CredentialHash);
+
+/// Of whom the live tokens are asked for.
+#[derive(Clone, Copy)]
+pub(super) enum Holder<'a> {
+    Workspace(&'a WorkspaceId),
+    Org(&'a str),
+    Operator,
 }
 
 /// What became of a wish for a token.
@@ -298,6 +316,23 @@ impl Tokens {
         limit: u32,
     ) -> Result<Vec<TokenRow>, Unavailable> {
         self.list(LIST_ORG, org, after, limit).await
+    }
+
+    /// All live tokens of one holder: of a workspace or an org at most [`LIVE_TOKENS_MAX`].
+    pub(super) async fn live(&self, of: Holder<'_>) -> Result<Vec<Live>, Unavailable> {
+        let (text, owner) = match of {
+            Holder::Workspace(id) => (LIVE_WORKSPACE, id.as_str()),
+            Holder::Org(org) => (LIVE_ORG, org),
+            Holder::Operator => (LIVE_ADMIN, FIRST_START),
+        };
+        let work = async {
+            let rows = sqlx::query_as(text).bind(owner).fetch_all(self.db.pool());
+            let rows: Vec<(Option<String>, String)> = rows.await?;
+            let hashed =
+                |(prefix, hex): (_, String)| Some((prefix, CredentialHash::from_hex(&hex)?));
+            Ok(rows.into_iter().filter_map(hashed).collect())
+        };
+        self.db.run("live_tokens", work).await
     }
 
     async fn list(

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::dispatch::Dispatcher;
 use super::ended::patiently;
+use super::explain::Explainer;
 use super::relay::Relay;
 use super::sidecar::Guard;
 use super::{Proxy, reject};
@@ -54,6 +55,14 @@ impl Listener {
     pub fn dispatcher(&self) -> Option<Dispatcher> {
         match &self.behind {
             Behind::Gateway(proxy) => Some(Dispatcher::new(Arc::clone(proxy))),
+            Behind::Sidecar(_) => None,
+        }
+    }
+
+    /// What explains how a message would fare; `None`: a sidecar does not.
+    pub fn explainer(&self) -> Option<Explainer> {
+        match &self.behind {
+            Behind::Gateway(proxy) => Some(Explainer::new(Arc::clone(proxy))),
             Behind::Sidecar(_) => None,
         }
     }

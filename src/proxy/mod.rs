@@ -18,6 +18,7 @@ mod deferred;
 mod dispatch;
 mod ended;
 mod exchange;
+mod explain;
 mod fields;
 mod forward;
 mod head;
@@ -59,6 +60,7 @@ pub use self::connections::Connections;
 pub use self::dispatch::Dispatcher;
 use self::ended::patiently;
 use self::exchange::Exchange;
+pub use self::explain::Explainer;
 pub use self::fields::extra_fields;
 pub use self::head::{Scan, Whole, Why};
 pub use self::hygiene::check as check_head;
@@ -317,6 +319,12 @@ impl<'a> Slot<'a> {
         let before = taken.fetch_add(1, Ordering::Relaxed);
         let slot = Self(taken);
         (before < max).then_some(slot)
+    }
+
+    /// How many are taken, and whether one could be.
+    fn look(taken: &AtomicUsize, max: usize) -> (usize, bool) {
+        let before = taken.load(Ordering::Relaxed);
+        (before, before < max)
     }
 }
 

@@ -10,6 +10,7 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
+use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 use super::ended::{Clocks, Ended, broken_http, gone, shutting_down, timed_out, too_large};
@@ -24,6 +25,7 @@ use crate::config::Live;
 use crate::delivery::streams::Streams;
 use crate::directory;
 use crate::drain::{Cut, Drain};
+use crate::explain::{Check, Fact, Source, Witness};
 use crate::metrics::{Metrics, Shape};
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::traces::Traces;
@@ -122,11 +124,21 @@ impl Relay {
     /// # Errors
     /// `overloaded` when `server.max_exchanges` are in progress.
     pub(super) fn place(&self) -> Result<Slot<'_>, Rejection> {
-        let again = Duration::from_secs(1);
-        Slot::take(&self.exchanges, self.config.get().server.max_exchanges).ok_or_else(|| {
-            let message = "as many exchanges as may be are in progress (server.max_exchanges)";
-            Rejection::new(Reason::Overloaded, message).retry_after(again)
-        })
+        Slot::take(&self.exchanges, self.config.get().server.max_exchanges).ok_or_else(no_place)
+    }
+
+    /// Whether there would be one, while `witness` hears how many there are. None is taken.
+    ///
+    /// # Errors
+    /// As [`Relay::place`].
+    pub(super) fn look_for_place(&self, witness: &mut impl Witness) -> Result<(), Rejection> {
+        let limit = self.config.get().server.max_exchanges;
+        let (taken, there_is_one) = Slot::look(&self.exchanges, limit);
+        witness.hear(|| {
+            let value = json!({"taken": taken, "limit": limit, "of": "this replica"});
+            Fact::new(Check::Places, Source::Memory, value)
+        });
+        there_is_one.then_some(()).ok_or_else(no_place)
     }
 
     /// Forwards, and passes the answer back under the head that `answer` makes of the agent's.
@@ -210,6 +222,11 @@ impl Relay {
                 .await
         }
     }
+}
+
+fn no_place() -> Rejection {
+    let message = "as many exchanges as may be are in progress (server.max_exchanges)";
+    Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
 }
 
 /// Waits for the head, past informational ones, until a clock or the caller, if it has one, ends it.

@@ -27,7 +27,7 @@ use crate::config::{Config, Live};
 use crate::drain::Drain;
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
-use crate::proxy::{Connections, Dispatcher, Listener};
+use crate::proxy::{Connections, Dispatcher, Explainer, Listener};
 use crate::telemetry::traces::{Traces, TracesError};
 use crate::{admin, control, reload};
 
@@ -95,7 +95,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let control = control::router(Arc::clone(&gateway));
     let answers = Listener::of_gateway(Arc::clone(&gateway), control, traces.clone())
         .map_err(ServeError::ForwardHeaders)?;
-    let dispatcher = answers.dispatcher();
+    let (dispatcher, explainer) = (answers.dispatcher(), answers.explainer());
     let mut public = Service::new("public".to_owned(), Connections::new(answers));
     public.add_listener(listener);
     public.threads = Some(threads);
@@ -106,7 +106,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
         "admin",
         AdminListener {
             address: config.admin.listen,
-            router: admin::router(Arc::clone(&gateway)),
+            router: admin::router(Arc::clone(&gateway), explainer.map(Explainer::into_fn)),
         },
     );
     let rooms = server.add_service(rooms);

@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::activity::{Activity, NewActivity};
-use super::commit::{Entry, Outcome, Refused, commit};
+use super::commit::{Entry, Outcome, Refused, commit, held};
 use super::wake::Topic;
 use super::{Inbox, task_changed};
 use crate::a2a::state::TaskState;
+use crate::explain::{Check, Fact, Source, Witness};
+use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 
@@ -102,9 +105,36 @@ impl Inbox {
 
     fn overloaded(&self) -> Rejection {
         self.metrics.inbox.refused("queue");
-        let message =
-            "more messages wait to be written down than this gateway keeps; try again shortly";
-        Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
+        overloaded()
+    }
+
+    /// Whether an inbox would take one more message, while `witness` hears how many there are. Nothing is
+    /// put there, and nothing counted.
+    ///
+    /// # Errors
+    /// As [`Inbox::put`].
+    pub async fn look_for_room(
+        &self,
+        workspace: &WorkspaceId,
+        witness: &mut impl Witness,
+    ) -> Result<(), Rejection> {
+        let (waiting, room) = (&self.queue.waiting, &self.queue.room);
+        let queued = waiting.max_capacity() - waiting.capacity();
+        if waiting.capacity() == 0 || room.available_permits() == 0 {
+            return Err(overloaded());
+        }
+        let max = self.config.get().inbox.max_messages;
+        let work = held(&self.db, workspace.as_str(), max);
+        let held = self.db.run("inbox_look", work).await;
+        let held = held.map_err(|error| not_written(&error, "false"))?;
+        witness.hear(|| {
+            let value = json!({"held": held, "limit": max, "waiting_to_be_written": queued});
+            Fact::new(Check::Inbox, Source::Sql, value)
+        });
+        if held >= max {
+            return Err(full(max));
+        }
+        Ok(())
     }
 
     /// Commits what waits, batch by batch.
@@ -177,11 +207,7 @@ impl Inbox {
         match why {
             Refused::Full => {
                 self.metrics.inbox.refused("full");
-                let message =
-                    "the inbox is full: its agent must fetch its messages and acknowledge them";
-                Rejection::new(Reason::AgentBusy, message)
-                    .retry_after(FULL_PAUSE)
-                    .fact("limit", max)
+                full(max)
             }
             Refused::Over => {
                 let message = "the task is over, or has as many updates as it may have; begin another one, \
@@ -195,6 +221,19 @@ impl Inbox {
             ),
         }
     }
+}
+
+fn overloaded() -> Rejection {
+    let message =
+        "more messages wait to be written down than this gateway keeps; try again shortly";
+    Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
+}
+
+fn full(max: i64) -> Rejection {
+    let message = "the inbox is full: its agent must fetch its messages and acknowledge them";
+    Rejection::new(Reason::AgentBusy, message)
+        .retry_after(FULL_PAUSE)
+        .fact("limit", max)
 }
 
 /// There is no such task, or not for whoever asks.

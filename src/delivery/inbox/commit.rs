@@ -27,6 +27,8 @@ const HEAD_COLUMNS: usize = 3;
 const CORRECT: &str =
     "UPDATE inbox_heads SET last_seq = $2, acked_seq = $3 WHERE workspace_id = $1";
 
+const HEAD: &str = "SELECT last_seq, acked_seq FROM inbox_heads WHERE workspace_id = $1";
+
 const FIRST_OPEN: &str = "SELECT seq FROM activity_logs WHERE workspace_id = $1 AND seq > $2 \
     AND activity_type = 'a2a_receive' \
     AND status NOT IN ('completed', 'failed', 'canceled', 'rejected') ORDER BY seq LIMIT 1";
@@ -181,10 +183,7 @@ async fn make_room(
     max_messages: i64,
 ) -> Result<(), sqlx::Error> {
     if head.last + head.wanted - head.acked > max_messages {
-        let open = sqlx::query(FIRST_OPEN).bind(workspace).bind(head.acked);
-        let open = open.fetch_optional(&mut *tx).await?;
-        let open = open.map(|row| row.try_get::<i64, _>("seq")).transpose()?;
-        let finished = open.map_or(head.last, |seq| seq - 1);
+        let finished = finished(tx, workspace, (head.last, head.acked)).await?;
         if finished > head.acked {
             head.acked = finished;
             let correct = sqlx::query(CORRECT).bind(workspace);
@@ -194,6 +193,34 @@ async fn make_room(
     }
     head.room = max_messages - (head.last - head.acked);
     Ok(())
+}
+
+/// Up to which number everything is finished, at the front of what is not acknowledged.
+async fn finished(
+    connection: &mut AnyConnection,
+    workspace: &str,
+    (last, acked): (i64, i64),
+) -> Result<i64, sqlx::Error> {
+    let open = sqlx::query(FIRST_OPEN).bind(workspace).bind(acked);
+    let open = open.fetch_optional(connection).await?;
+    let open = open.map(|row| row.try_get::<i64, _>("seq")).transpose()?;
+    Ok(open.map_or(last, |seq| seq - 1))
+}
+
+/// How many entries an inbox holds that count, as a batch of one entry would find it.
+pub(super) async fn held(db: &Db, workspace: &str, max_messages: i64) -> Result<i64, sqlx::Error> {
+    let mut connection = db.pool().acquire().await?;
+    let head = sqlx::query_as(HEAD).bind(workspace);
+    let head: Option<(i64, i64)> = head.fetch_optional(&mut *connection).await?;
+    let Some((last, mut acked)) = head else {
+        return Ok(0);
+    };
+    if last + 1 - acked > max_messages {
+        acked = finished(&mut connection, workspace, (last, acked))
+            .await?
+            .max(acked);
+    }
+    Ok(last - acked)
 }
 
 /// Decides on one entry, and moves the task on that it continues.

@@ -9,12 +9,13 @@ mod place;
 use std::sync::Arc;
 
 use super::grant::Grants;
-use super::lineage::Lineages;
+use super::lineage::{Found, Lineages};
 use super::reach::{unknown, why_not};
 use super::{Denied, Lineage, Rule, decide};
 use crate::coherence::Coherence;
 use crate::config::{LineageReach, Live};
 use crate::db::Db;
+use crate::explain::{Check, Witness};
 use crate::identity::{CredentialKind, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
@@ -113,6 +114,19 @@ impl Hierarchy {
     /// `not_permitted`; `workspace_not_found` and `workspace_removed` for those who may know;
     /// `store_unavailable`.
     pub async fn permit(&self, proof: &Proof, target: &WorkspaceId) -> Result<Permit, Rejection> {
+        self.permit_before(proof, target, &mut ()).await
+    }
+
+    /// The same, while `witness` hears what it is decided by.
+    ///
+    /// # Errors
+    /// As [`Hierarchy::permit`].
+    pub async fn permit_before(
+        &self,
+        proof: &Proof,
+        target: &WorkspaceId,
+        witness: &mut impl Witness,
+    ) -> Result<Permit, Rejection> {
         if proof.kind == CredentialKind::Enrolment {
             return Err(Rejection::new(
                 Reason::NotPermitted,
@@ -129,40 +143,43 @@ impl Hierarchy {
         if proof.kind == CredentialKind::Open {
             // Development on loopback: whoever connects is the canvas of every org.
             return self
-                .permit_principal(&Principal::Operator, target)
+                .permit_principal(&Principal::Operator, target, witness)
                 .await
                 .map(|permit| Permit {
                     rule: Rule::Canvas,
                     ..permit
                 });
         }
-        self.permit_principal(&proof.principal, target).await
+        self.permit_principal(&proof.principal, target, witness)
+            .await
     }
 
     async fn permit_principal(
         &self,
         principal: &Principal,
         target: &WorkspaceId,
+        witness: &mut impl Witness,
     ) -> Result<Permit, Rejection> {
         let (rule, org, generation) = match principal {
-            Principal::Workspace { id } => self.relate(id, target).await?,
+            Principal::Workspace { id } => self.relate(id, target, witness).await?,
             Principal::Canvas {
                 org, workspaces, ..
             } => {
                 let found = self
-                    .canvas(org.as_deref(), workspaces.as_deref(), target)
+                    .canvas(org.as_deref(), workspaces.as_deref(), target, witness)
                     .await?;
                 (Rule::Canvas, org.clone(), found.generation)
             }
             Principal::Org { org } => {
-                let found = self.find(target).await?;
+                let found = self.find_target(target, witness).await?;
                 let own = found.filter(|t| t.org.as_ref() == Some(org));
                 let own = own.ok_or_else(not_permitted)?;
                 present(&own)?;
                 (Rule::Org, Some(org.clone()), own.generation)
             }
             Principal::Operator => {
-                let found = self.find(target).await?.ok_or_else(not_found)?;
+                let found = self.find_target(target, witness).await?;
+                let found = found.ok_or_else(not_found)?;
                 present(&found)?;
                 (Rule::Operator, None, found.generation)
             }
@@ -176,6 +193,16 @@ impl Hierarchy {
         })
     }
 
+    async fn find_target(
+        &self,
+        target: &WorkspaceId,
+        witness: &mut impl Witness,
+    ) -> Result<Option<Arc<Lineage>>, Rejection> {
+        let found = self.look(target).await?;
+        witness.hear(|| found.fact(Check::TargetPlace, target));
+        Ok(found.lineage)
+    }
+
     /// CanCommunicate (contract §2.1): what `caller` is to `target`, by their places, else by a grant.
     ///
     /// # Errors
@@ -185,9 +212,18 @@ impl Hierarchy {
         caller: &Lineage,
         target: &Lineage,
     ) -> Result<Result<Rule, Denied>, Unavailable> {
+        self.rule_before(caller, target, &mut ()).await
+    }
+
+    async fn rule_before(
+        &self,
+        caller: &Lineage,
+        target: &Lineage,
+        witness: &mut impl Witness,
+    ) -> Result<Result<Rule, Denied>, Unavailable> {
         match decide(caller, target, self.reach()) {
             Err(why) if why.may_be_granted() => {
-                let granted = self.grants.hold(&caller.id, &target.id).await?;
+                let granted = self.grants.hold(&caller.id, &target.id, witness).await?;
                 Ok(granted.then_some(Rule::Grant).ok_or(why))
             }
             decided => Ok(decided),
@@ -236,19 +272,24 @@ impl Hierarchy {
         &self,
         caller: &WorkspaceId,
         target: &WorkspaceId,
+        witness: &mut impl Witness,
     ) -> Result<(Rule, Option<String>, i64), Rejection> {
         if caller == target {
-            let own = self.find(caller).await?.ok_or_else(not_found)?;
+            let own = self.find_target(caller, witness).await?;
+            let own = own.ok_or_else(not_found)?;
             present(&own)?;
             let rule = decide(&own, &own, self.reach()).map_err(denied)?;
             return Ok((rule, own.org.clone(), own.generation));
         }
         // Both are always asked for, so that an unknown target takes the same path as a denied one.
-        let (caller, target) = tokio::try_join!(self.find(caller), self.find(target))?;
-        let (Some(caller), Some(target)) = (caller, target) else {
+        let (one, other) = tokio::try_join!(self.look(caller), self.look(target))?;
+        witness.hear(|| one.fact(Check::CallerPlace, caller));
+        witness.hear(|| other.fact(Check::TargetPlace, target));
+        let (Some(caller), Some(target)) = (one.lineage, other.lineage) else {
             return Err(not_permitted());
         };
-        let rule = self.rule(&caller, &target).await?.map_err(denied)?;
+        let rule = self.rule_before(&caller, &target, witness).await?;
+        let rule = rule.map_err(denied)?;
         let generation = caller.generation.max(target.generation);
         Ok((rule, caller.org.clone(), generation))
     }
@@ -259,11 +300,13 @@ impl Hierarchy {
         org: Option<&str>,
         workspaces: Option<&[WorkspaceId]>,
         target: &WorkspaceId,
+        witness: &mut impl Witness,
     ) -> Result<Arc<Lineage>, Rejection> {
         if workspaces.is_some_and(|list| !list.contains(target)) {
             return Err(not_permitted());
         }
-        let found = self.find(target).await?.ok_or_else(not_found)?;
+        let found = self.find_target(target, witness).await?;
+        let found = found.ok_or_else(not_found)?;
         let scoped = workspaces.is_none();
         if scoped && found.org.as_deref() != org {
             return Err(not_permitted());
@@ -278,6 +321,10 @@ impl Hierarchy {
     }
 
     pub(super) async fn find(&self, id: &WorkspaceId) -> Result<Option<Arc<Lineage>>, Rejection> {
+        Ok(self.look(id).await?.lineage)
+    }
+
+    async fn look(&self, id: &WorkspaceId) -> Result<Found, Rejection> {
         let found = self.lineages.find(id).await;
         found.map_err(|error| Rejection::from(Unavailable::clone(&error)))
     }

@@ -14,7 +14,8 @@ impl Hierarchy {
     /// When the store cannot be asked.
     pub async fn place(&self, id: &WorkspaceId) -> Result<Option<Arc<Lineage>>, Unavailable> {
         let found = self.lineages.find(id).await;
-        found.map_err(|error| Unavailable::clone(&error))
+        let found = found.map_err(|error| Unavailable::clone(&error))?;
+        Ok(found.lineage)
     }
 
     /// The same from the store, whatever is remembered.

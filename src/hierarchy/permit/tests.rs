@@ -117,7 +117,7 @@ impl Room {
     async fn ask(&self, principal: &Principal, target: &str) -> Result<Rule, Reason> {
         let permit = self
             .hierarchy
-            .permit_principal(principal, &id(target))
+            .permit_principal(principal, &id(target), &mut ())
             .await;
         permit.map(|permit| permit.rule()).map_err(|r| r.reason)
     }
@@ -198,7 +198,7 @@ async fn an_unknown_target_reads_exactly_like_a_denied_one() {
     for target in ["ghost", "gone", "ext", "bot", "free"] {
         let refusal = room
             .hierarchy
-            .permit_principal(&workspace("pm"), &id(target))
+            .permit_principal(&workspace("pm"), &id(target), &mut ())
             .await;
         bodies.push(refusal.unwrap_err().rpc_body(&request, Some("1")));
     }

@@ -40,6 +40,17 @@ impl Quota {
         now.saturating_add(self.capacity).saturating_add(debt)
     }
 
+    /// What is owed to a bucket that is full again at `full_at` once one more is taken out, or how long until
+    /// one can be.
+    fn with_one_more(self, full_at: u64, now: u64) -> Result<u64, Duration> {
+        let full_at = full_at.clamp(now, self.reach(now));
+        let owed = full_at.saturating_add(self.interval) - now;
+        if owed > self.capacity {
+            return Err(Duration::from_nanos(owed - self.capacity));
+        }
+        Ok(owed)
+    }
+
     /// How long an empty bucket needs to fill.
     pub(super) fn window(self) -> Duration {
         Duration::from_nanos(self.capacity)
@@ -102,13 +113,8 @@ impl Buckets {
         let place = self.place(key);
         let mut set = self.set(place);
         let bucket = find(&mut set, key);
-        let full_at = bucket.full_at.clamp(now, quota.reach(now));
-        let full_at = full_at.saturating_add(quota.interval);
-        let owed = full_at - now;
-        if owed > quota.capacity {
-            return Err(Duration::from_nanos(owed - quota.capacity));
-        }
-        bucket.full_at = full_at;
+        let owed = quota.with_one_more(bucket.full_at, now)?;
+        bucket.full_at = now + owed;
         if tell {
             bucket.untold = bucket.untold.saturating_add(1);
             self.mark(place);
@@ -116,6 +122,19 @@ impl Buckets {
         Ok(Left {
             remaining: (quota.capacity - owed) / quota.interval,
             full_in: Duration::from_nanos(owed),
+            untold: bucket.untold,
+        })
+    }
+
+    /// What [`Buckets::take`] would answer; takes nothing, and gives the key no place.
+    pub(super) fn look(&self, key: u64, quota: Quota, now: u64) -> Result<Left, Duration> {
+        let set = self.set(self.place(key));
+        let bucket = &set[place_of(&set, key).1];
+        let owed = quota.with_one_more(bucket.full_at, now)?;
+        Ok(Left {
+            // The one that was not taken is left, too.
+            remaining: (quota.capacity - owed) / quota.interval + 1,
+            full_in: Duration::from_nanos(owed - quota.interval),
             untold: bucket.untold,
         })
     }
@@ -179,13 +198,18 @@ impl Buckets {
     }
 }
 
-/// The bucket of `key`, or the fullest one, given to it as it is.
-fn find(set: &mut [Bucket; WAYS], key: u64) -> &mut Bucket {
+/// Whether `key` has a bucket, and which: its own, or the fullest one, which it would get.
+fn place_of(set: &[Bucket; WAYS], key: u64) -> (bool, usize) {
     let own = set.iter().position(|b| b.key == key && b.full_at > 0);
     let fullest = || (0..WAYS).min_by_key(|at| set[*at].full_at).unwrap_or(0);
-    let at = own.unwrap_or_else(fullest);
+    (own.is_some(), own.unwrap_or_else(fullest))
+}
+
+/// The bucket of `key`, or the fullest one, given to it as it is.
+fn find(set: &mut [Bucket; WAYS], key: u64) -> &mut Bucket {
+    let (own, at) = place_of(set, key);
     let bucket = &mut set[at];
-    if own.is_none() {
+    if !own {
         bucket.key = key;
         bucket.untold = 0;
     }
@@ -249,6 +273,21 @@ mod tests {
             };
             assert_eq!(left(SECOND), expected);
         }
+    }
+
+    #[test]
+    fn a_look_tells_what_taking_would_and_takes_nothing() {
+        let (buckets, quota) = (Buckets::new(1), quota(1, 3));
+        for remaining in [3, 2, 1] {
+            for _ in 0..5 {
+                let left = buckets.look(1, quota, SECOND).unwrap();
+                let full_in = Duration::from_secs(3 - remaining);
+                assert_eq!((left.remaining, left.full_in), (remaining, full_in));
+            }
+            buckets.take(1, quota, SECOND, false).unwrap();
+        }
+        let looked = buckets.look(1, quota, SECOND).unwrap_err();
+        assert_eq!(Err(looked), buckets.take(1, quota, SECOND, false));
     }
 
     #[test]

@@ -29,6 +29,8 @@ const FAILURES_SCALE: usize = 64;
 /// Others are told soon when this part of a burst was taken.
 const SOON: u32 = 10;
 
+const TOO_MANY: &str = "too many requests with this credential; wait for `Retry-After` seconds";
+
 // The IETF draft `draft-ietf-httpapi-ratelimit-headers`, in the form of its version 06.
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -166,8 +168,21 @@ impl Rates {
     /// # Errors
     /// `rate_limited`, with when to come back.
     pub fn admit(&self, proof: &Proof) -> Result<Option<Allowance>, Rejection> {
-        let message = "too many requests with this credential; wait for `Retry-After` seconds";
-        self.take(&self.callers, proof.rate_key, message)
+        self.take(&self.callers, proof.rate_key, TOO_MANY)
+    }
+
+    /// What [`Rates::admit`] would say of a credential; counts nothing. With how many more it lets pass at
+    /// once; `None`: there is no limit.
+    ///
+    /// # Errors
+    /// `rate_limited`, with when to come back.
+    pub(super) fn look(&self, rate_key: u64) -> Result<Option<u64>, Rejection> {
+        let Some((rule, buckets)) = self.callers.on() else {
+            return Ok(None);
+        };
+        let looked = buckets.look(rate_key, rule.quota, self.now());
+        let left = looked.map_err(|wait| rate_limited(TOO_MANY, &rule, wait))?;
+        Ok(Some(left.remaining))
     }
 
     /// What `client` is told instead of `rejection`, if that is a 401 or 403 and there were too many:

@@ -114,7 +114,7 @@ impl Cards {
         config: &Arc<Config>,
         asked: &Asked<'_>,
     ) -> Arc<Kept> {
-        let kid = config.card.sign.then(|| gateway.keys.kid());
+        let kid = kid_for(gateway, config);
         let counts = |kept: &Arc<Kept>| kept.counts(source, config, kid.as_deref());
         let before = self.kept.get(&source.id).await;
         if let Some(kept) = before.as_ref().filter(|kept| counts(kept)) {
@@ -144,9 +144,21 @@ impl Cards {
         entry.into_value()
     }
 
+    /// The card that [`Cards::get`] would answer without a fetch.
+    pub(super) async fn known(
+        &self,
+        gateway: &Gateway,
+        source: &CardSource,
+        config: &Arc<Config>,
+    ) -> Option<Arc<Kept>> {
+        let kid = kid_for(gateway, config);
+        let kept = self.kept.get(&source.id).await?;
+        kept.counts(source, config, kid.as_deref()).then_some(kept)
+    }
+
     /// Which generation an agent speaks, by what is remembered of its card. Where it was asked in vain
     /// a moment ago: the one that counts without a card.
-    pub(super) async fn generation(&self, source: &CardSource) -> Option<Generation> {
+    pub(in crate::proxy) async fn generation(&self, source: &CardSource) -> Option<Generation> {
         let kept = self.kept.get(&source.id).await?;
         if kept.fingerprint != source.fingerprint {
             return None;
@@ -154,6 +166,11 @@ impl Cards {
         let recent = kept.made_at.elapsed() < FRESH;
         kept.generation.or(recent.then(Generation::default))
     }
+}
+
+/// The key that signs cards, if they are signed.
+fn kid_for(gateway: &Gateway, config: &Config) -> Option<String> {
+    config.card.sign.then(|| gateway.keys.kid())
 }
 
 impl Kept {
@@ -201,6 +218,11 @@ impl Kept {
             config: Arc::clone(config),
             kid,
         }
+    }
+
+    /// Since it was made.
+    pub(super) fn age(&self) -> Duration {
+        self.made_at.elapsed()
     }
 
     fn counts(&self, source: &CardSource, config: &Arc<Config>, kid: Option<&str>) -> bool {

@@ -8,6 +8,7 @@ mod fetch;
 
 use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Method;
 use pingora::protocols::http::ServerSession;
@@ -155,16 +156,22 @@ impl Proxy {
         let kept = self
             .kept_card(caller, exchange, admitted.hops, &source)
             .await?;
-        if let Err(refusal) = &kept.served {
-            return Err(undelivered(refusal).into());
-        }
         let generation = method.map_or_else(Generation::default, Generation::of_method);
-        let path = kept.json_rpc.path(generation).map(str::to_owned);
-        path.ok_or_else(|| {
-            let message = "the workspace has no url, and the card at its card_url names no JSON-RPC \
-                           interface by an http URL; one of HTTP+JSON is reached below /workspaces/{id}/a2a";
-            undelivered(&Rejection::new(Reason::AgentProtocolError, message)).into()
-        })
+        Ok(json_rpc_path(&kept, generation)?)
+    }
+
+    /// The same, by the card that is in memory: with how long ago that was read. `None`: it would be fetched.
+    ///
+    /// # Errors
+    /// As [`Proxy::json_rpc`].
+    pub(super) async fn look_at_card(
+        &self,
+        source: &CardSource,
+        generation: Generation,
+    ) -> Option<(Result<String, Rejection>, Duration)> {
+        let config = self.gateway.config.hold();
+        let kept = self.cards.known(&self.gateway, source, &config).await?;
+        Some((json_rpc_path(&kept, generation), kept.age()))
     }
 
     /// A card, waited for as long as the caller is there, if there is one, and the process goes on. Of several who wait for
@@ -236,6 +243,18 @@ impl Proxy {
             .await?;
         Ok(kept.generation.unwrap_or_default())
     }
+}
+
+fn json_rpc_path(kept: &Kept, generation: Generation) -> Result<String, Rejection> {
+    if let Err(refusal) = &kept.served {
+        return Err(undelivered(refusal));
+    }
+    let path = kept.json_rpc.path(generation).map(str::to_owned);
+    path.ok_or_else(|| {
+        let message = "the workspace has no url, and the card at its card_url names no JSON-RPC \
+                       interface by an http URL; one of HTTP+JSON is reached below /workspaces/{id}/a2a";
+        undelivered(&Rejection::new(Reason::AgentProtocolError, message))
+    })
 }
 
 /// # Errors

@@ -1,0 +1,306 @@
+//! Whom records name, for whoever explains what a message of theirs would meet: a principal without a
+//! credential, and what is known of its credentials.
+//!
+//! No request can come by such a proof. It is good for asking the rooms what they would decide.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::authenticate::Refusal;
+use super::credential::CredentialHash;
+use super::token::{Holder, Live};
+use super::{CredentialKind, Identity, Principal, Proof, Rates, open_proof, pair};
+use crate::config::AuthMode;
+use crate::explain::{Check, Fact, Question, Source, Witness};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+
+/// Tokens that an explanation shows at most; more are counted.
+const SHOWN_MAX: usize = 10;
+
+/// Whom a question names.
+pub struct Named {
+    principal: Principal,
+    /// Whether the org and the workspaces of a canvas user are the question's own.
+    claimed: bool,
+}
+
+/// A credential of whoever is named: what may be shown of it, and whose allowance it has.
+struct Known {
+    prefix: Option<String>,
+    rate_key: u64,
+}
+
+/// What was found of the credentials of whoever is named.
+pub struct Credentials {
+    known: Vec<Known>,
+    /// The allowance that all pair tokens of a workspace share.
+    pair: Option<u64>,
+    /// Whether there are no others.
+    complete: bool,
+    source: Source,
+    age: Duration,
+}
+
+impl Named {
+    /// Reads a caller as [`Principal`] writes itself: a workspace id, `canvas:<user>`, `org:<org>`, or
+    /// `operator:`, here also without the colon.
+    ///
+    /// # Errors
+    /// `invalid_params`.
+    pub fn parse(question: &Question) -> Result<Self, Rejection> {
+        let wrong = |message| Rejection::new(Reason::InvalidParams, message);
+        let id = |text: &str| WorkspaceId::parse(text);
+        let claimed = question.org.is_some() || question.workspaces.is_some();
+        let principal = match question.caller.split_once(':') {
+            None if question.caller == "operator" => Principal::Operator,
+            Some(("operator", "")) => Principal::Operator,
+            Some(("org", org)) if !org.is_empty() => Principal::Org {
+                org: org.to_owned(),
+            },
+            Some(("canvas", user)) if !user.is_empty() => {
+                let listed = question.workspaces.as_deref().map(|list| {
+                    let ids = list.split(',').map(|text| id(text.trim()));
+                    ids.collect::<Result<Vec<_>, _>>()
+                });
+                let workspaces = listed.transpose().map_err(|_| {
+                    wrong("`workspaces` is a list of workspace ids, with commas between them")
+                })?;
+                return Ok(Self {
+                    principal: Principal::Canvas {
+                        user: user.to_owned(),
+                        org: question.org.clone(),
+                        workspaces,
+                    },
+                    claimed,
+                });
+            }
+            None => Principal::Workspace {
+                id: id(&question.caller).map_err(|_| wrong(FORMS))?,
+            },
+            Some(_) => return Err(wrong(FORMS)),
+        };
+        Ok(Self { principal, claimed })
+    }
+}
+
+const FORMS: &str = "`caller` is what records name a caller by: a workspace id, `operator`, `canvas:<user>` or `org:<org>`";
+
+impl Identity {
+    /// What a credential of whoever is named would prove, while `witness` hears what is known of it.
+    ///
+    /// Of a canvas user what the question says, else what the newest of their tokens says that was used
+    /// here of late, else a token without claims.
+    ///
+    /// # Errors
+    /// `unauthenticated`, when there is none that could prove it; `store_unavailable`.
+    pub async fn named(
+        &self,
+        named: Named,
+        witness: &mut impl Witness,
+    ) -> Result<(Proof, Credentials), Rejection> {
+        let Named { principal, claimed } = named;
+        let open = self.config.get().auth.mode == AuthMode::Open;
+        let (proof, credentials) = match &principal {
+            Principal::Canvas { user, .. } if open && user == "open" => {
+                (open_proof(), Credentials::none())
+            }
+            Principal::Canvas { .. } => self.canvas_named(principal, claimed),
+            Principal::Org { .. } | Principal::Operator | Principal::Workspace { .. } => {
+                let credentials = self.credentials(&principal).await?;
+                (proof_of(principal), credentials)
+            }
+        };
+        witness.hear(|| {
+            let value = json!({
+                "principal": principal_json(&proof),
+                "credentials": credentials.json(),
+            });
+            Fact::new(Check::Caller, credentials.source, value).aged(credentials.age)
+        });
+        if credentials.are_none() {
+            return Err(Refusal::Unknown.rejection());
+        }
+        Ok((proof, credentials))
+    }
+
+    /// Those in the tables and in the configuration; while SQL is away, those that were used here, by which
+    /// a message would still be let in.
+    async fn credentials(&self, principal: &Principal) -> Result<Credentials, Unavailable> {
+        let (holder, pair) = match principal {
+            Principal::Workspace { id } => (Holder::Workspace(id), Some(pair::rate_key(id))),
+            Principal::Org { org } => (Holder::Org(org), None),
+            Principal::Operator | Principal::Canvas { .. } => (Holder::Operator, None),
+        };
+        let mut known = Vec::new();
+        if let Holder::Operator = holder {
+            let configured = self.admins.get();
+            let configured = configured.iter().map(|hash| (None, *hash));
+            known.extend(configured.map(Known::from));
+        }
+        match self.tokens.live(holder).await {
+            Ok(live) => {
+                known.extend(live.into_iter().map(Known::from));
+                Ok(Credentials {
+                    known,
+                    pair,
+                    complete: true,
+                    source: Source::Sql,
+                    age: Duration::ZERO,
+                })
+            }
+            Err(error) => {
+                let used = self.used(|proof| proof.principal == *principal);
+                let oldest = used.iter().map(|(_, read_at)| read_at.elapsed()).max();
+                known.extend(used.iter().map(|(proof, _)| Known::of(proof)));
+                if known.is_empty() {
+                    return Err(error);
+                }
+                Ok(Credentials {
+                    known,
+                    pair,
+                    complete: false,
+                    source: Source::Memory,
+                    age: oldest.unwrap_or_default(),
+                })
+            }
+        }
+    }
+
+    fn canvas_named(&self, principal: Principal, claimed: bool) -> (Proof, Credentials) {
+        let name = principal.to_string();
+        let used = self.used(|proof| proof.principal.to_string() == name);
+        let fits = |proof: &Proof| !claimed || proof.principal == principal;
+        let newest = used.iter().filter(|(proof, _)| fits(proof));
+        let newest = newest.max_by_key(|(proof, _)| proof.expires_at);
+        let Some((proof, read_at)) = newest else {
+            let credentials = Credentials {
+                source: Source::Question,
+                ..Credentials::none()
+            };
+            return (proof_of(principal), credentials);
+        };
+        let credentials = Credentials {
+            known: vec![Known::of(proof)],
+            age: read_at.elapsed(),
+            ..Credentials::none()
+        };
+        (proof_of(proof.principal.clone()), credentials)
+    }
+
+    /// Proofs in memory.
+    fn used(&self, of: impl Fn(&Proof) -> bool) -> Vec<(Arc<Proof>, Instant)> {
+        self.proofs.all().filter(|(proof, _)| of(proof)).collect()
+    }
+}
+
+impl Credentials {
+    /// None that is known, of some that there may be.
+    fn none() -> Self {
+        Self {
+            known: Vec::new(),
+            pair: None,
+            complete: false,
+            source: Source::Memory,
+            age: Duration::ZERO,
+        }
+    }
+
+    /// Whether it is known that there are none.
+    fn are_none(&self) -> bool {
+        self.known.is_empty() && self.complete
+    }
+
+    fn json(&self) -> Value {
+        let shown = self.known.iter().take(SHOWN_MAX);
+        json!({
+            "known": self.known.len(),
+            "complete": self.complete,
+            "prefixes": shown.map(|known| known.prefix.as_deref()).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Whether one of them may ask now, while `witness` hears how often. Nothing is counted.
+    ///
+    /// # Errors
+    /// `rate_limited`, when none may: what is told to the one that may first.
+    pub fn look(&self, rates: &Rates, witness: &mut impl Witness) -> Result<(), Rejection> {
+        let known = self.known.iter();
+        let looked: Vec<_> = known.map(|known| rates.look(known.rate_key)).collect();
+        witness.hear(|| {
+            let each = self.known.iter().zip(&looked).take(SHOWN_MAX);
+            let each = each.map(|(known, looked)| told(known.prefix.as_deref(), looked));
+            let value = json!({
+                "limited": !matches!(looked.first(), Some(Ok(None))),
+                "credentials": each.collect::<Vec<_>>(),
+                // They have one allowance for all.
+                "pair_tokens": self.pair.map(|key| told(None, &rates.look(key))),
+            });
+            Fact::new(Check::Rate, Source::Memory, value)
+        });
+        if looked.iter().any(Result::is_ok) {
+            return Ok(());
+        }
+        let refusals = looked.into_iter().filter_map(Result::err);
+        let soonest = refusals.min_by_key(|refusal| refusal.retry_after);
+        soonest.map_or(Ok(()), Err)
+    }
+}
+
+/// What a credential may still ask for.
+fn told(prefix: Option<&str>, looked: &Result<Option<u64>, Rejection>) -> Value {
+    match looked {
+        Ok(remaining) => json!({"prefix": prefix, "may_ask": true, "remaining": remaining}),
+        Err(refusal) => {
+            json!({"prefix": prefix, "may_ask": false, "remaining": 0, "retry_after": refusal.retry_after})
+        }
+    }
+}
+
+impl Known {
+    fn of(proof: &Proof) -> Self {
+        Self {
+            prefix: Some(proof.prefix.clone()),
+            rate_key: proof.rate_key,
+        }
+    }
+}
+
+impl From<Live> for Known {
+    fn from((prefix, hash): (Option<String>, CredentialHash)) -> Self {
+        Self {
+            prefix,
+            rate_key: hash.rate_key(),
+        }
+    }
+}
+
+fn proof_of(principal: Principal) -> Proof {
+    Proof {
+        principal,
+        kind: CredentialKind::Stored,
+        ..open_proof()
+    }
+}
+
+fn principal_json(proof: &Proof) -> Value {
+    match &proof.principal {
+        _ if proof.kind == CredentialKind::Open => json!({"kind": "open"}),
+        Principal::Workspace { id } => json!({"kind": "workspace", "workspace": id.as_str()}),
+        Principal::Canvas {
+            user,
+            org,
+            workspaces,
+        } => {
+            let listed = workspaces.as_ref();
+            let listed = listed.map(|ids| ids.iter().map(WorkspaceId::as_str).collect::<Vec<_>>());
+            json!({"kind": "canvas", "user": user, "org": org, "workspaces": listed})
+        }
+        Principal::Org { org } => json!({"kind": "org", "org": org}),
+        Principal::Operator => json!({"kind": "operator"}),
+    }
+}

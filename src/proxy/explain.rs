@@ -1,0 +1,273 @@
+//! How a message would fare (contract §9, `GET /explain`): the checks that one meets, in its order, by the same
+//! functions and what they have in memory, while [`Facts`] hears what they decide by. Nothing is sent.
+//!
+//! What is read for it is remembered, as for a message. Besides that it leaves nothing behind: no place, slot or
+//! allowance is taken, no lapse is noted, no record is made, no card is fetched.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::Proxy;
+use crate::a2a::Generation;
+use crate::config::LineageReach;
+use crate::directory::{Agent, Destination, Manners};
+use crate::explain::{
+    Check, Explain, Explanation, Fact, Facts, Question, Refused, Source, Witness,
+};
+use crate::hierarchy::Permit;
+use crate::identity::{Named, Proof};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+
+/// Questions at once at most: each may wait for both stores and a name server.
+const AT_ONCE: usize = 8;
+
+/// Answers how messages would fare.
+pub struct Explainer {
+    proxy: Arc<Proxy>,
+    places: Semaphore,
+}
+
+impl Explainer {
+    pub(super) fn new(proxy: Arc<Proxy>) -> Self {
+        Self {
+            proxy,
+            places: Semaphore::new(AT_ONCE),
+        }
+    }
+
+    /// As a function, for the listener that is asked.
+    pub fn into_fn(self) -> Explain {
+        let explainer = Arc::new(self);
+        Arc::new(move |question| {
+            let explainer = Arc::clone(&explainer);
+            Box::pin(async move { explainer.explain(&question).await })
+        })
+    }
+
+    /// # Errors
+    /// `invalid_params` for what is no question, `overloaded` for too many at once.
+    async fn explain(&self, question: &Question) -> Result<Explanation, Rejection> {
+        let named = Named::parse(question)?;
+        let place = self.places.try_acquire();
+        let _place = place.map_err(|_| {
+            let message = "as many explanations as may be are in progress; ask again shortly";
+            Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
+        })?;
+        let mut explanation = Explanation::default();
+        let way = self
+            .proxy
+            .way_of_a_message(named, &question.target, &mut explanation);
+        // Where it ends stands in the explanation.
+        let _ = way.await;
+        Ok(explanation)
+    }
+}
+
+impl Proxy {
+    /// The way of a message: [`Proxy::call`] and [`Proxy::forward`], without what depends on the request.
+    async fn way_of_a_message(
+        &self,
+        named: Named,
+        target: &str,
+        explanation: &mut Explanation,
+    ) -> Result<(), Refused> {
+        let (proof, target) = self.come_in(named, target, explanation).await?;
+        let permit = self.may(&proof, &target, explanation).await?;
+        let mut facts = Facts::default();
+        let looked = self.gateway.directory.look(&permit, &mut facts).await;
+        let destination = match looked {
+            Ok(destination) => explanation.decided(Check::State, facts, Ok(destination))?,
+            Err(not) => explanation.decided(not.at, facts, Err(not.why))?,
+        };
+        match &destination {
+            Destination::Inbox(manners) => {
+                let mut facts = Facts::default();
+                let (generation, by) = self.look_at_generation(&permit, manners).await;
+                let call = json!({"into": "the inbox", "a2a": generation.map(word), "a2a_by": by});
+                facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
+                let inbox = &self.gateway.delivery.inbox;
+                let looked = inbox.look_for_room(permit.target(), &mut facts).await;
+                explanation.decided(Check::Inbox, facts, looked)?;
+                self.tell_limits(None, explanation)
+            }
+            Destination::Agent(agent) => {
+                self.reach(&permit, agent, explanation).await?;
+                self.tell_limits(Some(agent), explanation)
+            }
+        }
+    }
+
+    /// Whether anything is taken, of whom, and how often.
+    async fn come_in(
+        &self,
+        named: Named,
+        target: &str,
+        explanation: &mut Explanation,
+    ) -> Result<(Proof, WorkspaceId), Refused> {
+        let gateway = &self.gateway;
+        let mut facts = Facts::default();
+        facts.hear(|| {
+            let value = json!({"draining": gateway.draining()});
+            Fact::new(Check::Process, Source::Memory, value)
+        });
+        explanation.decided(Check::Process, facts, self.relay.open())?;
+        let mut facts = Facts::default();
+        let place = self.relay.look_for_place(&mut facts);
+        explanation.decided(Check::Places, facts, place)?;
+        let mut facts = Facts::default();
+        facts.hear(|| Fact::new(Check::Target, Source::Question, json!({"id": target})));
+        let target = WorkspaceId::parse(target).map_err(Rejection::from);
+        let target = explanation.decided(Check::Target, facts, target)?;
+        let mut facts = Facts::default();
+        let named = gateway.identity.named(named, &mut facts).await;
+        let (proof, credentials) = explanation.decided(Check::Caller, facts, named)?;
+        let mut facts = Facts::default();
+        let may_ask = credentials.look(&gateway.rates, &mut facts);
+        explanation.decided(Check::Rate, facts, may_ask)?;
+        Ok((proof, target))
+    }
+
+    async fn may(
+        &self,
+        proof: &Proof,
+        target: &WorkspaceId,
+        explanation: &mut Explanation,
+    ) -> Result<Permit, Refused> {
+        let gateway = &self.gateway;
+        let mut facts = Facts::default();
+        let permit = gateway
+            .hierarchy
+            .permit_before(proof, target, &mut facts)
+            .await;
+        let rule = match &permit {
+            Ok(permit) => Some(json!(permit.rule().word())),
+            Err(refusal) if refusal.reason == Reason::NotPermitted => Some(Value::Null),
+            Err(_) => None,
+        };
+        if let Some(rule) = rule {
+            let lineage = match gateway.config().access.lineage {
+                LineageReach::Direct => "direct",
+                LineageReach::Any => "any",
+            };
+            let value = json!({"rule": rule, "access.lineage": lineage});
+            facts.hear(|| Fact::new(Check::Rule, Source::Memory, value));
+        }
+        explanation.decided(Check::Rule, facts, permit)
+    }
+
+    /// How the agent would be called, whether it takes one more call, and at which address.
+    async fn reach(
+        &self,
+        permit: &Permit,
+        agent: &Agent,
+        explanation: &mut Explanation,
+    ) -> Result<(), Refused> {
+        let directory = &self.gateway.directory;
+        let mut facts = Facts::default();
+        let path = self.look_at_call(permit, agent, &mut facts).await;
+        let path = explanation.decided(Check::Call, facts, path)?;
+        let mut facts = Facts::default();
+        let slot = directory.look_for_slot(agent, &mut facts);
+        explanation.decided(Check::Slots, facts, slot)?;
+        let endpoint = match path {
+            Some(path) => agent.endpoint.at(path),
+            None => agent.endpoint.clone(),
+        };
+        let mut facts = Facts::default();
+        let address = directory.address_before(&endpoint, &mut facts).await;
+        explanation.decided(Check::Address, facts, address)?;
+        Ok(())
+    }
+
+    /// The path that stands in a card, where only its place is known: by the card in memory. `None`: it is the
+    /// registered URL's, or the card would be fetched for it.
+    async fn look_at_call(
+        &self,
+        permit: &Permit,
+        agent: &Agent,
+        facts: &mut Facts,
+    ) -> Result<Option<String>, Rejection> {
+        let (generation, by) = self.look_at_generation(permit, &agent.manners).await;
+        let mut call = json!({"method": "POST", "a2a": generation.map(word), "a2a_by": by});
+        if !agent.manners.path_in_card {
+            call["path"] = json!(agent.endpoint.path_and_query);
+            facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
+            return Ok(None);
+        }
+        let source = self.gateway.directory.card_source(permit).await?;
+        let looked = self.look_at_card(&source, generation.unwrap_or_default());
+        let Some((path, age)) = looked.await else {
+            call["path"] = Value::Null;
+            call["path_by"] = json!("the card at card_url, which would be fetched first");
+            facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
+            return Ok(None);
+        };
+        call["path"] = json!(path.as_ref().ok());
+        call["path_by"] = json!("the card at card_url");
+        facts.hear(|| Fact::new(Check::Call, Source::Memory, call).aged(age));
+        path.map(Some)
+    }
+
+    /// Which generation the target speaks, as far as that is known without asking it, and by what.
+    async fn look_at_generation(
+        &self,
+        permit: &Permit,
+        manners: &Manners,
+    ) -> (Option<Generation>, &'static str) {
+        if manners.has_card {
+            return (Some(manners.generation), "its registered card");
+        }
+        let fetched = match self.gateway.directory.card_source(permit).await {
+            Ok(source) => self.cards.generation(&source).await,
+            Err(_) => None,
+        };
+        match fetched {
+            Some(generation) => (Some(generation), "the card that was fetched"),
+            None => (None, "no card: it would be fetched where that matters"),
+        }
+    }
+
+    /// The clocks and bounds that the exchange would have. Nothing is refused by them yet.
+    fn tell_limits(
+        &self,
+        agent: Option<&Agent>,
+        explanation: &mut Explanation,
+    ) -> Result<(), Refused> {
+        let config = self.gateway.config();
+        let (limits, timeouts) = (&config.limits, &config.timeouts);
+        let idle = agent.and_then(|agent| agent.idle_timeout);
+        let mut facts = Facts::default();
+        facts.hear(|| {
+            let value = json!({
+                "request_bytes": limits.request_bytes.0,
+                "response_bytes": limits.response_bytes.0,
+                "stream_bytes": limits.stream_bytes.0,
+                "request_body_ms": millis(timeouts.request_body),
+                "connect_ms": millis(timeouts.connect),
+                "head_ms": millis(timeouts.head),
+                "idle_ms": millis(idle.unwrap_or(timeouts.idle)),
+                "idle_by": if idle.is_some() { "the workspace" } else { "timeouts.idle" },
+                "total_ms": millis(timeouts.total),
+                "stream_ms": millis(timeouts.stream),
+                "x_timeout_max_ms": millis(timeouts.max),
+            });
+            Fact::new(Check::Limits, Source::Config, value)
+        });
+        explanation.decided(Check::Limits, facts, Ok(()))
+    }
+}
+
+const fn word(generation: Generation) -> &'static str {
+    match generation {
+        Generation::V0 => "0.x",
+        Generation::V1 => "1.x",
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
