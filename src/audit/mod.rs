@@ -8,6 +8,7 @@
 mod chain;
 mod export;
 mod month;
+mod others;
 mod query;
 mod record;
 mod retention;

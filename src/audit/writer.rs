@@ -2,7 +2,7 @@
 //! writes what is there, oldest first. SQL is asked by nobody else, so the order of a chain is the order
 //! of its rows, and a row is there only if all before it are.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use tokio::sync::{Mutex, Notify, mpsc};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::chain::{Chain, Chained, STATEMENT_TYP, Statement};
-use super::month::Month;
+use super::chain::{Chain, Chained, Statement};
+use super::others::Seen;
 use super::record::{Draft, EventType};
 use super::spool::{Front, Spool};
 use super::table::ChainRow;
@@ -49,9 +49,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Room in the spool for one record: most are smaller, and what is not lost must have room.
 const RECORD_BYTES: u64 = 1024;
 
-/// Other chains that one checkpoint tells of at most.
-const SEEN_MAX: usize = 200;
-
 /// What both tasks look at.
 struct State {
     /// Chained, and not written yet. Empty while there is anything in the spool.
@@ -64,22 +61,14 @@ struct State {
 }
 
 pub(super) struct Writer<'a> {
-    audit: &'a Audit,
+    pub(super) audit: &'a Audit,
     state: Mutex<State>,
     /// There is something to write.
     more: Notify,
     /// There is room.
     room: Notify,
     /// The ends of other chains, as they were last seen.
-    seen: std::sync::Mutex<Seen>,
-}
-
-/// The ends of other chains.
-#[derive(Default)]
-struct Seen {
-    ends: BTreeMap<String, (i64, String)>,
-    /// Those that no checkpoint of ours tells of yet.
-    news: BTreeMap<String, (i64, String)>,
+    pub(super) seen: std::sync::Mutex<Seen>,
 }
 
 /// The chaining task's own.
@@ -316,7 +305,11 @@ impl<'a> Writer<'a> {
     }
 
     /// Records and their chain's statement, in one transaction.
-    async fn put_rows(&self, replica: &str, records: &[Chained]) -> Result<ChainRow, String> {
+    pub(super) async fn put_rows(
+        &self,
+        replica: &str,
+        records: &[Chained],
+    ) -> Result<ChainRow, String> {
         let first = if replica == self.audit.replica.as_str() {
             self.audit.first.load(Ordering::Relaxed)
         } else {
@@ -331,7 +324,7 @@ impl<'a> Writer<'a> {
             .map_err(|error| Causes(&error).to_string())
     }
 
-    fn state_of(
+    pub(super) fn state_of(
         &self,
         replica: &str,
         first: i64,
@@ -406,92 +399,6 @@ impl<'a> Writer<'a> {
         state.over
     }
 
-    /// What processes left that were killed, what others have, and that we still are. False: the store is
-    /// away.
-    async fn look_around(&self, written: &ChainRow, hash: &str) -> bool {
-        let month = Month::of(Timestamp::now().0);
-        for month in [month, month.next()] {
-            if self.audit.stored.table.has_months()
-                && self.audit.stored.table.ensure(month).await.is_err()
-            {
-                return false;
-            }
-        }
-        let Ok(rows) = self.audit.stored.table.chains().await else {
-            return false;
-        };
-        self.adopt().await;
-        self.note(&rows);
-        if written.last_seq > 0 {
-            let end = (written.last_seq, hash);
-            let first = self.audit.first.load(Ordering::Relaxed);
-            if let Ok(row) = self.state_of(&written.replica, first, end) {
-                // Nobody is told: the next one says the same.
-                let _ = self.audit.stored.table.put(&[], &row).await;
-            }
-        }
-        true
-    }
-
-    /// Notes the ends of other chains that are signed.
-    fn note(&self, rows: &[ChainRow]) {
-        let mut seen = lock(&self.seen);
-        let others = rows
-            .iter()
-            .filter(|row| row.replica != self.audit.replica.as_str());
-        for row in others {
-            let stated = self
-                .audit
-                .keys
-                .verify_statement(&row.statement, STATEMENT_TYP);
-            let Ok(stated): Result<Statement, _> = stated else {
-                continue;
-            };
-            let end = (stated.last, stated.hash);
-            let known = seen.ends.get(&row.replica) == Some(&end);
-            if !known && end.0 >= stated.first && seen.news.len() < SEEN_MAX {
-                seen.ends.insert(row.replica.clone(), end.clone());
-                seen.news.insert(row.replica.clone(), end);
-            }
-        }
-    }
-
-    /// Writes what killed processes left in the spool.
-    async fn adopt(&self) {
-        let folder = self.audit.spool.0.clone();
-        let Ok(left) = spawn_blocking(move || Spool::left(&folder)).await else {
-            return;
-        };
-        for spool in left {
-            let replica = spool.replica().to_owned();
-            let spool = Arc::new(std::sync::Mutex::new(spool));
-            loop {
-                let Ok(front) = front(&spool).await else {
-                    break;
-                };
-                if !front.records.is_empty()
-                    && let Err(error) = self.put_rows(&replica, &front.records).await
-                {
-                    tracing::warn!(%error, replica, "Audit records of an earlier start still wait in audit.spool_dir");
-                    return;
-                }
-                let count = front.records.len();
-                tracing::info!(
-                    count,
-                    replica,
-                    "Audit records of an earlier start are written"
-                );
-                let over = on_disk(Arc::clone(&spool), move |spool| {
-                    spool.drop_front(&front);
-                    spool.is_empty()
-                });
-                if over.await.unwrap_or(true) {
-                    break;
-                }
-            }
-        }
-    }
-
     /// How much waits, and for how long.
     async fn measure(&self, drafts: usize) {
         let state = self.state.lock().await;
@@ -547,7 +454,7 @@ async fn append(spool: &OnDisk, records: Vec<Chained>) -> std::io::Result<()> {
         .unwrap_or_else(|| Err(std::io::ErrorKind::Other.into()))
 }
 
-async fn front(spool: &OnDisk) -> std::io::Result<Front> {
+pub(super) async fn front(spool: &OnDisk) -> std::io::Result<Front> {
     let front = on_disk(Arc::clone(spool), |spool| spool.front(BATCH));
     front
         .await
@@ -555,14 +462,14 @@ async fn front(spool: &OnDisk) -> std::io::Result<Front> {
 }
 
 /// Runs `work` where it may block. `None`: it panicked.
-async fn on_disk<T: Send + 'static>(
+pub(super) async fn on_disk<T: Send + 'static>(
     spool: OnDisk,
     work: impl FnOnce(&mut Spool) -> T + Send + 'static,
 ) -> Option<T> {
     spawn_blocking(move || work(&mut lock(&spool))).await.ok()
 }
 
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
