@@ -4,8 +4,12 @@ import base64
 import json
 import socket
 import sys
+from pathlib import Path
 
 import uvicorn
+
+sys.path.append(str(Path(__file__).parent.parent))
+import tracing
 
 
 class Recorder:
@@ -48,7 +52,12 @@ def serve(make):
     """Serves what `make` returns for the agent's own URL. Usage of an agent: FILE of the record; prints its port."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
+    traced = tracing.start("agent")
     app = Recorder(make(f"http://127.0.0.1:{port}"), sys.argv[1])
+    if traced:
+        from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+
+        app = OpenTelemetryMiddleware(app, exclude_spans=["receive", "send"])
     print(port, flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
 

@@ -7,9 +7,13 @@ prints `{name: {scenario: {"saw", "wire"}}}`. `saw` is what the SDK made of it, 
 import asyncio
 import json
 import sys
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
+from pathlib import Path
 
 import httpx
+
+sys.path.append(str(Path(__file__).parent.parent))
+import tracing
 
 PATIENCE = 30
 # For a scenario as a whole: 20,000 events take the SDK for Python a while.
@@ -240,12 +244,17 @@ async def outcome(attempt):
 
 async def run(make):
     results = {}
+    tracer = tracing.start("client")
     for job in json.load(sys.stdin)["jobs"]:
         recording = Recording()
         fields = dict(job.get("fields", {}))
         if job["token"]:
             fields["Authorization"] = f"Bearer {job['token']}"
         async with httpx.AsyncClient(transport=recording, headers=fields, timeout=PATIENCE) as http:
+            if tracer:
+                from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor
+
+                HTTPXClientInstrumentor.instrument_client(http)
             sdk = make(http, job)
             sdk.recording = recording
             results[job["name"]] = found = {}
@@ -260,6 +269,7 @@ async def run(make):
                 # Tells the agent's record which request belongs to what; gateways pass it on.
                 http.headers["baggage"] = f"job={job['name']},scenario={name}"
                 method = getattr(Scenarios(sdk), name)
-                saw = await outcome(asyncio.wait_for(method(argument) if argument else method(), SCENARIO_PATIENCE))
+                with tracer.start_as_current_span(f"{job['name']} {name}") if tracer else nullcontext():
+                    saw = await outcome(asyncio.wait_for(method(argument) if argument else method(), SCENARIO_PATIENCE))
                 found[name] = {"saw": saw, "wire": recording.take()}
     json.dump(results, sys.stdout)
