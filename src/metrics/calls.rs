@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
-use super::{counter, counters};
+use super::family::{counter, counters};
 
 /// Families of calls that may be sent again.
 pub struct Calls {

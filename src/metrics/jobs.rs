@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::{counter, counters, gauge};
+use super::family::{counter, counters, gauge};
 
 /// Calls that are made later.
 pub struct JobMetrics {

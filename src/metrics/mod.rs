@@ -1,7 +1,9 @@
 //! Every metric family and its labels. Doc comments and help texts say the same; labels are closed
 //! sets, never an id. Children are resolved once, since looking one up by label hashes strings.
 
+mod audit;
 mod calls;
+mod family;
 mod inbox;
 mod jobs;
 mod label;
@@ -11,11 +13,12 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder,
 };
 
+pub use self::audit::{AuditLoss, AuditMetrics};
 pub use self::calls::Calls;
+use self::family::{counter, counters, gauge, gauges, histograms};
 pub use self::inbox::{InboxMetrics, InboxReader};
 pub use self::jobs::JobMetrics;
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
@@ -94,6 +97,8 @@ pub struct Metrics {
     pub streams: Streams,
     /// Calls that are made later.
     pub jobs: JobMetrics,
+    /// Records of the audit chain.
+    pub audit: AuditMetrics,
 }
 
 impl Default for Metrics {
@@ -324,6 +329,7 @@ impl Metrics {
             calls: Calls::new(&r),
             streams: Streams::new(&r),
             jobs: JobMetrics::new(&r),
+            audit: AuditMetrics::new(&r),
             registry: r,
         }
     }
@@ -457,41 +463,4 @@ impl Metrics {
         }
         String::from_utf8(out).unwrap_or_default()
     }
-}
-
-/// From 250 µs, which a loopback agent can beat, to 30 min, the longest stream.
-const SECONDS: [f64; 18] = [
-    0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
-    30.0, 120.0, 600.0, 1800.0,
-];
-
-/// Adds a family whose name and labels are constants of this file.
-fn register<C: prometheus::core::Collector + Clone + 'static>(
-    registry: &Registry,
-    family: prometheus::Result<C>,
-) -> C {
-    family
-        .and_then(|family| registry.register(Box::new(family.clone())).map(|()| family))
-        .expect("metric names in this file are valid and unique: every test starts with them")
-}
-
-fn counter(registry: &Registry, name: &str, help: &str) -> IntCounter {
-    register(registry, IntCounter::new(name, help))
-}
-
-fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-    register(registry, IntCounterVec::new(Opts::new(name, help), labels))
-}
-
-fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
-    register(registry, IntGauge::new(name, help))
-}
-
-fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-    register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
-}
-
-fn histograms(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-    let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
-    register(registry, HistogramVec::new(options, labels))
 }

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::{counter, counters, gauge};
+use super::family::{counter, counters, gauge};
 
 /// Families of streams' logs, of those who read them, and of streams without callers.
 pub struct Streams {

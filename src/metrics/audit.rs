@@ -1,0 +1,90 @@
+//! The families of the audit chain.
+
+use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Registry};
+
+use super::family::{counter, counters, gauge, measure};
+
+/// Where a record was when there was no room for it. The label `where`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuditLoss {
+    /// The queue in memory, before it was chained.
+    Queue = 0,
+    /// The spool on disk (`audit.spool_bytes`).
+    Spool = 1,
+}
+
+/// Records of the audit chain: how many, how far behind, and what is lost.
+pub struct AuditMetrics {
+    records: IntCounterVec,
+    /// Seconds since the oldest record that is not in SQL yet; 0 while all are.
+    pub lag: Gauge,
+    /// Records that are not in SQL yet, in memory and in the spool.
+    pub waiting: IntGauge,
+    /// Bytes of the spool.
+    pub spool_bytes: IntGauge,
+    lost: [IntCounter; 2],
+    /// Signed checkpoints that were written.
+    pub checkpoints: IntCounter,
+    /// Attempts to write records or a checkpoint that failed, and are made again.
+    pub write_failures: IntCounter,
+}
+
+impl AuditMetrics {
+    pub(super) fn new(r: &Registry) -> Self {
+        let lost = counters(
+            r,
+            "a2a_gateway_audit_lost_total",
+            "Audit records that were lost for want of room, by where: queue (in memory), spool (audit.spool_bytes).",
+            &["where"],
+        );
+        Self {
+            records: counters(
+                r,
+                "a2a_gateway_audit_records_total",
+                "Audit records that this replica chained, by event.",
+                &["event"],
+            ),
+            lag: measure(
+                r,
+                "a2a_gateway_audit_lag_seconds",
+                "Age of the oldest audit record that is not in SQL yet; 0 while all are.",
+            ),
+            waiting: gauge(
+                r,
+                "a2a_gateway_audit_waiting_records",
+                "Audit records that are not in SQL yet, in memory and in the spool.",
+            ),
+            spool_bytes: gauge(
+                r,
+                "a2a_gateway_audit_spool_bytes",
+                "Bytes of audit records that the spool file holds (audit.spool_bytes is its bound).",
+            ),
+            lost: ["queue", "spool"].map(|place| lost.with_label_values(&[place])),
+            checkpoints: counter(
+                r,
+                "a2a_gateway_audit_checkpoints_total",
+                "Signed checkpoints of the audit chain that this replica wrote.",
+            ),
+            write_failures: counter(
+                r,
+                "a2a_gateway_audit_write_failures_total",
+                "Attempts to write audit records or checkpoints that failed, and were made again.",
+            ),
+        }
+    }
+
+    /// Counts one record that was chained, by the word of its event: a closed set.
+    pub fn records(&self, event: &'static str) {
+        self.records.with_label_values(&[event]).inc();
+    }
+
+    /// The counter of one event, for who counts it often; resolve it once.
+    pub fn records_of(&self, event: &'static str) -> IntCounter {
+        self.records.with_label_values(&[event])
+    }
+
+    /// Counts records that were lost.
+    pub fn lost(&self, place: AuditLoss, records: u64) {
+        self.lost[place as usize].inc_by(records);
+    }
+}
