@@ -13,11 +13,14 @@ use http::header::{
 };
 use http::{Method, StatusCode};
 
+use tokio::time::Instant;
+
 use super::ROUTES;
 use super::extract::Admitted;
 use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
+use crate::metrics::Plane;
 use crate::rejection::{Reason, Rejection};
 
 /// The label of requests that no route matched: callers choose paths, so a path is no label.
@@ -53,6 +56,7 @@ pub(super) async fn frame(
     mut request: Request,
     next: Next,
 ) -> Response {
+    let started = Instant::now();
     let admitted = Admitted::default();
     request.extensions_mut().insert(admitted.clone());
     let extensions = request.extensions();
@@ -73,13 +77,17 @@ pub(super) async fn frame(
             Some(allowance) => allowance.told_with(rejection),
             None => rejection,
         };
+        let refusals = &gateway.metrics.refusals;
+        refusals.count(Plane::Control, rejection.reason);
         log(&rejection, &id, pattern);
         response = refusal(&rejection, &id, pattern);
     } else if let Some(allowance) = admitted.allowance() {
         response.headers_mut().extend(allowance.fields());
     }
     let status = response.status();
-    gateway.metrics.control(pattern, status.as_u16());
+    let elapsed = started.elapsed();
+    let control = &gateway.metrics.control;
+    control.answered(pattern, status.as_u16(), elapsed);
     let headers = response.headers_mut();
     // Some answers hold tokens, and few are worth keeping: those say so.
     let no_store = HeaderValue::from_static("no-store");

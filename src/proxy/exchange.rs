@@ -14,6 +14,7 @@ use super::ended::Ended;
 use super::listener::BrokenOff;
 use super::relay::Relay;
 use crate::a2a::method::Method;
+use crate::a2a::task::Binding;
 use crate::config::Config;
 use crate::events::{Event, Events, Kind};
 use crate::identity::{Allowance, Proof};
@@ -61,7 +62,7 @@ pub(super) struct Exchange {
     pub(super) shape: Shape,
     /// How long the agent took to answer.
     pub(super) head: Option<Duration>,
-    /// Looks for the task in the answer, until it is found.
+    /// Looks for the task in the answer, until it is found with its state.
     pub(super) learner: Option<Box<Learner>>,
     outcome: Option<Outcome>,
 }
@@ -120,15 +121,17 @@ impl Exchange {
         }
     }
 
+    /// Has the answer looked at for where its task stands, if it is one that says so.
+    pub(super) fn watch_state(&mut self, binding: Binding) {
+        let asks = matches!(self.method, Method::GetTask | Method::CancelTask);
+        if asks || self.method.sends() {
+            self.learner = Some(Box::new(Learner::of_state(binding)));
+        }
+    }
+
     /// Looks for the task in a piece of an answer in one body.
     pub(super) async fn look_at(&mut self, piece: &[u8]) {
-        if let Some(learner) = &mut self.learner
-            && let Some(task) = learner.look_at(piece)
-            && let Some(learner) = self.learner.take()
-        {
-            // Boxed: once in an exchange, and it would widen every one's future.
-            Box::pin(learner.learn(task)).await;
-        }
+        look_at(&mut self.learner, &self.metrics, piece).await;
     }
 
     /// The gateway refused, or cut the answer. The first reason stays.
@@ -203,6 +206,22 @@ impl Drop for Exchange {
             },
             "A2A exchange ended"
         );
+    }
+}
+
+/// Looks for the task, and where it stands, in a piece of an answer in one body.
+pub(super) async fn look_at(learner: &mut Option<Box<Learner>>, metrics: &Metrics, piece: &[u8]) {
+    let Some(looking) = learner else { return };
+    let task = looking.look_at(piece);
+    if let Some(state) = looking.take_state() {
+        metrics.tasks.seen(state);
+    }
+    if let Some(task) = task {
+        // Boxed: once in an exchange, and it would widen every one's future.
+        Box::pin(looking.learn(task)).await;
+    }
+    if looking.is_over() {
+        *learner = None;
     }
 }
 

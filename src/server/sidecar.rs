@@ -27,7 +27,7 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
     if let Some(admin) = admin {
         probe("admin.listen", admin)?;
     }
-    let sidecar = Sidecar::new(live, Arc::new(Metrics::new()), settings);
+    let sidecar = Sidecar::new(live, Arc::new(Metrics::of_sidecar()), settings);
     let (mut server, threads) = pingora(&config);
 
     let answers = Listener::of_sidecar(&sidecar);
