@@ -261,16 +261,18 @@ impl Gateway {
     async fn follow_keys(&self) {
         let mut tick = interval(LOOK_AT_KEYS);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        self.metrics.keys_current.set(1);
+        self.metrics.keys.current.set(1);
         loop {
             tick.tick().await;
             let keys = Arc::clone(&self.keys);
             // The disk may be a network's.
-            let read = spawn_blocking(move || keys.refresh()).await;
-            let failed_before = self.metrics.keys_current.get() == 0;
+            let read = spawn_blocking(move || keys.refresh().map(|changed| (changed, keys.ages())));
+            let read = read.await;
+            let failed_before = self.metrics.keys.current.get() == 0;
             match read {
-                Ok(Ok(changed)) => {
-                    self.metrics.keys_current.set(1);
+                Ok(Ok((changed, ages))) => {
+                    self.metrics.keys.set(ages);
+                    self.metrics.keys.current.set(1);
                     if changed {
                         let detail = json!({"active": self.keys.kid()});
                         self.audit
@@ -285,11 +287,11 @@ impl Gateway {
                 }
                 _ if failed_before => {}
                 Ok(Err(error)) => {
-                    self.metrics.keys_current.set(0);
+                    self.metrics.keys.current.set(0);
                     tracing::error!(error = %Chain(&error), "The trust keys cannot be read again; those known before stay in force");
                 }
                 Err(error) => {
-                    self.metrics.keys_current.set(0);
+                    self.metrics.keys.current.set(0);
                     tracing::error!(%error, "The trust keys could not be looked at; those known before stay in force");
                 }
             }

@@ -312,8 +312,8 @@ fn every_metric_is_documented() {
     let files = sources("src/metrics");
     let names: BTreeSet<_> = files
         .iter()
-        .flat_map(|(_, source)| source.split('"'))
-        .filter(|word| word.starts_with("a2a_gateway_"))
+        .flat_map(|(_, source)| product(source).split('"'))
+        .filter(|word| word.starts_with("a2a_gateway_") || word.starts_with("process_"))
         .collect();
     assert!(names.len() > 10);
     for name in names {
@@ -321,6 +321,69 @@ fn every_metric_is_documented() {
             documented.contains(name),
             "docs/operations.md does not explain {name}"
         );
+    }
+}
+
+/// Words of a text that begin with `prefix`.
+fn words<'t>(text: &'t str, prefix: &'t str) -> impl Iterator<Item = &'t str> {
+    let is_of_a_word = |c: char| c == '_' || c.is_ascii_alphanumeric();
+    text.split(move |c| !is_of_a_word(c))
+        .filter(move |word| word.starts_with(prefix))
+}
+
+#[test]
+fn grafana_asks_only_for_metrics_that_there_are() {
+    let sources = sources("src/metrics");
+    let known: BTreeSet<_> = sources
+        .iter()
+        .flat_map(|(_, source)| product(source).split('"'))
+        .collect();
+    let mut files = vec![
+        root().join("grafana/alerts.yaml"),
+        root().join("grafana/alerts_test.yaml"),
+    ];
+    let dashboards = fs::read_dir(root().join("grafana/dashboards")).unwrap();
+    files.extend(dashboards.map(|entry| entry.unwrap().path()));
+    assert!(files.len() > 6);
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let names = words(&text, "a2a_gateway_").chain(words(&text, "process_"));
+        for name in names {
+            let family = ["_bucket", "_count", "_sum"]
+                .iter()
+                .find_map(|suffix| name.strip_suffix(suffix))
+                .filter(|family| known.contains(family));
+            assert!(
+                family.is_some() || known.contains(name),
+                "{} asks for {name}",
+                file.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn every_alert_has_a_runbook_and_a_test_of_firing_and_of_not() {
+    let (rules, tests) = (
+        text("grafana/alerts.yaml"),
+        text("grafana/alerts_test.yaml"),
+    );
+    let operations = text("docs/operations.md");
+    let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
+    assert!(alerts.len() > 30);
+    for alert in alerts {
+        let name = alert.lines().next().unwrap();
+        let link = format!("runbook_url: docs/operations.md#{}\n", name.to_lowercase());
+        assert!(alert.contains(&link), "{name} lacks {link}");
+        for part in ["severity: ", "summary: ", "description: "] {
+            assert!(alert.contains(part), "{name} lacks {part}");
+        }
+        let heading = format!("\n### {name}\n");
+        assert!(operations.contains(&heading), "no section {name}");
+        for what in ["fires", "does not fire"] {
+            let case = format!("- name: {name} {what}\n");
+            assert!(tests.contains(&case), "{name}: no test that it {what}");
+        }
     }
 }
 

@@ -2,10 +2,13 @@
 //! and whether it was the last one.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use bytes::Bytes;
+use memchr::memmem::Finder;
 
 use super::json::{Kind, Object, Value};
+use super::state::TaskState;
 use super::walker::{Broken, Walker};
 
 /// How much of one event is searched for the end of its task. Status updates are small; a task
@@ -272,6 +275,16 @@ pub(super) fn data_of(line: &[u8]) -> Option<&[u8]> {
 pub fn last_data(whole: &[u8]) -> Option<Vec<u8>> {
     let last = blocks(whole).filter(|block| has_data(block)).last()?;
     Some(data(last).into_owned())
+}
+
+/// The states of tasks that whole events tell: one of each event that tells one. The usual event tells none, and
+/// costs a search for the name.
+pub fn states_told(whole: &[u8]) -> impl Iterator<Item = TaskState> + '_ {
+    static NAME: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""state""#));
+    let any = NAME.find(whole).is_some();
+    let telling = any.then(|| blocks(whole)).into_iter().flatten();
+    let telling = telling.filter(|block| NAME.find(block).is_some());
+    telling.filter_map(|block| TaskState::of(&data(block)))
 }
 
 fn has_data(block: &[u8]) -> bool {

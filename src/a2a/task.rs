@@ -1,4 +1,4 @@
-//! Which task an answer is about: found while the answer passes, in whatever pieces it comes.
+//! Which task an answer is about, and where it stands: found while the answer passes, in whatever pieces it comes.
 //!
 //! Nothing of the answer is kept but the string that is being compared: pydantic writes artifacts and
 //! history before the id, so megabytes may come first. Tolerant: an agent's JSON is its own matter. What
@@ -7,9 +7,13 @@
 use super::event;
 use super::json::unescape;
 use super::refs::TASK_ID_BYTES_MAX;
+use super::state::TaskState;
 
 /// Bytes of a string that are kept: an id with every character escaped.
 const KEPT_BYTES_MAX: usize = 6 * TASK_ID_BYTES_MAX;
+
+/// How far behind the id its state is looked for. SDKs write them near each other; who does not costs no more than this.
+const BEHIND_ID_MAX: usize = 64 * 1024;
 
 /// Where the answer has its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +24,8 @@ pub enum Binding {
     Rest,
 }
 
-/// Looks for the id of the task in one answer, or in the events of one stream: the first one counts.
+/// Looks for the id of the task in one answer, or in the events of one stream, and for its state: the first of each
+/// counts.
 #[derive(Debug)]
 pub struct TaskScan {
     binding: Binding,
@@ -36,10 +41,18 @@ pub struct TaskScan {
     kept: Vec<u8>,
     /// The next byte is escaped.
     escaped: bool,
+    /// The id was found.
+    named: bool,
+    /// Bytes of pieces that came behind it.
+    behind: usize,
+    /// What was found of the state, and was not taken yet.
+    task_state: Option<TaskState>,
+    /// The state was found.
+    stated: bool,
 }
 
-/// The answer, `result`, `result.task`.
-const DEPTH_MAX: usize = 3;
+/// The answer, `result`, `result.task`, `result.task.status`.
+const DEPTH_MAX: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
@@ -51,12 +64,16 @@ enum Level {
     Task,
     /// `message`, `statusUpdate` and the like.
     Update,
+    /// `status` of a task or an update.
+    Status,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
     /// The id of the task.
     Id,
+    /// Its state.
+    State,
     /// An object in which it may be.
     Object(Level),
     /// Nothing of interest.
@@ -78,6 +95,8 @@ enum State {
     Value,
     /// The rest of a string that is the id.
     IdText,
+    /// The rest of a string that is the state.
+    StatusText,
     /// The rest of any other string.
     OtherText,
     /// The rest of a number or a word.
@@ -104,18 +123,43 @@ impl TaskScan {
             name: Name::Other,
             kept: Vec::new(),
             escaped: false,
+            named: false,
+            behind: 0,
+            task_state: None,
+            stated: false,
         }
+    }
+
+    /// The state of the task, told once, as soon as it is found.
+    pub fn take_state(&mut self) -> Option<TaskState> {
+        self.task_state.take()
+    }
+
+    /// Nothing more will be found.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Over
     }
 
     /// Takes the next piece of an answer. The id is told once.
     pub fn push(&mut self, piece: &[u8]) -> Option<String> {
+        if self.named {
+            self.behind += piece.len();
+            if self.behind > BEHIND_ID_MAX {
+                self.state = State::Over;
+            }
+        }
+        let mut found = None;
         let mut rest = piece;
         while !rest.is_empty() && self.state != State::Over {
             rest = match self.state {
-                State::NameText | State::IdText | State::OtherText | State::SkippedText => {
+                State::NameText
+                | State::IdText
+                | State::StatusText
+                | State::OtherText
+                | State::SkippedText => {
                     let (behind, ended) = self.text(rest);
                     if ended && let Some(id) = self.text_ended() {
-                        return Some(id);
+                        found = Some(id);
                     }
                     behind
                 }
@@ -133,7 +177,7 @@ impl TaskScan {
                 }
             };
         }
-        None
+        found
     }
 
     /// Takes the next whole events of a stream, each of which has an answer in its `data`.
@@ -179,10 +223,11 @@ impl TaskScan {
             (State::Colon, b':') => State::Value,
             (State::Comma, b',') => State::Member,
             (State::Value, b'"') if self.name == Name::Id => self.open(State::IdText),
+            (State::Value, b'"') if self.name == Name::State => self.open(State::StatusText),
             (State::Value, b'"') => self.open(State::OtherText),
             (State::Value, b'{') => match self.name {
                 Name::Object(level) => self.enter(level),
-                Name::Id | Name::Other => self.pass_over(),
+                Name::Id | Name::State | Name::Other => self.pass_over(),
             },
             (State::Value, b'[') => self.pass_over(),
             (State::Value, byte) if !ends_scalar(byte) => State::Scalar,
@@ -259,7 +304,10 @@ impl TaskScan {
 
     /// Beyond the bound the string is longer than any that counts: one byte more says so.
     fn keep(&mut self, bytes: &[u8]) {
-        if matches!(self.state, State::NameText | State::IdText) {
+        if matches!(
+            self.state,
+            State::NameText | State::IdText | State::StatusText
+        ) {
             let room = (KEPT_BYTES_MAX + 1).saturating_sub(self.kept.len());
             self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
@@ -277,14 +325,32 @@ impl TaskScan {
                 let id = self.said()?;
                 if !id.is_empty() && id.len() <= TASK_ID_BYTES_MAX {
                     let id = String::from_utf8_lossy(&id).into_owned();
+                    self.named = true;
+                    self.finish();
                     // What replaces broken UTF-8 may be longer.
-                    self.state = State::Over;
                     return Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
+                }
+            }
+            State::StatusText => {
+                self.state = State::Comma;
+                let said = self.said();
+                let word = said.as_deref().map(std::str::from_utf8);
+                if let Some(state) = word.and_then(|word| TaskState::parse(word.ok()?)) {
+                    self.task_state = Some(state);
+                    self.stated = true;
+                    self.finish();
                 }
             }
             _ => self.state = State::Comma,
         }
         None
+    }
+
+    /// Both are found: there is nothing more to look for.
+    fn finish(&mut self) {
+        if self.named && self.stated {
+            self.state = State::Over;
+        }
     }
 
     fn said(&self) -> Option<std::borrow::Cow<'_, [u8]>> {
@@ -299,7 +365,15 @@ impl TaskScan {
         match (self.path[level], &*name) {
             (Level::Envelope, b"result") => Name::Object(Level::Result),
             (Level::Result | Level::Task, b"id")
-            | (Level::Result | Level::Update, b"taskId" | b"task_id") => Name::Id,
+            | (Level::Result | Level::Update, b"taskId" | b"task_id")
+                if !self.named =>
+            {
+                Name::Id
+            }
+            (Level::Result | Level::Task | Level::Update, b"status") if !self.stated => {
+                Name::Object(Level::Status)
+            }
+            (Level::Status, b"state") => Name::State,
             (Level::Result, b"task") => Name::Object(Level::Task),
             (
                 Level::Result,

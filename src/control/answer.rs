@@ -13,12 +13,15 @@ use http::header::{
 };
 use http::{Method, StatusCode};
 
+use tokio::time::Instant;
+
 use super::ROUTES;
 use super::audit::{self, About};
 use super::extract::Admitted;
 use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
+use crate::metrics::Plane;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::traces::Told;
 
@@ -55,6 +58,7 @@ pub(super) async fn frame(
     mut request: Request,
     next: Next,
 ) -> Response {
+    let started = Instant::now();
     let admitted = Admitted::default();
     request.extensions_mut().insert(admitted.clone());
     let extensions = request.extensions();
@@ -81,13 +85,16 @@ pub(super) async fn frame(
             Some(allowance) => allowance.told_with(rejection),
             None => rejection,
         };
+        let refusals = &gateway.metrics.refusals;
+        refusals.count(Plane::Control, rejection.reason);
         log(&rejection, &id, pattern);
         response = refusal(&rejection, &id, pattern);
     } else if let Some(allowance) = admitted.allowance() {
         response.headers_mut().extend(allowance.fields());
     }
     let status = response.status().as_u16();
-    gateway.metrics.control(pattern, status);
+    let elapsed = started.elapsed();
+    gateway.metrics.control.answered(pattern, status, elapsed);
     let asked = audit::Request {
         method: &method,
         pattern,

@@ -4,6 +4,7 @@
 //! Everything that was acknowledged is in SQL; the shared state only carries the word that there is news,
 //! and may be away.
 
+mod backlog;
 pub mod calls;
 pub mod inbox;
 pub mod jobs;
@@ -33,6 +34,7 @@ pub struct Delivery {
     pub streams: Arc<Streams>,
     /// Calls that are made later.
     pub jobs: Arc<Jobs>,
+    metrics: Arc<Metrics>,
 }
 
 impl Delivery {
@@ -60,7 +62,15 @@ impl Delivery {
                 Arc::clone(&metrics),
             ),
             streams: Streams::new(config.clone(), shared, Arc::clone(&metrics)),
-            jobs: Jobs::new(config, db, Arc::clone(&inbox), events, coherence, metrics),
+            jobs: Jobs::new(
+                config,
+                db,
+                Arc::clone(&inbox),
+                events,
+                coherence,
+                Arc::clone(&metrics),
+            ),
+            metrics,
             inbox,
         })
     }
@@ -72,6 +82,7 @@ impl Delivery {
             self.inbox.run(),
             self.jobs.run(),
             self.streams.run(),
+            self.measure(),
         );
     }
 }

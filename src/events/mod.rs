@@ -161,9 +161,9 @@ impl Events {
     pub fn new(config: Live, shared: Shared, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             shared,
+            kept: Queue::new(KEPT_WAITING_MAX, metrics.queues.events_kept.clone()),
+            passing: Queue::new(PASSING_WAITING_MAX, metrics.queues.events_passing.clone()),
             metrics,
-            kept: Queue::new(KEPT_WAITING_MAX),
-            passing: Queue::new(PASSING_WAITING_MAX),
             hub: Hub::default(),
             interest: Interest::default(),
             places: Places::new(config, |config| Bounds {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use prometheus::IntGauge;
 use tokio::sync::Notify;
 
 /// The newest so many.
@@ -10,14 +11,17 @@ pub(super) struct Queue<T> {
     waiting: Mutex<VecDeque<T>>,
     filled: Notify,
     max: usize,
+    /// How many wait.
+    depth: IntGauge,
 }
 
 impl<T> Queue<T> {
-    pub(super) fn new(max: usize) -> Self {
+    pub(super) fn new(max: usize, depth: IntGauge) -> Self {
         Self {
             waiting: Mutex::default(),
             filled: Notify::new(),
             max,
+            depth,
         }
     }
 
@@ -29,6 +33,7 @@ impl<T> Queue<T> {
             waiting.pop_front();
         }
         waiting.push_back(one);
+        self.depth.set(depth(&waiting));
         drop(waiting);
         self.filled.notify_one();
         full
@@ -40,7 +45,9 @@ impl<T> Queue<T> {
             let batch: Vec<T> = {
                 let mut waiting = self.waiting();
                 let count = max.min(waiting.len());
-                waiting.drain(..count).collect()
+                let batch = waiting.drain(..count).collect();
+                self.depth.set(depth(&waiting));
+                batch
             };
             if !batch.is_empty() {
                 return batch;
@@ -56,13 +63,17 @@ impl<T> Queue<T> {
     }
 }
 
+fn depth<T>(waiting: &VecDeque<T>) -> i64 {
+    i64::try_from(waiting.len()).unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
     async fn the_newest_are_kept_in_their_order() {
-        let queue = Queue::new(3);
+        let queue = Queue::new(3, IntGauge::new("depth", "how many wait").unwrap());
         let dropped: Vec<bool> = (0..5).map(|n| queue.push(n)).collect();
         assert_eq!(dropped, [false, false, false, true, true]);
         assert_eq!(queue.take(2).await, [2, 3]);

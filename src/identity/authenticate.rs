@@ -8,6 +8,7 @@ use super::credential::{Credential, CredentialHash, Form};
 use super::issuers::{NotForeign, Signer};
 use super::{CredentialKind, Identity, Principal, Proof, now_ms, pair};
 use crate::ids::WorkspaceId;
+use crate::metrics::CredentialFlaw;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::trust::{PAIR_TYP, TokenError, own_type};
@@ -39,6 +40,14 @@ pub(super) struct Signed {
 }
 
 impl Refusal {
+    const fn flaw(self) -> CredentialFlaw {
+        match self {
+            Self::Unknown => CredentialFlaw::Unknown,
+            Self::Signed(error) | Self::Foreign(error) => error.flaw(),
+            Self::Bound => CredentialFlaw::Bound,
+        }
+    }
+
     pub(super) fn rejection(self) -> Rejection {
         match self {
             Self::Unknown => unauthenticated(
@@ -110,19 +119,22 @@ impl Identity {
     ) -> Result<Arc<Proof>, Rejection> {
         let Some(field) = authorization else {
             return self.open().ok_or_else(|| {
-                unauthenticated(
+                self.flawed(
+                    CredentialFlaw::Missing,
                     "send `Authorization: Bearer <token>` with a workspace, canvas, org or admin token",
                 )
             });
         };
-        let credential = parse(field)?;
+        let credential = self.parse(field)?;
         if credential.form == Form::Enrolment {
-            return Err(unauthenticated(
+            return Err(self.flawed(
+                CredentialFlaw::Misplaced,
                 "an enrolment token is only good for one POST /registry/register; send the workspace token that it answers with",
             ));
         }
         if credential.form == Form::Ticket {
-            return Err(unauthenticated(
+            return Err(self.flawed(
+                CredentialFlaw::Misplaced,
                 "a ticket is sent as `?ticket=` to GET /ws or GET /events, and nowhere else",
             ));
         }
@@ -132,7 +144,7 @@ impl Identity {
             return Ok(proof);
         }
         if let Some(refusal) = self.refusals.get(&hash).await {
-            return Err(refusal.rejection());
+            return Err(self.refused(refusal));
         }
         let loaded = self
             .proofs
@@ -146,7 +158,7 @@ impl Identity {
                     if *refusal != Refusal::Signed(TokenError::UnknownKey) {
                         self.refusals.insert(hash, *refusal).await;
                     }
-                    Err(refusal.rejection())
+                    Err(self.refused(*refusal))
                 }
                 NoProof::Unavailable(error) => Err(error.clone().into()),
                 NoProof::NoKeys(rejection) => Err(rejection.clone()),
@@ -163,7 +175,7 @@ impl Identity {
         &self,
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
-        let credential = match authorization.map(parse) {
+        let credential = match authorization.map(Credential::parse) {
             Some(Ok(credential)) if credential.form == Form::Enrolment => credential,
             _ => return self.authenticate(authorization).await,
         };
@@ -171,7 +183,8 @@ impl Identity {
         // Never cached: it is shown once.
         let found = self.tokens.find_enrolment(hash, now_ms()).await?;
         let id = found.ok_or_else(|| {
-            unauthenticated(
+            self.flawed(
+                CredentialFlaw::Unknown,
                 "the enrolment token is unknown, used or older than 24 h; ask an operator for a token of the workspace",
             )
         })?;
@@ -198,6 +211,26 @@ impl Identity {
             Reason::CallerMismatch,
             "X-Workspace-ID names a workspace that the credential does not prove; leave it out, or send that workspace's token",
         ))
+    }
+
+    fn parse<'a>(&self, field: &'a [u8]) -> Result<Credential<'a>, Rejection> {
+        Credential::parse(field).map_err(|_| {
+            self.flawed(
+                CredentialFlaw::Form,
+                "the credential has no known form: send `Authorization: Bearer <token>` with exactly one a2aw_, a2ao_ or a2aa_ token, or a canvas JWT",
+            )
+        })
+    }
+
+    fn refused(&self, refusal: Refusal) -> Rejection {
+        self.metrics.refusals.credential(refusal.flaw());
+        refusal.rejection()
+    }
+
+    /// Counts a credential that proves nothing, and says so.
+    fn flawed(&self, flaw: CredentialFlaw, message: &'static str) -> Rejection {
+        self.metrics.refusals.credential(flaw);
+        unauthenticated(message)
     }
 
     async fn load(
@@ -310,14 +343,6 @@ fn prove(
         signer: None,
         only_to: None,
     }
-}
-
-fn parse(field: &[u8]) -> Result<Credential<'_>, Rejection> {
-    Credential::parse(field).map_err(|_| {
-        unauthenticated(
-            "the credential has no known form: send `Authorization: Bearer <token>` with exactly one a2aw_, a2ao_ or a2aa_ token, or a canvas JWT",
-        )
-    })
 }
 
 fn unauthenticated(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {

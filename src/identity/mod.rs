@@ -206,6 +206,7 @@ pub struct Identity {
     keys: Arc<Keys>,
     issuers: Issuers,
     coherence: Arc<Coherence>,
+    metrics: Arc<Metrics>,
     tokens: Tokens,
     /// Hashes from the configuration and the environment.
     admins: Derived<Vec<CredentialHash>>,
@@ -236,7 +237,8 @@ impl Identity {
         forget_what_changes(&coherence, &proofs);
         let (uses, uses_to_note) = mpsc::channel(USES_MAX);
         Self {
-            issuers: Issuers::new(&config.get().auth.issuers, metrics),
+            issuers: Issuers::new(&config.get().auth.issuers, Arc::clone(&metrics)),
+            metrics,
             keys,
             coherence,
             tokens: Tokens::new(db),

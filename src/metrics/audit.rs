@@ -2,7 +2,7 @@
 
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::family::{counter, counters, gauge, measure};
+use super::family::{begin, counter, counters, gauge, measure};
 
 /// Where a record was when there was no room for it. The label `where`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +37,16 @@ impl AuditMetrics {
             "Audit records that were lost for want of room, by where: queue (in memory), spool (audit.spool_bytes).",
             &["where"],
         );
+        let records = counters(
+            r,
+            "a2a_gateway_audit_records_total",
+            "Audit records that this replica chained, by event.",
+            &["event"],
+        );
+        // The others begin with their first record: there are many, and most are rare.
+        begin(&records, &["A2A_CALL"]);
         Self {
-            records: counters(
-                r,
-                "a2a_gateway_audit_records_total",
-                "Audit records that this replica chained, by event.",
-                &["event"],
-            ),
+            records,
             lag: measure(
                 r,
                 "a2a_gateway_audit_lag_seconds",

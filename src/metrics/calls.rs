@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
-use super::family::{counter, counters};
+use super::family::{begin, counter, counters};
 
 /// Families of calls that may be sent again.
 pub struct Calls {
@@ -13,13 +13,18 @@ pub struct Calls {
 
 impl Calls {
     pub(super) fn new(r: &Registry) -> Self {
+        let outcomes = counters(
+            r,
+            "a2a_gateway_idempotent_calls_total",
+            "Calls with a key, by what became of them: dispatched, joined, replayed, conflict, unknown.",
+            &["outcome"],
+        );
+        begin(
+            &outcomes,
+            &["dispatched", "joined", "replayed", "conflict", "unknown"],
+        );
         Self {
-            outcomes: counters(
-                r,
-                "a2a_gateway_idempotent_calls_total",
-                "Calls with a key, by what became of them: dispatched, joined, replayed, conflict, unknown.",
-                &["outcome"],
-            ),
+            outcomes,
             unstored: counter(
                 r,
                 "a2a_gateway_idempotent_unstored_total",

@@ -2,8 +2,8 @@
 
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
 };
 
 /// From 250 µs, which a loopback agent can beat, to 30 min, the longest stream.
@@ -46,6 +46,24 @@ pub(super) fn measure(registry: &Registry, name: &str, help: &str) -> Gauge {
 
 pub(super) fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
     register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
+}
+
+/// Gauges of seconds or of shares.
+pub(super) fn measures(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> GaugeVec {
+    register(registry, GaugeVec::new(Opts::new(name, help), labels))
+}
+
+/// Makes the children of a label whose values are known, so that a rate sees the first event too.
+pub(super) fn begin(family: &IntCounterVec, words: &[&str]) {
+    for word in words {
+        family.with_label_values(&[word]);
+    }
+}
+
+/// The times of exchanges and their parts.
+pub(super) fn histogram(registry: &Registry, name: &str, help: &str) -> Histogram {
+    let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
+    register(registry, Histogram::with_opts(options))
 }
 
 pub(super) fn histograms(

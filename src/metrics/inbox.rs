@@ -2,7 +2,7 @@
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::family::{counter, counters, gauge, gauges, register};
+use super::family::{begin, counter, counters, gauge, gauges, register};
 
 /// Entries of one transaction; 256 at most.
 const BATCHES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
@@ -36,6 +36,13 @@ impl InboxMetrics {
             "Open feeds of inboxes, and requests that wait for an entry.",
             &["kind"],
         );
+        let refused = counters(
+            r,
+            "a2a_gateway_inbox_refused_total",
+            "Entries that were not put into an inbox, by why: full, or queue (this replica cannot keep up).",
+            &["why"],
+        );
+        begin(&refused, &["full", "queue"]);
         let batches = HistogramOpts::new(
             "a2a_gateway_inbox_batch_entries",
             "Entries of inboxes that were committed together.",
@@ -57,12 +64,7 @@ impl InboxMetrics {
                 "Entries that this replica put into inboxes.",
             ),
             batches: register(r, Histogram::with_opts(batches.buckets(BATCHES.to_vec()))),
-            refused: counters(
-                r,
-                "a2a_gateway_inbox_refused_total",
-                "Entries that were not put into an inbox, by why: full, or queue (this replica cannot keep up).",
-                &["why"],
-            ),
+            refused,
             readers: ["wait", "stream"].map(|kind| readers.with_label_values(&[kind])),
         }
     }

@@ -2,7 +2,10 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::family::{counter, counters, gauge};
+use super::family::{begin, counter, counters, gauge};
+
+/// What they are. The label `kind`.
+const KINDS: [&str; 2] = ["delegation", "deferred"];
 
 /// Calls that are made later.
 pub struct JobMetrics {
@@ -19,6 +22,24 @@ pub struct JobMetrics {
 
 impl JobMetrics {
     pub(super) fn new(r: &Registry) -> Self {
+        let accepted = counters(
+            r,
+            "a2a_gateway_jobs_accepted_total",
+            "Calls that this replica accepted to be made later, by kind: delegation, deferred.",
+            &["kind"],
+        );
+        begin(&accepted, &KINDS);
+        let finished = counters(
+            r,
+            "a2a_gateway_jobs_finished_total",
+            "Delegations and deferred calls that this replica saw end, by kind and state.",
+            &["kind", "state"],
+        );
+        for kind in KINDS {
+            for state in ["completed", "failed", "expired"] {
+                finished.with_label_values(&[kind, state]);
+            }
+        }
         Self {
             running: gauge(
                 r,
@@ -35,18 +56,8 @@ impl JobMetrics {
                 "a2a_gateway_job_results_put_off_total",
                 "Times that a delegator could not be told how its delegation ended, and was to be told later.",
             ),
-            accepted: counters(
-                r,
-                "a2a_gateway_jobs_accepted_total",
-                "Calls that this replica accepted to be made later, by kind: delegation, deferred.",
-                &["kind"],
-            ),
-            finished: counters(
-                r,
-                "a2a_gateway_jobs_finished_total",
-                "Delegations and deferred calls that this replica saw end, by kind and state.",
-                &["kind", "state"],
-            ),
+            accepted,
+            finished,
             refused: counter(
                 r,
                 "a2a_gateway_jobs_refused_total",

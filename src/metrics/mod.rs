@@ -3,11 +3,18 @@
 
 mod audit;
 mod calls;
+mod control;
 mod family;
 mod inbox;
 mod jobs;
+mod keys;
 mod label;
+mod process;
+mod queues;
+mod refusals;
+mod role;
 mod streams;
+mod tasks;
 mod telemetry;
 
 use std::sync::OnceLock;
@@ -19,13 +26,21 @@ use prometheus::{
 
 pub use self::audit::{AuditLoss, AuditMetrics};
 pub use self::calls::Calls;
-use self::family::{counter, counters, gauge, gauges, histograms};
+pub use self::control::Control;
+use self::family::{begin, counter, counters, gauge, gauges, histograms};
 pub use self::inbox::{InboxMetrics, InboxReader};
 pub use self::jobs::JobMetrics;
+pub use self::keys::{KeyAges, KeyMetrics};
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
+use self::process::Process;
+pub use self::queues::{Backlog, Queues};
+pub use self::refusals::{CredentialFlaw, Plane, Refusals};
+use self::role::{Role, is_of_gateways};
 pub use self::streams::Streams;
+pub use self::tasks::TaskMetrics;
 pub use self::telemetry::Telemetry;
 use crate::a2a::method::Method;
+use crate::rejection::Reason;
 
 /// All families of this process.
 pub struct Metrics {
@@ -38,10 +53,6 @@ pub struct Metrics {
     total_seconds: [Histogram; 2],
     /// Bytes of request bodies as they went to agents.
     pub request_bytes: IntCounter,
-    /// Tasks whose owner this replica learnt.
-    pub tasks_learnt: IntCounter,
-    /// Owners and uses of tasks that are not written down for other replicas.
-    pub task_notes_dropped: IntCounter,
     /// Request bodies for which there was no room.
     pub bodies_refused: IntCounter,
     /// Bytes of response bodies as they went to callers.
@@ -59,16 +70,12 @@ pub struct Metrics {
     cache: [[IntCounter; 2]; 5],
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
-    /// Control-plane answers by route and status class.
-    control: IntCounterVec,
     /// Lapses that this replica noted, by how it noticed.
     lapses: [IntCounter; 3],
     /// What this process says about itself.
     pub telemetry: Telemetry,
     /// 1 while the link that carries invalidations is up.
     pub coherent: IntGauge,
-    /// 1 while the trust keys in force are those of `keys.dir`.
-    pub keys_current: IntGauge,
     rate_shares: [IntCounter; 3],
     jwks_fetches: [IntCounter; 7],
     card_fetches: IntCounterVec,
@@ -99,6 +106,18 @@ pub struct Metrics {
     pub streams: Streams,
     /// Calls that are made later.
     pub jobs: JobMetrics,
+    /// Tasks: whose they are, and where they stand.
+    pub tasks: TaskMetrics,
+    /// What waits.
+    pub queues: Queues,
+    /// What was refused.
+    pub refusals: Refusals,
+    /// Answers of the control plane.
+    pub control: Control,
+    /// The trust keys.
+    pub keys: KeyMetrics,
+    process: Process,
+    role: Role,
     /// Records of the audit chain.
     pub audit: AuditMetrics,
 }
@@ -187,29 +206,41 @@ impl Metrics {
             "Connections of callers that were refused, or cut outside of an exchange, by why.",
             &["why"],
         );
+        let event_readers_cut = counters(
+            &r,
+            "a2a_gateway_event_readers_cut_total",
+            "Readers of events that the gateway cut, by why: slow, credential, silent, flood.",
+            &["why"],
+        );
+        begin(
+            &event_readers_cut,
+            &["slow", "credential", "silent", "flood"],
+        );
+        let token_uses = counters(
+            &r,
+            "a2a_gateway_token_uses_total",
+            "Tokens bound to a body that a sidecar verified: first use, again (refused), late (expired while its body came; refused), full (refused, since nobody could tell).",
+            &["use"],
+        );
+        begin(&token_uses, &["first", "again", "late", "full"]);
+        let card_fetches = counters(
+            &r,
+            "a2a_gateway_card_fetches_total",
+            "Fetches of agents' cards: fetched, or the reason why not.",
+            &["outcome"],
+        );
+        begin(&card_fetches, &["fetched", Reason::AgentUnreachable.word()]);
         Self {
             connections_cut: Cut::LABELS.map(|why| connections_cut.with_label_values(&[why])),
             lapses: ["expiry", "request", "sweep"].map(|how| lapses.with_label_values(&[how])),
             head_seconds: pair(&heads),
             total_seconds: pair(&totals),
+            exchange_children: children(&exchanges),
             exchanges,
-            exchange_children: (0..Method::ALL.len() * Outcome::COUNT)
-                .map(|_| OnceLock::new())
-                .collect(),
             request_bytes: counter(
                 &r,
                 "a2a_gateway_request_bytes_total",
                 "Bytes of request bodies sent to agents.",
-            ),
-            tasks_learnt: counter(
-                &r,
-                "a2a_gateway_tasks_learnt_total",
-                "Tasks whose owner this replica learnt from an agent's answer.",
-            ),
-            task_notes_dropped: counter(
-                &r,
-                "a2a_gateway_task_notes_dropped_total",
-                "Owners and uses of tasks that were not written down for other replicas: the queue was full.",
             ),
             bodies_refused: counter(
                 &r,
@@ -253,36 +284,15 @@ impl Metrics {
                 "Store operations that failed or took too long.",
                 &["store", "operation"],
             ),
-            control: counters(
-                &r,
-                "a2a_gateway_control_answers_total",
-                "Control-plane answers, by route pattern and status.",
-                &["route", "status"],
-            ),
             telemetry: Telemetry::new(&r),
             coherent: gauge(
                 &r,
                 "a2a_gateway_coherent",
                 "1 while the link that carries invalidations is up.",
             ),
-            keys_current: gauge(
-                &r,
-                "a2a_gateway_keys_current",
-                "1 while the trust keys in force are those in keys.dir; 0 while they cannot be read again.",
-            ),
             jwks_fetches: JwksFetch::ALL.map(|o| jwks_fetches.with_label_values(&[o.word()])),
-            card_fetches: counters(
-                &r,
-                "a2a_gateway_card_fetches_total",
-                "Fetches of agents' cards: fetched, or the reason why not.",
-                &["outcome"],
-            ),
-            token_uses: counters(
-                &r,
-                "a2a_gateway_token_uses_total",
-                "Tokens bound to a body that a sidecar verified: first use, again (refused), late (expired while its body came; refused), full (refused, since nobody could tell).",
-                &["use"],
-            ),
+            card_fetches,
+            token_uses,
             tokens_kept: gauge(
                 &r,
                 "a2a_gateway_tokens_kept",
@@ -305,12 +315,7 @@ impl Metrics {
                 "Changed configuration keys that wait for a restart.",
             ),
             event_readers: ["socket", "stream"].map(|kind| readers.with_label_values(&[kind])),
-            event_readers_cut: counters(
-                &r,
-                "a2a_gateway_event_readers_cut_total",
-                "Readers of events that the gateway cut, by why: slow, credential, silent, flood.",
-                &["why"],
-            ),
+            event_readers_cut,
             events_published: kinds(&published),
             events_dropped: kinds(&dropped),
             events_linked: gauge(
@@ -328,7 +333,22 @@ impl Metrics {
             streams: Streams::new(&r),
             jobs: JobMetrics::new(&r),
             audit: AuditMetrics::new(&r),
+            tasks: TaskMetrics::new(&r),
+            queues: Queues::new(&r),
+            refusals: Refusals::new(&r),
+            control: Control::new(&r),
+            keys: KeyMetrics::new(&r),
+            process: Process::new(&r),
+            role: Role::Gateway,
             registry: r,
+        }
+    }
+
+    /// The same for a sidecar, which tells nothing of rooms that it does not have.
+    pub fn of_sidecar() -> Self {
+        Self {
+            role: Role::Sidecar,
+            ..Self::new()
         }
     }
 
@@ -341,6 +361,9 @@ impl Metrics {
                     .with_label_values(&[method.label(), outcome.word()])
             })
             .inc();
+        if let Outcome::Rejected(reason) = outcome {
+            self.refusals.count(Plane::A2a, reason);
+        }
         self.total_seconds[shape as usize].observe(total.as_secs_f64());
     }
 
@@ -386,11 +409,9 @@ impl Metrics {
         self.store_seconds
             .with_label_values(&[store, operation])
             .observe(elapsed.as_secs_f64());
-        if !ok {
-            self.store_errors
-                .with_label_values(&[store, operation])
-                .inc();
-        }
+        // There from the first operation on, so that a rate sees the first error too.
+        let errors = self.store_errors.with_label_values(&[store, operation]);
+        errors.inc_by(u64::from(!ok));
     }
 
     /// How often stores were asked so far, over both stores and all operations.
@@ -420,13 +441,6 @@ impl Metrics {
         self.config_reloaded.set(0);
     }
 
-    /// Counts one control-plane answer. `route` is the pattern, never the path.
-    pub fn control(&self, route: &str, status: u16) {
-        self.control
-            .with_label_values(&[route, &status.to_string()])
-            .inc();
-    }
-
     /// Open readers of a kind.
     pub fn event_readers(&self, kind: EventReader) -> &IntGauge {
         &self.event_readers[kind as usize]
@@ -454,11 +468,28 @@ impl Metrics {
 
     /// The Prometheus text format, version 0.0.4.
     pub fn render(&self) -> String {
-        let mut out = Vec::with_capacity(16 * 1024);
+        self.process.look();
+        let mut families = self.registry.gather();
+        if self.role == Role::Sidecar {
+            families.retain(|family| !is_of_gateways(family.name()));
+        }
+        let mut out = Vec::with_capacity(64 * 1024);
         // Encoding into memory fails only for inconsistent families, which `new` rules out.
-        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut out) {
+        if let Err(error) = TextEncoder::new().encode(&families, &mut out) {
             tracing::error!(%error, "cannot encode the metrics");
         }
         String::from_utf8(out).unwrap_or_default()
     }
+}
+
+/// The children of exchanges, by method and outcome. Those that are answered begin at 0; there are many others, and
+/// most are never needed.
+fn children(exchanges: &IntCounterVec) -> Vec<OnceLock<IntCounter>> {
+    let mut children = vec![OnceLock::new(); Method::ALL.len() * Outcome::COUNT];
+    let outcome = Outcome::Answered;
+    for method in Method::ALL {
+        let child = exchanges.with_label_values(&[method.label(), outcome.word()]);
+        children[method.index() * Outcome::COUNT + outcome.index()] = OnceLock::from(child);
+    }
+    children
 }

@@ -1,11 +1,15 @@
-//! Streams that can be taken up again.
+//! The families of streams: their pace, and what is kept of them for those who come back.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::family::{counter, counters, gauge};
+use super::family::{begin, counter, counters, gauge, histogram};
 
-/// Families of streams' logs, of those who read them, and of streams without callers.
+/// The pace of streams, their logs, those who read these, and streams without callers.
 pub struct Streams {
+    /// Time from the request head to the agent's first event.
+    pub first_event: Histogram,
+    /// Time from one event to the next. Those that come together are one.
+    pub between_events: Histogram,
     /// Bytes that all logs hold.
     pub log_bytes: IntGauge,
     /// Streams without a log, for want of room.
@@ -21,7 +25,24 @@ pub struct Streams {
 
 impl Streams {
     pub(super) fn new(r: &Registry) -> Self {
+        let lingered = counters(
+            r,
+            "a2a_gateway_lingered_streams_total",
+            "Streams whose caller left, by what became of them: ended, unread, drained, full.",
+            &["outcome"],
+        );
+        begin(&lingered, &["ended", "unread", "drained", "full"]);
         Self {
+            first_event: histogram(
+                r,
+                "a2a_gateway_first_event_seconds",
+                "Time from the request head to the first event of an agent's stream.",
+            ),
+            between_events: histogram(
+                r,
+                "a2a_gateway_between_events_seconds",
+                "Time from one event of an agent's stream to the next; events that come together are one.",
+            ),
             log_bytes: gauge(
                 r,
                 "a2a_gateway_stream_log_bytes",
@@ -47,12 +68,7 @@ impl Streams {
                 "a2a_gateway_lingering_streams",
                 "Streams that go on without their callers.",
             ),
-            lingered: counters(
-                r,
-                "a2a_gateway_lingered_streams_total",
-                "Streams whose caller left, by what became of them: ended, unread, drained, full.",
-                &["outcome"],
-            ),
+            lingered,
         }
     }
 

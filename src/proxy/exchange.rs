@@ -71,7 +71,7 @@ pub(super) struct Exchange {
     pub(super) org: Option<String>,
     /// The task that it is about, once it is known.
     pub(super) task: Option<String>,
-    /// Looks for the task in the answer, until it is found.
+    /// Looks for the task in the answer, until it is found with its state.
     pub(super) learner: Option<Box<Learner>>,
     /// Its place in its trace. `None`: nothing is traced.
     pub(super) trace: Option<Box<Trace>>,
@@ -142,15 +142,19 @@ impl Exchange {
         }
     }
 
+    /// Has the answer looked at for where its task stands, if it is one that says so.
+    pub(super) fn watch_state(&mut self, binding: Binding) {
+        let asks = matches!(self.method, Method::GetTask | Method::CancelTask);
+        if asks || self.method.sends() {
+            self.learner = Some(Box::new(Learner::of_state(binding)));
+        }
+    }
+
     /// Looks for the task in a piece of an answer in one body.
     pub(super) async fn look_at(&mut self, piece: &[u8]) {
-        if let Some(learner) = &mut self.learner
-            && let Some(task) = learner.look_at(piece)
-            && let Some(learner) = self.learner.take()
-        {
-            self.task = Some(task.clone());
-            // Boxed: once in an exchange, and it would widen every one's future.
-            Box::pin(learner.learn(task)).await;
+        let found = look_at(&mut self.learner, &self.metrics, piece).await;
+        if found.is_some() {
+            self.task = found;
         }
     }
 
@@ -266,6 +270,28 @@ impl Drop for Exchange {
         );
         self.write_down(outcome, elapsed, trace_id);
     }
+}
+
+/// Looks for the task, and where it stands, in a piece of an answer in one body. The task, once it is
+/// found.
+pub(super) async fn look_at(
+    learner: &mut Option<Box<Learner>>,
+    metrics: &Metrics,
+    piece: &[u8],
+) -> Option<String> {
+    let looking = learner.as_mut()?;
+    let task = looking.look_at(piece);
+    if let Some(state) = looking.take_state() {
+        metrics.tasks.seen(state);
+    }
+    if let Some(task) = &task {
+        // Boxed: once in an exchange, and it would widen every one's future.
+        Box::pin(looking.learn(task.clone())).await;
+    }
+    if looking.is_over() {
+        *learner = None;
+    }
+    task
 }
 
 /// Logs what stands behind a refusal, once, where it is known. What a caller brings on itself is not

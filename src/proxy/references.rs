@@ -55,7 +55,7 @@ pub(super) async fn check_for(
     Ok(())
 }
 
-/// Has the answer to a message looked at for its task.
+/// Has the answer to a message looked at for its task, and that to a question for a task for where that stands.
 pub(super) fn follow(
     gateway: &Gateway,
     exchange: &mut Exchange,
@@ -66,6 +66,8 @@ pub(super) fn follow(
         let target = admitted.permit.target();
         let learner = gateway.tasks.learner(&admitted.proof, target, binding);
         exchange.learner = Some(Box::new(learner));
+    } else {
+        exchange.watch_state(binding);
     }
 }
 

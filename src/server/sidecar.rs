@@ -29,7 +29,7 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
     if let Some(admin) = admin {
         probe("admin.listen", admin)?;
     }
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::of_sidecar());
     let traces = Traces::start(&live, &metrics, &ReplicaId::random())?;
     let sidecar = Sidecar::new(live, metrics, settings);
     let (mut server, threads) = pingora(&config);

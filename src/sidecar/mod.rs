@@ -17,7 +17,7 @@ pub use self::replay::{Use, Uses, is_over};
 use crate::config::Live;
 use crate::drain::Drain;
 use crate::ids::WorkspaceId;
-use crate::metrics::Metrics;
+use crate::metrics::{CredentialFlaw, Metrics};
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::trust::{
@@ -161,7 +161,7 @@ impl Sidecar {
     /// # Errors
     /// `unauthenticated`; `store_unavailable` without keys.
     pub async fn authenticate(&self, token: &str) -> Result<PairClaims, Rejection> {
-        let head = TokenHead::own(token, PAIR_TYP).map_err(refused)?;
+        let head = TokenHead::own(token, PAIR_TYP).map_err(|error| self.refused(error))?;
         let none_published = self.keys.keys().is_some_and(|keys| keys.is_empty());
         if !none_published {
             self.ready()?;
@@ -179,9 +179,10 @@ impl Sidecar {
             }
             verified => verified,
         };
-        let claims = claims.map_err(refused)?;
+        let claims = claims.map_err(|error| self.refused(error))?;
         if self.settings.unbound == Unbound::Refused && !claims.is_bound() {
-            return Err(unauthenticated(
+            return Err(self.flawed(
+                CredentialFlaw::Unbound,
                 "the token is not bound to a request, and this sidecar takes no others: call through the gateway",
             ));
         }
@@ -209,11 +210,13 @@ impl Sidecar {
             return Ok(());
         }
         if claims.bh.as_deref() != Some(body_hash(body).as_str()) {
-            return Err(unauthenticated("the token was made for another body"));
+            let message = "the token was made for another body";
+            return Err(self.flawed(CredentialFlaw::OtherBody, message));
         }
         // A call without a method, or with one of absurd length, is bound by its body alone.
         if claims.method.is_some() && claims.method.as_deref() != method {
-            return Err(unauthenticated("the token was made for another method"));
+            let message = "the token was made for another method";
+            return Err(self.flawed(CredentialFlaw::OtherBody, message));
         }
         Ok(())
     }
@@ -228,7 +231,7 @@ impl Sidecar {
         let now = seconds_now();
         if !claims.is_bound() {
             if is_over(claims.exp, now) {
-                return Err(refused(TokenError::Expired));
+                return Err(self.refused(TokenError::Expired));
             }
             return Ok(());
         }
@@ -236,8 +239,9 @@ impl Sidecar {
         self.metrics.token_use(used.word(), self.uses.len());
         match used {
             Use::First => Ok(()),
-            Use::Late => Err(refused(TokenError::Expired)),
-            Use::Again => Err(unauthenticated(
+            Use::Late => Err(self.refused(TokenError::Expired)),
+            Use::Again => Err(self.flawed(
+                CredentialFlaw::Replayed,
                 "the token was used before: each request carries a fresh one",
             )),
             Use::Full => Err(Rejection::new(
@@ -249,8 +253,25 @@ impl Sidecar {
     }
 }
 
+impl Sidecar {
+    fn refused(&self, error: TokenError) -> Rejection {
+        self.metrics.refusals.credential(error.flaw());
+        refused(error)
+    }
+
+    fn flawed(&self, flaw: CredentialFlaw, message: &'static str) -> Rejection {
+        self.metrics.refusals.credential(flaw);
+        unauthenticated(message)
+    }
+
+    /// Counts, and says, that a request came without a token that could be looked at.
+    pub fn no_token(&self, message: &'static str) -> Rejection {
+        self.flawed(CredentialFlaw::Missing, message)
+    }
+}
+
 /// Refuses a credential, with the reason why.
-pub fn unauthenticated(message: &'static str) -> Rejection {
+fn unauthenticated(message: &'static str) -> Rejection {
     Rejection::new(Reason::Unauthenticated, message)
 }
 

@@ -90,7 +90,7 @@ impl Tasks {
             return;
         }
         if new {
-            self.metrics.tasks_learnt.inc();
+            self.metrics.tasks.learnt.inc();
             self.memory.claim_at(&at, target, lasts).await;
             let (owner, target) = (Arc::clone(&known.owner), target.clone());
             self.note(Note::Claim {

@@ -46,9 +46,11 @@ impl Tasks {
             return;
         }
         self.unwritten.fetch_add(1, Ordering::AcqRel);
+        self.metrics.queues.task_notes.inc();
         if self.notes.try_send(note).is_err() {
             self.unwritten.fetch_sub(1, Ordering::AcqRel);
-            self.metrics.task_notes_dropped.inc();
+            self.metrics.queues.task_notes.dec();
+            self.metrics.tasks.notes_dropped.inc();
         }
     }
 
@@ -87,6 +89,7 @@ impl Tasks {
             sleep(RETRY_PAUSE).await;
         }
         self.unwritten.fetch_sub(1, Ordering::AcqRel);
+        self.metrics.queues.task_notes.dec();
     }
 
     async fn try_write(&self, shared: &Shared, note: &Note) -> Result<(), Unavailable> {

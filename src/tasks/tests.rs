@@ -149,9 +149,9 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
         let task = format!("t-{number}");
         room.tasks.learn(&ann.owner(), &id("dev"), &task).await;
     }
-    assert_eq!(room.metrics.task_notes_dropped.get(), 10);
+    assert_eq!(room.metrics.tasks.notes_dropped.get(), 10);
     assert_eq!(
-        room.metrics.tasks_learnt.get(),
+        room.metrics.tasks.learnt.get(),
         u64::try_from(NOTES_MAX).unwrap() + 10
     );
     let last = format!("t-{}", NOTES_MAX + 9);

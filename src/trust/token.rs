@@ -8,6 +8,8 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
+use crate::metrics::CredentialFlaw;
+
 /// Longest token that is looked at. Refused before any cryptography.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
@@ -44,6 +46,20 @@ pub enum TokenError {
         "the token was made for another gateway, or lacks a claim: gateways that share tokens share keys.dir and tokens.issuer, which is server.public_url where it is not set"
     )]
     Claims,
+}
+
+impl TokenError {
+    /// The label of requests with such a token.
+    pub const fn flaw(self) -> CredentialFlaw {
+        match self {
+            Self::TooLong | Self::Malformed => CredentialFlaw::Malformed,
+            Self::UnknownKey => CredentialFlaw::UnknownKey,
+            Self::Signature => CredentialFlaw::Signature,
+            Self::Expired => CredentialFlaw::Expired,
+            Self::Immature => CredentialFlaw::Immature,
+            Self::Claims => CredentialFlaw::Claims,
+        }
+    }
 }
 
 /// What must be known of a token to find its key. Nothing of it is proven.

@@ -42,6 +42,7 @@ mod kills;
 mod liveness;
 mod matrix;
 mod moves;
+mod observed;
 mod open_mode;
 mod operators;
 mod outages;

@@ -14,11 +14,13 @@ use crate::on_both_pairs;
 
 /// What goes on beside requests: looking for lapses and for what could not be published, writing down
 /// heartbeats and uses of tokens, calls that are made later, and what `/readyz` asks.
-const BACKGROUND: [&str; 10] = [
+const BACKGROUND: [&str; 12] = [
     "operation=\"coherence_look\"",
     "operation=\"workspace_overdue\"",
     "operation=\"workspace_set_last_seen\"",
     "operation=\"note_use\"",
+    "operation=\"inbox_backlog\"",
+    "operation=\"job_backlog\"",
     "operation=\"job_claim\"",
     "operation=\"job_end_leases\"",
     "operation=\"job_purge\"",

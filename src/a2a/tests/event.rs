@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use crate::a2a::event::{Framing, Passed, Splitter, final_event};
+use crate::a2a::event::{Framing, Passed, Splitter, final_event, states_told};
+use crate::a2a::state::TaskState;
 
 /// Pushes `chunks` and tells what each let through.
 fn push_all(chunks: &[&str]) -> (Vec<String>, Splitter) {
@@ -298,4 +299,20 @@ proptest! {
         out.extend_from_slice(&splitter.take_rest());
         prop_assert_eq!(out, chunks.concat());
     }
+}
+
+#[test]
+fn events_tell_where_their_tasks_stand() {
+    let stream = concat!(
+        ": ping\n\n",
+        "data: {\"result\":{\"status\":{\"state\":\"submitted\"}}}\n\n",
+        "data: {\"result\":{\"kind\":\"artifact-update\"}}\r\n\r\n",
+        "event: x\ndata: {\"result\":{\"statusUpdate\":\ndata: {\"status\":{\"state\":\"TASK_STATE_WORKING\"}}}}\n\n",
+        "data: {\"result\":{\"artifact\":{\"state\":\"failed\"}}}\n\n",
+        "data: {\"result\":{\"status\":{\"state\":\"done\"}}}\n\n",
+        "data: \"state\"\n\n",
+    );
+    let told: Vec<_> = states_told(stream.as_bytes()).collect();
+    assert_eq!(told, [TaskState::Submitted, TaskState::Working]);
+    assert_eq!(states_told(b"data: {}\n\n").count(), 0);
 }

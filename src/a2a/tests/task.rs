@@ -5,6 +5,7 @@ use proptest::sample::{Index, select};
 use serde_json::Value;
 
 use crate::a2a::refs::TASK_ID_BYTES_MAX;
+use crate::a2a::state::TaskState;
 use crate::a2a::task::{Binding, TaskScan};
 
 fn whole(binding: Binding, answer: &[u8]) -> Option<String> {
@@ -89,6 +90,73 @@ fn every_shape_of_an_answer_names_its_task() {
         let nested = format!(r#"{{"error":{{"data":{result}}},"id":"call"}}"#);
         assert_eq!(whole(Binding::Rpc, nested.as_bytes()), None, "{nested}");
     }
+}
+
+#[test]
+fn where_the_task_stands_is_found_with_its_id() {
+    for (result, id, state) in [
+        (
+            r#"{"kind":"task","id":"t","contextId":"c","status":{"state":"input-required"}}"#,
+            Some("t"),
+            Some(TaskState::InputRequired),
+        ),
+        (
+            r#"{"task":{"status":{"message":{"parts":[{"state":"failed"}]},"state":"TASK_STATE_COMPLETED"},"id":"t"}}"#,
+            Some("t"),
+            Some(TaskState::Completed),
+        ),
+        (
+            r#"{"history":[{"status":{"state":"failed"}}],"id":"t","metadata":{"state":"failed"},"status":{"state":"working"}}"#,
+            Some("t"),
+            Some(TaskState::Working),
+        ),
+        (
+            r#"{"statusUpdate":{"taskId":"t","status":{"state":"canceled"}}}"#,
+            Some("t"),
+            Some(TaskState::Canceled),
+        ),
+        (r#"{"id":"t","status":{"state":"done"}}"#, Some("t"), None),
+        (r#"{"id":"t","status":"working"}"#, Some("t"), None),
+        (
+            r#"{"state":"working","status":{"state":{"state":"working"}}}"#,
+            None,
+            None,
+        ),
+        (
+            r#"{"kind":"message","parts":[{"status":{"state":"working"}}]}"#,
+            None,
+            None,
+        ),
+    ] {
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+        for cut in 0..answer.len() {
+            let mut scan = TaskScan::new(Binding::Rpc);
+            let (first, second) = answer.as_bytes().split_at(cut);
+            let found = scan.push(first).or_else(|| scan.push(second));
+            assert_eq!(found.as_deref(), id, "{answer} {cut}");
+            if cut == 0 {
+                assert_eq!(scan.take_state(), state, "{answer}");
+                assert_eq!(scan.take_state(), None, "told twice");
+                assert!(scan.is_over(), "{answer}");
+            }
+        }
+    }
+}
+
+#[test]
+fn far_behind_the_id_nothing_is_looked_for() {
+    let mut scan = TaskScan::new(Binding::Rest);
+    assert_eq!(
+        scan.push(br#"{"id":"t","artifacts":[""#).as_deref(),
+        Some("t")
+    );
+    for _ in 0..17 {
+        assert!(!scan.is_over());
+        scan.push(&[b'x'; 4096]);
+    }
+    assert!(scan.is_over());
+    scan.push(br#""],"status":{"state":"working"}}"#);
+    assert_eq!(scan.take_state(), None);
 }
 
 #[test]

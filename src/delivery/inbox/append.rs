@@ -196,6 +196,7 @@ impl Inbox {
             if let Some(task) = &entry.new.continues {
                 topics.insert(Topic::Task(task.clone()));
                 let (workspace, state) = (&entry.new.workspace, entry.continues_as);
+                self.metrics.tasks.seen(state);
                 self.events.tell(task_changed(workspace, task, state));
             }
         }

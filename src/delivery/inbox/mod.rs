@@ -10,6 +10,7 @@
 
 mod activity;
 mod append;
+mod backlog;
 mod commit;
 mod document;
 mod feed;

@@ -201,6 +201,7 @@ impl Inbox {
         };
         let task = self.db.run("inbox_reply", work).await??;
         self.hub.wake([Topic::Task(task.id.clone())]);
+        self.metrics.tasks.seen(task.state);
         self.events.tell(task_changed(target, &task.id, task.state));
         Ok(task)
     }

@@ -35,6 +35,7 @@ use self::table::{Claim, Table};
 use crate::coherence::{Coherence, Invalidation};
 use crate::config::Live;
 use crate::db::Db;
+use crate::delivery::backlog::Backlog;
 use crate::delivery::inbox::Inbox;
 use crate::events::{self, Event, Events};
 use crate::ids::WorkspaceId;
@@ -158,6 +159,11 @@ impl Jobs {
             news: Notify::new(),
             away,
         })
+    }
+
+    /// What was not sent yet, of everybody.
+    pub(super) async fn backlog(&self) -> Result<Backlog, Unavailable> {
+        self.table.backlog().await
     }
 
     /// Takes a call to be made later. When this returns it is committed.

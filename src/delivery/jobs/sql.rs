@@ -149,3 +149,6 @@ pub(super) const PURGE: [&str; 2] = [
      WHERE state NOT IN ('pending', 'dispatched') AND untold = 0 AND updated_at < $1 LIMIT $2",
     ")",
 ];
+
+pub(super) const BACKLOG: &str = "SELECT COUNT(*) AS entries, MIN(created_at) AS oldest FROM delegations \
+    WHERE state = 'pending'";

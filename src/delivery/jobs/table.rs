@@ -7,11 +7,12 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::job::{Content, Job, Kind, NewJob, State};
 use super::sql::{
-    ANY_DUE, ANY_LOST, ANY_OVERDUE, CANCEL, CLAIM, DISPATCH, END_LEASES, FIND, FIND_KEY, FINISH,
-    IN_INBOX, INSERT, LIST, LIST_SIZES, LOST, OVERDUE, PARK, PURGE, PUT_BACK, RENEW, TAKE_UNTOLD,
-    TOLD, UNPARK, UNTOLD, WAITING, WAITING_FOR,
+    ANY_DUE, ANY_LOST, ANY_OVERDUE, BACKLOG, CANCEL, CLAIM, DISPATCH, END_LEASES, FIND, FIND_KEY,
+    FINISH, IN_INBOX, INSERT, LIST, LIST_SIZES, LOST, OVERDUE, PARK, PURGE, PUT_BACK, RENEW,
+    TAKE_UNTOLD, TOLD, UNPARK, UNTOLD, WAITING, WAITING_FOR,
 };
 use crate::db::Db;
+use crate::delivery::backlog::Backlog;
 use crate::delivery::page::fitting;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -73,6 +74,19 @@ impl Table {
             .bind(unfinished_max);
         let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected() > 0) };
         self.db.run("job_insert", work).await
+    }
+
+    /// What was not sent yet, of everybody.
+    pub(super) async fn backlog(&self) -> Result<Backlog, Unavailable> {
+        let work = async {
+            let row = sqlx::query(BACKLOG).fetch_one(self.db.pool()).await?;
+            let oldest: Option<i64> = row.try_get("oldest")?;
+            Ok(Backlog {
+                entries: row.try_get("entries")?,
+                oldest: oldest.map(Timestamp),
+            })
+        };
+        self.db.run("job_backlog", work).await
     }
 
     pub(super) async fn find(&self, id: &str) -> Result<Option<Job>, Unavailable> {

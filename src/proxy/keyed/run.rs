@@ -7,7 +7,7 @@ use http::header;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 use tokio::sync::mpsc;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use crate::a2a::event::last_data;
 use crate::a2a::state::TaskState;
@@ -16,11 +16,11 @@ use crate::delivery::calls::{Answer, Claim};
 use crate::drain::Cut;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::proxy::ended::{Ended, broken_http, shutting_down, timed_out, too_large};
-use crate::proxy::exchange::Exchange;
+use crate::proxy::exchange::{Exchange, look_at};
 use crate::proxy::received::Share;
 use crate::proxy::relay::{Forward, Relay, await_head, is_event_stream, refuse_answer};
 use crate::proxy::rewrite::Rewrite;
-use crate::proxy::stream::{Begun, Feed};
+use crate::proxy::stream::{Begun, Feed, Pace};
 use crate::proxy::trace::CallSpan;
 use crate::proxy::unary::next_piece;
 use crate::proxy::upstream::Home;
@@ -41,6 +41,8 @@ pub(super) struct Run {
     owner: String,
     target: Option<WorkspaceId>,
     span: Option<Box<CallSpan>>,
+    /// When the request head had been read.
+    started: Instant,
 }
 
 impl Run {
@@ -58,6 +60,7 @@ impl Run {
             owner: proof.map(|proof| proof.owner()).unwrap_or_default(),
             target: exchange.callee.clone(),
             span,
+            started: exchange.started,
         }
     }
 
@@ -141,7 +144,15 @@ impl Run {
             slot: self.forward.slot,
         };
         let ids = (self.request_id, self.rpc_id);
-        let mut feed = Feed::new(upstream, begun, self.config, ids, self.learner, Some(log));
+        let pace = Pace::new(Arc::clone(&self.relay.metrics), self.started);
+        let mut feed = Feed::new(
+            (upstream, pace),
+            begun,
+            self.config,
+            ids,
+            self.learner,
+            Some(log),
+        );
         claim.streams(kept(head, Bytes::new()), name).await;
         let mut task_state = None;
         loop {
@@ -203,7 +214,7 @@ async fn changed(
     rewrite: Rewrite,
     head: &mut ResponseHeader,
     body: Bytes,
-    deadline: tokio::time::Instant,
+    deadline: Instant,
 ) -> Result<Bytes, Rejection> {
     let changed = Box::pin(rewrite.answer(head, body));
     let changed = timeout_at(deadline, changed).await;
@@ -254,12 +265,7 @@ impl Body<'_> {
             }
             let taken = self.relay.hold(&mut self.share, piece.len());
             taken.map_err(|full| full.fact("delivered", "true"))?;
-            if let Some(learner) = &mut self.learner
-                && let Some(task) = learner.look_at(&piece)
-                && let Some(learner) = self.learner.take()
-            {
-                learner.learn(task).await;
-            }
+            look_at(&mut self.learner, &self.relay.metrics, &piece).await;
             body.extend_from_slice(&piece);
         }
         home.take_back(self.upstream).await;

@@ -27,9 +27,10 @@ use super::trace::{Callee, Came};
 use super::upstream::{Call, peer};
 use super::{body, hygiene};
 use crate::a2a::method;
+use crate::a2a::task::Binding;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
-use crate::sidecar::{Card, Sidecar, unauthenticated};
+use crate::sidecar::{Card, Sidecar};
 
 /// Asks whether a request may pass, for a proxy that forwards it itself.
 const VERIFY: &str = "/auth/verify";
@@ -108,7 +109,7 @@ impl Guard {
         let (body, share) = if public {
             (Bytes::new(), Share::of(&self.relay.bodies, None))
         } else {
-            let token = presented(head)?;
+            let token = presented(&self.sidecar, head)?;
             exchange.pair = Some(self.sidecar.authenticate(token).await?);
             // All come through gateways, which give each caller its share.
             body::read(&self.relay, &exchange.config, session, None).await?
@@ -120,6 +121,7 @@ impl Guard {
             self.sidecar.use_up(claims)?;
         }
         drop(method);
+        exchange.watch_state(Binding::Rpc);
         let forward = self.forward(session, exchange, (body, share)).await?;
         let answer = |head: &_, _: &ServerSession, exchange: &Exchange| {
             response_head(head, &exchange.request_id).map_err(internal)
@@ -200,14 +202,15 @@ fn refuse_method(method: &Method) -> Result<(), Rejection> {
 ///
 /// # Errors
 /// `unauthenticated`; `invalid_request` when the field stands twice.
-fn presented(head: &RequestHeader) -> Result<&str, Rejection> {
-    let text =
-        |field| std::str::from_utf8(field).map_err(|_| unauthenticated("the token is not text"));
+fn presented<'h>(sidecar: &Sidecar, head: &'h RequestHeader) -> Result<&'h str, Rejection> {
+    let text = |field: &'h [u8]| {
+        std::str::from_utf8(field).map_err(|_| sidecar.no_token("the token is not text"))
+    };
     if let Some(field) = single(head, &CALLER_TOKEN)? {
         return text(field).map(str::trim);
     }
     let none = || {
-        unauthenticated(
+        sidecar.no_token(
             "the request has no pair token: the gateway puts one into `Authorization`, or into `X-A2A-Caller-Token`",
         )
     };

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
+use tokio::time::Instant;
 
 use super::super::ended::patiently;
 use super::super::exchange::log_cause;
@@ -15,6 +16,7 @@ use super::super::reject::{Dialect, answer};
 use super::fields::identity;
 use super::{Guard, READY, VERIFY, hygiene, presented};
 use crate::ids::RequestId;
+use crate::metrics::Plane;
 use crate::rejection::{Reason, Rejection};
 use crate::trust::PairClaims;
 
@@ -26,6 +28,7 @@ impl Guard {
         request_id: &RequestId,
     ) -> Result<(), BrokenOff> {
         let _running = self.relay.drain.enter();
+        let started = Instant::now();
         let verified = self.asked_about(session).await;
         tracing::info!(
             target: "access",
@@ -38,7 +41,7 @@ impl Guard {
             "A proxy asked who calls"
         );
         let said = verified.map(|claims| identity(&claims).collect());
-        self.say(session, request_id, VERIFY, said).await
+        self.say(session, request_id, (VERIFY, started), said).await
     }
 
     /// 200 once callers can be verified.
@@ -47,6 +50,7 @@ impl Guard {
         session: &mut ServerSession,
         request_id: &RequestId,
     ) -> Result<(), BrokenOff> {
+        let started = Instant::now();
         let checked = hygiene::require(session).and_then(|()| self.read_only(session));
         let ready = checked.and_then(|()| {
             let draining = self.relay.drain.begun();
@@ -55,7 +59,7 @@ impl Guard {
         });
         let ready = ready.and_then(|()| self.sidecar.ready());
         let said = ready.map(|()| Vec::new());
-        self.say(session, request_id, READY, said).await
+        self.say(session, request_id, (READY, started), said).await
     }
 
     async fn asked_about(&self, session: &mut ServerSession) -> Result<PairClaims, Rejection> {
@@ -63,7 +67,7 @@ impl Guard {
         self.read_only(session)?;
         let claims = self
             .sidecar
-            .authenticate(presented(session.req_header())?)
+            .authenticate(presented(&self.sidecar, session.req_header())?)
             .await?;
         self.sidecar.use_up(&claims)?;
         Ok(claims)
@@ -82,11 +86,15 @@ impl Guard {
         &self,
         session: &mut ServerSession,
         request_id: &RequestId,
-        route: &str,
+        (route, started): (&str, Instant),
         said: Result<Vec<(&'static str, String)>, Rejection>,
     ) -> Result<(), BrokenOff> {
         let status = said.as_ref().map_or_else(|r| r.reason.status(), |_| 200);
-        self.relay.metrics.control(route, status);
+        let metrics = &self.relay.metrics;
+        metrics.control.answered(route, status, started.elapsed());
+        if let Err(rejection) = &said {
+            metrics.refusals.count(Plane::Control, rejection.reason);
+        }
         // What the request about which is asked had for a body did not come along.
         match said {
             Ok(fields) => BrokenOff::unless(write(session, request_id, &fields).await),

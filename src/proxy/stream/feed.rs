@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until};
 
-use super::Begun;
+use super::{Begun, Pace};
 use crate::a2a::event::{self, Framing, Splitter};
 use crate::config::Config;
 use crate::delivery::streams::Log;
@@ -43,6 +43,8 @@ pub(in crate::proxy) struct Feed {
     /// The call's place at its target.
     _slot: Option<Slot>,
     splitter: Splitter,
+    /// Measures its events.
+    pace: Pace,
     /// When the agent was last heard.
     heard: Instant,
     /// When the final event was passed on, if it was.
@@ -74,7 +76,7 @@ pub(in crate::proxy) struct Passed {
 
 impl Feed {
     pub(in crate::proxy) fn new(
-        upstream: HttpSession,
+        (upstream, pace): (HttpSession, Pace),
         begun: Begun,
         config: Arc<Config>,
         (request_id, rpc_id): (RequestId, Option<String>),
@@ -95,6 +97,7 @@ impl Feed {
             log,
             _slot: begun.slot,
             splitter: Splitter::new(),
+            pace,
             heard: Instant::now(),
             finished: None,
             bytes: 0,
@@ -163,6 +166,7 @@ impl Feed {
         }
         if passed.events > 0 {
             self.finished = passed.last_was_final.then(Instant::now);
+            self.pace.events(self.heard, &passed.bytes);
             self.look_at(&passed.bytes).await;
         }
         Passed {
@@ -223,6 +227,7 @@ impl Feed {
         let Some(learner) = &mut self.learner else {
             return;
         };
+        // Its state is told by `pace`, as are those of later events.
         if let Some(task) = learner.look_at_events(events)
             && let Some(learner) = self.learner.take()
         {

@@ -9,6 +9,7 @@
 
 mod feed;
 mod linger;
+mod pace;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use tokio::time::{Instant, sleep_until};
 
 pub(super) use self::feed::Feed;
 use self::linger::linger;
+pub(super) use self::pace::Pace;
 use super::ended::{Clocks, Ended, chunk, internal, left, within};
 use super::exchange::Exchange;
 use super::relay::Relay;
@@ -73,7 +75,8 @@ pub(super) async fn pass(
     let ids = (exchange.request_id.clone(), exchange.rpc_id.clone());
     let (config, learner) = (Arc::clone(&exchange.config), exchange.learner.take());
     let log = log(relay, exchange);
-    let mut feed = Feed::new(upstream, begun, config, ids, learner, log);
+    let pace = Pace::new(Arc::clone(&exchange.metrics), exchange.started);
+    let mut feed = Feed::new((upstream, pace), begun, config, ids, learner, log);
     let mut caller = Caller {
         session,
         exchange,

@@ -114,6 +114,12 @@ impl Folder {
         now.duration_since(made.ok()?).ok()
     }
 
+    /// How long ago the key that signs was made. It keeps its time when it comes to sign.
+    pub(super) fn active_age(&self, now: SystemTime) -> Option<Duration> {
+        let made = fs::metadata(self.at(ACTIVE)).and_then(|data| data.modified());
+        now.duration_since(made.ok()?).ok()
+    }
+
     /// The next key signs from now on, the active one retires, and a new next one is made. Retired keys
     /// whose time is over are deleted.
     pub(super) fn rotate(

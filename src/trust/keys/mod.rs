@@ -23,6 +23,7 @@ pub use self::signing::SigningAlgorithm;
 use self::signing::SigningKey;
 use super::jwks::{KeySet, PublicKey};
 use super::token::{TokenError, TokenHead};
+use crate::metrics::KeyAges;
 
 /// Readings of the folder that a rotation may spoil before one is taken as it is.
 const READS_MAX: u32 = 5;
@@ -241,6 +242,18 @@ impl Keys {
         new.public = new.public.replacing(&ring.public);
         self.ring.store(Arc::new(new));
         Ok(true)
+    }
+
+    /// How old they are, for those who watch. Blocks for as long as the disk does.
+    pub fn ages(&self) -> KeyAges {
+        let now = SystemTime::now();
+        let retired = |key: &&KeyInfo| matches!(key.state, State::Retired { .. });
+        let seconds = |age: Duration| age.as_secs_f64();
+        KeyAges {
+            active: self.folder.active_age(now).map_or(0.0, seconds),
+            next: self.folder.next_age(now).map(seconds),
+            retired: self.ring.load().known.iter().filter(retired).count(),
+        }
     }
 
     /// The id of the key that signs.

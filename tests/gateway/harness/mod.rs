@@ -13,6 +13,7 @@ pub(crate) mod issuer;
 pub(crate) mod numbered;
 pub(crate) mod packages;
 pub(crate) mod planted;
+pub(crate) mod prometheus;
 pub(crate) mod refusal;
 pub(crate) mod relay;
 pub(crate) mod servers;

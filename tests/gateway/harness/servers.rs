@@ -207,7 +207,7 @@ impl Postgres {
     }
 }
 
-struct Server {
+pub(super) struct Server {
     folder: PathBuf,
     address: SocketAddr,
     command: Vec<String>,
@@ -222,7 +222,7 @@ struct Running {
 }
 
 impl Server {
-    fn start(name: &str, command: impl Fn(&Path, u16) -> Vec<String>) -> Self {
+    pub(super) fn start(name: &str, command: impl Fn(&Path, u16) -> Vec<String>) -> Self {
         let prefix = format!("a2a-gateway-{name}-");
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir();
         let folder = folder.unwrap().keep();
@@ -246,6 +246,10 @@ impl Server {
         }
         let _ = std::fs::remove_dir_all(&folder);
         panic!("{name} does not start: {log}");
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Waits for the first answer. False when the server has ended instead.

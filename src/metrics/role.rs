@@ -1,0 +1,35 @@
+//! Whose metrics they are: a sidecar is a process with fewer rooms.
+
+/// Whose metrics they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Gateway,
+    Sidecar,
+}
+
+/// Whether a family is of rooms that only a gateway has. A sidecar's zero would be taken for a fault.
+pub(super) fn is_of_gateways(name: &str) -> bool {
+    const ROOMS: [&str; 19] = [
+        "audit_",
+        "cache_",
+        "card_",
+        "coherent",
+        "config_",
+        "event_readers",
+        "events_",
+        "idempotent_",
+        "inbox_",
+        "job",
+        "key",
+        "lapses_",
+        "linger",
+        "queue_",
+        "rate_shares_",
+        "store_",
+        "stream_log_",
+        "target_permits",
+        "task_notes_",
+    ];
+    let name = name.strip_prefix("a2a_gateway_");
+    name.is_some_and(|name| ROOMS.iter().any(|room| name.starts_with(room)))
+}

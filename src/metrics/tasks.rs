@@ -1,0 +1,45 @@
+//! The families of tasks.
+
+use prometheus::{IntCounter, Registry};
+
+use super::family::{counter, counters};
+use crate::a2a::state::TaskState;
+
+/// Tasks: whose they are, and where they stand.
+pub struct TaskMetrics {
+    /// Tasks whose owner this replica learnt.
+    pub learnt: IntCounter,
+    /// Owners and uses of tasks that are not written down for other replicas.
+    pub notes_dropped: IntCounter,
+    states: [IntCounter; TaskState::ALL.len()],
+}
+
+impl TaskMetrics {
+    pub(super) fn new(r: &Registry) -> Self {
+        let states = counters(
+            r,
+            "a2a_gateway_task_states_total",
+            "States of tasks that passed: in answers to messages and to questions for a task, in events, and in what agents that poll say.",
+            &["state"],
+        );
+        Self {
+            learnt: counter(
+                r,
+                "a2a_gateway_tasks_learnt_total",
+                "Tasks whose owner this replica learnt from an agent's answer.",
+            ),
+            notes_dropped: counter(
+                r,
+                "a2a_gateway_task_notes_dropped_total",
+                "Owners and uses of tasks that were not written down for other replicas: the queue was full.",
+            ),
+            states: TaskState::ALL
+                .map(|state| states.with_label_values(&[&state.word().replace('-', "_")])),
+        }
+    }
+
+    /// Counts a state that was told.
+    pub fn seen(&self, state: TaskState) {
+        self.states[state as usize].inc();
+    }
+}

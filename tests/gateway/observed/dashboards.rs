@@ -1,0 +1,160 @@
+//! `grafana/` on a real Prometheus: every expression of every dashboard has data under load, every rule can be
+//! evaluated, and the metrics are as Prometheus' own tool wants them.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::load::Stage;
+use super::metrics;
+use crate::harness::prometheus::{Prometheus, promtool};
+use crate::harness::{Builder, Pair};
+use crate::on_both_pairs;
+
+/// How long a number may take to come: two scrapes, on a busy machine.
+const DATA_MAX: Duration = Duration::from_secs(40);
+
+fn dashboards() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("grafana/dashboards");
+    let files = std::fs::read_dir(folder).unwrap();
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 5, "{files:?}");
+    files
+}
+
+/// The expressions of a dashboard, each with its panel, as Grafana would send them.
+fn expressions(dashboard: &Value) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expression = target["expr"].as_str().unwrap();
+            let expression = expression.replace("$__rate_interval", "8s");
+            let expression = expression.replace("$instance", ".*");
+            assert!(!expression.contains('$'), "{expression}");
+            found.push((panel["title"].as_str().unwrap().to_owned(), expression));
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_query_of_every_dashboard_has_data_and_every_rule_can_be_evaluated() {
+    let gateway = Builder::new(Pair::External).start().await;
+    let stage = Arc::new(Stage::on(gateway).await);
+    let targets = [stage.gateway.admin, stage.guarded.sidecar.admin];
+    let prometheus = Prometheus::start(&targets).await;
+    let load = stage.load();
+
+    let deadline = Instant::now() + DATA_MAX;
+    prometheus
+        .await_data("count(up == 1) == 2", deadline)
+        .await
+        .unwrap();
+    let mut wrong = Vec::new();
+    let mut asked = 0;
+    for file in dashboards() {
+        let dashboard = std::fs::read_to_string(&file).unwrap();
+        let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+        for (panel, expression) in expressions(&dashboard) {
+            asked += 1;
+            if let Err(error) = prometheus.await_data(&expression, deadline).await {
+                let name = file.file_stem().unwrap().display();
+                wrong.push(format!("{name}, {panel}: {expression}\n  {error}"));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {asked} queries:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    assert!(asked > 100, "{asked}");
+
+    let rules = prometheus.get("/api/v1/rules").await;
+    let groups = rules["data"]["groups"].as_array().unwrap();
+    let rules: Vec<&Value> = groups
+        .iter()
+        .flat_map(|group| group["rules"].as_array().unwrap())
+        .collect();
+    assert!(rules.len() > 30, "{}", rules.len());
+    for rule in &rules {
+        assert_eq!(rule["health"], "ok", "{rule}");
+    }
+    // A load of all kinds of errors is no outage.
+    for name in [
+        "GatewayDown",
+        "StoreAway",
+        "NotCoherent",
+        "EventsNotFollowed",
+        "KeysNotCurrent",
+        "InternalErrors",
+        "ConfigRefused",
+    ] {
+        let rule = rules.iter().find(|rule| rule["name"] == name).unwrap();
+        assert_eq!(rule["state"], "inactive", "{rule}");
+    }
+    drop(load);
+    assert!(stage.target().count() > 10);
+    eprintln!("{asked} queries, {} rules", rules.len());
+}
+
+#[test]
+fn dashboards_are_whole() {
+    let mut uids = BTreeSet::new();
+    for file in dashboards() {
+        let dashboard: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let name = file.file_stem().unwrap().to_str().unwrap();
+        assert_eq!(dashboard["uid"], format!("a2a-gateway-{name}"));
+        assert!(uids.insert(dashboard["uid"].to_string()));
+        let mut ids = BTreeSet::new();
+        for panel in dashboard["panels"].as_array().unwrap() {
+            assert!(ids.insert(panel["id"].as_u64().unwrap()), "{name}: {panel}");
+            assert!(
+                !panel["title"].as_str().unwrap().is_empty(),
+                "{name}: {panel}"
+            );
+            let asks = !["row", "text"].contains(&panel["type"].as_str().unwrap());
+            let described = panel["description"]
+                .as_str()
+                .is_some_and(|text| !text.is_empty());
+            assert!(!asks || described, "{name}: {panel}");
+            for target in panel["targets"].as_array().into_iter().flatten() {
+                // No server's own id: the dashboard goes wherever it is imported.
+                assert_eq!(target["datasource"]["uid"], "${datasource}");
+            }
+        }
+    }
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_config_and_rules_and_every_alert_is_tested() {
+    for arguments in [
+        ["check", "config", "prometheus.yaml"],
+        ["check", "rules", "alerts.yaml"],
+        ["test", "rules", "alerts_test.yaml"],
+    ] {
+        let (good, said) = promtool(&arguments, "");
+        assert!(good, "{arguments:?}: {said}");
+    }
+}
+
+on_both_pairs! {
+    async fn promtool_finds_nothing_wrong_with_the_metrics(pair: Pair) {
+        let stage = Stage::on(Builder::new(pair).start().await).await;
+        for round in 0..3 {
+            for request in stage.requests(round) {
+                stage.gateway.call(&request).await;
+            }
+        }
+        let sidecar = stage.guarded.sidecar.admin_get("/metrics").await.text();
+        for (whose, text) in [("gateway", metrics(&stage.gateway).await), ("sidecar", sidecar)] {
+            let (good, said) = promtool(&["check", "metrics"], &text);
+            assert!(good && said.is_empty(), "{whose}: {said}");
+        }
+    }
+}

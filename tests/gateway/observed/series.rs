@@ -1,0 +1,139 @@
+//! However many workspaces there are, and whatever ids strangers make up: the metrics stay as they are.
+
+use std::fmt::Write as _;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::load::Stage;
+use super::{metrics, series_of};
+use crate::harness::{Builder, Gateway, Pair};
+
+/// Ids that are made up.
+const STRANGE: u32 = 100_000;
+
+/// Of so many a caller that may ask asks for one: each of these takes a look into the stores.
+const ASKED_EACH: u32 = 50;
+
+/// Connections that ask at once.
+const AT_ONCE: u32 = 4;
+
+/// Requests that are on their way on one connection: fewer bytes than its buffers take.
+const PIPELINED: u32 = 100;
+
+/// Kilobytes of a process in RAM.
+fn resident(gateway: &Gateway) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Asks for workspaces `from..to`, of which there is none, many requests behind each other.
+async fn ask(at: std::net::SocketAddr, token: String, from: u32, to: u32) {
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let mut first = from;
+    let mut buffer = vec![0; 256 * 1024];
+    while first < to {
+        let last = (first + PIPELINED).min(to);
+        let mut wire = String::new();
+        for n in first..last {
+            let credential = match n % ASKED_EACH {
+                0 => format!("Authorization: Bearer {token}\r\n"),
+                _ => String::new(),
+            };
+            let _ = write!(
+                wire,
+                "POST /workspaces/made-up-{n}/a2a HTTP/1.1\r\nHost: {at}\r\n{credential}Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
+            );
+        }
+        stream.write_all(wire.as_bytes()).await.unwrap();
+        let (mut answers, mut held) = (0, Vec::new());
+        while answers < last - first {
+            let read = stream.read(&mut buffer).await.unwrap();
+            assert!(
+                read > 0,
+                "the gateway closed behind {answers} answers to {first}"
+            );
+            held.extend_from_slice(&buffer[..read]);
+            answers =
+                u32::try_from(memchr::memmem::find_iter(&held, b"HTTP/1.1 40").count()).unwrap();
+        }
+        first = last;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_workspaces_add_no_series() {
+    let gateway = Builder::new(Pair::Embedded)
+        .set("telemetry.log", "warn")
+        .start()
+        .await;
+    let stage = Stage::on(gateway).await;
+    let gateway = &stage.gateway;
+    let token = &stage.caller.token;
+    for round in 0..3 {
+        for request in stage.requests(round) {
+            gateway.call(&request).await;
+        }
+    }
+    ask(gateway.public, token.clone(), STRANGE, STRANGE + 200).await;
+    let before = metrics(gateway).await;
+    let memory = resident(gateway);
+
+    let started = std::time::Instant::now();
+    let mut asking = JoinSet::new();
+    for worker in 0..AT_ONCE {
+        let each = STRANGE / AT_ONCE;
+        asking.spawn(ask(
+            gateway.public,
+            token.clone(),
+            worker * each,
+            (worker + 1) * each,
+        ));
+    }
+    while let Some(asked) = asking.join_next().await {
+        asked.unwrap();
+    }
+    // Some that there are, each with an answer of its agent.
+    for n in 0..20 {
+        let id = format!("real-{n}");
+        let agent =
+            crate::harness::Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+        let _seat = gateway.seat(&id, "", agent).await;
+        assert_eq!(
+            gateway
+                .call(&stage.ask(&id, crate::harness::CALL))
+                .await
+                .status,
+            200
+        );
+    }
+
+    let after = metrics(gateway).await;
+    let counted = gateway.metric("a2a_gateway_exchanges_total", &[]).await;
+    assert!(counted >= f64::from(STRANGE), "{counted}");
+    let (old, new) = (series_of(&before), series_of(&after));
+    let added: Vec<_> = new.difference(&old).collect();
+    assert!(added.is_empty(), "{added:?}");
+    // Names and labels are the same, so only digits of values can be more.
+    let grown = after.len().saturating_sub(before.len());
+    assert!(
+        grown < old.len() * 8,
+        "{} to {} bytes",
+        before.len(),
+        after.len()
+    );
+    assert!(!after.contains("made-up") && !after.contains("real-"));
+    eprintln!(
+        "{} series before and after; {} and {} bytes of text; {memory} and {} KiB in RAM; {:?}",
+        old.len(),
+        before.len(),
+        after.len(),
+        resident(gateway),
+        started.elapsed()
+    );
+}
