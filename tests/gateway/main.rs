@@ -25,6 +25,7 @@ mod clocks;
 mod directory;
 mod drain;
 mod events;
+mod explain;
 mod exposed;
 mod fields;
 mod grants;
