@@ -102,6 +102,7 @@ fn wrong_arguments_end_with_64_and_help_with_0() {
         &["serv"][..],
         &["--sett", "a"],
         &["send", "a:b", "hi"],
+        &["explain", "a"],
         &["agent", "odd"],
     ] {
         assert_eq!(run(wrong).0, Some(USAGE), "{wrong:?}");

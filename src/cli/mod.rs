@@ -9,6 +9,7 @@ mod audit;
 mod check_config;
 mod client;
 mod demo;
+mod explain;
 mod health;
 mod keys;
 mod registration;
@@ -39,6 +40,7 @@ Examples:
   a2a-gateway --set server.listen=0.0.0.0:8080  change one setting
   a2a-gateway check-config gateway.toml         what would be in force, and from where
   a2a-gateway health                            is the gateway on this machine ready?
+  a2a-gateway explain acme-pm acme-dev          would a message pass, and if not, why?
   a2a-gateway sidecar --workspace acme-pm --upstream http://127.0.0.1:8000   guard an agent
   a2a-gateway send acme-pm 'hello' --token …    one message, from the command line
   a2a-gateway keys rotate                       the next key signs from now on
@@ -86,6 +88,8 @@ enum Command {
     Sidecar(sidecar::Arguments),
     /// Ask a running gateway whether it is ready; exit status 0 or 1, for health checks
     Health(health::Arguments),
+    /// Ask a running gateway how a message would fare: every check, what it is decided by, and from where
+    Explain(explain::Arguments),
     /// Run one example agent (echo, slow or flaky) as a process of its own
     Agent(agent::Arguments),
 }
@@ -124,6 +128,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Token(arguments) => token::run(&arguments),
         Command::Sidecar(arguments) => sidecar::run(arguments),
         Command::Health(arguments) => health::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
         Command::Agent(arguments) => agent::run(arguments),
     }
 }

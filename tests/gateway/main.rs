@@ -26,6 +26,7 @@ mod clocks;
 mod directory;
 mod drain;
 mod events;
+mod explain;
 mod exposed;
 mod fields;
 mod grants;

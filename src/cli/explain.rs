@@ -1,0 +1,325 @@
+//! `a2a-gateway explain CALLER TARGET`: how a message would fare, asked of a running gateway.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use http::Method;
+use pingora::connectors::http::v1::Connector;
+use serde_json::Value;
+use url::Url;
+
+use super::client::{Ask, ClientError, ask};
+use super::{USAGE, complain, print};
+
+/// The gateway asks both its stores and a name server, each within its own clock.
+const WITHIN: Duration = Duration::from_secs(20);
+
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway explain acme-pm acme-dev          would a message of acme-pm reach acme-dev?
+  a2a-gateway explain operator acme-dev         would one of an operator?
+  a2a-gateway explain org:acme acme-dev         would one of an integration of this org?
+  a2a-gateway explain canvas:ada acme-dev --org acme
+  a2a-gateway explain acme-pm acme-dev --admin http://10.0.0.5:9090 --json
+
+CALLER is what logs and audit records name a caller by. Nothing is sent to the agent, and nothing counted.
+Exit status: 0 a message would be sent, 1 it would be refused, or nobody could be asked, 64 wrong arguments.";
+
+/// `a2a-gateway explain CALLER TARGET`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// Who would send: a workspace id, `operator`, `canvas:<user>` or `org:<org>`
+    caller: String,
+    /// The workspace that would get the message
+    target: String,
+    /// The org that the canvas token of the caller says
+    #[arg(long)]
+    org: Option<String>,
+    /// A workspace that the canvas token of the caller lists; may be given again
+    #[arg(long = "workspace", value_name = "ID")]
+    workspaces: Vec<String>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    /// Base URL of the admin listener
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    admin: Url,
+    /// An operator's token; a listener on loopback asks for none, unless admin.auth says so
+    #[arg(long, env = "A2A_GATEWAY_ADMIN_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+}
+
+/// Why there is no explanation.
+#[derive(Debug, thiserror::Error)]
+enum ExplainError {
+    #[error("{0}; is the gateway running? --admin says where its admin listener (admin.listen) is")]
+    Nobody(ClientError),
+    #[error("cannot ask the gateway; is this the URL of its admin listener (admin.listen)?")]
+    Client(#[source] ClientError),
+    #[error("{0}")]
+    Question(String),
+    #[error(
+        "{reason}: {message}; give an operator's token with --token or in A2A_GATEWAY_ADMIN_TOKEN"
+    )]
+    Token { reason: String, message: String },
+    #[error("{reason}: {message}")]
+    Refused { reason: String, message: String },
+    #[error(
+        "status {0}, and not the answer of a gateway's admin listener; --admin takes admin.listen, such as http://127.0.0.1:9090"
+    )]
+    Elsewhere(u16),
+    #[error("cannot print")]
+    Output(#[from] std::io::Error),
+}
+
+impl From<ClientError> for ExplainError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Nobody { .. } => Self::Nobody(error),
+            other => Self::Client(other),
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let explained = match runtime {
+        Ok(runtime) => runtime.block_on(explain(arguments)),
+        Err(error) => Err(error.into()),
+    };
+    match explained {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            complain(&error);
+            match error {
+                ExplainError::Question(_) => ExitCode::from(USAGE),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// Prints it; whether the message would be sent.
+async fn explain(arguments: &Arguments) -> Result<bool, ExplainError> {
+    let url = question(arguments);
+    let request = Ask {
+        method: Method::GET,
+        url: &url,
+        token: arguments.token.as_deref().filter(|token| !token.is_empty()),
+        accept: "application/json",
+        body: Vec::new(),
+        within: WITHIN,
+    };
+    let answer = ask(&Connector::new(None), request).await?;
+    let status = answer.status.as_u16();
+    let body: Value = serde_json::from_slice(&answer.whole().await?).unwrap_or_default();
+    let Some(admitted) = body["admitted"].as_bool().filter(|_| status == 200) else {
+        return Err(refused(status, &body));
+    };
+    if arguments.json {
+        print(&format!("{body:#}\n"))?;
+    } else {
+        print(&text(&body))?;
+    }
+    Ok(admitted)
+}
+
+fn question(arguments: &Arguments) -> Url {
+    let mut url = arguments.admin.clone();
+    url.set_path(&format!("{}/explain", url.path().trim_end_matches('/')));
+    let mut query = url.query_pairs_mut();
+    query.clear();
+    query.append_pair("caller", &arguments.caller);
+    query.append_pair("target", &arguments.target);
+    if let Some(org) = &arguments.org {
+        query.append_pair("org", org);
+    }
+    if !arguments.workspaces.is_empty() {
+        query.append_pair("workspaces", &arguments.workspaces.join(","));
+    }
+    drop(query);
+    url
+}
+
+fn refused(status: u16, body: &Value) -> ExplainError {
+    let word = |member: &str| body[member].as_str().unwrap_or_default().to_owned();
+    let (reason, message) = (word("reason"), word("error"));
+    match reason.as_str() {
+        "" | "not_found" => ExplainError::Elsewhere(status),
+        "invalid_params" => ExplainError::Question(message),
+        "unauthenticated" | "not_permitted" => ExplainError::Token { reason, message },
+        _ => ExplainError::Refused { reason, message },
+    }
+}
+
+/// For people: a line for each check, and what comes of it.
+fn text(body: &Value) -> String {
+    let word = |member: &str| body[member].as_str().unwrap_or_default();
+    let mut text = format!("{} to {}\n\n", word("caller"), word("target"));
+    for step in body["steps"].as_array().into_iter().flatten() {
+        let mark = if step["ok"] == true { "ok" } else { "NO" };
+        let name = step["step"].as_str().unwrap_or_default();
+        let (source, age) = (step["source"].as_str().unwrap_or_default(), &step["age_ms"]);
+        let _ = writeln!(
+            text,
+            "  {mark}  {name:<13} {:<14} {}",
+            from(source, age.as_u64().unwrap_or(0)),
+            facts(&step["fact"])
+        );
+    }
+    let (reason, message) = (word("reason"), word("message"));
+    if body["admitted"] == true {
+        let inbox = body["steps"].as_array().into_iter().flatten();
+        let inbox = inbox.into_iter().any(|step| step["step"] == "inbox");
+        let goes = if inbox {
+            "put into the inbox"
+        } else {
+            "sent to the agent"
+        };
+        let _ = writeln!(text, "\nA message would be {goes}.");
+        return text;
+    }
+    let status = &body["status"];
+    let _ = writeln!(
+        text,
+        "\nA message would be refused with {status} {reason}: {message}."
+    );
+    if let Some(advice) = advice(reason) {
+        let _ = writeln!(text, "What to do: {advice}");
+    }
+    text
+}
+
+/// `memory`, `redis 3 ms`, `memory 12 s`.
+fn from(source: &str, age_ms: u64) -> String {
+    match age_ms {
+        0 => source.to_owned(),
+        ms @ 1..1000 => format!("{source} {ms} ms"),
+        ms => format!("{source} {} s", ms / 1000),
+    }
+}
+
+/// `status=online delivery_mode=push`. What is not there is left out.
+fn facts(fact: &Value) -> String {
+    let members = fact.as_object().into_iter().flatten();
+    let shown = members.filter_map(|(name, value)| {
+        Some(match value {
+            Value::Null => return None,
+            Value::String(text) if text.contains(' ') => format!("{name}=\"{text}\""),
+            Value::String(text) => format!("{name}={text}"),
+            Value::Array(items) if items.iter().all(Value::is_string) => {
+                let items: Vec<_> = items.iter().filter_map(Value::as_str).collect();
+                format!("{name}={}", items.join(","))
+            }
+            other => format!("{name}={other}"),
+        })
+    });
+    shown.collect::<Vec<_>>().join(" ")
+}
+
+/// What helps against a refusal.
+fn advice(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "invalid_workspace_id" => "correct the id of the target.",
+        "unauthenticated" => {
+            "the caller has no live token: make one (POST /workspaces/{id}/tokens), or let it register."
+        }
+        "rate_limited" => {
+            "the caller waits; or raise rate.caller_per_second and rate.caller_burst."
+        }
+        "not_permitted" => {
+            "compare caller_place and target_place: move one of the two (PATCH /workspaces/{id}), or grant it \
+             (POST /grants)."
+        }
+        "workspace_not_found" => "correct the id of the target, or create it (POST /workspaces).",
+        "workspace_removed" => {
+            "its id is not given away again: create another workspace (POST /workspaces)."
+        }
+        "workspace_offline" => {
+            "state, liveness and url say why: start the agent and let it register or send heartbeats; one that is \
+             paused or failed is brought back with POST /workspaces/{id}/resume."
+        }
+        "workspace_restarting" => {
+            "wait until its agent registers; or, if it never will, PATCH /workspaces/{id} with liveness \"assumed\"."
+        }
+        "agent_busy" => {
+            "wait; or raise max_concurrent of the workspace (limits.target_concurrency); a full inbox is emptied by \
+             its agent."
+        }
+        "address_forbidden" => {
+            "register another URL; or open loopback and private ranges with address.allow, one agent with \
+             trusted_agents."
+        }
+        "agent_unreachable" => {
+            "the agent's name has no address: correct its URL, or the DNS that the gateway asks."
+        }
+        "agent_protocol_error" => "look at the agent's card: it must name a JSON-RPC interface.",
+        "store_unavailable" => {
+            "the step says which store does not answer: /readyz and the log say more."
+        }
+        "overloaded" => {
+            "this replica has as many exchanges as it takes (server.max_exchanges): add replicas."
+        }
+        "shutting_down" => "ask another replica: this one is about to end.",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_with_what_to_do() {
+        let body = json!({"caller": "a", "target": "b", "admitted": false, "reason": "workspace_offline",
+            "status": 503, "message": "an operator paused the workspace",
+            "steps": [{"step": "state", "ok": false, "source": "memory", "age_ms": 12_345,
+                "fact": {"status": "paused", "stale": false, "org": null, "ids": ["x", "y"], "said": "a b"}}]});
+        let text = text(&body);
+        for part in [
+            "a to b\n",
+            "  NO  state         memory 12 s    ids=x,y said=\"a b\" stale=false status=paused\n",
+            "refused with 503 workspace_offline: an operator paused the workspace.\n",
+            "What to do: ",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(!text.contains("org"), "{text}");
+    }
+
+    #[test]
+    fn the_question_is_spelled_for_the_wire() {
+        let url = |typed: &[&str]| {
+            let mut arguments = vec!["explain"];
+            arguments.extend(typed);
+            let command = <Arguments as clap::Args>::augment_args(clap::Command::new("explain"));
+            let matches = command.try_get_matches_from(arguments).unwrap();
+            let arguments = <Arguments as clap::FromArgMatches>::from_arg_matches(&matches);
+            question(&arguments.unwrap()).to_string()
+        };
+        assert_eq!(
+            url(&[
+                "canvas:a b",
+                "t",
+                "--org",
+                "o&p",
+                "--workspace",
+                "x",
+                "--workspace",
+                "y"
+            ]),
+            "http://127.0.0.1:9090/explain?caller=canvas%3Aa+b&target=t&org=o%26p&workspaces=x%2Cy"
+        );
+        assert_eq!(
+            url(&["a", "b", "--admin", "http://h:1/below/"]),
+            "http://h:1/below/explain?caller=a&target=b"
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! Who may ask: whoever reaches a loopback listener, or operators alone (`admin.auth`).
+
+use crate::harness::{ADMIN, Agent, Answer, Builder, Connection, Gateway, Request, assert_refusal};
+use crate::on_both_pairs;
+
+const PATH: &str = "/explain?caller=caller&target=target";
+
+async fn ask(gateway: &Gateway, token: Option<&str>) -> Answer {
+    let mut request = Request::get(PATH).field("X-Request-Id", "seen");
+    if let Some(token) = token {
+        request = request.bearer(token);
+    }
+    let mut connection = Connection::open(gateway.admin).await;
+    connection
+        .send(&request.wire(&gateway.admin.to_string()))
+        .await;
+    connection.try_answer().await.unwrap()
+}
+
+on_both_pairs! {
+    async fn a_loopback_listener_asks_for_nothing_and_takes_no_wrong_credential(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        assert_eq!(ask(&gateway, None).await.status, 200);
+        assert_eq!(ask(&gateway, Some(ADMIN)).await.status, 200);
+        assert_refusal(&ask(&gateway, Some(&caller.token)).await, PATH, "seen", "not_permitted", "a workspace");
+        assert_refusal(&ask(&gateway, Some("a2aa_0")).await, PATH, "seen", "unauthenticated", "nobody");
+    }
+
+    async fn with_token_only_operators_may_ask_and_guessing_is_bounded(pair: Pair) {
+        let builder = Builder::new(pair).set("admin.auth", "token");
+        let gateway = builder.set("rate.failures_per_second", "3").start().await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        assert_eq!(ask(&gateway, Some(ADMIN)).await.status, 200);
+        assert_refusal(&ask(&gateway, None).await, PATH, "seen", "unauthenticated", "nobody");
+        assert_refusal(&ask(&gateway, Some(&caller.token)).await, PATH, "seen", "not_permitted", "a workspace");
+        let mut limited = false;
+        for _ in 0..20 {
+            let answer = ask(&gateway, None).await;
+            if answer.status == 429 {
+                assert_refusal(&answer, PATH, "seen", "rate_limited", "too many");
+                limited = true;
+            }
+        }
+        assert!(limited);
+        // Whoever proves who they are waits for nobody; what tells of nobody asks for nothing.
+        assert_eq!(ask(&gateway, Some(ADMIN)).await.status, 200);
+        for path in ["/metrics", "/healthz", "/readyz", "/version", "/config"] {
+            assert_eq!(gateway.admin_get(path).await.unwrap().status, 200, "{path}");
+        }
+    }
+}

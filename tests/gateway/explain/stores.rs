@@ -1,0 +1,252 @@
+//! Where an explanation knows from, and how old that is: memory, Redis and SQL, there and away.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{Met, agree, call, explain, last, step};
+use crate::harness::relay::Relay;
+use crate::harness::servers::{self, Redis};
+use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Seat};
+
+/// A gateway whose stores can go away.
+struct Site {
+    gateway: Gateway,
+    caller: Seat,
+    target: Seat,
+    sql: Relay,
+    shared: Relay,
+    redis: Redis,
+}
+
+impl Site {
+    async fn new(sets: &[(&str, &str)]) -> Self {
+        let redis = Redis::start();
+        let (shared, shared_url) = redis.relayed();
+        let (sql, sql_url) = servers::postgres().relayed();
+        let builder = Builder::new(Pair::Embedded).stores(&sql_url, &shared_url);
+        let builder = builder.set("stores.timeout", "1s");
+        let builder = sets
+            .iter()
+            .fold(builder, |builder, (key, value)| builder.set(key, value));
+        let gateway = builder.start().await;
+        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+        let site = Self {
+            gateway,
+            caller,
+            target,
+            sql,
+            shared,
+            redis,
+        };
+        site.linked().await;
+        site
+    }
+
+    /// Waits until what is in memory may be kept.
+    async fn linked(&self) {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        while self.gateway.metric("a2a_gateway_coherent", &[]).await != 1.0 {
+            assert!(
+                Instant::now() < deadline,
+                "the replicas' link does not come up"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn explain(&self) -> Value {
+        explain(&self.gateway, "caller", "target").await
+    }
+
+    async fn agree(&self, what: &str) -> (String, Value) {
+        agree(
+            &self.gateway,
+            ("caller", &self.caller.token),
+            "target",
+            what,
+        )
+        .await
+    }
+
+    /// Asks and sends until both say the same, since a store's absence is found out step by step.
+    async fn agree_soon(&self, target: &str, what: &str) -> Met {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        loop {
+            let explained = explain(&self.gateway, "caller", target).await;
+            let met = self.gateway.call(&call(target, &self.caller.token)).await;
+            let met = Met::of_message(&met);
+            if Met::of_explanation(&explained) == met {
+                return met;
+            }
+            assert!(Instant::now() < deadline, "{what}: {met:?}, {explained:#}");
+        }
+    }
+}
+
+fn from<'a>(explained: &'a Value, name: &str) -> (&'a str, u64) {
+    let step = step(explained, name);
+    (
+        step["source"].as_str().unwrap(),
+        step["age_ms"].as_u64().unwrap(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_read_says_where_and_what_is_remembered_how_long_ago() {
+    let site = Site::new(&[]).await;
+    // Whatever a registration left in memory is dropped with the move and the change.
+    for (id, body) in [
+        ("caller", json!({"org": "o"})),
+        ("target", json!({"org": "o"})),
+    ] {
+        assert_eq!(site.gateway.patch(id, body).await.status, 200);
+    }
+    let cold = site.explain().await;
+    for (name, source) in [
+        ("process", "memory"),
+        ("places", "memory"),
+        ("target", "question"),
+        ("caller", "sql"),
+        ("rate", "memory"),
+        ("caller_place", "sql"),
+        ("target_place", "sql"),
+        ("state", "sql"),
+        ("liveness", "redis"),
+        ("url", "redis"),
+        ("upstream", "sql"),
+        ("slots", "memory"),
+        ("address", "memory"),
+        ("limits", "config"),
+    ] {
+        let (said, age) = from(&cold, name);
+        assert_eq!(said, source, "{name}: {cold:#}");
+        assert!(age < 5_000, "{name}: {cold:#}");
+    }
+    let liveness = &step(&cold, "liveness")["fact"];
+    let (left, beat) = (
+        liveness["lapses_in_ms"].as_u64(),
+        liveness["heartbeat_age_ms"].as_u64(),
+    );
+    assert!(
+        matches!((left, beat), (Some(left), Some(beat)) if left + beat == 90_000 && left > 60_000),
+        "{cold:#}"
+    );
+    assert_eq!(step(&cold, "url")["fact"]["from"], "ws:target:url");
+    assert_eq!(site.target.agent.count(), 0, "nothing was sent");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (met, warm) = site.agree("in memory").await;
+    assert_eq!(met, "sent");
+    for name in [
+        "caller_place",
+        "target_place",
+        "state",
+        "liveness",
+        "url",
+        "upstream",
+    ] {
+        let (source, age) = from(&warm, name);
+        assert_eq!(source, "memory", "{name}: {warm:#}");
+        assert!((300..60_000).contains(&age), "{name}: {warm:#}");
+    }
+    // Another program writes the URL.
+    site.redis
+        .command(&["SET", "ws:target:url", "http://user:planted@127.0.0.1:1/"]);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let explained = loop {
+        let explained = site.explain().await;
+        if explained["admitted"] == false {
+            break explained;
+        }
+        assert!(Instant::now() < deadline, "{explained:#}");
+    };
+    assert_eq!(
+        (last(&explained), &explained["reason"]),
+        ("url", &json!("address_forbidden"))
+    );
+    assert_eq!(
+        step(&explained, "url")["fact"]["url"],
+        "http://***@127.0.0.1:1/"
+    );
+    assert!(!explained.to_string().contains("planted"), "{explained:#}");
+    assert_eq!(
+        site.agree("a URL that is refused").await.0,
+        "address_forbidden"
+    );
+}
+
+/// Both agree while a store is away, whatever they say.
+pub(super) async fn away(seen: &mut BTreeSet<String>) {
+    let site = Site::new(&[("directory.stale", "60s")]).await;
+    let cold = site.gateway.seat("cold", "", Agent::json("{}").await).await;
+    assert_eq!(site.agree("all is well").await.0, "sent");
+    site.sql.cut();
+    // In memory, and linked: it goes on.
+    assert_eq!(
+        site.agree_soon("target", "SQL away, in memory")
+            .await
+            .reason,
+        "sent"
+    );
+    let met = site.agree_soon("cold", "SQL away, unknown").await;
+    assert_eq!(met.reason, "store_unavailable");
+    let explained = explain(&site.gateway, "caller", "cold").await;
+    // Its place came with its creation; its row was never read.
+    let (at, source) = (last(&explained), from(&explained, last(&explained)).0);
+    assert_eq!((at, source), ("state", "sql"), "{explained:#}");
+    let because = &step(&explained, "state")["fact"]["because"];
+    assert!(
+        because.as_str().unwrap().starts_with("sql store: "),
+        "{explained:#}"
+    );
+    // A caller whose credential nobody remembers.
+    let explained = explain(&site.gateway, "cold", "target").await;
+    let met = site.gateway.call(&call("target", &cold.token)).await;
+    assert_eq!(
+        Met::of_explanation(&explained),
+        Met::of_message(&met),
+        "{explained:#}"
+    );
+    assert_eq!(
+        (last(&explained), from(&explained, "caller").0),
+        ("caller", "sql")
+    );
+    seen.insert(met.reason());
+    // The entry goes, and what was known of it counts. Of an operator, who needs no place to be known.
+    site.redis
+        .command(&["PUBLISH", "gw:invalidate", "address:target"]);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let stale = loop {
+        let explained = site.explain().await;
+        if explained["admitted"] == true && step(&explained, "state")["fact"]["stale"] == true {
+            break explained;
+        }
+        assert!(Instant::now() < deadline, "{explained:#}");
+    };
+    assert!(from(&stale, "state").1 > 0, "{stale:#}");
+    assert_eq!(site.agree_soon("target", "stale").await.reason, "sent");
+    site.sql.resume();
+    site.shared.cut();
+    // No lease can be read: the status counts.
+    let met = site.agree_soon("target", "Redis away").await;
+    assert_eq!(met.reason, "sent");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let explained = site.explain().await;
+        let liveness = &step(&explained, "liveness")["fact"];
+        if liveness["beats"].is_null() && liveness["unavailable"].is_string() {
+            assert_eq!(explained["admitted"], true, "{explained:#}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "{explained:#}");
+    }
+    site.sql.cut();
+    // Nothing counts for longer than a second without a link.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let met = site.agree_soon("target", "both away").await;
+    assert_eq!(met.reason, "store_unavailable");
+    let operator = explain(&site.gateway, "operator", "target").await;
+    let met = Met::of_message(&site.gateway.call(&call("target", ADMIN)).await);
+    assert_eq!(Met::of_explanation(&operator), met, "{operator:#}");
+}
