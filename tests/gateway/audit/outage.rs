@@ -19,6 +19,10 @@ use crate::harness::servers::{self, Postgres};
 use crate::harness::{Agent, Builder, CALL, Connection, Gateway, Pair, Request};
 
 /// A number from the environment, for whoever wants to see more than CI has time for.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a setting of the test, not of the gateway"
+)]
 fn asked(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
 }
