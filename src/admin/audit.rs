@@ -75,6 +75,10 @@ impl Asked {
                 "`{name}` is empty: leave it out, or give it a value"
             )));
         }
+        // No record has them, and no database takes all of them.
+        if value.chars().any(char::is_control) {
+            return Err(wrong(format!("`{name}` has control characters")));
+        }
         let filter = &mut self.filter;
         match name {
             "workspace" => filter.workspace = Some(value),
@@ -139,6 +143,7 @@ mod tests {
             ("event_type=x", "A2A_CALL"),
             ("who=x", "`workspace`"),
             ("caller=", "`caller`"),
+            ("caller=a%00", "control"),
             ("caller=a&caller=b", "twice"),
         ] {
             let refused = Asked::parse(query).unwrap_err();

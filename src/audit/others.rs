@@ -39,7 +39,7 @@ impl Writer<'_> {
         let Ok(rows) = self.audit.stored.table.chains().await else {
             return false;
         };
-        self.adopt().await;
+        self.adopt(&rows).await;
         self.note(&rows);
         if written.last_seq > 0 {
             let end = (written.last_seq, hash);
@@ -76,20 +76,22 @@ impl Writer<'_> {
     }
 
     /// Writes what killed processes left in the spool.
-    async fn adopt(&self) {
+    async fn adopt(&self, rows: &[ChainRow]) {
         let folder = self.audit.spool.0.clone();
         let Ok(left) = spawn_blocking(move || Spool::left(&folder)).await else {
             return;
         };
         for spool in left {
             let replica = spool.replica().to_owned();
+            let known = rows.iter().find(|row| row.replica == replica);
+            let chain = (replica.as_str(), known.map_or(1, |row| row.first_seq));
             let spool = Arc::new(std::sync::Mutex::new(spool));
             loop {
                 let Ok(front) = front(&spool).await else {
                     break;
                 };
                 if !front.records.is_empty()
-                    && let Err(error) = self.put_rows(&replica, &front.records).await
+                    && let Err(error) = self.put_rows(chain, &front.records).await
                 {
                     tracing::warn!(%error, replica, "Audit records of an earlier start still wait in audit.spool_dir");
                     return;

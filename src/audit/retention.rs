@@ -66,8 +66,10 @@ impl Audit {
                 self.first.store(first, Ordering::Relaxed);
             }
             // A key that goes takes its signatures with it.
-            if row.first_seq < first || self.is_signed_by_another(&row) {
-                self.state_again(&row, &stated, first).await?;
+            let anew = row.first_seq < first || self.is_signed_by_another(&row);
+            // Nothing goes before it is signed that it may. Of two that sign at once one tries again later.
+            if anew && !self.state_again(&row, &stated, first).await? {
+                continue;
             }
             if stated.first < first {
                 let whole = first > stated.last;
@@ -114,13 +116,13 @@ impl Audit {
         head.is_ok_and(|head| head.kid() != self.keys.kid())
     }
 
-    /// Signs what is said of a chain anew, with where it begins now.
+    /// Signs what is said of a chain anew, with where it begins now. False: its writer was faster.
     async fn state_again(
         &self,
         row: &ChainRow,
         stated: &Statement,
         first: i64,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<bool, Unavailable> {
         let statement = Statement {
             first,
             ..stated.clone()
@@ -132,12 +134,11 @@ impl Audit {
                     statement: signed,
                     ..row.clone()
                 };
-                // Somebody else was faster: the next time.
-                self.stored.table.state_anew(row, &new).await.map(|_| ())
+                self.stored.table.state_anew(row, &new).await
             }
             Err(error) => {
                 tracing::error!(error = %Chain(&error), "The audit cannot be signed");
-                Ok(())
+                Ok(false)
             }
         }
     }

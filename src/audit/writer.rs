@@ -276,7 +276,8 @@ impl<'a> Writer<'a> {
                 let _ = tokio::time::timeout(TICK, self.more.notified()).await;
                 continue;
             }
-            match self.put_rows(replica, taken.records()).await {
+            let first = self.audit.first.load(Ordering::Relaxed);
+            match self.put_rows((replica, first), taken.records()).await {
                 Ok(row) => {
                     if failing {
                         failing = false;
@@ -307,14 +308,9 @@ impl<'a> Writer<'a> {
     /// Records and their chain's statement, in one transaction.
     pub(super) async fn put_rows(
         &self,
-        replica: &str,
+        (replica, first): (&str, i64),
         records: &[Chained],
     ) -> Result<ChainRow, String> {
-        let first = if replica == self.audit.replica.as_str() {
-            self.audit.first.load(Ordering::Relaxed)
-        } else {
-            1
-        };
         let Some(last) = records.last() else {
             return Err("there is nothing to write".to_owned());
         };

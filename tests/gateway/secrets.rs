@@ -1,5 +1,5 @@
 //! What must never be seen: after a session with every kind of credential, good and bad, neither the
-//! log, nor the metrics, nor a refusal holds a token, a word of a body, or a password in a URL.
+//! log, nor the metrics, nor the audit, nor a refusal holds a token, a word of a body, or a password in a URL.
 
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -210,7 +210,7 @@ async fn talkative() -> Agent {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_token_no_body_and_no_password_is_in_the_log_the_metrics_or_a_refusal() {
+async fn no_token_no_body_and_no_password_is_in_the_log_the_metrics_the_audit_or_a_refusal() {
     let redis = Redis::start();
     let (redis_link, shared) = redis.relayed();
     let (sql_link, sql) = servers::postgres().relayed();
@@ -268,6 +268,21 @@ async fn no_token_no_body_and_no_password_is_in_the_log_the_metrics_or_a_refusal
         let now = std::time::Instant::now();
         assert!(now < deadline, "the address is not seen");
     }
+    let (mut records, mut cursor) = (0, String::new());
+    loop {
+        let path = format!("/audit?limit=500{cursor}");
+        let page = session.gateway.admin_get(&path).await.unwrap().json();
+        let shown = page["records"].as_array().unwrap();
+        for record in shown {
+            assert_eq!(session.find_in(&record.to_string()), None, "{record}");
+        }
+        records += shown.len();
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert!(records > 50, "{records}");
     // Errors of the stores, with their causes.
     sql_link.cut();
     redis_link.cut();
