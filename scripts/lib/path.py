@@ -70,4 +70,5 @@ def compare(bench, scripts):
           " (the sweep and flush in the background included)")
 
 
-main()
+if __name__ == "__main__":
+    main()

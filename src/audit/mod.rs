@@ -75,6 +75,9 @@ impl Audit {
         let at_start = config.hold();
         let settings = &at_start.audit;
         let (drafts, waiting) = mpsc::channel(DRAFTS_MAX);
+        for event in EventType::ALL {
+            metrics.audit.records_of(event.word());
+        }
         Arc::new(Self {
             replica,
             keys,
