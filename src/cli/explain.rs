@@ -210,6 +210,7 @@ fn facts(fact: &Value) -> String {
     let shown = members.filter_map(|(name, value)| {
         Some(match value {
             Value::Null => return None,
+            Value::Array(items) if items.is_empty() => return None,
             Value::String(text) if text.contains(' ') => format!("{name}=\"{text}\""),
             Value::String(text) => format!("{name}={text}"),
             Value::Array(items) if items.iter().all(Value::is_string) => {

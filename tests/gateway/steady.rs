@@ -26,6 +26,8 @@ const BACKGROUND: [&str; 12] = [
     "operation=\"job_purge\"",
     "operation=\"job_untold\"",
     "operation=\"job_waiting\"",
+    // Written behind everybody's back, in batches.
+    "operation=\"audit_",
     "operation=\"ping\"",
 ];
 
