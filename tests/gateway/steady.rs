@@ -14,7 +14,7 @@ use crate::on_both_pairs;
 
 /// What goes on beside requests: looking for lapses and for what could not be published, writing down
 /// heartbeats and uses of tokens, calls that are made later, and what `/readyz` asks.
-const BACKGROUND: [&str; 12] = [
+const BACKGROUND: [&str; 13] = [
     "operation=\"coherence_look\"",
     "operation=\"workspace_overdue\"",
     "operation=\"workspace_set_last_seen\"",
