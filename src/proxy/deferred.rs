@@ -233,7 +233,7 @@ impl Proxy {
             Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
         });
         let context = context.into_iter().flat_map(context_fields);
-        let fields = fields.chain(context.map(|(name, value)| (name.to_owned(), value)));
+        let fields = fields.chain(context.map(|(name, value)| (name.as_str().to_owned(), value)));
         let generation = generation_of(call.method.as_deref());
         let method = call.method.clone();
         let new = NewJob {

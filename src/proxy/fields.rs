@@ -109,7 +109,7 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
         put("content-length", forwarded.body_len.to_string().as_bytes());
     }
     for (name, value) in forwarded.context.into_iter().flat_map(context_fields) {
-        put(name, value.as_bytes());
+        put(name.as_str(), value.as_bytes());
     }
     put("x-request-id", forwarded.request_id.as_str().as_bytes());
     if let Some(caller) = forwarded.caller {

@@ -53,7 +53,7 @@ pub(super) fn request_head(
         put("content-length", body_len.to_string().as_bytes());
     }
     for (name, value) in context.into_iter().flat_map(context_fields) {
-        put(name, value.as_bytes());
+        put(name.as_str(), value.as_bytes());
     }
     put("x-request-id", exchange.request_id.as_str().as_bytes());
     if let Some(claims) = &exchange.pair {

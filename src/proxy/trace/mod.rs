@@ -10,7 +10,7 @@ mod control;
 
 use std::borrow::Cow;
 
-use http::{HeaderMap, Method as Verb, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode};
 use pingora::http::RequestHeader;
 
 use self::attributes::{agent, cut, error_of, number, rpc, server_status, status_of, text, verb};
@@ -72,31 +72,31 @@ pub(super) struct Trace {
     call: Option<Box<CallSpan>>,
 }
 
-/// The context that a request came with.
+/// Where W3C Trace Context is in a request.
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
+/// The context that a request came with. What `Connection` names ends here, as for all fields.
 fn parent(headers: &HeaderMap) -> Option<SpanContext> {
-    let [traceparent, tracestate] = ["traceparent", "tracestate"].map(|name| {
-        let ends_here = name
-            .parse()
-            .is_ok_and(|name| named_by_connection(&name, headers));
+    let [traceparent, tracestate] = [&TRACEPARENT, &TRACESTATE].map(|name| {
+        let ends_here = named_by_connection(name, headers);
         let values = headers.get_all(name).iter();
         values
             .filter(move |_| !ends_here)
-            .map(http::HeaderValue::as_bytes)
+            .map(HeaderValue::as_bytes)
     });
     context::read(traceparent, tracestate)
 }
 
 /// Whether a field is one of those that the gateway writes itself while it traces.
-pub(super) fn is_context(name: &http::HeaderName) -> bool {
-    matches!(name.as_str(), "traceparent" | "tracestate")
+pub(super) fn is_context(name: &HeaderName) -> bool {
+    [TRACEPARENT, TRACESTATE].contains(name)
 }
 
 /// The fields that tell of a context.
-pub(super) fn context_fields(
-    context: &SpanContext,
-) -> impl Iterator<Item = (&'static str, String)> {
-    let parent = ("traceparent", context::traceparent(context));
-    let state = context::tracestate(context).map(|state| ("tracestate", state));
+pub(super) fn context_fields(context: &SpanContext) -> impl Iterator<Item = (HeaderName, String)> {
+    let parent = (TRACEPARENT, context::traceparent(context));
+    let state = context::tracestate(context).map(|state| (TRACESTATE, state));
     std::iter::once(parent).chain(state)
 }
 
