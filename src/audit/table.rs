@@ -195,7 +195,7 @@ impl Table {
         let query = sqlx::query(STATE_ANEW).bind(&row.replica);
         let query = query.bind(&row.statement).bind(new.first_seq);
         let query = query.bind(&new.statement).bind(new.signed_at);
-        let done = self.db.run("audit_state", query.execute(self.db.pool()));
+        let done = self.db.run("audit_prune", query.execute(self.db.pool()));
         Ok(done.await?.rows_affected() > 0)
     }
 
@@ -203,7 +203,7 @@ impl Table {
     pub(super) async fn forget(&self, row: &ChainRow) -> Result<bool, Unavailable> {
         let query = sqlx::query(FORGET_CHAIN).bind(&row.replica);
         let query = query.bind(&row.statement);
-        let done = self.db.run("audit_forget", query.execute(self.db.pool()));
+        let done = self.db.run("audit_prune", query.execute(self.db.pool()));
         Ok(done.await?.rows_affected() > 0)
     }
 
@@ -277,7 +277,7 @@ impl Table {
     ) -> Result<Option<i64>, Unavailable> {
         let query = sqlx::query_scalar(LAST_OLD).bind(replica).bind(oldest.0);
         let found = query.fetch_optional(self.db.pool());
-        self.db.run("audit_last_old", found).await
+        self.db.run("audit_prune", found).await
     }
 
     /// When the last record of a chain was made.
@@ -285,7 +285,7 @@ impl Table {
         let query = sqlx::query_scalar(NEWEST).bind(replica);
         let newest = self
             .db
-            .run("audit_newest", query.fetch_optional(self.db.pool()));
+            .run("audit_prune", query.fetch_optional(self.db.pool()));
         Ok(newest.await?.map(Timestamp))
     }
 
@@ -309,7 +309,7 @@ impl Table {
     /// Drops PostgreSQL's partitions of months before `oldest` in which no chain keeps a record.
     pub(super) async fn drop_old(&self, oldest: Timestamp) -> Result<(), Unavailable> {
         let names = sqlx::query_scalar(PARTITIONS).fetch_all(self.db.pool());
-        let names: Vec<String> = self.db.run("audit_partitions", names).await?;
+        let names: Vec<String> = self.db.run("audit_prune", names).await?;
         let old = |name: &&String| {
             let month = name.strip_prefix(PARTITION).and_then(Month::parse);
             month.is_some_and(|month| month.bounds()[1] <= oldest.0)
@@ -322,7 +322,7 @@ impl Table {
             let kept = sqlx::query(AssertSqlSafe(kept)).fetch_optional(self.db.pool());
             if self.db.run("audit_partition", kept).await?.is_none() {
                 let gone = sqlx::query(AssertSqlSafe(format!("DROP TABLE IF EXISTS {name}")));
-                let gone = self.db.run("audit_drop", gone.execute(self.db.pool()));
+                let gone = self.db.run("audit_prune", gone.execute(self.db.pool()));
                 gone.await?;
                 self.months.lock().await.clear();
             }

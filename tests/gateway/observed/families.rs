@@ -45,9 +45,9 @@ on_both_pairs! {
         ] {
             assert_eq!(gateway.metric(name, &[labels]).await, value, "{name} {labels}");
         }
-        // Two pauses of 20 ms each.
+        // Two pauses of 20 ms each; of what comes late on a busy machine, the next comes sooner behind it.
         let paused = gateway.metric("a2a_gateway_between_events_seconds_sum", &[]).await;
-        assert!((0.06..10.0).contains(&paused), "{paused}");
+        assert!((0.02..10.0).contains(&paused), "{paused}");
     }
 
     async fn refusals_and_credentials_are_counted_by_why(pair: Pair) {
