@@ -9,6 +9,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use a2a_gateway::config::{Config, Live, Ratio};
+use a2a_gateway::ids::ReplicaId;
 use a2a_gateway::metrics::Metrics;
 use a2a_gateway::telemetry::traces::{KeyValue, Parent, SpanKind, Status, Traces, context};
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -82,7 +83,7 @@ fn traces(c: &mut Criterion) {
 
     config.telemetry.otlp_endpoint = Some(collector().parse().expect(WHY));
     let metrics = Arc::new(Metrics::new());
-    let on = Traces::start(&Live::from(config.clone()), &metrics).expect(WHY);
+    let on = Traces::start(&Live::from(config.clone()), &metrics, &ReplicaId::random()).expect(WHY);
     for (name, share) in [("not recorded", 0.0), ("recorded", 1.0)] {
         config.telemetry.sampling = Ratio(share);
         c.bench_function(&format!("traces/exchange and call, {name}"), |b| {

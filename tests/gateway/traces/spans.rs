@@ -277,7 +277,7 @@ async fn an_agent_that_fails_shows_in_the_call_and_above() {
         }
         tries += 1;
         assert!(tries < 50, "{}", case.gateway.log());
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     };
     let spans = case.collector.of_request(&gone, 2).await;
     let (_, client) = two(&spans);
