@@ -278,10 +278,8 @@ impl Gateway {
     /// Any signal, without waiting.
     pub(crate) fn signal(&self, name: &str) {
         let mut kill = Command::new("kill");
-        let killed = kill
-            .args(["-s", name, &self.child.id().to_string()])
-            .status();
-        assert!(killed.expect("kill runs").success());
+        kill.args(["-s", name, &self.child.id().to_string()]);
+        assert!(kill.status().expect("kill runs").success());
     }
 
     /// Waits for the process to end by itself.
