@@ -17,7 +17,7 @@ pub(crate) struct Met {
     /// `sent`, or the reason.
     pub(crate) reason: String,
     status: u16,
-    message: String,
+    pub(crate) message: String,
     retry_after: Option<u64>,
     facts: Vec<(String, String)>,
 }
