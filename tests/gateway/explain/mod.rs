@@ -4,6 +4,7 @@
 mod command;
 mod effects;
 mod gate;
+mod lapses;
 mod stores;
 mod table;
 
