@@ -9,9 +9,11 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import harness
-import path
 
-SAMPLING = sys.argv[4] if len(sys.argv) > 4 else "0.1"
+# The fourth argument is not what it is for `path`.
+SAMPLING = sys.argv.pop(4) if len(sys.argv) > 4 else "0.1"
+
+import path
 
 
 class Collector(BaseHTTPRequestHandler):
