@@ -1,36 +1,111 @@
 //! The chain of one replica, and what is signed of it.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
-use super::record::{Draft, NO_RECORD, Record, digest};
+use super::record::{Draft, EventType, NO_RECORD, Record, digest};
 use crate::trust::{Keys, SignError};
+use crate::workspace::Timestamp;
 
-/// The type of what is signed: no token, so none can be made of it.
-pub(super) const STATEMENT_TYP: &str = "a2a-audit+jws";
+/// The type of what is signed of a chain's end: no token, so none can be made of it.
+pub(super) const END_TYP: &str = "a2a-audit+jws";
+
+/// The type of what stands in a checkpoint. Another one: what a chain carries must not pass for its end.
+pub(super) const CHECKPOINT_TYP: &str = "a2a-audit-checkpoint+jws";
+
+/// Places to cut a chain at that are signed at most.
+const MARKS_MAX: usize = 64;
 
 /// What is said of a chain, and signed: where it begins and ends, at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Statement {
     /// Whose chain.
-    pub replica: String,
+    pub(super) replica: String,
     /// The number of the first record that is kept; older ones were removed by retention.
-    pub first: i64,
+    pub(super) first: i64,
     /// The number of the last record.
-    pub last: i64,
+    pub(super) last: i64,
     /// Its hash.
-    pub hash: String,
+    pub(super) hash: String,
     /// When this was so, RFC 3339.
-    pub time: String,
+    pub(super) time: String,
+    /// Whether nothing more comes: the gateway stopped in order.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) over: bool,
+    /// Checkpoints at which retention may cut later, and when they were made (milliseconds since 1970):
+    /// signed, so that nobody's row is believed before records go for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) marks: Vec<(i64, i64)>,
 }
 
 impl Statement {
-    /// Signs it with the active trust key, as a compact JWS (RFC 7515).
+    /// Of a chain without a record.
+    pub(super) fn of_none(replica: &str) -> Self {
+        Self {
+            replica: replica.to_owned(),
+            first: 1,
+            last: 0,
+            hash: NO_RECORD.to_owned(),
+            time: String::new(),
+            over: false,
+            marks: Vec::new(),
+        }
+    }
+
+    /// The same with more records at its end. `spacing`: how far apart places to cut are.
+    pub(super) fn with(&self, records: &[Chained], spacing: Duration) -> Self {
+        let mut grown = self.clone();
+        grown.time = Timestamp::now().to_string();
+        if let Some(last) = records.last() {
+            grown.last = last.record.seq;
+            last.record.hash().clone_into(&mut grown.hash);
+        }
+        for Chained { ms, record, .. } in records {
+            grown.over |= record.event_type == EventType::AuditStopped.word();
+            let far = grown.marks.last().is_none_or(|(seq, at)| {
+                record.seq > *seq && Timestamp(*ms).since(Timestamp(*at)) >= spacing
+            });
+            if far && record.event_type == EventType::AuditCheckpoint.word() {
+                grown.marks.push((record.seq, *ms));
+            }
+        }
+        if grown.marks.len() > MARKS_MAX {
+            let mut nth = 0;
+            grown.marks.retain(|_| {
+                nth += 1;
+                nth % 2 == 1
+            });
+        }
+        grown
+    }
+
+    /// The same with its first records gone.
+    pub(super) fn cut(&self, first: i64) -> Self {
+        let mut cut = self.clone();
+        cut.first = first;
+        cut.marks.retain(|(seq, _)| *seq > first);
+        cut
+    }
+
+    /// The last place to cut at that was there before `oldest`.
+    pub(super) fn mark_before(&self, oldest: Timestamp) -> Option<i64> {
+        let old = self.marks.iter().rev().find(|(_, ms)| *ms < oldest.0);
+        old.map(|(seq, _)| *seq)
+    }
+
+    /// When it was so.
+    pub(super) fn at(&self) -> Option<Timestamp> {
+        Timestamp::parse(&self.time)
+    }
+
+    /// Signs it as an end with the active trust key, as a compact JWS (RFC 7515).
     ///
     /// # Errors
     /// [`SignError`].
     pub(super) fn sign(&self, keys: &Keys) -> Result<String, SignError> {
-        keys.sign(STATEMENT_TYP, self)
+        keys.sign(END_TYP, self)
     }
 }
 
@@ -39,8 +114,8 @@ impl Statement {
 pub(super) struct Chained {
     /// When, in milliseconds since 1970.
     pub(super) ms: i64,
-    pub(super) seq: i64,
-    pub(super) hash: String,
+    /// With its hash.
+    pub(super) record: Record,
     /// The canonical form.
     pub(super) text: String,
 }
@@ -65,28 +140,72 @@ impl Chain {
     /// Puts the next record to it.
     pub(super) fn push(&mut self, draft: Draft) -> Chained {
         let ms = draft.time.0;
-        let record = Record::of(draft, &self.replica, self.last + 1, &self.hash);
+        let mut record = Record::of(draft, &self.replica, self.last + 1, &self.hash);
         // As it is written it is canonical (`record`'s test), and this is ten times as fast.
         let text = serde_json::to_string(&record).unwrap_or_default();
         let hash = digest(&text);
         self.last += 1;
         self.hash.clone_from(&hash);
-        Chained {
-            ms,
-            seq: self.last,
-            hash,
-            text,
-        }
+        record.hash = Some(hash);
+        Chained { ms, record, text }
     }
 
-    /// What is said of it now, if nothing was removed from its beginning.
-    pub(super) fn statement(&self, first: i64, time: String) -> Statement {
-        Statement {
-            replica: self.replica.clone(),
-            first,
+    /// All of it until now, for a checkpoint: signed with the active trust key.
+    ///
+    /// # Errors
+    /// [`SignError`].
+    pub(super) fn sign(&self, keys: &Keys) -> Result<String, SignError> {
+        let statement = Statement {
             last: self.last,
             hash: self.hash.clone(),
-            time,
+            time: Timestamp::now().to_string(),
+            ..Statement::of_none(&self.replica)
+        };
+        keys.sign(CHECKPOINT_TYP, &statement)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checkpoints(chain: &mut Chain, times: impl IntoIterator<Item = i64>) -> Vec<Chained> {
+        let draft = |ms| Draft {
+            time: Timestamp(ms),
+            ..Draft::new(EventType::AuditCheckpoint)
+        };
+        times.into_iter().map(|ms| chain.push(draft(ms))).collect()
+    }
+
+    #[test]
+    fn places_to_cut_at_are_apart_bounded_and_found_by_time() {
+        let mut chain = Chain::new("here");
+        let second = Duration::from_secs(1);
+        let records = checkpoints(&mut chain, [1000, 1500, 2000, 9000]);
+        let said = Statement::of_none("here").with(&records, second);
+        assert_eq!(said.marks, [(1, 1000), (3, 2000), (4, 9000)]);
+        assert_eq!((said.last, said.over), (4, false));
+        assert_eq!(said.mark_before(Timestamp(1000)), None);
+        assert_eq!(said.mark_before(Timestamp(9000)), Some(3));
+        assert_eq!(said.cut(3).marks, [(4, 9000)]);
+        let many = checkpoints(&mut chain, (10..1000).map(|n| n * 1000));
+        let mut grown = said;
+        for one in many {
+            grown = grown.with(&[one], second);
         }
+        assert!(grown.marks.len() <= MARKS_MAX, "{}", grown.marks.len());
+        assert_eq!(grown.marks[0], (1, 1000));
+        assert!(grown.mark_before(Timestamp(999_000)).unwrap() > 900);
+    }
+
+    #[test]
+    fn an_end_is_over_when_the_gateway_stopped() {
+        let mut chain = Chain::new("here");
+        let records = [EventType::AuditStopped, EventType::AuditCheckpoint]
+            .map(|event| chain.push(Draft::new(event)));
+        let said = Statement::of_none("here").with(&records, Duration::ZERO);
+        assert!(said.over);
+        assert_eq!(said.hash, chain.hash);
+        assert!(said.at().is_some());
     }
 }

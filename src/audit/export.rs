@@ -4,10 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::query::{Filter, Records, Scan};
 use super::record::{EventType, Record};
-use super::table::ChainRow;
+use super::table::{ChainRow, Order, Table};
 use super::verify::{Report, Verifier};
 use crate::store::Unavailable;
-use crate::trust::KeySet;
 
 /// A line of an export.
 #[derive(Clone, Debug)]
@@ -71,8 +70,10 @@ impl Line {
 
 /// An export in progress.
 pub struct Exported<'a> {
+    table: &'a Table,
     scan: Scan<'a>,
-    chains: Vec<ChainRow>,
+    /// Chains as they were at the beginning, of which everything goes out; `None`: what fits a filter does.
+    chains: Option<Vec<ChainRow>>,
 }
 
 impl Records {
@@ -83,41 +84,39 @@ impl Records {
     /// When the store fails.
     pub async fn export<'a>(&'a self, filter: &'a Filter) -> Result<Exported<'a>, Unavailable> {
         let chains = if filter.is_empty() {
-            self.table.chains().await?
+            Some(self.table.chains().await?)
         } else {
-            Vec::new()
+            None
         };
         Ok(Exported {
-            scan: Scan::new(&self.table, filter),
+            table: &self.table,
+            scan: Scan::new(&self.table, filter, Order::Chains),
             chains,
         })
     }
 
-    /// Whether all chains in the database are as they were written.
+    /// Has `verifier` look at all chains in the database.
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn verify(&self, keys: &KeySet) -> Result<Report, Unavailable> {
-        let mut verifier = Verifier::new(keys, false);
+    pub async fn verify(&self, mut verifier: Verifier<'_>) -> Result<Report, Unavailable> {
         for row in self.table.chains().await? {
             verifier.chain(&row);
         }
-        for event in [EventType::AuditCheckpoint, EventType::AuditPruned] {
-            let filter = Filter {
-                event_type: Some(event.word().to_owned()),
-                ..Filter::default()
-            };
-            let mut scan = Scan::new(&self.table, &filter);
-            loop {
-                let records = scan.next().await?;
-                if records.is_empty() {
-                    break;
-                }
-                records.iter().for_each(|record| verifier.foresee(record));
+        let checkpoints = Filter {
+            event_type: Some(EventType::AuditCheckpoint.word().to_owned()),
+            ..Filter::default()
+        };
+        let mut scan = Scan::new(&self.table, &checkpoints, Order::Rows);
+        loop {
+            let records = scan.next().await?;
+            if records.is_empty() {
+                break;
             }
+            records.iter().for_each(|record| verifier.foresee(record));
         }
-        let filter = Filter::default();
-        let mut scan = Scan::new(&self.table, &filter);
+        let all = Filter::default();
+        let mut scan = Scan::new(&self.table, &all, Order::Rows);
         loop {
             let records = scan.next().await?;
             if records.is_empty() {
@@ -134,22 +133,54 @@ impl Exported<'_> {
     /// The next lines, each with its end; empty when there are no more.
     ///
     /// # Errors
-    /// When the store fails.
+    /// When the store fails, or retention removed records meanwhile.
     pub async fn next(&mut self) -> Result<String, Unavailable> {
-        let records = self.scan.next().await?;
-        let mut lines = String::new();
-        let mut line = |json: Result<String, serde_json::Error>| {
-            lines.push_str(&json.unwrap_or_default());
-            lines.push('\n');
-        };
-        if records.is_empty() {
-            for row in self.chains.drain(..) {
-                line(serde_json::to_string(&ChainLine::of(&row)));
+        loop {
+            let records = self.scan.next().await?;
+            if records.is_empty() {
+                return self.ends().await;
+            }
+            let fit = records.iter().filter(|record| self.is_of_then(record));
+            let lines: String = fit.map(line).collect();
+            // Gateways may write faster than somebody reads.
+            if !lines.is_empty() {
+                return Ok(lines);
             }
         }
-        for record in records {
-            line(serde_json::to_string(&record));
-        }
-        Ok(lines)
     }
+
+    /// Whether a record was there when the export began: what comes later is behind the signed end.
+    fn is_of_then(&self, record: &Record) -> bool {
+        let Some(chains) = &self.chains else {
+            return true;
+        };
+        let chain = chains.iter().find(|row| row.replica == record.replica);
+        chain.is_some_and(|row| record.seq <= row.last_seq)
+    }
+
+    async fn ends(&mut self) -> Result<String, Unavailable> {
+        let Some(chains) = self.chains.take() else {
+            return Ok(String::new());
+        };
+        let now = self.table.chains().await?;
+        let cut = |then: &&ChainRow| {
+            let now = now.iter().find(|now| now.replica == then.replica);
+            now.is_none_or(|now| now.first_seq > then.first_seq)
+        };
+        if let Some(row) = chains.iter().find(cut) {
+            return Err(Table::pruned_meanwhile(&row.replica));
+        }
+        self.chains = Some(Vec::new());
+        Ok(chains
+            .iter()
+            .map(ChainLine::of)
+            .map(|end| line(&end))
+            .collect())
+    }
+}
+
+fn line<T: Serialize>(what: &T) -> String {
+    let mut line = serde_json::to_string(what).unwrap_or_default();
+    line.push('\n');
+    line
 }

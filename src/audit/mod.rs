@@ -6,15 +6,20 @@
 //! [`spool`] while SQL is away; what there is no room for is counted, and the chain says so.
 
 mod chain;
+pub mod change;
+mod ends;
 mod export;
 mod month;
 mod others;
 mod query;
 mod record;
 mod retention;
+mod row;
 mod spool;
 mod table;
 mod verify;
+mod waiting;
+pub mod words;
 mod writer;
 
 use std::path::PathBuf;
@@ -24,11 +29,12 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 
+pub use self::ends::ChainEnd;
 pub use self::export::{Exported, Line};
 pub use self::query::{Cursor, Filter, PAGE, PAGE_MAX, Records};
 pub use self::record::{DONE, Draft, EventType, Record};
 pub use self::table::ChainRow;
-pub use self::verify::{Problem, Report, Verifier};
+pub use self::verify::{Problem, Report, Scope, Verifier};
 
 use self::writer::Writer;
 use crate::config::Live;
@@ -42,6 +48,9 @@ const DRAFTS_MAX: usize = 32_768;
 
 /// How long the last records may take to be written, before the process ends.
 const FLUSH_MAX: Duration = Duration::from_secs(4);
+
+/// A gateway to which nothing happens makes no checkpoint more often than this.
+const IDLE_MIN: Duration = Duration::from_secs(60);
 
 /// The room.
 pub struct Audit {
@@ -95,7 +104,7 @@ impl Audit {
     }
 
     /// Whether anything is recorded: who would only make drafts for nothing may ask.
-    pub fn records(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.drafts.is_some()
     }
 
@@ -112,6 +121,20 @@ impl Audit {
     fn lose(&self, place: AuditLoss, count: u64) {
         self.lost.fetch_add(count, Ordering::Relaxed);
         self.metrics.audit.lost(place, count);
+    }
+
+    /// How long records are kept; `None`: for ever.
+    fn retention(&self) -> Option<Duration> {
+        let kept = self.config.get().audit.retention;
+        (!kept.is_zero()).then_some(kept)
+    }
+
+    /// After so long a gateway makes a checkpoint also when nothing happened, so that what its last one says
+    /// of other chains is not older than these need to be remembered.
+    fn idle_max(&self) -> Duration {
+        let day = Duration::from_secs(24 * 3600);
+        self.retention()
+            .map_or(day, |kept| kept.clamp(IDLE_MIN, day))
     }
 
     /// Chains and writes until [`Audit::flush`], or until it is dropped. Once.

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tokio::task::spawn_blocking;
 
-use super::chain::{STATEMENT_TYP, Statement};
+use super::chain::Statement;
 use super::month::Month;
 use super::spool::Spool;
 use super::table::ChainRow;
-use super::writer::{Writer, front, lock, on_disk};
+use super::waiting::{front, lock, on_disk};
+use super::writer::Writer;
+use crate::metrics::AuditLoss;
 use crate::workspace::Timestamp;
 
 /// Other chains that one checkpoint tells of at most.
@@ -27,7 +28,7 @@ pub(super) struct Seen {
 impl Writer<'_> {
     /// What processes left that were killed, what others have, and that we still are. False: the store is
     /// away.
-    pub(super) async fn look_around(&self, written: &ChainRow, hash: &str) -> bool {
+    pub(super) async fn look_around(&self, stated: &Statement) -> bool {
         let month = Month::of(Timestamp::now().0);
         for month in [month, month.next()] {
             if self.audit.stored.table.has_months()
@@ -41,13 +42,9 @@ impl Writer<'_> {
         };
         self.adopt(&rows).await;
         self.note(&rows);
-        if written.last_seq > 0 {
-            let end = (written.last_seq, hash);
-            let first = self.audit.first.load(Ordering::Relaxed);
-            if let Ok(row) = self.state_of(&written.replica, first, end) {
-                // Nobody is told: the next one says the same.
-                let _ = self.audit.stored.table.put(&[], &row).await;
-            }
+        if stated.last > 0 {
+            // Nobody is told of a failure: the next one says the same.
+            let _ = self.put_rows(stated, &[]).await;
         }
         true
     }
@@ -59,11 +56,7 @@ impl Writer<'_> {
             .iter()
             .filter(|row| row.replica != self.audit.replica.as_str());
         for row in others {
-            let stated = self
-                .audit
-                .keys
-                .verify_statement(&row.statement, STATEMENT_TYP);
-            let Ok(stated): Result<Statement, _> = stated else {
+            let Ok(stated) = row.stated(&self.audit.keys) else {
                 continue;
             };
             let end = (stated.last, stated.hash);
@@ -84,24 +77,45 @@ impl Writer<'_> {
         for spool in left {
             let replica = spool.replica().to_owned();
             let known = rows.iter().find(|row| row.replica == replica);
-            let chain = (replica.as_str(), known.map_or(1, |row| row.first_seq));
+            // What a row says without a good signature is not signed again.
+            let mut stated = known
+                .and_then(|row| row.stated(&self.audit.keys).ok())
+                .unwrap_or_else(|| Statement::of_none(&replica));
             let spool = Arc::new(std::sync::Mutex::new(spool));
             loop {
-                let Ok(front) = front(&spool).await else {
-                    break;
+                let front = match front(&spool).await {
+                    Ok(front) => front,
+                    Err(error) => {
+                        tracing::warn!(%error, replica, "Audit records of an earlier start cannot be read in audit.spool_dir");
+                        break;
+                    }
                 };
-                if !front.records.is_empty()
-                    && let Err(error) = self.put_rows(chain, &front.records).await
-                {
-                    tracing::warn!(%error, replica, "Audit records of an earlier start still wait in audit.spool_dir");
-                    return;
+                if !front.records.is_empty() {
+                    match self.put_rows(&stated, &front.records).await {
+                        Ok(now) => stated = now,
+                        Err(error) => {
+                            tracing::warn!(%error, replica, "Audit records of an earlier start still wait in audit.spool_dir");
+                            return;
+                        }
+                    }
                 }
                 let count = front.records.len();
-                tracing::info!(
-                    count,
-                    replica,
-                    "Audit records of an earlier start are written"
-                );
+                if count > 0 {
+                    tracing::info!(
+                        count,
+                        replica,
+                        "Audit records of an earlier start are written"
+                    );
+                }
+                if front.damaged > 0 {
+                    let damaged = front.damaged;
+                    self.audit.lose(AuditLoss::Spool, damaged);
+                    tracing::error!(
+                        damaged,
+                        replica,
+                        "Lines in audit.spool_dir are no audit records any more: their file is kept as .damaged"
+                    );
+                }
                 let over = on_disk(Arc::clone(&spool), move |spool| {
                     spool.drop_front(&front);
                     spool.is_empty()

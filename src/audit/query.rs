@@ -129,6 +129,7 @@ impl Records {
 pub(super) struct Scan<'a> {
     table: &'a Table,
     filter: &'a Filter,
+    order: Order,
     after: Option<Place>,
     over: bool,
 }
@@ -137,10 +138,12 @@ pub(super) struct Scan<'a> {
 const SCANNED: usize = 2000;
 
 impl<'a> Scan<'a> {
-    pub(super) fn new(table: &'a Table, filter: &'a Filter) -> Self {
+    /// `order`: chain by chain, or all that stands in the table.
+    pub(super) fn new(table: &'a Table, filter: &'a Filter, order: Order) -> Self {
         Self {
             table,
             filter,
+            order,
             after: None,
             over: false,
         }
@@ -153,11 +156,15 @@ impl<'a> Scan<'a> {
         }
         let after = self.after.as_ref();
         let table = self.table;
-        let records = table
-            .page(self.filter, Order::Chains, after, SCANNED)
-            .await?;
+        let records = table.page(self.filter, self.order, after, SCANNED).await?;
         self.over = records.len() < SCANNED;
-        self.after = records.last().map(Place::of).or(self.after.take());
+        let last = records.last().map(Place::of);
+        if let (Some(before), Some(last)) = (&self.after, &last)
+            && (&last.replica, last.seq) <= (&before.replica, before.seq)
+        {
+            return Err(Table::disordered(&last.replica));
+        }
+        self.after = last.or(self.after.take());
         Ok(records)
     }
 }

@@ -263,16 +263,23 @@ impl Record {
         }
     }
 
-    /// Whether its content gives its hash. What this gateway wrote is canonical as it is; a file may say
-    /// the same in another form, whose canonical form (RFC 8785) counts.
+    /// Whether its content gives its hash, as this gateway wrote it: canonical as it is.
+    pub(super) fn is_as_written(&self) -> bool {
+        serde_json::to_string(&self.bare()).is_ok_and(|text| digest(&text) == self.hash())
+    }
+
+    /// Whether its content gives its hash, also where a file says the same in another form: the canonical
+    /// form (RFC 8785) counts.
     pub(super) fn is_whole(&self) -> bool {
-        let bare = Self {
+        self.is_as_written()
+            || canonical(&self.bare().json()).is_some_and(|text| digest(&text) == self.hash())
+    }
+
+    fn bare(&self) -> Self {
+        Self {
             hash: None,
             ..self.clone()
-        };
-        let whole = |text: &str| digest(text) == self.hash();
-        serde_json::to_string(&bare).is_ok_and(|text| whole(&text))
-            || canonical(&bare.json()).is_some_and(|text| whole(&text))
+        }
     }
 
     /// The hash as it is written down.
@@ -292,15 +299,7 @@ fn canonical(value: &Value) -> Option<String> {
 
 /// The hash of a canonical form.
 pub(super) fn digest(canonical: &str) -> String {
-    use std::fmt::Write as _;
-    let bytes = Sha256::digest(canonical);
-    bytes
-        .iter()
-        .fold(String::with_capacity(64), |mut hex, byte| {
-            // Writing to a string does not fail.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+    hex::encode(Sha256::digest(canonical))
 }
 
 /// A detail as it stands in a record.
@@ -326,9 +325,10 @@ fn clean(text: String) -> String {
 
 /// A detail as a row has it, where somebody may have put anything.
 pub(super) fn detail_of(text: String) -> Option<Box<RawValue>> {
-    RawValue::from_string(text.clone())
-        .ok()
-        .or_else(|| raw(&Value::String(text)))
+    // An export has a record on each line.
+    let plain = !text.contains(char::is_control);
+    let read = plain.then(|| RawValue::from_string(text.clone()).ok());
+    read.flatten().or_else(|| raw(&Value::String(text)))
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio::time::{MissedTickBehavior, interval_at};
 
-use super::Audit;
-use super::chain::{STATEMENT_TYP, Statement};
+use super::chain::{END_TYP, Statement};
 use super::record::{Draft, EventType};
 use super::table::ChainRow;
+use super::{Audit, IDLE_MIN};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::trust::TokenHead;
@@ -21,52 +21,56 @@ use crate::workspace::Timestamp;
 /// How often.
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
 
-/// The first time, and again when something is to be done at once in tests.
-const PRUNE_FIRST: Duration = Duration::from_secs(5);
+/// How often it is looked whether there are other keys. The first time something is pruned, too.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// A chain about which nothing was signed for so long is no running gateway's: each signs every minute.
+/// A chain of which nothing was signed for so long is no running gateway's: each signs every minute.
 const DEAD_AFTER: Duration = Duration::from_secs(600);
 
 impl Audit {
-    /// Prunes until it is dropped.
+    /// Prunes, and signs anew what a key signed that goes, until it is dropped.
     pub(super) async fn prune(&self) {
-        let mut tick = interval_at(Instant::now() + PRUNE_FIRST, PRUNE_EVERY);
+        let mut tick = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut kid, mut pruned) = (self.keys.kid(), None::<Instant>);
         loop {
             tick.tick().await;
-            if let Err(error) = self.prune_once().await {
-                tracing::debug!(error = %Chain(&error), "The audit is not pruned this time");
+            let now = self.keys.kid();
+            let due = pruned.is_none_or(|at| at.elapsed() >= PRUNE_EVERY);
+            if !due && now == kid {
+                continue;
+            }
+            match self.prune_once().await {
+                Ok(()) => (kid, pruned) = (now, Some(Instant::now())),
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), "The audit is not pruned this time");
+                }
             }
         }
     }
 
     async fn prune_once(&self) -> Result<(), Unavailable> {
-        let retention = self.config.get().audit.retention;
+        let retention = self.retention();
         let now = Timestamp::now();
-        let oldest = now.before(retention);
+        let oldest = retention.map(|kept| now.before(kept));
         let mut cut = Vec::new();
         for row in self.stored.table.chains().await? {
             let own = row.replica == self.replica.as_str();
-            let dead = now.since(Timestamp(row.signed_at)) > DEAD_AFTER;
+            let Ok(stated) = row.stated(&self.keys) else {
+                continue;
+            };
             // A running replica sees to its own.
-            if !own && !dead {
+            let silent = stated.at().map(|at| now.since(at) > DEAD_AFTER);
+            if !own && !stated.over && silent != Some(true) {
                 continue;
             }
-            let stated = self.keys.verify_statement(&row.statement, STATEMENT_TYP);
-            let Ok(stated): Result<Statement, _> = stated else {
-                continue;
-            };
-            let first = if retention.is_zero() {
-                stated.first
-            } else {
-                self.first_kept(&stated, own, oldest).await?
-            };
+            let first = oldest.map_or(stated.first, |oldest| first_kept(&stated, own, oldest));
             if own {
                 // For the writer, which signs it every minute.
                 self.first.store(first, Ordering::Relaxed);
             }
             // A key that goes takes its signatures with it.
-            let anew = row.first_seq < first || self.is_signed_by_another(&row);
+            let anew = stated.first < first || self.is_signed_by_another(&row);
             // Nothing goes before it is signed that it may. Of two that sign at once one tries again later.
             if anew && !self.state_again(&row, &stated, first).await? {
                 continue;
@@ -81,38 +85,33 @@ impl Audit {
             }
         }
         if self.stored.table.has_months() {
-            self.stored.table.drop_old(oldest).await?;
+            if let Some(oldest) = oldest {
+                self.stored.table.drop_old(oldest).await?;
+            }
         } else {
             for (replica, first) in &cut {
                 self.stored.table.prune(replica, *first).await?;
             }
         }
+        // What is signed of a chain that went as a whole stays for as long as a checkpoint may tell of it.
+        let remembered = retention.map(|kept| 3 * kept.max(IDLE_MIN));
         for row in self.stored.table.chains().await? {
-            let over = row.first_seq > row.last_seq && row.replica != self.replica.as_str();
-            if over && self.stored.table.newest(&row.replica).await?.is_none() {
+            let Ok(stated) = row.stated(&self.keys) else {
+                continue;
+            };
+            let forgotten = remembered
+                .zip(stated.at())
+                .is_some_and(|(span, at)| now.since(at) > span);
+            let gone = stated.first > stated.last && row.replica != self.replica.as_str();
+            if gone && forgotten && !self.stored.table.has_records(&row.replica).await? {
                 self.stored.table.forget(&row).await?;
             }
         }
         Ok(())
     }
 
-    /// The first record of a chain that stays: its last checkpoint that is old, and what follows.
-    async fn first_kept(
-        &self,
-        stated: &Statement,
-        own: bool,
-        oldest: Timestamp,
-    ) -> Result<i64, Unavailable> {
-        let newest = self.stored.table.newest(&stated.replica).await?;
-        if !own && newest.is_some_and(|at| at < oldest) {
-            return Ok(stated.last + 1);
-        }
-        let last_old = self.stored.table.last_old(&stated.replica, oldest).await?;
-        Ok(last_old.unwrap_or(1).max(stated.first))
-    }
-
     fn is_signed_by_another(&self, row: &ChainRow) -> bool {
-        let head = TokenHead::own(&row.statement, STATEMENT_TYP);
+        let head = TokenHead::own(&row.statement, END_TYP);
         head.is_ok_and(|head| head.kid() != self.keys.kid())
     }
 
@@ -123,10 +122,11 @@ impl Audit {
         stated: &Statement,
         first: i64,
     ) -> Result<bool, Unavailable> {
-        let statement = Statement {
-            first,
-            ..stated.clone()
-        };
+        let mut statement = stated.cut(first);
+        if first > stated.last {
+            // Since when it is gone.
+            statement.time = Timestamp::now().to_string();
+        }
         match statement.sign(&self.keys) {
             Ok(signed) => {
                 let new = ChainRow {
@@ -142,4 +142,15 @@ impl Audit {
             }
         }
     }
+}
+
+/// The first record of a chain that stays: the last place to cut at that is old, and what follows. Of one that is
+/// over, and was so already then, nothing stays.
+fn first_kept(stated: &Statement, own: bool, oldest: Timestamp) -> i64 {
+    if !own && stated.at().is_some_and(|at| at < oldest) {
+        return stated.last + 1;
+    }
+    stated
+        .mark_before(oldest)
+        .map_or(stated.first, |seq| seq.max(stated.first))
 }

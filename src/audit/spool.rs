@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::chain::Chained;
+use super::record::Record;
 
 /// A segment is closed when it has so many bytes.
 const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
@@ -34,6 +35,8 @@ pub(super) struct Spool {
     open: Option<File>,
     /// How far the first segment has been read.
     read: u64,
+    /// A line of it was no record.
+    damaged: bool,
     /// Records that wait.
     records: u64,
     /// When the first of them was made.
@@ -48,6 +51,8 @@ pub(super) struct Front {
     read: u64,
     /// The segment ends in half a line.
     torn: bool,
+    /// Lines that are no records.
+    pub(super) damaged: u64,
 }
 
 impl Spool {
@@ -60,6 +65,7 @@ impl Spool {
             segments: VecDeque::new(),
             open: None,
             read: 0,
+            damaged: false,
             records: 0,
             oldest: None,
             lock: None,
@@ -71,8 +77,10 @@ impl Spool {
         let Ok(entries) = fs::read_dir(folder) else {
             return Vec::new();
         };
+        // What is no plain file is none of ours, and may never end.
         let names = entries
             .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
             .filter_map(|entry| entry.file_name().into_string().ok());
         let mut found: Vec<(String, u32)> = names.filter_map(|name| segment(&name)).collect();
         found.sort();
@@ -161,6 +169,43 @@ impl Spool {
         Ok(())
     }
 
+    /// Writes as many of `records` as there is room for, and says how many these were.
+    pub(super) fn append_some(&mut self, records: &[Chained]) -> usize {
+        let mut room = self.room();
+        let fits = records.iter().take_while(|record| {
+            let bytes = record.line().len() as u64;
+            let fits = bytes <= room;
+            room = room.saturating_sub(bytes);
+            fits
+        });
+        let fits = fits.count();
+        self.append(records[..fits].iter()).map_or(0, |()| fits)
+    }
+
+    fn make_folder(&self) -> io::Result<()> {
+        let mut folder = fs::DirBuilder::new();
+        folder.recursive(true).mode(0o700).create(&self.folder)
+    }
+
+    /// Whether files can be made in the folder.
+    ///
+    /// # Errors
+    /// What the system says when they cannot.
+    pub(super) fn try_folder(&mut self) -> io::Result<()> {
+        self.make_folder()?;
+        if self.lock.is_none() {
+            self.claim()?;
+            self.unclaim();
+        }
+        Ok(())
+    }
+
+    fn unclaim(&mut self) {
+        if self.lock.take().is_some() {
+            let _ = fs::remove_file(self.lock_path());
+        }
+    }
+
     /// A segment to write to, and how long it is.
     fn writable(&mut self) -> io::Result<u64> {
         if let Some(last) = self.segments.back()
@@ -169,8 +214,7 @@ impl Spool {
         {
             return Ok(last.bytes);
         }
-        let mut folder = fs::DirBuilder::new();
-        folder.recursive(true).mode(0o700).create(&self.folder)?;
+        self.make_folder()?;
         self.claim()?;
         let number = self.segments.back().map_or(1, |last| last.number + 1);
         let mut options = OpenOptions::new();
@@ -202,26 +246,28 @@ impl Spool {
             records: Vec::new(),
             read: self.read,
             torn: false,
+            damaged: 0,
         };
         let Some(segment) = self.segments.front() else {
             return Ok(front);
         };
         let mut file = BufReader::new(File::open(self.path(segment.number))?);
         file.seek(SeekFrom::Start(self.read))?;
-        let mut line = String::new();
+        let mut line = Vec::new();
         loop {
             line.clear();
-            if front.records.len() == max || file.read_line(&mut line)? == 0 {
+            if front.records.len() == max || file.read_until(b'\n', &mut line)? == 0 {
                 break;
             }
             // A process that was killed may have left half a line: nothing was promised of it.
-            if !line.ends_with('\n') {
+            let Some(whole) = line.strip_suffix(b"\n") else {
                 front.torn = true;
                 break;
+            };
+            match std::str::from_utf8(whole).ok().and_then(Chained::parse) {
+                Some(record) => front.records.push(record),
+                None => front.damaged += 1,
             }
-            front
-                .records
-                .extend(Chained::parse(line.trim_end_matches('\n')));
             front.read += line.len() as u64;
         }
         Ok(front)
@@ -232,22 +278,26 @@ impl Spool {
         self.records = self.records.saturating_sub(front.records.len() as u64);
         self.read = front.read;
         self.oldest = front.records.last().map(|record| record.ms).or(self.oldest);
+        self.damaged |= front.damaged > 0;
         // More may have been written to it since.
         let read = |segment: &Segment| front.torn || segment.bytes <= front.read;
         if !self.segments.front().is_some_and(read) {
             return;
         }
         if let Some(gone) = self.segments.pop_front() {
-            let _ = fs::remove_file(self.path(gone.number));
+            let path = self.path(gone.number);
+            let _ = if std::mem::take(&mut self.damaged) {
+                fs::rename(&path, path.with_extension("damaged"))
+            } else {
+                fs::remove_file(path)
+            };
         }
         self.read = 0;
         if self.segments.is_empty() {
             self.open = None;
             self.records = 0;
             self.oldest = None;
-            if self.lock.take().is_some() {
-                let _ = fs::remove_file(self.lock_path());
-            }
+            self.unclaim();
         }
     }
 
@@ -273,16 +323,18 @@ fn segment(name: &str) -> Option<(String, u32)> {
 impl Chained {
     /// As one line. The canonical form has no line ends.
     fn line(&self) -> String {
-        format!("{} {} {} {}\n", self.ms, self.seq, self.hash, self.text)
+        format!("{} {} {}\n", self.ms, self.record.hash(), self.text)
     }
 
     fn parse(line: &str) -> Option<Self> {
-        let mut parts = line.splitn(4, ' ');
+        let mut parts = line.splitn(3, ' ');
+        let (ms, hash, text) = (parts.next()?, parts.next()?, parts.next()?);
+        let mut record: Record = serde_json::from_str(text).ok()?;
+        record.hash = Some(hash.to_owned());
         Some(Self {
-            ms: parts.next()?.parse().ok()?,
-            seq: parts.next()?.parse().ok()?,
-            hash: parts.next()?.to_owned(),
-            text: parts.next()?.to_owned(),
+            ms: ms.parse().ok()?,
+            record,
+            text: text.to_owned(),
         })
     }
 }
@@ -302,7 +354,7 @@ mod tests {
     }
 
     fn numbers(records: &[Chained]) -> Vec<i64> {
-        records.iter().map(|record| record.seq).collect()
+        records.iter().map(|one| one.record.seq).collect()
     }
 
     #[test]
@@ -335,6 +387,28 @@ mod tests {
         let refused = spool.append(records(&mut chain, 100).iter());
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert_eq!(numbers(&spool.front(10).unwrap().records), [1, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_no_record_any_more_is_counted_and_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut chain = Chain::new("here");
+        let mut spool = Spool::new(folder.path(), "here", 1 << 20);
+        spool.append(records(&mut chain, 2).iter()).unwrap();
+        let path = spool.path(1);
+        drop(spool);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes.extend(b"\xff\xfe\nno record\n");
+        fs::write(&path, bytes).unwrap();
+        let mut left = Spool::left(folder.path());
+        let front = left[0].front(100).unwrap();
+        assert_eq!((front.records.len(), front.damaged), (2, 2));
+        left[0].drop_front(&front);
+        assert!(left[0].is_empty());
+        assert!(path.with_extension("damaged").exists());
+        // A folder of the name of a segment, and what only looks like one.
+        fs::create_dir(folder.path().join("other.00000001.spool")).unwrap();
+        assert!(Spool::left(folder.path()).is_empty());
     }
 
     #[test]

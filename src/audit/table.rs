@@ -1,49 +1,35 @@
-//! The tables `structure_events` and `audit_chains`. Records come in as one JSON text, since a
-//! statement with one parameter for each member of each record costs more than the record.
+//! The tables `structure_events` and `audit_chains`. Rows are written many to a statement, each member a
+//! parameter: SQLite takes twice as long to pick members out of a JSON text.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::any::AnyRow;
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::any::AnyArguments;
+use sqlx::query::Query;
+use sqlx::{Any, AssertSqlSafe};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::chain::Chained;
+use super::chain::{Chained, END_TYP, Statement};
 use super::month::Month;
-use super::record::{Record, detail_of};
+use super::record::Record;
+use super::row::{chain, record};
 use crate::db::Db;
 use crate::store::Unavailable;
+use crate::trust::{Keys, SignError, TokenError};
 use crate::workspace::Timestamp;
 
 const COLUMNS: &str = "replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, \
     credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, \
     duration_ms, task_id, detail, prev, hash";
 
-// Twice the same is once: what was tried and may have been done is tried again.
-const PUT_SQLITE: &str = "INSERT INTO structure_events (replica, seq, time, event_type, request_id, \
-    trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, \
-    request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) \
-    SELECT value->>'$.r.replica', value->>'$.r.seq', value->>'$.ms', value->>'$.r.event_type', \
-    value->>'$.r.request_id', value->>'$.r.trace_id', value->>'$.r.caller', \
-    value->>'$.r.credential_kind', value->>'$.r.credential_prefix', value->>'$.r.target', \
-    value->>'$.r.org', value->>'$.r.rule', value->>'$.r.method', value->>'$.r.outcome', \
-    value->>'$.r.status', value->>'$.r.request_bytes', value->>'$.r.response_bytes', \
-    value->>'$.r.duration_ms', value->>'$.r.task_id', value->>'$.r.detail', value->>'$.r.prev', \
-    value->>'$.hash' FROM json_each($1) WHERE true ON CONFLICT DO NOTHING";
+/// How many there are of them.
+const WIDTH: usize = 22;
 
-const PUT_POSTGRES: &str = "INSERT INTO structure_events (replica, seq, time, event_type, request_id, \
-    trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, \
-    request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) \
-    SELECT r.replica, r.seq, line.ms, r.event_type, r.request_id, r.trace_id, r.caller, \
-    r.credential_kind, r.credential_prefix, r.target, r.org, r.rule, r.method, r.outcome, r.status, \
-    r.request_bytes, r.response_bytes, r.duration_ms, r.task_id, r.detail, r.prev, line.hash \
-    FROM json_to_recordset(CAST($1 AS json)) AS line(ms bigint, hash text, r json), \
-    json_to_record(line.r) AS r(replica text, seq bigint, event_type text, request_id text, \
-    trace_id text, caller text, credential_kind text, credential_prefix text, target text, org text, \
-    rule text, method text, outcome text, status bigint, request_bytes bigint, response_bytes bigint, \
-    duration_ms bigint, task_id text, detail text, prev text) ON CONFLICT DO NOTHING";
+/// Rows that one statement writes: as many as fit of the largest, so few different statements are prepared.
+const ROWS: [usize; 4] = [64, 16, 4, 1];
 
 // What is said to be written must not be gone after a crash of the server, whatever else may be.
 const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', true) \
@@ -63,12 +49,11 @@ const CHAINS: &str =
 
 const FORGET_CHAIN: &str = "DELETE FROM audit_chains WHERE replica = $1 AND statement = $2";
 
-// By time, which has an index: a chain may be long.
-const LAST_OLD: &str = "SELECT seq FROM structure_events WHERE replica = $1 AND time < $2 \
-    AND event_type = 'AUDIT_CHECKPOINT' ORDER BY time DESC, seq DESC LIMIT 1";
+const ANY_RECORD: &str = "SELECT 1 FROM structure_events WHERE replica = $1 LIMIT 1";
 
-const NEWEST: &str =
-    "SELECT time FROM structure_events WHERE replica = $1 ORDER BY seq DESC LIMIT 1";
+// Since a row that stands before the signed beginning of its chain, or in none, proves nothing.
+const KEPT: &str = " AND EXISTS (SELECT 1 FROM audit_chains AS kept WHERE kept.replica = structure_events.replica \
+    AND structure_events.seq >= kept.first_seq)";
 
 const PRUNE: &str = "DELETE FROM structure_events WHERE replica = $1 AND seq < $2 AND seq IN \
     (SELECT seq FROM structure_events WHERE replica = $1 AND seq < $2 ORDER BY seq LIMIT $3)";
@@ -87,6 +72,25 @@ const SCHEMA_PAUSE: Duration = Duration::from_millis(20);
 /// Rows that one statement deletes at most.
 const PRUNED_MAX: i64 = 5000;
 
+/// Why records cannot be read although the store answers.
+#[derive(Debug, thiserror::Error)]
+enum Unreadable {
+    #[error(
+        "records of the chain {0:?} have a `replica` or a `seq` that is no text or no number: somebody changed them"
+    )]
+    Disordered(String),
+    #[error("retention removed records of the chain {0:?} while they were read: try again")]
+    Pruned(String),
+}
+
+fn unreadable(source: Unreadable) -> Unavailable {
+    Unavailable {
+        store: "sql",
+        operation: "audit_page",
+        source: Arc::new(source),
+    }
+}
+
 /// A chain as its row has it. Whether that is true, its statement says, if its signature is good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainRow {
@@ -100,6 +104,30 @@ pub struct ChainRow {
     pub statement: String,
     /// When it was signed, in milliseconds since 1970.
     pub signed_at: i64,
+}
+
+impl ChainRow {
+    /// What is said of a chain, signed.
+    ///
+    /// # Errors
+    /// [`SignError`].
+    pub(super) fn of(said: &Statement, keys: &Keys) -> Result<Self, SignError> {
+        Ok(Self {
+            replica: said.replica.clone(),
+            first_seq: said.first,
+            last_seq: said.last,
+            statement: said.sign(keys)?,
+            signed_at: Timestamp::now().0,
+        })
+    }
+
+    /// What a trust key signed of the chain, whatever the columns say.
+    ///
+    /// # Errors
+    /// As [`Keys::verify_statement`].
+    pub(super) fn stated(&self, keys: &Keys) -> Result<Statement, TokenError> {
+        keys.verify_statement(&self.statement, END_TYP)
+    }
 }
 
 /// The tables.
@@ -131,19 +159,17 @@ impl Table {
                 self.ensure(Month::of(record.ms)).await?;
             }
         }
-        let put = if self.db.is_embedded() {
-            PUT_SQLITE
-        } else {
-            PUT_POSTGRES
-        };
-        let lines = lines(records);
         let work = async {
             let mut tx = self.db.begin().await?;
             if self.has_months() {
                 sqlx::query(DURABLE).execute(&mut *tx).await?;
             }
-            if !records.is_empty() {
-                sqlx::query(put).bind(&lines).execute(&mut *tx).await?;
+            let mut rest = records;
+            while !rest.is_empty() {
+                let rows = ROWS.into_iter().find(|rows| *rows <= rest.len());
+                let (now, later) = rest.split_at(rows.unwrap_or(1));
+                insert(now, self.db.is_embedded()).execute(&mut *tx).await?;
+                rest = later;
             }
             let state = sqlx::query(STATE).bind(&chain.replica);
             let state = state.bind(chain.first_seq).bind(chain.last_seq);
@@ -215,43 +241,53 @@ impl Table {
         after: Option<&Place>,
         limit: usize,
     ) -> Result<Vec<Record>, Unavailable> {
-        let mut text = format!("SELECT {COLUMNS} FROM structure_events WHERE true");
+        let mut common = String::new();
+        // Of a workspace there may be very many: both ways of meeting it have an index, in the order of time.
+        let mut sides = vec!["true".to_owned()];
         let mut texts: Vec<&str> = Vec::new();
         let mut times = Vec::new();
         for (condition, value) in filter.conditions() {
             texts.push(value);
             let n = texts.len();
-            // Constants of this program; the values are bound.
-            let _ = match condition {
-                "workspace" => write!(text, " AND (caller = ${n} OR target = ${n})"),
-                column => write!(text, " AND {column} = ${n}"),
-            };
+            // Constants of this program; the values are bound. Writing to a string does not fail.
+            if condition == "workspace" {
+                sides = vec![format!("caller = ${n}"), format!("target = ${n}")];
+            } else {
+                let _ = write!(common, " AND {condition} = ${n}");
+            }
         }
         for (comparison, at) in filter.times() {
             times.push(at.0);
             let n = texts.len() + times.len();
-            let _ = write!(text, " AND time {comparison} ${n}");
+            let _ = write!(common, " AND time {comparison} ${n}");
+        }
+        if order != Order::Rows {
+            common.push_str(KEPT);
         }
         let n = texts.len() + times.len();
+        let [time, replica, seq] = [n + 1, n + 2, n + 3];
         let (compared, sorted) = match order {
+            // The time twice, since an index that goes on with nothing else has only that.
             Order::Newest => (
-                format!(
-                    "(time, replica, seq) < (${}, ${}, ${})",
-                    n + 1,
-                    n + 2,
-                    n + 3
-                ),
+                format!("time <= ${time} AND (time, replica, seq) < (${time}, ${replica}, ${seq})"),
                 "time DESC, replica DESC, seq DESC",
             ),
-            Order::Chains => (
+            Order::Chains | Order::Rows => (
                 format!("(replica, seq) > (${}, ${})", n + 1, n + 2),
                 "replica, seq",
             ),
         };
         if after.is_some() {
-            let _ = write!(text, " AND {compared}");
+            let _ = write!(common, " AND {compared}");
         }
-        let _ = write!(text, " ORDER BY {sorted} LIMIT {limit}");
+        let sides = sides.iter().map(|side| {
+            format!(
+                "SELECT * FROM (SELECT {COLUMNS} FROM structure_events WHERE {side}{common} \
+                 ORDER BY {sorted} LIMIT {limit}) AS side"
+            )
+        });
+        let sides = sides.collect::<Vec<_>>().join(" UNION ");
+        let text = format!("{sides} ORDER BY {sorted} LIMIT {limit}");
         let mut query = sqlx::query(AssertSqlSafe(text));
         for value in texts {
             query = query.bind(value);
@@ -269,24 +305,12 @@ impl Table {
         Ok(rows.await?.iter().map(record).collect())
     }
 
-    /// The last checkpoint of a chain that was made before `oldest`.
-    pub(super) async fn last_old(
-        &self,
-        replica: &str,
-        oldest: Timestamp,
-    ) -> Result<Option<i64>, Unavailable> {
-        let query = sqlx::query_scalar(LAST_OLD).bind(replica).bind(oldest.0);
+    /// Whether there is a record of a chain.
+    pub(super) async fn has_records(&self, replica: &str) -> Result<bool, Unavailable> {
+        let query = sqlx::query(ANY_RECORD).bind(replica);
         let found = query.fetch_optional(self.db.pool());
-        self.db.run("audit_prune", found).await
-    }
-
-    /// When the last record of a chain was made.
-    pub(super) async fn newest(&self, replica: &str) -> Result<Option<Timestamp>, Unavailable> {
-        let query = sqlx::query_scalar(NEWEST).bind(replica);
-        let newest = self
-            .db
-            .run("audit_prune", query.fetch_optional(self.db.pool()));
-        Ok(newest.await?.map(Timestamp))
+        let found = self.db.run("audit_prune", found);
+        Ok(found.await?.is_some())
     }
 
     /// Deletes the records of a chain before `first`; a part of them at a time.
@@ -338,6 +362,16 @@ impl Table {
         }
     }
 
+    /// Why reading cannot go on behind a record whose number is none.
+    pub(super) fn disordered(replica: &str) -> Unavailable {
+        unreadable(Unreadable::Disordered(replica.to_owned()))
+    }
+
+    /// Why an export is not whole.
+    pub(super) fn pruned_meanwhile(replica: &str) -> Unavailable {
+        unreadable(Unreadable::Pruned(replica.to_owned()))
+    }
+
     /// Whether records are kept in parts, a month each.
     pub(super) fn has_months(&self) -> bool {
         !self.db.is_embedded()
@@ -351,6 +385,8 @@ pub(super) enum Order {
     Newest,
     /// Chain by chain.
     Chains,
+    /// The same with whatever else stands in the table.
+    Rows,
 }
 
 /// The place of a record in either order.
@@ -371,21 +407,54 @@ impl Place {
     }
 }
 
-/// Records as one JSON list.
-fn lines(records: &[Chained]) -> String {
-    let bytes: usize = records.iter().map(|one| one.text.len() + 120).sum();
-    let mut lines = String::with_capacity(bytes);
-    lines.push('[');
-    for record in records {
-        if lines.len() > 1 {
-            lines.push(',');
+/// Writes rows. Twice the same is once: what was tried and may have been done is tried again.
+fn insert(records: &[Chained], embedded: bool) -> Query<'_, Any, AnyArguments> {
+    let mut text = format!("INSERT INTO structure_events ({COLUMNS}) VALUES ");
+    for row in 0..records.len() {
+        for column in 0..WIDTH {
+            let between = match (row, column) {
+                (0, 0) => "(",
+                (_, 0) => "), (",
+                _ => ", ",
+            };
+            text.push_str(between);
+            if embedded {
+                // With numbers, each would be looked for among all of them.
+                text.push('?');
+            } else {
+                // Writing to a string does not fail.
+                let _ = write!(text, "${}", row * WIDTH + column + 1);
+            }
         }
-        let (ms, hash, text) = (record.ms, &record.hash, &record.text);
-        // Writing to a string does not fail.
-        let _ = write!(lines, r#"{{"ms":{ms},"hash":"{hash}","r":{text}}}"#);
     }
-    lines.push(']');
-    lines
+    text.push_str(") ON CONFLICT DO NOTHING");
+    let mut query = sqlx::query(AssertSqlSafe(text));
+    for Chained { ms, record, .. } in records {
+        query = query
+            .bind(&record.replica)
+            .bind(record.seq)
+            .bind(ms)
+            .bind(&record.event_type)
+            .bind(&record.request_id)
+            .bind(&record.trace_id)
+            .bind(&record.caller)
+            .bind(&record.credential_kind)
+            .bind(&record.credential_prefix)
+            .bind(&record.target)
+            .bind(&record.org)
+            .bind(&record.rule)
+            .bind(&record.method)
+            .bind(&record.outcome)
+            .bind(record.status)
+            .bind(record.request_bytes)
+            .bind(record.response_bytes)
+            .bind(record.duration_ms)
+            .bind(&record.task_id)
+            .bind(record.detail.as_ref().map(|detail| detail.get()))
+            .bind(&record.prev)
+            .bind(record.hash());
+    }
+    query
 }
 
 /// Whether a partition was there already: `duplicate_table`, or the same by its name in a catalogue.
@@ -393,55 +462,4 @@ fn is_there(error: &(dyn sqlx::error::DatabaseError + 'static)) -> bool {
     error
         .code()
         .is_some_and(|code| code == "42P07" || code == "23505")
-}
-
-fn chain(row: &AnyRow) -> ChainRow {
-    ChainRow {
-        replica: text(row, "replica"),
-        first_seq: number(row, "first_seq"),
-        last_seq: number(row, "last_seq"),
-        statement: text(row, "statement"),
-        signed_at: number(row, "signed_at"),
-    }
-}
-
-/// A row as a record. Somebody may have put anything there: what cannot be read is empty, and the hash
-/// tells.
-fn record(row: &AnyRow) -> Record {
-    Record {
-        caller: optional(row, "caller"),
-        credential_kind: optional(row, "credential_kind"),
-        credential_prefix: optional(row, "credential_prefix"),
-        detail: optional(row, "detail").and_then(detail_of),
-        duration_ms: number(row, "duration_ms"),
-        event_type: text(row, "event_type"),
-        hash: Some(text(row, "hash")),
-        method: optional(row, "method"),
-        org: optional(row, "org"),
-        outcome: text(row, "outcome"),
-        prev: text(row, "prev"),
-        replica: text(row, "replica"),
-        request_bytes: number(row, "request_bytes"),
-        request_id: optional(row, "request_id"),
-        response_bytes: number(row, "response_bytes"),
-        rule: optional(row, "rule"),
-        seq: number(row, "seq"),
-        status: number(row, "status"),
-        target: optional(row, "target"),
-        task_id: optional(row, "task_id"),
-        time: Timestamp(number(row, "time")).to_string(),
-        trace_id: optional(row, "trace_id"),
-    }
-}
-
-fn text(row: &AnyRow, column: &str) -> String {
-    row.try_get(column).unwrap_or_default()
-}
-
-fn number(row: &AnyRow, column: &str) -> i64 {
-    row.try_get(column).unwrap_or_default()
-}
-
-fn optional(row: &AnyRow, column: &str) -> Option<String> {
-    row.try_get(column).ok().flatten()
 }

@@ -4,11 +4,11 @@
 //! A chain proves its end by a statement that a trust key signed. So whoever changes, removes, puts in
 //! or reorders a record has to make all later hashes anew, and cannot sign where the chain ends then.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
-use super::chain::{STATEMENT_TYP, Statement};
+use super::chain::{CHECKPOINT_TYP, END_TYP, Statement};
 use super::record::{EventType, NO_RECORD, Record};
 use super::table::ChainRow;
 use crate::trust::{KeySet, TokenError};
@@ -22,6 +22,19 @@ pub struct Problem {
     pub seq: Option<i64>,
     /// What is wrong with it.
     pub what: String,
+    /// Nothing is: it cannot be told without a key that is not known here.
+    pub key_missing: bool,
+}
+
+/// What is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All rows of a database, each exactly as a gateway wrote it.
+    Database,
+    /// All lines of an export, in any form that says the same.
+    Export,
+    /// Some of them: chains may begin and end anywhere.
+    Excerpt,
 }
 
 /// What was found.
@@ -33,10 +46,22 @@ pub struct Report {
     pub chains: usize,
     /// Checkpoints whose signature is good.
     pub checkpoints: u64,
+    /// Checkpoints that are signed by keys that are not known here.
+    pub unknown: u64,
+    /// Records behind which nothing is signed.
+    pub unproven: u64,
+    /// Rows before the signed beginning of their chain, which retention is about to remove: they prove nothing.
+    pub outside: u64,
     /// Chains that are not as they were written, each with the first thing that is wrong.
     pub problems: Vec<Problem>,
-    /// What is no proof of anything, and worth to know.
-    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Whether there was something, and all of it is as it was written. No record at all proves nothing, and
+    /// neither does an excerpt in which nothing is signed.
+    pub fn is_proven(&self) -> bool {
+        self.problems.is_empty() && self.records > self.unproven
+    }
 }
 
 /// What a checkpoint carries besides its place.
@@ -47,13 +72,6 @@ pub(super) struct CheckpointDetail {
     /// The ends of other chains, as they were seen: `{"replica": [seq, "hash"]}`.
     #[serde(default)]
     pub(super) seen: BTreeMap<String, (i64, String)>,
-}
-
-/// What is said of a chain that was removed as a whole.
-#[derive(Deserialize)]
-pub(super) struct PrunedDetail {
-    pub(super) replica: String,
-    pub(super) whole: bool,
 }
 
 /// Where one chain is.
@@ -75,65 +93,59 @@ struct State {
 /// Takes the records of all chains, each chain in its order.
 pub struct Verifier<'k> {
     keys: &'k KeySet,
-    /// Not everything is there: chains may begin and end anywhere.
-    partial: bool,
+    scope: Scope,
     chains: BTreeMap<String, State>,
-    /// What other chains saw: records that must be there.
+    /// What others saw: records that must be there, by number their hash and who says so.
     seen: HashMap<String, BTreeMap<i64, (String, String)>>,
-    /// Chains that were removed, being too old.
-    pruned: HashSet<String>,
-    checkpoints: u64,
-    notes: Vec<String>,
+    report: Report,
 }
 
 impl<'k> Verifier<'k> {
-    /// `partial`: an excerpt. Nothing is said of where its chains begin and end.
-    pub fn new(keys: &'k KeySet, partial: bool) -> Self {
+    /// One that has read nothing yet.
+    pub fn new(keys: &'k KeySet, scope: Scope) -> Self {
         Self {
             keys,
-            partial,
+            scope,
             chains: BTreeMap::new(),
             seen: HashMap::new(),
-            pruned: HashSet::new(),
-            checkpoints: 0,
-            notes: Vec::new(),
+            report: Report::default(),
         }
+    }
+
+    /// A record that must be there, from a checkpoint that somebody kept. Before the first record.
+    pub fn expect(&mut self, replica: String, seq: i64, hash: String) {
+        let by = (hash, "the checkpoint that you give".to_owned());
+        self.seen.entry(replica).or_default().insert(seq, by);
     }
 
     /// What is signed of a chain. All of them before the first record.
     pub fn chain(&mut self, row: &ChainRow) {
         let state = self.chains.entry(row.replica.clone()).or_default();
-        let stated = self.keys.verify_statement(&row.statement, STATEMENT_TYP);
-        let stated = match stated {
-            Ok(stated) => stated,
+        let said: Statement = match self.keys.verify_statement(&row.statement, END_TYP) {
+            Ok(said) => said,
             Err(error) => {
                 let what = format!("the statement of where it ends {}", unproven(error));
-                return state.fail(&row.replica, None, what);
+                state.fail(&row.replica, None, what);
+                return state.for_want_of_a_key(error);
             }
         };
-        let said: &Statement = &stated;
         let same =
             (&said.replica, said.first, said.last) == (&row.replica, row.first_seq, row.last_seq);
         if !same {
             let what = "its row says something else than the signed statement in it".to_owned();
             return state.fail(&row.replica, None, what);
         }
-        state.stated = Some(stated);
+        state.stated = Some(said);
     }
 
-    /// What a record says of other chains. For all checkpoints and prunings, before the first record.
+    /// What a checkpoint says of other chains. For all of them, before the first record.
     pub fn foresee(&mut self, record: &Record) {
         let detail = record.detail.as_deref().map_or("null", |raw| raw.get());
-        if record.event_type == EventType::AuditPruned.word() {
-            if let Ok(pruned) = serde_json::from_str::<PrunedDetail>(detail)
-                && pruned.whole
-            {
-                self.pruned.insert(pruned.replica);
-            }
-        } else if let Ok(checkpoint) = serde_json::from_str::<CheckpointDetail>(detail) {
+        if let Ok(checkpoint) = serde_json::from_str::<CheckpointDetail>(detail) {
             for (replica, (seq, hash)) in checkpoint.seen {
-                let by = (hash, record.replica.clone());
-                self.seen.entry(replica).or_default().insert(seq, by);
+                let by = (hash, format!("a checkpoint of {}", record.replica));
+                let seen = self.seen.entry(replica).or_default();
+                seen.entry(seq).or_insert(by);
             }
         }
     }
@@ -145,15 +157,17 @@ impl<'k> Verifier<'k> {
             return;
         }
         let first = state.stated.as_ref().map_or(1, |stated| stated.first);
-        if !self.partial && state.records == 0 && record.seq < first {
-            // Retention has said that it goes, and is about to remove it.
+        let early = self.scope != Scope::Excerpt && state.records == 0 && record.seq < first;
+        if early && record.seq > 0 {
+            self.report.outside += 1;
             return;
         }
         let checked = state
-            .place(record, self.partial)
+            .place(record, self.scope)
             .and_then(|()| self.checkpoint(record))
             .and_then(|good| {
-                self.checkpoints += u64::from(good == Some(true));
+                self.report.checkpoints += u64::from(good == Some(true));
+                self.report.unknown += u64::from(good == Some(false));
                 self.look_at_seen(record)?;
                 Ok(good)
             });
@@ -181,7 +195,9 @@ impl<'k> Verifier<'k> {
         let detail = record.detail.as_deref().map_or("null", |raw| raw.get());
         let detail: CheckpointDetail = serde_json::from_str(detail)
             .map_err(|_| "the checkpoint holds no signed statement".to_owned())?;
-        let read = self.keys.verify_statement(&detail.statement, STATEMENT_TYP);
+        let read = self
+            .keys
+            .verify_statement(&detail.statement, CHECKPOINT_TYP);
         let stated: Statement = match read {
             Ok(stated) => stated,
             Err(TokenError::UnknownKey) => return Ok(Some(false)),
@@ -204,9 +220,9 @@ impl<'k> Verifier<'k> {
     fn look_at_seen(&self, record: &Record) -> Result<(), String> {
         let seen = self.seen.get(&record.replica);
         match seen.and_then(|seen| seen.get(&record.seq)) {
-            Some((hash, by)) if hash != record.hash() => Err(format!(
-                "a checkpoint of {by} saw another record in its place"
-            )),
+            Some((hash, by)) if hash != record.hash() => {
+                Err(format!("{by} saw another record in its place"))
+            }
             _ => Ok(()),
         }
     }
@@ -214,18 +230,15 @@ impl<'k> Verifier<'k> {
     /// What was found. `rows`: the chains as they are now, since records may have come while others were
     /// read.
     pub fn finish(mut self, rows: &[ChainRow]) -> Report {
-        let mut report = Report {
-            checkpoints: self.checkpoints,
-            ..Report::default()
-        };
+        let mut report = std::mem::take(&mut self.report);
         for (replica, state) in &mut self.chains {
             report.records += state.records;
-            if !self.partial && state.problem.is_none() {
+            if self.scope != Scope::Excerpt && state.problem.is_none() {
                 let now = rows.iter().find(|row| row.replica == *replica);
                 let now = now.map(|row| {
                     let read = self
                         .keys
-                        .verify_statement::<Statement>(&row.statement, STATEMENT_TYP);
+                        .verify_statement::<Statement>(&row.statement, END_TYP);
                     read.map_or(0, |stated| stated.last)
                 });
                 state.end(replica, now);
@@ -238,41 +251,48 @@ impl<'k> Verifier<'k> {
                 let what = "the checkpoint is signed by a key that is not known, and nothing behind it by one \
                             that is: give the keys of that time with --jwks";
                 state.fail(replica, Some(seq), what.to_owned());
+                state.for_want_of_a_key(TokenError::UnknownKey);
+            }
+            if state.stated.is_none() {
+                let behind = state.last - state.signed.max(state.first - 1);
+                report.unproven += u64::try_from(behind).unwrap_or(0);
             }
         }
-        if !self.partial {
-            self.missing_chains(&mut report);
+        if self.scope != Scope::Excerpt {
+            self.missing_records(&mut report);
         }
         report.chains = self
             .chains
             .values()
             .filter(|state| state.records > 0)
             .count();
-        report.notes = self.notes;
         let problems = self.chains.into_values().filter_map(|state| state.problem);
         report.problems.extend(problems);
         report
     }
 
-    fn missing_chains(&mut self, report: &mut Report) {
+    /// Records that others saw and that are not there.
+    fn missing_records(&mut self, report: &mut Report) {
         for (replica, seen) in &self.seen {
             let Some((seq, (_, by))) = seen.last_key_value() else {
                 continue;
             };
             let state = self.chains.get(replica);
+            // A chain that retention removed is remembered, signed, for as long as others may tell of it.
             let there = state.is_some_and(|state| {
                 let first = state.stated.as_ref().map_or(1, |stated| stated.first);
                 state.problem.is_some() || *seq <= state.last || *seq < first
             });
-            if !there && !self.pruned.contains(replica) {
+            if !there {
                 let what = match state {
-                    Some(_) => format!("is missing: a checkpoint of {by} saw it"),
-                    None => format!("the whole chain is missing: a checkpoint of {by} saw it"),
+                    Some(_) => format!("is missing: {by} saw it"),
+                    None => format!("the whole chain is missing: {by} saw it"),
                 };
                 report.problems.push(Problem {
                     replica: replica.clone(),
                     seq: Some(*seq),
                     what,
+                    key_missing: false,
                 });
             }
         }
@@ -285,16 +305,33 @@ impl State {
             replica: replica.to_owned(),
             seq,
             what,
+            key_missing: false,
         });
     }
 
+    /// That it failed says nothing of what it holds.
+    fn for_want_of_a_key(&mut self, error: TokenError) {
+        if let Some(problem) = &mut self.problem
+            && matches!(error, TokenError::UnknownKey)
+        {
+            problem.key_missing = true;
+        }
+    }
+
     /// Whether a record is what comes next.
-    fn place(&self, record: &Record, partial: bool) -> Result<(), String> {
-        if !record.is_whole() {
+    fn place(&self, record: &Record, scope: Scope) -> Result<(), String> {
+        let whole = match scope {
+            Scope::Database => record.is_as_written(),
+            Scope::Export | Scope::Excerpt => record.is_whole(),
+        };
+        if !whole {
             return Err("was changed: its content does not give its hash".to_owned());
         }
+        if record.seq < 1 {
+            return Err("was put in: chains begin with 1".to_owned());
+        }
         if self.records == 0 {
-            return self.begin(record, partial);
+            return self.begin(record, scope);
         }
         let next = self.last + 1;
         if record.seq > next {
@@ -323,8 +360,8 @@ impl State {
         Ok(())
     }
 
-    fn begin(&self, record: &Record, partial: bool) -> Result<(), String> {
-        if partial {
+    fn begin(&self, record: &Record, scope: Scope) -> Result<(), String> {
+        if scope == Scope::Excerpt {
             return Ok(());
         }
         let Some(stated) = &self.stated else {

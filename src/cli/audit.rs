@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 
 use super::{USAGE, complain, print};
-use crate::audit::{EventType, Filter, Line, Records, Report, Verifier};
+use crate::audit::{Filter, Line, Records, Report, Scope, Verifier, words};
 use crate::config::load::{Layers, load};
 use crate::config::{Config, open_regular};
 use crate::db::Db;
@@ -38,14 +38,18 @@ enum Command {
     /// Check that no record was changed, removed, put in or reordered
     ///
     /// Reads every chain in the database, or in the file of an export, and names the first record of each
-    /// that is not as it was written. Exit status: 0 all is as it was written, 1 something is not, or could
-    /// not be read. Writes nothing, and may run while gateways do.
+    /// that is not as it was written. Exit status: 0 all is as it was written, 1 something is not, could not
+    /// be read, or there is nothing to prove. Writes nothing, and may run while gateways do.
     Verify {
         /// The file of an export, or - for standard input; without it: the database of stores.sql
         file: Option<PathBuf>,
-        /// A file with the public keys that gateways publish (/.well-known/jwks.json); without it: keys.dir
+        /// A file with the public keys that gateways publish (/.well-known/jwks.json), once for each that you
+        /// kept; without it: keys.dir
         #[arg(long, value_name = "FILE")]
-        jwks: Option<PathBuf>,
+        jwks: Vec<PathBuf>,
+        /// A record that must be there: REPLICA:SEQ:HASH of an `Audit checkpoint` line in a log that was kept
+        #[arg(long, value_name = "CHECKPOINT", value_parser = expected)]
+        expect: Vec<Expected>,
         /// The file holds an excerpt: say nothing about where chains begin and end
         #[arg(long, requires = "file")]
         partial: bool,
@@ -87,17 +91,17 @@ struct Choice {
     /// With this workspace as caller or target
     #[arg(long, value_name = "ID")]
     workspace: Option<String>,
-    /// By this caller, as records name callers
+    /// By this caller, as records name callers; `operator` for every operator
     #[arg(long, value_name = "CALLER")]
     caller: Option<String>,
     /// To this workspace
     #[arg(long, value_name = "ID")]
     target: Option<String>,
     /// That ended so: answered, done, caller_left, or the reason of a refusal
-    #[arg(long, value_name = "WORD")]
+    #[arg(long, value_name = "WORD", value_parser = words::outcome)]
     outcome: Option<String>,
     /// About this: A2A_CALL, TOKEN_REVOKED, …
-    #[arg(long, value_name = "WORD", value_parser = event)]
+    #[arg(long, value_name = "WORD", value_parser = words::event_type)]
     event_type: Option<String>,
     /// Of this request
     #[arg(long, value_name = "ID")]
@@ -111,7 +115,7 @@ impl Choice {
     fn filter(self) -> Filter {
         Filter {
             workspace: self.workspace,
-            caller: self.caller,
+            caller: self.caller.as_deref().map(words::caller),
             target: self.target,
             outcome: self.outcome,
             event_type: self.event_type,
@@ -124,18 +128,29 @@ impl Choice {
     }
 }
 
-fn time(text: &str) -> Result<Timestamp, &'static str> {
-    Timestamp::parse(text).ok_or("write a time by RFC 3339, such as 2026-11-21T10:00:00Z")
+/// A record that somebody knows of.
+#[derive(Clone, Debug)]
+struct Expected {
+    replica: String,
+    seq: i64,
+    hash: String,
 }
 
-fn event(text: &str) -> Result<String, String> {
-    match EventType::of(text) {
-        Some(event) => Ok(event.word().to_owned()),
-        None => {
-            let words: Vec<_> = EventType::ALL.iter().map(|event| event.word()).collect();
-            Err(format!("one of {}", words.join(", ")))
-        }
-    }
+fn expected(text: &str) -> Result<Expected, &'static str> {
+    let mut parts = text.rsplitn(3, ':');
+    let parts = (parts.next(), parts.next(), parts.next());
+    let (Some(hash), Some(seq), Some(replica)) = parts else {
+        return Err("write REPLICA:SEQ:HASH");
+    };
+    Ok(Expected {
+        replica: replica.to_owned(),
+        seq: seq.parse().map_err(|_| "SEQ is the number of a record")?,
+        hash: hash.to_owned(),
+    })
+}
+
+fn time(text: &str) -> Result<Timestamp, &'static str> {
+    Timestamp::parse(text).ok_or("write a time by RFC 3339, such as 2026-11-21T10:00:00Z")
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -148,6 +163,10 @@ enum AuditError {
     NoDatabase(String),
     #[error(transparent)]
     Keys(#[from] KeyError),
+    #[error(
+        "without --jwks the keys of this machine's gateway count: give the ones that it publishes (/.well-known/jwks.json) with --jwks"
+    )]
+    NoKeys(#[source] KeyError),
     #[error("cannot read {}", path.display())]
     File {
         path: PathBuf,
@@ -205,20 +224,40 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
         Command::Verify {
             file,
             jwks,
+            expect,
             partial,
             ..
         } => {
-            let keys = match &jwks {
-                Some(path) => read_jwks(path)?,
-                None => trust::published_keys(&config.keys.dir)?,
+            let scope = match &file {
+                None => Scope::Database,
+                Some(path) => {
+                    if path != Path::new("-") {
+                        open(path)?;
+                    }
+                    if partial {
+                        Scope::Excerpt
+                    } else {
+                        Scope::Export
+                    }
+                }
             };
+            let keys = keys(&jwks, scope, &config)?;
+            let mut verifier = Verifier::new(&keys, scope);
+            for Expected { replica, seq, hash } in expect {
+                verifier.expect(replica, seq, hash);
+            }
             let started = Instant::now();
-            let report = match &file {
-                Some(path) => verify_file(path, &keys, partial)?,
-                None => records(config).await?.verify(&keys).await?,
+            let (report, ends) = match &file {
+                Some(path) => verify_file(path, verifier)?,
+                None => (records(config).await?.verify(verifier).await?, true),
             };
             print(&told(&report, started.elapsed()))?;
-            Ok(report.problems.is_empty())
+            if !ends && scope == Scope::Export && !report.problems.is_empty() {
+                print(
+                    "The file does not say where its chains end: an excerpt by time is read with --partial.\n",
+                )?;
+            }
+            Ok(report.is_proven())
         }
         Command::Export { choice, .. } => {
             let (records, filter) = (records(config).await?, choice.filter());
@@ -251,6 +290,28 @@ async fn records(mut config: Config) -> Result<Records, AuditError> {
     Ok(Records::new(db))
 }
 
+fn keys(jwks: &[PathBuf], scope: Scope, config: &Config) -> Result<KeySet, AuditError> {
+    let mut keys = KeySet::default();
+    if jwks.is_empty() {
+        let own = trust::published_keys(&config.keys.dir);
+        return own.map_err(|error| match scope {
+            Scope::Database => error.into(),
+            Scope::Export | Scope::Excerpt => AuditError::NoKeys(error),
+        });
+    }
+    for path in jwks {
+        keys = keys.and(read_jwks(path)?);
+    }
+    Ok(keys)
+}
+
+fn open(path: &Path) -> Result<File, AuditError> {
+    File::open(path).map_err(|source| AuditError::File {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 fn read_jwks(path: &Path) -> Result<KeySet, AuditError> {
     let failed = |source| AuditError::File {
         path: path.to_owned(),
@@ -267,9 +328,9 @@ fn read_jwks(path: &Path) -> Result<KeySet, AuditError> {
     })
 }
 
-/// Reads the file twice: what chains say of each other comes first. Standard input is kept in memory.
-fn verify_file(path: &Path, keys: &KeySet, partial: bool) -> Result<Report, AuditError> {
-    let mut verifier = Verifier::new(keys, partial);
+/// Reads the file twice: what chains say of each other comes first. Standard input is kept in memory. Also
+/// says whether the ends of chains stand in it.
+fn verify_file(path: &Path, mut verifier: Verifier<'_>) -> Result<(Report, bool), AuditError> {
     let mut kept = None;
     if path == Path::new("-") {
         let mut text = Vec::new();
@@ -287,7 +348,7 @@ fn verify_file(path: &Path, keys: &KeySet, partial: bool) -> Result<Report, Audi
             verifier.record(&record);
         }
     })?;
-    Ok(verifier.finish(&chains))
+    Ok((verifier.finish(&chains), !chains.is_empty()))
 }
 
 fn each_line(
@@ -301,7 +362,7 @@ fn each_line(
     };
     let mut lines: Box<dyn io::BufRead + '_> = match kept {
         Some(text) => Box::new(text),
-        None => Box::new(BufReader::new(File::open(path).map_err(failed)?)),
+        None => Box::new(BufReader::new(open(path)?)),
     };
     let (mut text, mut number) = (String::new(), 0);
     loop {
@@ -324,7 +385,6 @@ fn each_line(
 /// What was found, for people.
 fn told(report: &Report, took: Duration) -> String {
     let mut text = String::new();
-    let (records, chains, checkpoints) = (report.records, report.chains, report.checkpoints);
     // A String cannot fail to grow.
     for problem in &report.problems {
         let _ = match problem.seq {
@@ -332,29 +392,60 @@ fn told(report: &Report, took: Duration) -> String {
             None => writeln!(text, "{}: {}", problem.replica, problem.what),
         };
     }
-    for note in &report.notes {
-        let _ = writeln!(text, "note: {note}");
+    if report.outside > 0 {
+        let rows = counted(report.outside, "row");
+        let _ = writeln!(
+            text,
+            "{rows} before the signed beginning of their chain: retention removes them, and they prove nothing"
+        );
     }
-    let verdict = if report.problems.is_empty() {
-        "all as they were written".to_owned()
-    } else {
-        format!("{} not as written", counted(report.problems.len(), "chain"))
-    };
+    let _ = write!(
+        text,
+        "{} in {}, {}",
+        counted(report.records, "record"),
+        counted(report.chains as u64, "chain"),
+        counted(report.checkpoints, "signed checkpoint"),
+    );
+    if report.unknown > 0 {
+        let unknown = counted(report.unknown, "more");
+        let _ = write!(text, " and {unknown} by keys that are not known here");
+    }
     let _ = writeln!(
         text,
-        "{} in {}, {}, read in {:.1} s: {verdict}",
-        counted(usize::try_from(records).unwrap_or(usize::MAX), "record"),
-        counted(chains, "chain"),
-        counted(
-            usize::try_from(checkpoints).unwrap_or(usize::MAX),
-            "signed checkpoint"
-        ),
+        ", read in {:.1} s: {}",
         took.as_secs_f64(),
+        verdict(report)
     );
     text
 }
 
-fn counted(count: usize, what: &str) -> String {
-    let ending = if count == 1 { "" } else { "s" };
+fn verdict(report: &Report) -> String {
+    let (without_key, wrong): (Vec<_>, Vec<_>) = report
+        .problems
+        .iter()
+        .partition(|problem| problem.key_missing);
+    if !wrong.is_empty() {
+        format!("{} not as written", counted(wrong.len() as u64, "chain"))
+    } else if !without_key.is_empty() {
+        let chains = counted(without_key.len() as u64, "chain");
+        format!("{chains} not proven, for want of the keys of their time")
+    } else if report.records == 0 {
+        "there is no record, so nothing is proven".to_owned()
+    } else if !report.is_proven() {
+        "no checkpoint in it is signed, so nothing is proven".to_owned()
+    } else if report.unproven > 0 {
+        let last = counted(report.unproven, "record");
+        format!("all as they were written, but for the last {last}, behind which nothing is signed")
+    } else {
+        "all as they were written".to_owned()
+    }
+}
+
+fn counted(count: u64, what: &str) -> String {
+    let ending = if count == 1 || what == "more" {
+        ""
+    } else {
+        "s"
+    };
     format!("{count} {what}{ending}")
 }

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use sqlx::any::AnyPoolOptions;
+use sqlx::any::{AnyArguments, AnyPoolOptions, AnyRow};
+use sqlx::query::Query;
 use sqlx::{Any, AnyPool, Transaction};
 use tokio::time::Instant;
 
@@ -157,6 +158,19 @@ impl Db {
         }
         let work = async { work.await.map_err(cause) };
         self.clocked(operation, self.0.timeout, work).await
+    }
+
+    /// Runs, outside of any transaction, a change that returns the row that it changed, and answers with it. For use
+    /// inside [`Db::run`], where `fetch_optional` would stop at the row: SQLite commits behind it, so what was
+    /// answered as done could still fail, and nobody would hear of it.
+    ///
+    /// # Errors
+    /// What the driver says, also of the commit.
+    pub async fn changed(
+        &self,
+        change: Query<'_, Any, AnyArguments>,
+    ) -> Result<Option<AnyRow>, sqlx::Error> {
+        Ok(change.fetch_all(self.pool()).await?.into_iter().next())
     }
 
     /// Asks for nothing, to learn whether the store answers and is migrated.

@@ -2,6 +2,7 @@
 //! new connection is told.
 
 use std::fmt::Write as _;
+use std::future::ready;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -163,7 +164,11 @@ impl Backend {
             Box::pin(async move { connection.execute(AssertSqlSafe(told)).await.map(|_| ()) })
         });
         if self == Self::Sqlite {
-            return options;
+            // SQLite ends a transaction by itself when the disk is full or fails. The driver's own
+            // ROLLBACK then finds none, and it would refuse each later transaction on this connection.
+            return options.before_acquire(|connection, _| {
+                Box::pin(ready(Ok(!connection.is_in_transaction())))
+            });
         }
         // The pool's own probes have no clock: on a network that swallows packets they would keep
         // every place in the pool until the kernel gives up, after a quarter of an hour. So an idle

@@ -1,5 +1,6 @@
 -- Who called whom, and who changed what (contract 10). A chain for each start of a replica: `seq` counts from 1,
 -- `prev` is the hash of the record before, `hash` the SHA-256 of the canonical record.
+-- With a rowid: indexes hold that, and not the name of the replica over and over.
 CREATE TABLE structure_events (
     replica           TEXT   NOT NULL,
     seq               BIGINT NOT NULL,
@@ -23,8 +24,8 @@ CREATE TABLE structure_events (
     detail            TEXT,
     prev              TEXT   NOT NULL,
     hash              TEXT   NOT NULL,
-    PRIMARY KEY (replica, seq)
-) WITHOUT ROWID;
+    UNIQUE (replica, seq)
+);
 
 CREATE INDEX structure_events_time ON structure_events (time);
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::harness::{ADMIN, Gateway};
 
 /// The records that fit a query, the newest first, once there are as many as `least`.
-async fn recorded(gateway: &Gateway, query: &str, least: usize) -> Vec<Value> {
+pub(crate) async fn recorded(gateway: &Gateway, query: &str, least: usize) -> Vec<Value> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let answer = gateway.admin_get(&format!("/audit?{query}")).await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use a2a_gateway::audit::{Audit, Draft, EventType};
+use a2a_gateway::audit::{Audit, Draft, EventType, Filter, Line, Scope, Verifier};
 use a2a_gateway::config::load::{Layers, load};
 use a2a_gateway::config::value::ByteSize;
 use a2a_gateway::db::Db;
@@ -240,15 +240,6 @@ async fn what_a_small_spool_loses_is_counted_and_the_chain_says_so() {
         }
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let lost = |metrics: &Metrics| -> u64 {
-        let text = metrics.render();
-        let lines = text
-            .lines()
-            .filter(|line| line.starts_with("a2a_gateway_audit_lost_total{"));
-        lines
-            .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
-            .sum()
-    };
     assert!(lost(&metrics) > 0);
     db.migrate().await.unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -277,7 +268,11 @@ async fn what_a_small_spool_loses_is_counted_and_the_chain_says_so() {
     audit.flush().await;
     run.abort();
     let keys = published_keys(&folder.path().join("keys")).unwrap();
-    let report = audit.stored.verify(&keys).await.unwrap();
+    let report = audit
+        .stored
+        .verify(Verifier::new(&keys, Scope::Database))
+        .await
+        .unwrap();
     assert_eq!(
         report.problems,
         [],
@@ -326,7 +321,11 @@ async fn a_long_chain_is_verified() {
     run.abort();
     let keys = published_keys(&folder.path().join("keys")).unwrap();
     let started = Instant::now();
-    let report = audit.stored.verify(&keys).await.unwrap();
+    let report = audit
+        .stored
+        .verify(Verifier::new(&keys, Scope::Database))
+        .await
+        .unwrap();
     println!(
         "{} records, {} checkpoints verified in {:?}",
         report.records,
@@ -335,4 +334,161 @@ async fn a_long_chain_is_verified() {
     );
     assert_eq!(report.problems, []);
     assert!(report.records > count && report.checkpoints >= count / 1000);
+}
+
+/// How many records were lost, by the metrics.
+fn lost(metrics: &Metrics) -> u64 {
+    let text = metrics.render();
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with("a2a_gateway_audit_lost_total{"));
+    lines
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_lost_before_the_end_is_told_of_by_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    // More than may be in memory, and less than will come.
+    let (audit, db, metrics) = room(folder.path(), 4_000_000);
+    let running = Arc::clone(&audit);
+    let run = tokio::spawn(async move { running.run().await });
+    for n in 0..20_000 {
+        audit.record(Draft::new(EventType::A2aCall));
+        if n % 1000 == 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while lost(&metrics) < 5000 {
+        assert!(Instant::now() < deadline, "{}", lost(&metrics));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    audit.flush().await;
+    run.abort();
+    let _ = run.await;
+    let lost = lost(&metrics);
+    drop(audit);
+    db.migrate().await.unwrap();
+    // The next start writes what waits.
+    let (next, db, _) = room(folder.path(), 100_000);
+    db.take_as_it_is();
+    let running = Arc::clone(&next);
+    let run = tokio::spawn(async move { running.run().await });
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let told = "SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type IN ('AUDIT_LOST', 'AUDIT_STOPPED')";
+    loop {
+        let told: String = sqlx::query_scalar(told).fetch_one(db.pool()).await.unwrap();
+        let sum: u64 = told
+            .split(|c: char| !c.is_ascii_digit())
+            .filter_map(|n| n.parse::<u64>().ok())
+            .sum();
+        if sum == lost {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{told}: not {lost}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    next.flush().await;
+    run.abort();
+    let keys = published_keys(&folder.path().join("keys")).unwrap();
+    let verifier = Verifier::new(&keys, Scope::Database);
+    let report = next.stored.verify(verifier).await.unwrap();
+    assert_eq!((report.problems.len(), report.chains), (0, 2), "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_spool_what_is_not_written_by_the_end_is_counted_as_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    // No folder can be made there.
+    std::fs::write(folder.path().join("spool"), "").unwrap();
+    let (audit, _db, metrics) = room(folder.path(), 1 << 20);
+    let running = Arc::clone(&audit);
+    let run = tokio::spawn(async move { running.run().await });
+    for _ in 0..10 {
+        audit.record(Draft::new(EventType::A2aCall));
+    }
+    let waits = || {
+        let text = metrics.render();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("a2a_gateway_audit_waiting_records"));
+        line.unwrap()
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .parse::<f64>()
+            .unwrap()
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while waits() < 11.0 {
+        assert!(Instant::now() < deadline, "{} wait", waits());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    audit.flush().await;
+    run.abort();
+    // The start and the stop of the chain, too, and its checkpoint.
+    assert_eq!(lost(&metrics), 13);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_is_proven_also_when_records_come_while_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (audit, db, _) = room(folder.path(), 1 << 30);
+    db.migrate().await.unwrap();
+    let running = Arc::clone(&audit);
+    let run = tokio::spawn(async move { running.run().await });
+    let written = async |count: i64| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let last = "SELECT COALESCE(MAX(last_seq), 0) FROM audit_chains";
+        while sqlx::query_scalar::<_, i64>(last)
+            .fetch_one(db.pool())
+            .await
+            .unwrap()
+            < count
+        {
+            assert!(Instant::now() < deadline);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let record = |count: u64| (0..count).for_each(|_| audit.record(Draft::new(EventType::A2aCall)));
+    record(3000);
+    written(3000).await;
+    let everything = Filter::default();
+    let mut export = audit.stored.export(&everything).await.unwrap();
+    let mut text = export.next().await.unwrap();
+    record(3000);
+    written(6000).await;
+    loop {
+        let more = export.next().await.unwrap();
+        if more.is_empty() {
+            break;
+        }
+        text.push_str(&more);
+    }
+    audit.flush().await;
+    run.abort();
+    let keys = published_keys(&folder.path().join("keys")).unwrap();
+    let lines: Vec<Line> = text
+        .lines()
+        .map(|line| Line::parse(line).unwrap())
+        .collect();
+    let mut verifier = Verifier::new(&keys, Scope::Export);
+    let chains: Vec<_> = lines
+        .iter()
+        .filter_map(|line| match line {
+            Line::Chain(chain) => Some(chain.clone().row()),
+            Line::Record(_) => None,
+        })
+        .collect();
+    chains.iter().for_each(|chain| verifier.chain(chain));
+    for line in &lines {
+        if let Line::Record(record) = line {
+            verifier.record(record);
+        }
+    }
+    let report = verifier.finish(&chains);
+    assert_eq!(report.problems, []);
+    assert!((3000..6000).contains(&report.records), "{}", report.records);
 }

@@ -56,6 +56,24 @@ on_both_pairs! {
         assert!(!record.to_string().contains("\"hi\""), "{record}");
     }
 
+    async fn a_call_with_a_key_names_its_task_also_when_it_is_repeated(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, _target) = gateway.pair(Agent::json(TASK).await).await;
+        for request_id in ["first", "again"] {
+            let request = Request::post("/workspaces/target/a2a", CALL)
+                .bearer(&caller.token)
+                .field("Idempotency-Key", "k-1")
+                .field("X-Request-Id", request_id);
+            let answer = gateway.call(&request).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let replayed = answer.field("idempotent-replay").is_some();
+            assert_eq!(replayed, request_id == "again");
+            let record = of_request(&gateway, request_id).await;
+            assert_eq!(record["task_id"], "task-7", "{record}");
+            assert_eq!(record["outcome"], "answered", "{record}");
+        }
+    }
+
     async fn refused_and_broken_calls_are_written_down_too(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let broken = Agent::scripted(|_| vec![Step::write("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"), Step::Close]).await;
@@ -179,17 +197,23 @@ on_both_pairs! {
         for n in 0..25 {
             assert_eq!(message(&gateway, &caller.token, &format!("r-{n}")).await, 200);
         }
-        recorded(&gateway, "request_id=r-24", 1).await;
-        let (mut seen, mut cursor) = (Vec::new(), String::new());
+        recorded(&gateway, "method=send_message&limit=100", 25).await;
+        let (mut seen, mut cursor) = (Vec::<Value>::new(), String::new());
         loop {
             let page = gateway.admin_get(&format!("/audit?method=send_message&limit=10{cursor}")).await.unwrap().json();
             let records = page["records"].as_array().unwrap();
-            seen.extend(records.iter().map(|r| r["request_id"].as_str().unwrap().to_owned()));
+            seen.extend(records.iter().cloned());
             let Some(next) = page["next_cursor"].as_str() else { break };
             cursor = format!("&cursor={next}");
         }
-        let expected: Vec<String> = (0..25).rev().map(|n| format!("r-{n}")).collect();
-        assert_eq!(seen, expected);
+        // The newest first: a record is made when its exchange is over, a moment after the answer.
+        let place = |r: &Value| (r["time"].as_str().unwrap().to_owned(), r["seq"].as_i64().unwrap());
+        assert!(seen.is_sorted_by(|newer, older| place(newer) > place(older)), "{seen:?}");
+        let mut ids: Vec<_> = seen.iter().map(|r| r["request_id"].as_str().unwrap()).collect();
+        ids.sort_unstable();
+        let mut expected: Vec<String> = (0..25).map(|n| format!("r-{n}")).collect();
+        expected.sort_unstable();
+        assert_eq!(ids, expected);
         let first = recorded(&gateway, "request_id=r-3", 1).await[0].clone();
         let time = first["time"].as_str().unwrap();
         let since = recorded(&gateway, &format!("since={time}&until={time}"), 0).await;
@@ -239,13 +263,28 @@ on_both_pairs! {
         let (said, status) = prove(&hole, &[]);
         assert_eq!(status, Some(1), "{said}");
         assert!(said.contains("record 5 comes too early: record 4 is missing"), "{said}");
-        // An excerpt.
-        let (said, status) = prove(&all[2..6].join("\n"), &["--partial"]);
+        // An excerpt: proven up to its last checkpoint, and not at all without one.
+        let checkpoint = all.iter().rposition(|line| line.contains("\"AUDIT_CHECKPOINT\"")).unwrap();
+        let (said, status) = prove(&all[2..=checkpoint].join("\n"), &["--partial"]);
         assert_eq!(status, Some(0), "{said}");
+        assert!(said.contains("but for the last 1 record, behind which nothing is signed"), "{said}");
+        let (said, status) = prove(&all[2..6].join("\n"), &["--partial"]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("nothing is proven"), "{said}");
+        let (said, status) = prove(&all[2..=checkpoint].join("\n"), &[]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("is read with --partial"), "{said}");
+        let (said, status) = prove("", &[]);
+        assert_eq!(status, Some(1), "{said}");
         let (said, status) = prove("{}\n", &["--partial"]);
         assert_eq!(status, Some(1));
         assert!(said.contains("line 1"), "{said}");
         let (some, _) = audit(&gateway, &["export", "--target", "target", "--outcome", "answered"]);
         assert_eq!(some.lines().count(), 5, "{some}");
+        // On a machine without the gateway's keys.
+        std::fs::rename(gateway.dir.join("keys"), gateway.dir.join("elsewhere")).unwrap();
+        let (said, status) = audit(&gateway, &["verify", names[0]]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("give the ones that it publishes (/.well-known/jwks.json) with --jwks"), "{said}");
     }
 }

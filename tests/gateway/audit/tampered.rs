@@ -1,9 +1,10 @@
 //! What somebody does to the records in SQL, and what `audit verify` says of it.
 
 use a2a_gateway::db::Db;
+use serde_json::Value;
 
 use super::{audit, end, recorded};
-use crate::harness::{Agent, CALL, Gateway, Request};
+use crate::harness::{Agent, CALL, Gateway, Pair, Request};
 use crate::on_both_pairs;
 use crate::stores::open_db;
 
@@ -116,6 +117,56 @@ const TAMPERINGS: &[(&str, &[&str], &str)] = &[
         ],
         "was changed",
     ),
+    (
+        "a record is put in before the beginning",
+        &[
+            "INSERT INTO structure_events SELECT replica, 0, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE replica = '{a}' AND seq = 4",
+        ],
+        "{a}: record 0 was",
+    ),
+    (
+        "what is nothing is written as such",
+        &["UPDATE structure_events SET detail = 'null' WHERE replica = '{a}' AND seq = 4"],
+        "{a}: record 4 was changed",
+    ),
+    (
+        "a detail is written in another form",
+        &[
+            "UPDATE structure_events SET detail = REPLACE(detail, ':', ': ') WHERE replica = '{a}' AND seq = 1",
+        ],
+        "{a}: record 1 was changed",
+    ),
+    (
+        "everything is removed",
+        &["DELETE FROM structure_events", "DELETE FROM audit_chains"],
+        "there is no record, so nothing is proven",
+    ),
+];
+
+/// What only SQLite lets anybody do.
+const TAMPERINGS_OF_TYPES: &[(&str, &[&str], &str)] = &[
+    (
+        "a number is a word",
+        &["UPDATE structure_events SET request_bytes = 'none' WHERE replica = '{a}' AND seq = 1"],
+        "{a}: record 1 was changed",
+    ),
+    (
+        "a number is a fraction",
+        &["UPDATE structure_events SET request_bytes = 0.5 WHERE replica = '{a}' AND seq = 1"],
+        "{a}: record 1 was changed",
+    ),
+    (
+        "what is nothing is bytes",
+        &["UPDATE structure_events SET task_id = x'41' WHERE replica = '{a}' AND seq = 1"],
+        "{a}: record 1 was changed",
+    ),
+    (
+        "there are very many without a number",
+        &[
+            "INSERT INTO structure_events WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4100) SELECT replica, 'x' || i, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events, n WHERE replica = '{b}' AND seq = 1",
+        ],
+        "that is no text or no number: somebody changed them",
+    ),
 ];
 
 async fn execute(db: &Db, text: &str) -> u64 {
@@ -169,7 +220,8 @@ on_both_pairs! {
         }
         let last: i64 = sqlx::query_scalar("SELECT last_seq FROM audit_chains WHERE replica = $1")
             .bind(&first).fetch_one(db.pool()).await.unwrap();
-        for (what, statements, named) in TAMPERINGS {
+        let of_types = if matches!(pair, Pair::Embedded) { TAMPERINGS_OF_TYPES } else { &[] };
+        for (what, statements, named) in TAMPERINGS.iter().chain(of_types) {
             let own = |text: &str| text.replace("{a}", &first).replace("{b}", &second);
             for statement in *statements {
                 assert_ne!(execute(&db, &own(statement)).await, 0, "{what}");
@@ -182,5 +234,55 @@ on_both_pairs! {
         }
         let (said, status) = audit(&gateway, &["verify"]);
         assert_eq!(status, Some(0), "restored: {said}");
+        // What a checkpoint carries is no end, although the same key signed it.
+        let carried = Checkpoint::of(&gateway, &db, &second).await;
+        for statement in [
+            format!("DELETE FROM structure_events WHERE replica = '{second}' AND seq >= {}", carried.seq),
+            format!("UPDATE audit_chains SET last_seq = {}, statement = '{}' WHERE replica = '{second}'", carried.seq - 1, carried.statement),
+        ] {
+            assert_ne!(execute(&db, &statement).await, 0);
+        }
+        let (said, status) = audit(&gateway, &["verify"]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains(&format!("{second}: the statement of where it ends is no signed")), "{said}");
+        restore(&db).await;
+        // The newest chain as a whole: nobody saw it, but for who kept a line of the log.
+        let expect = format!("{second}:{}:{}", carried.seq, carried.hash);
+        assert_eq!(audit(&gateway, &["verify", "--expect", &expect]).1, Some(0));
+        for table in ["structure_events", "audit_chains"] {
+            execute(&db, &format!("DELETE FROM {table} WHERE replica = '{second}'")).await;
+        }
+        let (said, status) = audit(&gateway, &["verify", "--expect", &expect]);
+        assert_eq!(status, Some(1), "{said}");
+        let missing = format!("{second}: record {} the whole chain is missing: the checkpoint that you give saw it", carried.seq);
+        assert!(said.contains(&missing), "{said}");
+    }
+}
+
+/// The last checkpoint of a chain.
+struct Checkpoint {
+    seq: i64,
+    hash: String,
+    statement: String,
+}
+
+impl Checkpoint {
+    async fn of(gateway: &Gateway, db: &Db, replica: &str) -> Self {
+        let detail: String = sqlx::query_scalar("SELECT detail FROM structure_events WHERE replica = $1 AND event_type = 'AUDIT_CHECKPOINT' ORDER BY seq DESC LIMIT 1")
+            .bind(replica).fetch_one(db.pool()).await.unwrap();
+        let detail: Value = serde_json::from_str(&detail).unwrap();
+        // As the log of a gateway has it.
+        let log = gateway.log();
+        let lines = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut said = lines
+            .filter(|line| line["message"] == "Audit checkpoint" && line["replica"] == replica);
+        let said = said.next_back().expect("a line of the log");
+        Self {
+            seq: said["seq"].as_i64().unwrap(),
+            hash: said["hash"].as_str().unwrap().to_owned(),
+            statement: detail["statement"].as_str().unwrap().to_owned(),
+        }
     }
 }

@@ -1,0 +1,106 @@
+//! What people look for, in the words that records have. Each of these reads one value of a filter, or says
+//! which there are: what no record can have would find nothing, and look like an answer.
+
+use super::{DONE, EventType};
+use crate::a2a::method::Method;
+use crate::metrics::Outcome;
+use crate::rejection::Reason;
+
+/// What operators are called by whoever asks; records write `operator:`, which no workspace can be called.
+const OPERATOR: &str = "operator";
+
+/// Who asked, as records name callers; `operator` stands for `operator:`.
+pub fn caller(text: &str) -> String {
+    if text == OPERATOR {
+        return format!("{OPERATOR}:");
+    }
+    text.to_owned()
+}
+
+/// What came of it. A reason may be spelled in capitals, as A2A has them.
+///
+/// # Errors
+/// Which there are.
+pub fn outcome(text: &str) -> Result<String, String> {
+    let own = [DONE, Outcome::Answered.word(), Outcome::CallerLeft.word()];
+    let words = own.into_iter().chain(Reason::ALL.map(Reason::word));
+    let is_reason = |word: &str| !own.contains(&word);
+    one_of(words, |word| {
+        word == text || (is_reason(word) && word.to_ascii_uppercase() == text)
+    })
+}
+
+/// The method: as records have it, or by its name in any version of A2A.
+///
+/// # Errors
+/// Which there are.
+pub fn method(text: &str) -> Result<String, String> {
+    let named = match Method::parse(text) {
+        Method::Other => text,
+        named => named.label(),
+    };
+    one_of(Method::ALL.map(Method::label).into_iter(), |word| {
+        word == named
+    })
+}
+
+/// What it is about.
+///
+/// # Errors
+/// Which there are.
+pub fn event_type(text: &str) -> Result<String, String> {
+    let words = EventType::ALL.iter().map(|event| event.word());
+    one_of(words, |word| word == text)
+}
+
+fn one_of(
+    words: impl Iterator<Item = &'static str> + Clone,
+    fits: impl Fn(&str) -> bool,
+) -> Result<String, String> {
+    let found = words.clone().find(|word| fits(word));
+    found.map(str::to_owned).ok_or_else(|| {
+        let words: Vec<_> = words.collect();
+        format!("one of {}", words.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_write_is_what_records_have() {
+        assert_eq!(caller("operator"), "operator:");
+        assert_eq!(caller("operator:"), "operator:");
+        assert_eq!(caller("acme-pm"), "acme-pm");
+        for (asked, found) in [
+            (outcome("not_permitted"), "not_permitted"),
+            (outcome("NOT_PERMITTED"), "not_permitted"),
+            (outcome("caller_left"), "caller_left"),
+            (outcome("done"), "done"),
+            (method("send_message"), "send_message"),
+            (method("message/send"), "send_message"),
+            (method("SendStreamingMessage"), "send_streaming_message"),
+            (method("other"), "other"),
+            (event_type("A2A_CALL"), "A2A_CALL"),
+        ] {
+            assert_eq!(asked.as_deref(), Ok(found));
+        }
+    }
+
+    #[test]
+    fn what_no_record_has_is_told_with_what_they_have() {
+        for (asked, word) in [
+            (outcome("bogus"), "answered"),
+            (outcome("ANSWERED"), "not_permitted"),
+            (method("message/sent"), "get_task"),
+            (event_type("a2a_call"), "TOKEN_REVOKED"),
+        ] {
+            let words = asked.unwrap_err();
+            assert!(
+                words.starts_with("one of ") && words.contains(word),
+                "{words}"
+            );
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What no record may hold, and how records are looked for.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use crate::harness::{ADMIN, Agent, CALL, Gateway, Request};
+use crate::on_both_pairs;
+
+/// The one record of a request, once it is there.
+async fn of_request(gateway: &Gateway, request_id: &str) -> Value {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let found = found(gateway, &format!("request_id={request_id}")).await;
+        if let [record] = &found[..] {
+            return record.clone();
+        }
+        assert!(Instant::now() < deadline, "{request_id}: {found:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn found(gateway: &Gateway, query: &str) -> Vec<Value> {
+    let answer = gateway.admin_get(&format!("/audit?{query}")).await.unwrap();
+    assert_eq!(answer.status, 200, "{query}: {}", answer.text());
+    answer.json()["records"].as_array().unwrap().clone()
+}
+
+fn ask(method: &str, path: &str, token: &str, request_id: &str) -> Request {
+    let body = if method == "POST" { CALL } else { "" };
+    let mut request = Request::post(path, body)
+        .bearer(token)
+        .field("X-Request-Id", request_id);
+    request.method = method.to_owned();
+    request
+}
+
+on_both_pairs! {
+    async fn a_credential_in_the_place_of_a_name_is_not_written_down(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let token = caller.token.as_str();
+        let bare = &token[5..];
+        let unknown = "a2aw_0000000000abcdefghijklmnopqrstuvwxyzABCDEFG";
+        let words = "SECRET-customer-4711";
+        for (n, (method, path, by, status)) in [
+            ("DELETE", format!("/workspaces/caller/tokens/{token}"), token, 404),
+            ("DELETE", format!("/workspaces/caller/tokens/{bare}"), token, 404),
+            ("DELETE", format!("/grants/{words}"), unknown, 401),
+            ("DELETE", format!("/grants/{token}"), ADMIN, 404),
+            ("DELETE", format!("/orgs/{words}/tokens/{words}"), unknown, 401),
+            ("DELETE", format!("/orgs/{token}/tokens/{token}"), ADMIN, 404),
+            ("POST", format!("/workspaces/caller/activity/{words}/reply"), unknown, 401),
+            ("POST", format!("/workspaces/{token}/pause"), ADMIN, 404),
+            ("POST", format!("/workspaces/{bare}/pause"), ADMIN, 404),
+            ("POST", format!("/workspaces/{token}/a2a"), unknown, 401),
+            ("POST", format!("/workspaces/{token}/a2a"), token, 403),
+            ("POST", format!("/workspaces/{bare}/a2a"), ADMIN, 404),
+        ].into_iter().enumerate() {
+            let id = format!("r-{n}");
+            let answer = gateway.call(&ask(method, &path, by, &id)).await;
+            assert_eq!(answer.status, status, "{path}: {}", answer.text());
+            let record = of_request(&gateway, &id).await;
+            assert_eq!(record["status"], status, "{record}");
+            let text = record.to_string();
+            for planted in [words, &token[..9], &bare[..9]] {
+                assert!(!text.contains(planted), "{path}: {text}");
+            }
+        }
+        let planted = [&token[..12], &bare[..12]];
+        gateway.access_lines("r-9").await;
+        let log = gateway.log();
+        assert!(!planted.iter().any(|part| log.contains(part)), "{log}");
+        // Names are, and so are ids that a gateway made, also of what is not there.
+        let id = uuid::Uuid::now_v7().to_string();
+        for (path, member, expected) in [
+            (format!("/grants/{id}"), "grant_id", json!(id)),
+            (format!("/orgs/acme/tokens/{id}"), "token_id", json!(id)),
+            ("/orgs/acme/tokens/x".to_owned(), "token_id", Value::Null),
+        ] {
+            let request_id = format!("named-{}", path.replace('/', "."));
+            let answer = gateway.call(&ask("DELETE", &path, ADMIN, &request_id)).await;
+            assert_eq!(answer.status, 404, "{}", answer.text());
+            let record = of_request(&gateway, &request_id).await;
+            assert_eq!(record["detail"][member], expected, "{record}");
+        }
+        let made = gateway.call(&ask("POST", "/orgs/acme/tokens", ADMIN, "made")).await;
+        assert_eq!(made.status, 201, "{}", made.text());
+        let record = of_request(&gateway, "made").await;
+        assert_eq!(record["detail"]["org"], "acme", "{record}");
+        gateway.call(&ask("POST", "/workspaces/nobody/a2a", unknown, "nobody")).await;
+        assert_eq!(of_request(&gateway, "nobody").await["target"], "nobody");
+    }
+
+    async fn the_id_of_a_call_is_not_taken_for_its_task(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let said = r#"{"jsonrpc":"2.0","id":"SECRET customer 4711","result":{"kind":"message","messageId":"m-1","role":"agent","parts":[]}}"#;
+        let task = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"task","id":"task-7","contextId":"c","status":{"state":"working"}}}"#;
+        let (caller, _target) = gateway.pair(Agent::json(said).await).await;
+        let _tasks = gateway.seat("tasks", "", Agent::json(task).await).await;
+        let call = CALL.replace("\"c-1\"", "\"SECRET customer 4711\"");
+        assert_ne!(call, CALL);
+        let message = json!({"message": serde_json::from_str::<Value>(CALL).unwrap()["params"]["message"]}).to_string();
+        for (path, body, id, expected) in [
+            ("/workspaces/target/a2a", call.as_str(), "message", Value::Null),
+            ("/workspaces/target/a2a", &call, "again", Value::Null),
+            ("/workspaces/tasks/a2a/tasks/send", &message, "bare", json!("task-7")),
+            ("/workspaces/tasks/a2a", CALL, "task", json!("task-7")),
+        ] {
+            let key = if id == "again" { "message" } else { id };
+            let request = Request::post(path, body)
+                .bearer(&caller.token)
+                .field("X-Request-Id", id)
+                .field("Idempotency-Key", key);
+            let answer = gateway.call(&request).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let record = of_request(&gateway, id).await;
+            assert_eq!(record["task_id"], expected, "{record}");
+            assert!(!record.to_string().contains("SECRET"), "{record}");
+        }
+    }
+
+    async fn a_filter_takes_the_words_that_are_used_elsewhere_and_no_other(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (_caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let child = gateway.seat("child", "target", Agent::json("{}").await).await;
+        assert_eq!(gateway.call(&ask("POST", "/workspaces/caller/a2a", &child.token, "denied")).await.status, 403);
+        assert_eq!(gateway.call(&ask("POST", "/workspaces/target/a2a", ADMIN, "sent")).await.status, 200);
+        for id in ["denied", "sent"] {
+            of_request(&gateway, id).await;
+        }
+        for (query, id) in [
+            ("caller=operator&event_type=A2A_CALL", "sent"),
+            ("caller=operator:&event_type=A2A_CALL", "sent"),
+            ("outcome=NOT_PERMITTED", "denied"),
+            ("method=message/send&outcome=answered", "sent"),
+            ("method=SendMessage&outcome=answered", "sent"),
+        ] {
+            let found = found(&gateway, query).await;
+            assert_eq!(found.len(), 1, "{query}: {found:?}");
+            assert_eq!(found[0]["request_id"], id, "{query}");
+        }
+        let broken = URL_SAFE_NO_PAD.encode(r#"[1,"a\u0000",2]"#);
+        for (query, word) in [
+            ("outcome=bogus", "not_permitted"),
+            ("method=message/sent", "send_message"),
+            ("event_type=bogus", "A2A_CALL"),
+            (&*format!("cursor={broken}"), "next_cursor"),
+        ] {
+            let answer = gateway.admin_get(&format!("/audit?{query}")).await.unwrap();
+            assert_eq!((answer.status, answer.reason().as_str()), (400, "invalid_params"), "{query}");
+            assert!(answer.text().contains(word), "{query}: {}", answer.text());
+        }
+    }
+
+    async fn a_rotation_of_the_keys_is_written_down_once_with_what_came_and_went(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let folder = gateway.dir.join("keys");
+        let rotate = || {
+            let output = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
+                .args(["keys", "rotate", "--set", &format!("keys.dir={}", folder.display())])
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{output:?}");
+        };
+        let published = async || {
+            let jwks = gateway.call(&Request::get("/.well-known/jwks.json")).await.json();
+            let mut kids: Vec<_> = jwks["keys"].as_array().unwrap().iter().map(|key| key["kid"].clone()).collect();
+            kids.sort_by_key(Value::to_string);
+            kids
+        };
+        let mut known = published().await;
+        for rotations in 1..=2 {
+            rotate();
+            let deadline = Instant::now() + Duration::from_secs(20);
+            let records = loop {
+                let records = found(&gateway, "event_type=KEYS_CHANGED").await;
+                if records.len() >= rotations {
+                    break records;
+                }
+                assert!(Instant::now() < deadline, "{records:?}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            };
+            let now = published().await;
+            // One may be caught half-way; together they say it all, and no two the same.
+            let details: Vec<_> = records.iter().map(|record| record["detail"].clone()).collect();
+            let came: Vec<_> = now.iter().filter(|kid| !known.contains(kid)).collect();
+            assert_eq!(came.len(), 1, "{now:?}");
+            assert!(details.iter().any(|detail| detail["came"].as_array().unwrap().contains(came[0])), "{details:?}");
+            assert!(details.iter().all(|detail| now.contains(&detail["active"])), "{details:?}");
+            known = now;
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let records = found(&gateway, "event_type=KEYS_CHANGED").await;
+        let mut details: Vec<_> = records.iter().map(|record| record["detail"].to_string()).collect();
+        details.sort();
+        details.dedup();
+        assert_eq!(details.len(), records.len(), "{details:?}");
+    }
+}
