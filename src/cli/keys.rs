@@ -10,10 +10,7 @@ use clap::{Subcommand, ValueEnum};
 
 use super::{USAGE, complain, print};
 use crate::config::load::{Layers, load};
-use crate::trust::{self, KeyError, KeyInfo, SigningAlgorithm, State};
-
-/// How long verifiers keep the published keys (`Cache-Control` of the JWKS).
-const PUBLISHED_FIRST: Duration = Duration::from_secs(300);
+use crate::trust::{self, KeyError, KeyInfo, PUBLISHED_FIRST, SigningAlgorithm, State};
 
 /// `a2a-gateway keys list|rotate`.
 #[derive(clap::Args, Debug)]

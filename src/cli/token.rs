@@ -8,6 +8,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use url::Url;
 
+use super::client::ClientError;
 use super::registration::{Registry, RegistryError};
 use super::{USAGE, complain, print};
 use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
@@ -96,8 +97,10 @@ struct Base {
 /// Why there is nothing to print.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
+    #[error("{0}; is the gateway running? --url, or A2A_GATEWAY_URL, says where")]
+    Nobody(ClientError),
     #[error(transparent)]
-    Gateway(#[from] RegistryError),
+    Gateway(RegistryError),
     #[error("give a credential with --token or in A2A_GATEWAY_TOKEN")]
     NoCredential,
     #[error(
@@ -120,6 +123,18 @@ enum Failure {
     Keys(#[from] KeySetError),
     #[error("cannot read or print")]
     Io(#[from] io::Error),
+}
+
+impl From<RegistryError> for Failure {
+    fn from(error: RegistryError) -> Self {
+        match error {
+            RegistryError::Unanswered {
+                source: nobody @ ClientError::Nobody { .. },
+                ..
+            } => Self::Nobody(nobody),
+            other => Self::Gateway(other),
+        }
+    }
 }
 
 impl From<TokenError> for Failure {

@@ -16,13 +16,13 @@ use http::{Method, StatusCode};
 use tokio::time::Instant;
 
 use super::ROUTES;
-use super::audit::{self, About};
 use super::extract::Admitted;
+use crate::audit::change::{About, Asked};
 use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{REFUSED, Reason, Rejection};
 use crate::telemetry::traces::Told;
 
 /// The label of requests that no route matched: callers choose paths, so a path is no label.
@@ -95,7 +95,7 @@ pub(super) async fn frame(
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
     gateway.metrics.control.answered(pattern, status, elapsed);
-    let asked = audit::Request {
+    let asked = Asked {
         method: &method,
         pattern,
         path: &path,
@@ -103,7 +103,8 @@ pub(super) async fn frame(
         proof: admitted.proof(),
     };
     let about = response.extensions_mut().remove::<About>();
-    audit::write_down(&gateway, asked, about, status, refused);
+    let audit = &gateway.audit;
+    audit.record_change(asked, about, status, refused);
     let headers = response.headers_mut();
     // Some answers hold tokens, and few are worth keeping: those say so.
     let no_store = HeaderValue::from_static("no-store");
@@ -139,6 +140,7 @@ fn refusal(rejection: &Rejection, id: &RequestId, pattern: &str) -> Response {
     *response.status_mut() = status_of(rejection);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(REFUSED, HeaderValue::from_static(rejection.reason.word()));
     if let Some(seconds) = rejection.retry_after {
         headers.insert(RETRY_AFTER, seconds.into());
     }

@@ -8,8 +8,8 @@ use axum::{Extension, Json as Answer};
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
 
-use super::audit::About;
 use super::extract::{Caller, PathId};
+use crate::audit::change::About;
 use crate::directory::Discovered;
 use crate::gateway::Gateway;
 use crate::identity::{CredentialKind, IssuedPair};

@@ -8,10 +8,10 @@ use axum::{Extension, Json as Answer};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::audit::About;
 use super::body::{Json, check_note};
 use super::extract::{Caller, PathGrantId};
 use super::page::{Ends, Page};
+use crate::audit::change::About;
 use crate::gateway::Gateway;
 use crate::hierarchy::{Grant, NewGrant};
 use crate::ids::WorkspaceId;

@@ -6,8 +6,8 @@
 
 mod activity;
 mod answer;
-mod audit;
 mod body;
+mod canvas;
 mod delegations;
 mod discovery;
 mod events;
@@ -76,6 +76,9 @@ routes! {
     POST   "/orgs/{org}/tokens"                 => tokens::issue_org,
     DELETE "/orgs/{org}/tokens/{token_id}"      => tokens::revoke_org,
     POST   "/canvas/tokens"                     => tokens::issue_canvas,
+    GET    "/canvas"                            => canvas::door,
+    GET    "/canvas/"                           => canvas::file,
+    GET    "/canvas/{file}"                     => canvas::file,
 
     GET    "/activity"                          => activity::list_own,
     GET    "/workspaces/{id}/activity"          => activity::list,

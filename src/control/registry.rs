@@ -8,10 +8,10 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::audit::About;
 use super::body::Json;
 use super::extract::{Caller, Registrant, not_permitted};
 use super::workspaces::{parse_optional, require_same_org};
+use crate::audit::change::About;
 use crate::directory::{AGENT_CARD_BYTES_MAX, Beat, Registrar, Registration, Terms};
 use crate::gateway::Gateway;
 use crate::identity::{IssuedToken, Principal};

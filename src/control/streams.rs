@@ -9,7 +9,6 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream;
 use http::HeaderMap;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 
@@ -20,7 +19,7 @@ use crate::delivery::streams::Reader;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::RequestId;
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, STREAM};
 
 /// The comment that keeps a silent stream alive.
 const KEEPALIVE: &[u8] = b": keepalive\n";
@@ -47,17 +46,20 @@ pub(super) async fn resume(
         proof,
         vigil: Vigil::new(Arc::clone(&gateway), quiet),
     }));
-    let pieces = stream::unfold(open, |position| async {
+    let pieces = futures_util::stream::unfold(open, |position| async {
         let (piece, next) = position.advance().await?;
         Some((Ok::<_, Infallible>(piece), next))
     });
     let mut response = Response::new(Body::from_stream(pieces));
-    head(response.headers_mut());
+    head(response.headers_mut(), &stream);
     Ok(response)
 }
 
 /// As on the stream that it goes on with.
-fn head(headers: &mut HeaderMap) {
+fn head(headers: &mut HeaderMap, stream: &str) {
+    if let Ok(stream) = HeaderValue::from_str(stream) {
+        headers.insert(STREAM, stream);
+    }
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));

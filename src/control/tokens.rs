@@ -11,11 +11,11 @@ use http::StatusCode;
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
-use super::audit::About;
 use super::body::{Json, OptionalJson, check_note};
 use super::extract::{Caller, PathId, PathOrg, PathTokenId, not_permitted};
 use super::page::Page;
 use super::workspaces::require_same_org;
+use crate::audit::change::About;
 use crate::gateway::Gateway;
 use crate::identity::{CANVAS_TTL_DEFAULT, CredentialKind, IssuedToken, Principal, TokenRow};
 use crate::ids::WorkspaceId;

@@ -145,7 +145,7 @@ impl Vigil {
         loop {
             tokio::select! {
                 biased;
-                () = self.gateway.drain.begins() => return Kept::End(End::ShuttingDown),
+                () = self.gateway.drain.leaves() => return Kept::End(End::ShuttingDown),
                 _ = self.check.tick() => {
                     if !self.gateway.identity.still_good(proof).await {
                         self.count_cut("credential");

@@ -11,9 +11,9 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::audit::About;
 use super::body::Json;
 use super::extract::{Caller, PathId, not_permitted};
+use crate::audit::change::About;
 use crate::config::Complete;
 use crate::directory::{Creation, UpstreamAuth, UpstreamTls};
 use crate::gateway::Gateway;

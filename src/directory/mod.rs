@@ -233,6 +233,11 @@ impl Directory {
         self.resolver.address(endpoint, witness).await
     }
 
+    /// How many calls the workspace has in progress at this replica.
+    pub fn calls_in_progress(&self, id: &WorkspaceId) -> usize {
+        self.slots.taken(id)
+    }
+
     /// Takes one of the agent's slots for a call.
     ///
     /// # Errors

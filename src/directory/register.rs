@@ -221,8 +221,8 @@ impl Directory {
     /// Creates a workspace. It waits for its agent to register, unless its liveness is assumed.
     ///
     /// # Errors
-    /// `invalid_params`, `address_forbidden`, `agent_unreachable`, `conflict` (the id is or was
-    /// taken; the parent cannot have children), `store_unavailable`.
+    /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`, `agent_unreachable`, `conflict` (the id is or
+    /// was taken; the parent cannot have children), `store_unavailable`.
     pub async fn create(&self, creation: &Creation) -> Result<Workspace, Rejection> {
         match self.try_create(creation).await? {
             Created::Done(workspace) => Ok(*workspace),
@@ -231,6 +231,7 @@ impl Directory {
     }
 
     async fn try_create(&self, creation: &Creation) -> Result<Created, Rejection> {
+        creation.id.check_new()?;
         check_label("name", &creation.name)?;
         for (name, label) in [("role", &creation.role), ("org", &creation.org)] {
             label.as_deref().map_or(Ok(()), |l| check_label(name, l))?;
@@ -242,7 +243,8 @@ impl Directory {
         let nowhere = called_at(&creation.url, &creation.card_url, creation.liveness).is_none();
         if assumed && creation.delivery_mode == DeliveryMode::Push && nowhere {
             return Err(invalid(
-                "liveness assumed needs the url at which the agent listens, or its card_url: it will not register",
+                "liveness assumed needs the url at which the agent listens, or its card_url: it will not register; \
+                 an agent that fetches its messages needs neither, but \"delivery_mode\":\"poll\"",
             ));
         }
         let id = creation.id.clone();

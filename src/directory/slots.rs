@@ -63,6 +63,13 @@ struct Counters {
 }
 
 impl Slots {
+    /// How many calls `target` has in progress.
+    pub(super) fn taken(&self, target: &WorkspaceId) -> usize {
+        let counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = counters.by_target.get(target).and_then(Weak::upgrade);
+        calls.map_or(0, |calls| calls.taken())
+    }
+
     /// The counter of `target`: the one that calls in progress hold, if there are any.
     pub(super) fn of(&self, target: &WorkspaceId) -> Arc<Calls> {
         let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);

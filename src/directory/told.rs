@@ -10,7 +10,7 @@ use super::{Agent, Destination, Directory};
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::hierarchy::Permit;
 use crate::rejection::Rejection;
-use crate::workspace::Workspace;
+use crate::workspace::{Timestamp, Workspace};
 
 impl Directory {
     /// Where a message that is permitted would go, by what one would be decided by, while `witness` hears
@@ -65,8 +65,9 @@ impl Directory {
         };
         let refused_at = entry.destination().err().map(|not| not.at);
         let polls = matches!(entry.destination(), Ok(Destination::Inbox(_)));
-        witness.hear(|| state(entry, workspace, remembered));
-        if polls || refused_at == Some(Check::State) {
+        let ends_here = refused_at == Some(Check::State);
+        witness.hear(|| self.state(entry, workspace, (remembered, ends_here)));
+        if polls || ends_here {
             return;
         }
         witness.hear(|| self.liveness(entry, workspace, remembered));
@@ -86,6 +87,28 @@ impl Directory {
         });
     }
 
+    fn state(
+        &self,
+        entry: &Entry,
+        workspace: &Workspace,
+        (remembered, ends_here): (bool, bool),
+    ) -> Fact {
+        let mut value = json!({
+            "exists": true,
+            "status": workspace.status.word(),
+            "delivery_mode": workspace.delivery_mode.word(),
+            "stale": entry.read_at.stale,
+        });
+        // Where nobody looks any further, what there is to say of its life.
+        if ends_here {
+            let last_seen = self.last_seen(workspace);
+            value["liveness"] = json!(workspace.liveness.word());
+            value["last_seen"] = json!(last_seen);
+            value["heartbeat_age_ms"] = json!(age_ms(last_seen));
+        }
+        of_row(entry, Check::State, value, remembered)
+    }
+
     fn liveness(&self, entry: &Entry, workspace: &Workspace, remembered: bool) -> Fact {
         let last_seen = self.last_seen(workspace);
         let value = match entry.pulse {
@@ -100,7 +123,7 @@ impl Directory {
             }
             Pulse::Lapsed => json!({
                 "liveness": "heartbeat", "beats": false, "last_seen": last_seen,
-                "ttl_ms": millis(self.leases.ttl()),
+                "heartbeat_age_ms": age_ms(last_seen), "ttl_ms": millis(self.leases.ttl()),
             }),
             Pulse::AsItsStatus if must_beat(workspace) => json!({
                 "liveness": "heartbeat", "beats": null, "last_seen": last_seen,
@@ -146,14 +169,9 @@ impl Directory {
     }
 }
 
-fn state(entry: &Entry, workspace: &Workspace, remembered: bool) -> Fact {
-    let value = json!({
-        "exists": true,
-        "status": workspace.status.word(),
-        "delivery_mode": workspace.delivery_mode.word(),
-        "stale": entry.read_at.stale,
-    });
-    of_row(entry, Check::State, value, remembered)
+/// How long ago that was, by the clock on the wall.
+fn age_ms(last_seen: Option<Timestamp>) -> Option<u64> {
+    last_seen.map(|at| millis(Timestamp::now().since(at)))
 }
 
 /// A fact of the row. One that is served stale comes from memory, too.

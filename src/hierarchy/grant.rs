@@ -194,7 +194,10 @@ impl Grants {
             .bind(new.note.as_deref())
             .bind(new.expires_at.map(|end| end.0))
             .bind(now.0);
-        let work = async { grant(&query.fetch_one(self.db.pool()).await?) };
+        let work = async {
+            let row = self.db.changed(query).await?;
+            grant(&row.ok_or(sqlx::Error::RowNotFound)?)
+        };
         self.db.run("grant_put", work).await
     }
 
@@ -221,7 +224,7 @@ impl Grants {
     async fn remove(&self, id: &str) -> Result<Option<(WorkspaceId, WorkspaceId)>, Unavailable> {
         let query = sqlx::query(REMOVE).bind(id).bind(Timestamp::now().0);
         let work = async {
-            let row = query.fetch_optional(self.db.pool()).await?;
+            let row = self.db.changed(query).await?;
             row.map(|row| Ok((end(&row, "caller_id")?, end(&row, "target_id")?)))
                 .transpose()
         };

@@ -139,19 +139,12 @@ impl CredentialHash {
 
     /// 64 lower-case hexadecimal digits, as in the tables.
     pub fn to_hex(self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(self.0)
     }
 
     /// Reads what [`CredentialHash::to_hex`] wrote.
     pub(super) fn from_hex(text: &str) -> Option<Self> {
-        if text.len() != 64 || !text.is_ascii() {
-            return None;
-        }
-        let mut hash = [0; 32];
-        for (i, byte) in hash.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
-        }
-        Some(Self(hash))
+        hex::FromHex::from_hex(text).ok().map(Self)
     }
 
     /// Whether it is one of `known`, in a time that tells nothing of which.
@@ -209,6 +202,14 @@ pub fn is_admin_token(text: &str) -> bool {
     Form::of(text) == Some(Form::Admin)
 }
 
+/// Whether `text` may be a credential, or hold one: it has the form of one, or what the tokens that we make begin
+/// with. A name of this form that nothing is known by is not written down.
+pub fn may_be_credential(text: &str) -> bool {
+    let ours =
+        |part: &[u8]| part.starts_with(b"a2a") && part[3].is_ascii_lowercase() && part[4] == b'_';
+    Form::of(text).is_some() || text.as_bytes().windows(5).any(ours)
+}
+
 #[cfg(test)]
 mod tests {
     use secrecy::ExposeSecret;
@@ -221,6 +222,22 @@ mod tests {
 
     fn form(field: &str) -> Result<Form, Unreadable> {
         Credential::parse(field.as_bytes()).map(|credential| credential.form)
+    }
+
+    #[test]
+    fn what_may_be_a_credential_is_known_by_its_form() {
+        let random = random();
+        for held in [
+            random.clone(),
+            format!("a2aw_{random}"),
+            format!("a2ao_{}", &random[..20]),
+            format!("Bearer.a2aa_{random}"),
+        ] {
+            assert!(may_be_credential(&held), "{held}");
+        }
+        for name in ["", "acme-pm", "a2a_x", "a2a-gateway_1", &random[1..]] {
+            assert!(!may_be_credential(name), "{name}");
+        }
     }
 
     #[test]

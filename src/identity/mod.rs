@@ -27,7 +27,7 @@ use tokio::sync::{Mutex, mpsc};
 pub use self::canvas::{
     CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, SCOPE as CANVAS_SCOPE, TYP as CANVAS_TYP,
 };
-pub use self::credential::{CredentialHash, is_admin_token};
+pub use self::credential::{CredentialHash, is_admin_token, may_be_credential};
 pub use self::named::{Credentials, Named};
 pub use self::pair::IssuedPair;
 pub use self::rate::{Allowance, Rates};

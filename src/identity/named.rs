@@ -84,9 +84,20 @@ impl Named {
             },
             Some(_) => return Err(wrong(FORMS)),
         };
+        if claimed {
+            return Err(wrong(CLAIMS));
+        }
         Ok(Self { principal, claimed })
     }
+
+    /// The workspace, if it is one.
+    pub fn workspace(&self) -> Option<&WorkspaceId> {
+        self.principal.workspace()
+    }
 }
+
+const CLAIMS: &str = "`org` and `workspaces` are what the token of a canvas user says: ask for a caller of the form \
+                      `canvas:<user>`, or leave them out";
 
 const FORMS: &str = "`caller` is what records name a caller by: a workspace id, `operator`, `canvas:<user>` or `org:<org>`";
 

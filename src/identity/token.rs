@@ -378,11 +378,11 @@ impl Tokens {
         owner: &str,
         token_id: &str,
     ) -> Result<Option<String>, Unavailable> {
-        let query = sqlx::query_scalar(text)
-            .bind(owner)
-            .bind(token_id)
-            .bind(now_ms());
-        let work = async { query.fetch_optional(self.db.pool()).await };
+        let query = sqlx::query(text).bind(owner).bind(token_id).bind(now_ms());
+        let work = async {
+            let row = self.db.changed(query).await?;
+            row.map(|row| row.try_get(0)).transpose()
+        };
         self.db.run("revoke_token", work).await
     }
 

@@ -143,7 +143,7 @@ impl Certificates {
         let summary = |der: &Vec<u8>| {
             read(der).map(|certificate| CertificateSummary {
                 subject: subject(&certificate),
-                sha256: hex(&Sha256::digest(der)),
+                sha256: hex::encode(Sha256::digest(der)),
                 expires_at: time(&certificate),
             })
         };
@@ -196,10 +196,6 @@ fn time(certificate: &X509Certificate<'_>) -> String {
     let seconds = u64::try_from(seconds).unwrap_or(0).min(253_402_300_799);
     let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
     humantime::format_rfc3339_seconds(time).to_string()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

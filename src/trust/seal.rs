@@ -189,7 +189,7 @@ fn new_key() -> Result<SecretString, KeyError> {
 fn key_of(text: &str) -> Option<[u8; KEY_LEN]> {
     let text = text.trim();
     if text.len() == 2 * KEY_LEN {
-        return of_hex(text);
+        return hex::FromHex::from_hex(text).ok();
     }
     let alphabet = if text.contains(['-', '_']) {
         &URL_SAFE
@@ -200,18 +200,6 @@ fn key_of(text: &str) -> Option<[u8; KEY_LEN]> {
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
     let bytes = GeneralPurpose::new(alphabet, padding).decode(text).ok()?;
     Zeroizing::new(bytes).as_slice().try_into().ok()
-}
-
-fn of_hex(text: &str) -> Option<[u8; KEY_LEN]> {
-    let mut key = [0; KEY_LEN];
-    for (byte, digits) in key.iter_mut().zip(text.as_bytes().chunks(2)) {
-        let digits = std::str::from_utf8(digits).ok()?;
-        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return None;
-        }
-        *byte = u8::from_str_radix(digits, 16).ok()?;
-    }
-    Some(key)
 }
 
 #[cfg(test)]
@@ -311,7 +299,7 @@ mod tests {
         let load = || Seal::load_or_create(&dir.path().join("keys"), Some(&path));
         assert!(matches!(load(), Err(KeyError::File { verb: "read", .. })));
         let key = [0xfb_u8; KEY_LEN];
-        let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::encode(key);
         let expected = Seal::of(&key).unwrap().kid;
         for text in [
             BASE64.encode(key) + "\n",

@@ -5,6 +5,7 @@
 //! [`crate::directory`].
 
 mod change;
+mod outline;
 mod reach;
 mod row;
 mod sql;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
+pub use self::outline::Outline;
 pub use self::reach::{Among, Candidate, Near, Search, Wish};
 pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
 pub use self::timestamp::Timestamp;

@@ -64,11 +64,11 @@ pub(super) fn step(row: &AnyRow) -> Result<Step, sqlx::Error> {
     })
 }
 
-fn text(row: &AnyRow, column: &'static str) -> Result<Option<String>, sqlx::Error> {
+pub(super) fn text(row: &AnyRow, column: &'static str) -> Result<Option<String>, sqlx::Error> {
     row.try_get(column)
 }
 
-fn number(row: &AnyRow, column: &'static str) -> Result<Option<u32>, sqlx::Error> {
+pub(super) fn number(row: &AnyRow, column: &'static str) -> Result<Option<u32>, sqlx::Error> {
     let value: Option<i64> = row.try_get(column)?;
     value
         .map(|value| u32::try_from(value).map_err(|error| unreadable(column, error)))
@@ -80,13 +80,16 @@ pub(super) fn id(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx
     WorkspaceId::parse(&text).map_err(|error| unreadable(column, error))
 }
 
-fn optional_id(row: &AnyRow, column: &'static str) -> Result<Option<WorkspaceId>, sqlx::Error> {
+pub(super) fn optional_id(
+    row: &AnyRow,
+    column: &'static str,
+) -> Result<Option<WorkspaceId>, sqlx::Error> {
     text(row, column)?
         .map(|text| WorkspaceId::parse(&text).map_err(|error| unreadable(column, error)))
         .transpose()
 }
 
-fn word<T>(
+pub(super) fn word<T>(
     row: &AnyRow,
     column: &'static str,
     parse: fn(&str) -> Option<T>,

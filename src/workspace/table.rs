@@ -166,7 +166,7 @@ impl Workspaces {
             .bind(now.0)
             .bind(change.liveness.map(Liveness::word))
             .bind(change.card_url.as_deref());
-        let work = async { optional(row.fetch_optional(self.db.pool()).await?, workspace) };
+        let work = async { optional(self.db.changed(row).await?, workspace) };
         self.db.run("workspace_register", work).await
     }
 
@@ -186,7 +186,7 @@ impl Workspaces {
             .bind(from.word())
             .bind(to.word())
             .bind(now.0);
-        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        let work = async { Ok(self.db.changed(row).await?.is_some()) };
         self.db.run("workspace_set_status", work).await
     }
 
@@ -222,7 +222,7 @@ impl Workspaces {
             .bind(parent_id.map(WorkspaceId::as_str))
             .bind(org)
             .bind(now.0);
-        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        let work = async { Ok(self.db.changed(row).await?.is_some()) };
         self.db.run("workspace_set_place", work).await
     }
 
@@ -240,7 +240,7 @@ impl Workspaces {
             .bind(id.as_str())
             .bind(card.get())
             .bind(now.0);
-        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        let work = async { Ok(self.db.changed(row).await?.is_some()) };
         self.db.run("workspace_set_card", work).await
     }
 
@@ -250,7 +250,7 @@ impl Workspaces {
     /// When the store cannot be asked.
     pub async fn lapse(&self, id: &WorkspaceId, now: Timestamp) -> Result<bool, Unavailable> {
         let row = sqlx::query(LAPSE).bind(id.as_str()).bind(now.0);
-        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        let work = async { Ok(self.db.changed(row).await?.is_some()) };
         self.db.run("workspace_lapse", work).await
     }
 

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 const LAST_MS: u64 = 253_402_300_799_999;
 
 /// An instant on the wall clock, in milliseconds since 1970, UTC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {

@@ -165,7 +165,7 @@ impl Feed {
     async fn wait(&mut self) {
         tokio::select! {
             biased;
-            () = self.gateway.drain.begins() => {}
+            () = self.gateway.drain.leaves() => {}
             () = sleep_until(self.check) => {}
             () = sleep_until(self.comment) => self.rest = Bytes::from_static(COMMENT),
             () = self.reader.changed() => self.look = true,

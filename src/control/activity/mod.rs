@@ -118,7 +118,7 @@ async fn wait(
         loop {
             tokio::select! {
                 biased;
-                () = gateway.drain.begins() => break,
+                () = gateway.drain.leaves() => break,
                 () = sleep_until(until) => break,
                 () = sleep_until(check) => {
                     if !gateway.identity.still_good(&caller.0).await {

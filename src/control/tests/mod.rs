@@ -17,6 +17,7 @@ use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::metrics::Metrics;
 
+mod canvas;
 mod refusals;
 
 struct House {
@@ -127,7 +128,8 @@ fn request(method: &str, path: &str) -> http::request::Builder {
 #[tokio::test]
 async fn no_route_answers_without_a_credential() {
     let house = House::new(|config| config.rate.failures_per_second = 0).await;
-    let known = |path: &str| path.starts_with("/.well-known/");
+    let pages = ["/canvas", "/canvas/", "/canvas/{file}"];
+    let known = |path: &str| path.starts_with("/.well-known/") || pages.contains(&path);
     for (method, pattern) in ROUTES.iter().filter(|(_, path)| !known(path)) {
         let path = pattern
             .replace("{id}", "ws-1")

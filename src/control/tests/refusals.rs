@@ -1,6 +1,7 @@
 //! What the control plane says no to, whoever asks.
 
 use super::*;
+use crate::audit::change::event;
 
 #[tokio::test]
 async fn wrong_paths_methods_and_bodies_are_refused_as_json() {
@@ -112,4 +113,22 @@ async fn a_store_that_is_away_is_said() {
     assert_eq!(reply.status, 503);
     assert_eq!(reply.reason(), "store_unavailable");
     assert_eq!(reply.headers["retry-after"], "1");
+}
+
+/// Changes that leave no record, each for the reason that [`event`] gives.
+const PASSED_OVER: [&str; 3] = [
+    "/registry/heartbeat",
+    "/registry/check-access",
+    "/workspaces/{id}/activity/ack",
+];
+
+#[test]
+fn every_route_that_changes_something_leaves_a_record() {
+    for (method, pattern) in ROUTES {
+        let method: http::Method = method.parse().unwrap();
+        let passed_over = PASSED_OVER.contains(pattern) || method.is_safe();
+        let pair_token = *pattern == "/registry/discover/{id}";
+        let recorded = event(&method, pattern).is_some();
+        assert_eq!(recorded, !passed_over || pair_token, "{method} {pattern}");
+    }
 }

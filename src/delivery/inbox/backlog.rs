@@ -4,6 +4,7 @@ use sqlx::Row as _;
 
 use super::Inbox;
 use crate::delivery::backlog::Backlog;
+use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
 
@@ -16,7 +17,33 @@ const BACKLOG: &str = "SELECT CAST(COALESCE(SUM(h.last_seq - f.seq + 1), 0) AS B
         WHERE workspace_id = h.workspace_id AND seq > h.acked_seq) \
     WHERE h.last_seq > h.acked_seq";
 
+const BACKLOG_OF: &str = "SELECT h.last_seq - f.seq + 1 AS entries, f.created_at AS oldest \
+    FROM inbox_heads h JOIN activity_logs f ON f.workspace_id = h.workspace_id \
+    AND f.seq = (SELECT MIN(seq) FROM activity_logs \
+        WHERE workspace_id = h.workspace_id AND seq > h.acked_seq) \
+    WHERE h.workspace_id = $1 AND h.last_seq > h.acked_seq";
+
 impl Inbox {
+    /// How many entries of a workspace's inbox nobody acknowledged yet, and since when the oldest waits.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn backlog_of(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<(i64, Option<Timestamp>), Unavailable> {
+        let query = sqlx::query(BACKLOG_OF).bind(workspace.as_str());
+        let work = async {
+            let row = query.fetch_optional(self.db.pool()).await?;
+            let Some(row) = row else {
+                return Ok((0, None));
+            };
+            let oldest = Timestamp(row.try_get("oldest")?);
+            Ok((row.try_get("entries")?, Some(oldest)))
+        };
+        self.db.run("inbox_backlog_of", work).await
+    }
+
     /// What nobody acknowledged yet, over all inboxes.
     pub(in crate::delivery) async fn backlog(&self) -> Result<Backlog, Unavailable> {
         let work = async {

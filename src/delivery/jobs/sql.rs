@@ -40,14 +40,28 @@ pub(super) const LIST: &str = concat!(
      ORDER BY id DESC LIMIT $3"
 );
 
+// No pause between two tries brings it ten times the longest one from now (`BACKOFF_MAX`): the clock was ahead then, and
+// has been put right.
+macro_rules! is_due {
+    ($now:literal) => {
+        concat!("(due_at <= ", $now, " OR due_at > ", $now, " + 300000)")
+    };
+}
+
 // Looked at first, so that a second in which nothing is due writes nothing.
-pub(super) const ANY_DUE: &str = "SELECT id FROM delegations \
-    WHERE state = 'pending' AND due_at <= $1 AND leased_until <= $1 LIMIT 1";
+pub(super) const ANY_DUE: &str = concat!(
+    "SELECT id FROM delegations WHERE state = 'pending' AND ",
+    is_due!("$1"),
+    " AND leased_until <= $1 LIMIT 1"
+);
 
 pub(super) const CLAIM: [&str; 2] = [
-    "UPDATE delegations SET leased_until = $1, fence = fence + 1 \
-     WHERE id IN (SELECT id FROM delegations WHERE state = 'pending' AND due_at <= $2 AND leased_until <= $2 \
-         AND deadline > $2 ORDER BY priority DESC, created_at, id LIMIT $3",
+    concat!(
+        "UPDATE delegations SET leased_until = $1, fence = fence + 1 \
+         WHERE id IN (SELECT id FROM delegations WHERE state = 'pending' AND ",
+        is_due!("$2"),
+        " AND leased_until <= $2 AND deadline > $2 ORDER BY priority DESC, created_at, id LIMIT $3"
+    ),
     concat!(
         ") AND state = 'pending' AND leased_until <= $2 RETURNING ",
         columns!()

@@ -315,7 +315,7 @@ impl Table {
         query: sqlx::query::Query<'_, sqlx::Any, sqlx::any::AnyArguments>,
     ) -> Result<Option<Job>, Unavailable> {
         let work = async {
-            let row = query.fetch_optional(self.db.pool()).await?;
+            let row = self.db.changed(query).await?;
             row.as_ref().map(job).transpose()
         };
         self.db.run(operation, work).await

@@ -36,6 +36,10 @@ pub(super) struct Elsewhere {
 }
 
 impl Elsewhere {
+    pub(super) fn id(&self) -> Uuid {
+        self.id
+    }
+
     /// The stream of that name; `None`: nobody has it.
     pub(super) async fn find(shared: &Shared, id: Uuid) -> Result<Option<Self>, Unavailable> {
         let key = key::meta(id);
@@ -62,7 +66,8 @@ impl Elsewhere {
         &self.meta.whose
     }
 
-    /// Whether there was an event of that number. One that was sent a moment ago may not be known here yet.
+    /// Whether there may have been an event of that number. One that was sent a moment ago may not be known here yet,
+    /// and one that a gateway sent just before it died never is.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -71,14 +76,38 @@ impl Elsewhere {
             return Ok(true);
         };
         let (key, asked) = (key::events(self.id), Instant::now());
+        let writer = key::replica(&self.meta.replica);
+        let mut known_open = false;
         loop {
             let entries = self.shared.read_numbered(&key, before, 1).await?;
-            match entries.first() {
+            if let Some((n, entry)) = entries.first() {
                 // Behind the last event stands how the stream ended.
-                Some((n, entry)) => return Ok(*n > number || entry.first() == Some(&EVENT)),
-                None if FRESH < asked.elapsed() => return Ok(false),
-                None => sleep(LOOK_EVERY).await,
+                return Ok(*n > number || entry.first() == Some(&EVENT));
             }
+            if FRESH < asked.elapsed() {
+                // What is behind the end is not awaited, nor what a writer that has given a new sign of life since
+                // does not know.
+                if !known_open && self.has_ended().await? || REPLICA_TTL + FRESH < asked.elapsed() {
+                    return Ok(false);
+                }
+                known_open = true;
+                if self.shared.get(&writer).await?.is_none() {
+                    return Ok(true);
+                }
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Whether its last entry says how it ended.
+    async fn has_ended(&self) -> Result<bool, Unavailable> {
+        let (key, mut after, mut ended) = (key::events(self.id), 0, false);
+        loop {
+            let entries = self.shared.read_numbered(&key, after, ENTRIES_MAX).await?;
+            let Some((last, entry)) = entries.last() else {
+                return Ok(ended);
+            };
+            (after, ended) = (*last, entry.first() != Some(&EVENT));
         }
     }
 

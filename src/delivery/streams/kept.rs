@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::a2a::stamp::Stamped;
+use crate::ids::stream_id;
 
 /// What a log takes besides its events, about.
 pub(super) const COST: usize = 512;
@@ -117,7 +118,7 @@ struct State {
 impl Kept {
     pub(super) fn new(whose: Whose, held: Arc<AtomicUsize>) -> Self {
         Self {
-            id: Uuid::now_v7(),
+            id: stream_id(),
             whose,
             grown: Notify::new(),
             readers: AtomicUsize::new(0),

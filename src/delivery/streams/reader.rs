@@ -177,10 +177,13 @@ impl Reader {
             Source::Here(here) => &here.0.whose.rpc_id,
             Source::Elsewhere(elsewhere) => &elsewhere.whose().rpc_id,
         };
-        final_event(
-            &rejection.rpc_body(&self.request_id, rpc_id.as_deref()),
-            framing,
-        )
+        let stream = match &self.source {
+            Source::Here(here) => here.0.id,
+            Source::Elsewhere(elsewhere) => elsewhere.id(),
+        };
+        let stream = stream.simple().to_string();
+        let said = rejection.parting(&self.request_id, rpc_id.as_deref(), &stream);
+        final_event(&said, framing)
     }
 }
 

@@ -172,10 +172,12 @@ impl Hierarchy {
             }
             Principal::Org { org } => {
                 let found = self.find_target(target, witness).await?;
-                let own = found.filter(|t| t.org.as_ref() == Some(org));
-                let own = own.ok_or_else(not_permitted)?;
-                present(&own)?;
-                (Rule::Org, Some(org.clone()), own.generation)
+                let found = found.ok_or_else(|| nowhere(Nowhere::Target))?;
+                if found.org.as_ref() != Some(org) {
+                    return Err(nowhere(Nowhere::Org));
+                }
+                present(&found)?;
+                (Rule::Org, Some(org.clone()), found.generation)
             }
             Principal::Operator => {
                 let found = self.find_target(target, witness).await?;
@@ -285,8 +287,10 @@ impl Hierarchy {
         let (one, other) = tokio::try_join!(self.look(caller), self.look(target))?;
         witness.hear(|| one.fact(Check::CallerPlace, caller));
         witness.hear(|| other.fact(Check::TargetPlace, target));
-        let (Some(caller), Some(target)) = (one.lineage, other.lineage) else {
-            return Err(not_permitted());
+        let (caller, target) = match (one.lineage, other.lineage) {
+            (Some(caller), Some(target)) => (caller, target),
+            (None, _) => return Err(nowhere(Nowhere::Caller)),
+            (_, None) => return Err(nowhere(Nowhere::Target)),
         };
         let rule = self.rule_before(&caller, &target, witness).await?;
         let rule = rule.map_err(denied)?;
@@ -303,13 +307,13 @@ impl Hierarchy {
         witness: &mut impl Witness,
     ) -> Result<Arc<Lineage>, Rejection> {
         if workspaces.is_some_and(|list| !list.contains(target)) {
-            return Err(not_permitted());
+            return Err(nowhere(Nowhere::List));
         }
         let found = self.find_target(target, witness).await?;
         let found = found.ok_or_else(not_found)?;
         let scoped = workspaces.is_none();
         if scoped && found.org.as_deref() != org {
-            return Err(not_permitted());
+            return Err(nowhere(Nowhere::Org));
         }
         present(&found)?;
         Ok(found)
@@ -342,6 +346,23 @@ fn present(target: &Lineage) -> Result<(), Rejection> {
 
 /// The one answer to everyone who may not know more. The cause is for the log.
 fn denied(why: Denied) -> Rejection {
+    not_permitted().cause(why)
+}
+
+/// Why no rule was asked. For the log and for operators, without a name: what was asked for need not be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Nowhere {
+    #[error("there is no workspace of the caller's id")]
+    Caller,
+    #[error("there is no workspace of the target's id")]
+    Target,
+    #[error("the credential is for the workspaces of another org")]
+    Org,
+    #[error("the credential lists workspaces, and the target is not among them")]
+    List,
+}
+
+fn nowhere(why: Nowhere) -> Rejection {
     not_permitted().cause(why)
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Hierarchy;
+use crate::explain::{Check, Witness};
 use crate::hierarchy::Lineage;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -18,7 +19,14 @@ impl Hierarchy {
         Ok(found.lineage)
     }
 
-    /// The same from the store, whatever is remembered.
+    /// Tells `witness` where the workspace `caller` is, or that there is none; nothing while the store is away.
+    pub async fn tell_caller(&self, caller: &WorkspaceId, witness: &mut impl Witness) {
+        if let Ok(found) = self.look(caller).await {
+            witness.hear(|| found.fact(Check::CallerPlace, caller));
+        }
+    }
+
+    /// The place of `id` from the store, whatever is remembered.
     ///
     /// # Errors
     /// When the store cannot be asked.

@@ -209,6 +209,13 @@ impl KeySet {
         Ok(Self { keys })
     }
 
+    /// These and those of another set.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.keys.extend(other.keys);
+        self
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.keys.len()

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::signing::{KID_LEN, SigningAlgorithm, SigningKey, der_of, new_pem};
-use super::{KeyError, State};
+use super::{KeyError, Known, State};
 use crate::trust::{KEYS_MAX, file};
 
 const ACTIVE: &str = "active.pem";
@@ -114,6 +114,30 @@ impl Folder {
         now.duration_since(made.ok()?).ok()
     }
 
+    /// Since when the active key signs, as far as the folder tells. The newest retired key's name says when it took
+    /// over; a file that was written later than that was put there by somebody, or there was no rotation yet.
+    pub(super) fn active_since(&self) -> Option<(SystemTime, Known)> {
+        let active = self.at(ACTIVE);
+        let written = fs::metadata(&active).and_then(|data| data.modified()).ok();
+        let kid = read_key(&active).ok()?.kid().to_owned();
+        // A rotation that was cut short has left the active key a name among them.
+        let before = |gone: &Gone| !gone.path.ends_with(retired_name(gone.at, &kid));
+        let retired = self.retired().ok()?.into_iter().find(before);
+        let rotated = retired.map(|gone| gone.at);
+        // Names have whole seconds, and times of files more.
+        let second = Duration::from_secs(1);
+        if rotated.is_some_and(|at| written.is_none_or(|written| written < at + second)) {
+            return Some((rotated?, Known::Rotation));
+        }
+        Some((written?, Known::File))
+    }
+
+    /// When the next key's file was written: it was published then at the earliest.
+    pub(super) fn next_since(&self) -> Option<(SystemTime, Known)> {
+        let written = fs::metadata(self.at(NEXT)).and_then(|data| data.modified());
+        Some((written.ok()?, Known::File))
+    }
+
     /// How long ago the key that signs was made. It keeps its time when it comes to sign.
     pub(super) fn active_age(&self, now: SystemTime) -> Option<Duration> {
         let made = fs::metadata(self.at(ACTIVE)).and_then(|data| data.modified());
@@ -121,34 +145,54 @@ impl Folder {
     }
 
     /// The next key signs from now on, the active one retires, and a new next one is made. Retired keys
-    /// whose time is over are deleted.
-    pub(super) fn rotate(
+    /// whose time is over are deleted. `check` sees all keys, and how long ago the next one was made, while nobody
+    /// else can rotate. `algorithm`: what the new next key signs by; `None`: as the active one.
+    pub(super) fn rotate<E: From<KeyError>>(
+        &self,
+        algorithm: Option<SigningAlgorithm>,
+        now: SystemTime,
+        check: impl FnOnce(&[Held], Option<Duration>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let as_active = || Some(read_key(&self.at(ACTIVE)).ok()?.algorithm());
+        let algorithm = algorithm.or_else(as_active).unwrap_or_default();
+        self.prepare(algorithm)?;
+        let _lock = self.lock()?;
+        // Before anything changes: what cannot be read now could not be read then.
+        let held = self.read(now)?;
+        check(&held, self.next_age(now))?;
+        Ok(self.turn(algorithm, now, &held)?)
+    }
+
+    /// Does it, under the lock.
+    fn turn(
         &self,
         algorithm: SigningAlgorithm,
         now: SystemTime,
+        held: &[Held],
     ) -> Result<(), KeyError> {
-        self.prepare(algorithm)?;
-        let _lock = self.lock()?;
         let [active, next] = [self.at(ACTIVE), self.at(NEXT)];
-        let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Before anything changes: what cannot be read now could not be read then.
-        let held = self.read(now)?;
         if held.len() == KEYS_MAX {
             let path = self.path.clone();
             return Err(KeyError::TooMany { path });
         }
         let kid = held.first().map(|one| one.key.kid().to_owned());
         let kid = kid.unwrap_or_default();
-        let retired = self.at(&format!("{RETIRED}{seconds}-{kid}.pem"));
+        let retired = self.at(&retired_name(now, &kid));
         match fs::hard_link(&active, &retired) {
             Ok(()) => {}
             // The same key a second ago, by a rotation that was cut short.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(file::failed("create", &retired, error)),
         }
-        fs::rename(&next, &active)
-            .and_then(|()| file::sync_folder(&self.path))
-            .map_err(|error| file::failed("write", &active, error))?;
+        fs::rename(&next, &active).map_err(|error| file::failed("write", &active, error))?;
+        // The next key signs: whatever fails from here on, it is a rotation.
+        self.tidy(algorithm, now).map_err(KeyError::unfinished)
+    }
+
+    /// What follows once the next key signs.
+    fn tidy(&self, algorithm: SigningAlgorithm, now: SystemTime) -> Result<(), KeyError> {
+        let [active, next] = [self.at(ACTIVE), self.at(NEXT)];
+        file::sync_folder(&self.path).map_err(|error| file::failed("write", &active, error))?;
         file::create(&next, || new_pem(algorithm))?;
         for gone in self.retired()?.into_iter().filter(|gone| now >= gone.until) {
             let path = gone.path;
@@ -226,6 +270,11 @@ impl Folder {
             }
         }
     }
+}
+
+fn retired_name(at: SystemTime, kid: &str) -> String {
+    let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    format!("{RETIRED}{seconds}-{kid}.pem")
 }
 
 fn retired_at(name: &str) -> Option<SystemTime> {

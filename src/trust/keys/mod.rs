@@ -2,6 +2,7 @@
 //! verify. Read from `keys.dir`, which replicas share, and read again when it changes.
 
 mod folder;
+mod rotation;
 mod signing;
 
 use std::io;
@@ -19,6 +20,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::folder::{Folder, Held, Look};
+pub use self::rotation::{PUBLISHED_FIRST, RotateError, Rotated, next_age, rotate};
 pub use self::signing::SigningAlgorithm;
 use self::signing::SigningKey;
 use super::jwks::{KeySet, PublicKey};
@@ -75,6 +77,36 @@ pub enum KeyError {
     /// The system gave no randomness.
     #[error("cannot make a key: the system gives no randomness")]
     Generation,
+    /// The keys are rotated, but what follows upon that failed. Not to be tried again: that would be another rotation.
+    #[error(
+        "the keys were rotated, and the next key signs now, but the rotation did not come to its end"
+    )]
+    Unfinished(#[source] Box<KeyError>),
+}
+
+impl KeyError {
+    fn unfinished(self) -> Self {
+        Self::Unfinished(Box::new(self))
+    }
+}
+
+/// How a time in the life of a key is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// By the rotation, which wrote it down.
+    Rotation,
+    /// By the time of its file: when it was made, or put there.
+    File,
+}
+
+impl Known {
+    /// The word of the console's routes.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Rotation => "rotation",
+            Self::File => "file",
+        }
+    }
 }
 
 /// The claims could not be signed.
@@ -256,6 +288,12 @@ impl Keys {
         }
     }
 
+    /// Since when the active key and the next one have been that, and how that is known; `None`: nobody knows.
+    /// Blocks for as long as the disk does.
+    pub fn since(&self) -> [Option<(SystemTime, Known)>; 2] {
+        [self.folder.active_since(), self.folder.next_since()]
+    }
+
     /// The id of the key that signs.
     pub fn kid(&self) -> String {
         self.ring.load().signing.kid().to_owned()
@@ -387,22 +425,6 @@ impl Keys {
 #[derive(Debug, thiserror::Error)]
 #[error("keys.dir cannot be read again in time")]
 pub struct LookError(#[source] Option<KeyError>);
-
-/// Rotates the keys in `dir` and answers with all that are there then. The new next key signs by
-/// `algorithm`. Running gateways follow within a second or two. Blocks.
-///
-/// # Errors
-/// [`KeyError`] names the file and what to do.
-pub fn rotate(dir: &Path, algorithm: SigningAlgorithm) -> Result<Vec<KeyInfo>, KeyError> {
-    let folder = Folder::new(dir.to_owned());
-    folder.rotate(algorithm, SystemTime::now())?;
-    list(dir)
-}
-
-/// How long the next key in `dir` has been there for verifiers to fetch; `None`: there is none. Blocks.
-pub fn next_age(dir: &Path) -> Option<Duration> {
-    Folder::new(dir.to_owned()).next_age(SystemTime::now())
-}
 
 /// The keys in `dir`, as [`Keys::list`]. Blocks.
 ///

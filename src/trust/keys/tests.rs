@@ -103,6 +103,34 @@ fn a_rotation_brings_the_next_key_and_keeps_the_last() {
     assert_eq!(check(&keys, &old).unwrap()["sub"], "ada");
 }
 
+#[test]
+fn since_when_a_key_signs_is_told_by_the_rotation_or_else_by_its_file() {
+    let (dir, keys) = house();
+    let at = |name: &str| dir.path().join(name);
+    let written = |name: &str, ago: u64| {
+        let file = fs::File::options().write(true).open(at(name)).unwrap();
+        let time = SystemTime::now() - Duration::from_secs(ago);
+        file.set_modified(time).unwrap();
+        time
+    };
+    let made = written("active.pem", 5000);
+    assert_eq!(keys.since()[0], Some((made, Known::File)));
+    // A rotation that was cut short changed nothing.
+    let kid = keys.kid();
+    let retired = at(&format!("retired-{}-{kid}.pem", now()));
+    fs::hard_link(at("active.pem"), retired).unwrap();
+    assert_eq!(keys.since()[0], Some((made, Known::File)));
+    let made = written("next.pem", 4000);
+    assert_eq!(keys.since()[1], Some((made, Known::File)));
+    assert!(keys.rotate(&kid, false).unwrap().unfinished.is_none());
+    let (since, known) = keys.since()[0].unwrap();
+    assert_eq!(known, Known::Rotation);
+    assert!(
+        since > SystemTime::now() - Duration::from_secs(60),
+        "not since it was made"
+    );
+}
+
 #[tokio::test]
 async fn a_replica_that_has_not_looked_yet_looks_once_for_all_who_meet_a_new_key() {
     let (dir, keys) = house();

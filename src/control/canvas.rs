@@ -1,0 +1,43 @@
+//! `GET /canvas/…`: a page that talks with agents, where `canvas.enabled`. It is the same for everybody, and needs no
+//! credential; what is done with it does.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{RawPathParams, State};
+use axum::response::Response;
+use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
+use http::{HeaderMap, StatusCode};
+
+use super::answer::unknown_path;
+use crate::gateway::Gateway;
+use crate::pages::CANVAS;
+use crate::rejection::Rejection;
+
+/// `GET /canvas`: for who leaves out the slash, without which the page would not find its files.
+pub(super) async fn door(State(gateway): State<Arc<Gateway>>) -> Result<Response, Rejection> {
+    if !gateway.config().canvas.enabled {
+        return Err(unknown_path().await);
+    }
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
+    let fields = response.headers_mut();
+    // Relative, since a proxy in front may have put the gateway below a path.
+    fields.insert(LOCATION, HeaderValue::from_static("canvas/"));
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    Ok(response)
+}
+
+/// `GET /canvas/` and `GET /canvas/{file}`.
+pub(super) async fn file(
+    State(gateway): State<Arc<Gateway>>,
+    path: RawPathParams,
+    asked: HeaderMap,
+) -> Result<Response, Rejection> {
+    let name = path.iter().next().map_or("", |(_, name)| name);
+    let enabled = gateway.config().canvas.enabled;
+    match CANVAS.answer(name, &asked).filter(|_| enabled) {
+        Some(answer) => Ok(answer.map(Body::from)),
+        None => Err(unknown_path().await),
+    }
+}

@@ -1,0 +1,105 @@
+//! Having the next key sign: by a command, whatever there is, and by somebody who saw what there was.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::folder::{Folder, Held};
+use super::{KeyError, KeyInfo, Keys, SigningAlgorithm, State, list};
+
+/// How long verifiers keep the published keys (`Cache-Control` of the JWKS), and so how long a key should have been
+/// published before it signs.
+pub const PUBLISHED_FIRST: Duration = Duration::from_secs(300);
+
+/// Why the keys are not rotated.
+#[derive(Debug, thiserror::Error)]
+pub enum RotateError {
+    /// Another key signs than the one that was to be replaced.
+    #[error("another key signs by now ({active}): somebody has rotated the keys meanwhile")]
+    NotActive {
+        /// Which.
+        active: String,
+    },
+    /// Verifiers elsewhere may not know the next key yet.
+    #[error("the next key has been published for {} s of {} only: verifiers that keep the keys for five minutes would refuse what it signs", published_for.as_secs(), PUBLISHED_FIRST.as_secs())]
+    TooYoung {
+        /// How long it has been there.
+        published_for: Duration,
+        /// When it will have been there for long enough.
+        ready_at: SystemTime,
+    },
+    /// The folder.
+    #[error(transparent)]
+    Keys(#[from] KeyError),
+}
+
+/// What came of a rotation.
+#[derive(Debug)]
+pub struct Rotated {
+    /// The key that signs now.
+    pub active: String,
+    /// What failed once it did: no new next key may have been made, or an old one not deleted.
+    pub unfinished: Option<KeyError>,
+    /// Why these keys do not sign by it yet: the folder cannot be read again. [`Keys::refresh`] goes on trying.
+    pub not_in_force: Option<KeyError>,
+}
+
+impl Keys {
+    /// Rotates the keys if `active` still signs and, unless `force`, the next one was published for
+    /// [`PUBLISHED_FIRST`]. The new next key signs by the algorithm of the active one. Blocks.
+    ///
+    /// # Errors
+    /// [`RotateError`]: nothing is rotated.
+    pub fn rotate(&self, active: &str, force: bool) -> Result<Rotated, RotateError> {
+        let now = SystemTime::now();
+        let (mut next, mut unfinished) = (None, None);
+        let turned = self.folder.rotate(None, now, |held, age| {
+            next = kid_of(held, State::Next);
+            let signs = kid_of(held, State::Active).unwrap_or_default();
+            if signs != active {
+                return Err(RotateError::NotActive { active: signs });
+            }
+            let published_for = age.unwrap_or_default();
+            match PUBLISHED_FIRST.checked_sub(published_for) {
+                Some(left) if !left.is_zero() && !force => Err(RotateError::TooYoung {
+                    published_for,
+                    ready_at: now + left,
+                }),
+                _ => Ok(()),
+            }
+        });
+        match turned {
+            Ok(()) => {}
+            Err(RotateError::Keys(KeyError::Unfinished(error))) => unfinished = Some(*error),
+            Err(error) => return Err(error),
+        }
+        let refreshed = self.refresh();
+        Ok(Rotated {
+            active: next.unwrap_or_else(|| self.kid()),
+            unfinished,
+            not_in_force: refreshed.err(),
+        })
+    }
+}
+
+fn kid_of(held: &[Held], state: State) -> Option<String> {
+    let found = held.iter().find(|one| one.state == state);
+    found.map(|one| one.key.kid().to_owned())
+}
+
+/// Rotates the keys in `dir` and answers with all that are there then. The new next key signs by
+/// `algorithm`. Running gateways follow within a second or two. Blocks.
+///
+/// # Errors
+/// [`KeyError`] names the file and what to do.
+pub fn rotate(dir: &Path, algorithm: SigningAlgorithm) -> Result<Vec<KeyInfo>, KeyError> {
+    let folder = Folder::new(dir.to_owned());
+    folder.rotate(Some(algorithm), SystemTime::now(), |_, _| {
+        Ok::<_, KeyError>(())
+    })?;
+    list(dir).map_err(KeyError::unfinished)
+}
+
+/// How long the next key in `dir` has been there for verifiers to fetch; `None`: there is none. Blocks.
+pub fn next_age(dir: &Path) -> Option<Duration> {
+    Folder::new(dir.to_owned()).next_age(SystemTime::now())
+}

@@ -1,0 +1,140 @@
+//! Workspaces in outline: what a list of all of them shows. No card and no URL, so that many are read at once.
+
+use serde::ser::{Serialize, SerializeTuple as _, Serializer};
+use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::row::{self, optional_id, text, word};
+use super::{DeliveryMode, Liveness, Status, Timestamp, Workspaces};
+use crate::ids::WorkspaceId;
+use crate::store::Unavailable;
+
+macro_rules! outline {
+    () => {
+        "SELECT id, name, parent_id, org, status, delivery_mode, liveness, last_seen, active_tasks FROM workspaces"
+    };
+}
+
+const PAGE: &str = concat!(
+    outline!(),
+    " WHERE id > $1 AND status <> 'removed' ORDER BY id LIMIT $2"
+);
+
+// Two looks along the index on status and last_seen.
+const SEEN: &str = "SELECT id, last_seen, active_tasks FROM workspaces \
+     WHERE status IN ('online', 'degraded') AND last_seen >= $1 ORDER BY last_seen DESC LIMIT $2";
+
+/// A workspace in outline. In JSON an array of its members in this order, since there are thousands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Outline {
+    /// Its name in every URL.
+    pub id: WorkspaceId,
+    /// For people.
+    pub name: String,
+    /// The workspace above it.
+    pub parent_id: Option<WorkspaceId>,
+    /// Whom it belongs to.
+    pub org: Option<String>,
+    /// Where it is in its life.
+    pub status: Status,
+    /// How messages reach it.
+    pub delivery_mode: DeliveryMode,
+    /// What keeps it online.
+    pub liveness: Liveness,
+    /// The last heartbeat or registration.
+    pub last_seen: Option<Timestamp>,
+    /// How many tasks it said it has.
+    pub active_tasks: u32,
+}
+
+impl Serialize for Outline {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut members = to.serialize_tuple(9)?;
+        members.serialize_element(self.id.as_str())?;
+        members.serialize_element(&self.name)?;
+        members.serialize_element(&self.parent_id.as_ref().map(WorkspaceId::as_str))?;
+        members.serialize_element(&self.org)?;
+        members.serialize_element(&self.status)?;
+        members.serialize_element(&self.delivery_mode)?;
+        members.serialize_element(&self.liveness)?;
+        members.serialize_element(&self.last_seen.map(|at| at.0))?;
+        members.serialize_element(&self.active_tasks)?;
+        members.end()
+    }
+}
+
+fn outline(row: &AnyRow) -> Result<Outline, sqlx::Error> {
+    Ok(Outline {
+        id: row::id(row, "id")?,
+        name: row.try_get("name")?,
+        parent_id: optional_id(row, "parent_id")?,
+        org: text(row, "org")?,
+        status: word(row, "status", Status::parse)?,
+        delivery_mode: word(row, "delivery_mode", DeliveryMode::parse)?,
+        liveness: word(row, "liveness", Liveness::parse)?,
+        last_seen: row.try_get::<Option<i64>, _>("last_seen")?.map(Timestamp),
+        active_tasks: row::number(row, "active_tasks")?.unwrap_or(0),
+    })
+}
+
+impl Workspaces {
+    /// The first `limit` workspaces after the id `after` that were not removed, by id.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn outlines(&self, after: &str, limit: usize) -> Result<Vec<Outline>, Unavailable> {
+        let query = sqlx::query(PAGE).bind(after);
+        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter().map(outline).collect()
+        };
+        self.db.run("workspace_outlines", work).await
+    }
+
+    /// Those of `ids` that exist, removed or not.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn outlines_of(&self, ids: &[WorkspaceId]) -> Result<Vec<Outline>, Unavailable> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let places: Vec<_> = (1..=ids.len()).map(|n| format!("${n}")).collect();
+        let places = places.join(", ");
+        let text = format!(concat!(outline!(), " WHERE id IN ({})"), places);
+        let mut query = sqlx::query(AssertSqlSafe(text));
+        for id in ids {
+            query = query.bind(id.as_str());
+        }
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter().map(outline).collect()
+        };
+        self.db.run("workspace_outlines", work).await
+    }
+
+    /// The last `limit` heartbeats of workspaces that are up, not before `since`: whose, when, and how many
+    /// tasks it has. The table runs a second or two behind.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn seen_since(
+        &self,
+        since: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(WorkspaceId, Timestamp, u32)>, Unavailable> {
+        let query = sqlx::query(SEEN).bind(since.0);
+        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            let seen = rows.iter().map(|row| {
+                let at = Timestamp(row.try_get("last_seen")?);
+                let tasks = row::number(row, "active_tasks")?.unwrap_or(0);
+                Ok((row::id(row, "id")?, at, tasks))
+            });
+            seen.collect()
+        };
+        self.db.run("workspace_seen_since", work).await
+    }
+}
