@@ -123,7 +123,14 @@ impl Proxy {
         let target = WorkspaceId::parse(target).map_err(Rejection::from);
         let target = explanation.decided(Check::Target, facts, target)?;
         let mut facts = Facts::default();
+        let workspace = named.workspace().cloned();
         let named = gateway.identity.named(named, &mut facts).await;
+        if let (Err(_), Some(caller)) = (&named, &workspace) {
+            // A caller without a credential may be none at all.
+            let mut place = Facts::default();
+            gateway.hierarchy.tell_caller(caller, &mut place).await;
+            explanation.decided(Check::CallerPlace, place, Ok(()))?;
+        }
         let (proof, credentials) = explanation.decided(Check::Caller, facts, named)?;
         let mut facts = Facts::default();
         let may_ask = credentials.look(&gateway.rates, &mut facts);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair};
 
 /// Exit status, standard output, standard error.
-fn run(
+pub(super) fn run(
     gateway: &Gateway,
     arguments: &[&str],
     token: Option<&str>,

@@ -1,6 +1,7 @@
 //! `GET /explain` and the command beside it: it says of a pair what a message of the same pair meets, from
 //! where it knows, and changes nothing.
 
+mod advice;
 mod command;
 mod effects;
 mod gate;

@@ -1,5 +1,7 @@
 //! `a2a-gateway explain CALLER TARGET`: how a message would fare, asked of a running gateway.
 
+mod advice;
+
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use pingora::connectors::http::v1::Connector;
 use serde_json::Value;
 use url::Url;
 
+use self::advice::{advice, fact};
 use super::client::{Ask, ClientError, ask};
 use super::{USAGE, complain, print};
 
@@ -182,6 +185,9 @@ fn text(body: &Value) -> String {
             "sent to the agent"
         };
         let _ = writeln!(text, "\nA message would be {goes}.");
+        if fact(body, "liveness")["liveness"] == "assumed" {
+            text.push_str("Whether the agent answers was not tried: that it lives is assumed.\n");
+        }
         return text;
     }
     let status = &body["status"];
@@ -189,7 +195,11 @@ fn text(body: &Value) -> String {
         text,
         "\nA message would be refused with {status} {reason}: {message}."
     );
-    if let Some(advice) = advice(reason) {
+    let told = facts(&body["facts"]);
+    if !told.is_empty() {
+        let _ = writeln!(text, "Its caller is told besides: {told}");
+    }
+    if let Some(advice) = advice(body) {
         let _ = writeln!(text, "What to do: {advice}");
     }
     text
@@ -223,54 +233,6 @@ fn facts(fact: &Value) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-/// What helps against a refusal.
-fn advice(reason: &str) -> Option<&'static str> {
-    Some(match reason {
-        "invalid_workspace_id" => "correct the id of the target.",
-        "unauthenticated" => {
-            "the caller has no live token: make one (POST /workspaces/{id}/tokens), or let it register."
-        }
-        "rate_limited" => {
-            "the caller waits; or raise rate.caller_per_second and rate.caller_burst."
-        }
-        "not_permitted" => {
-            "compare caller_place and target_place: move one of the two (PATCH /workspaces/{id}), or grant it \
-             (POST /grants)."
-        }
-        "workspace_not_found" => "correct the id of the target, or create it (POST /workspaces).",
-        "workspace_removed" => {
-            "its id is not given away again: create another workspace (POST /workspaces)."
-        }
-        "workspace_offline" => {
-            "state, liveness and url say why: start the agent and let it register or send heartbeats; one that is \
-             paused or failed is brought back with POST /workspaces/{id}/resume."
-        }
-        "workspace_restarting" => {
-            "wait until its agent registers; or, if it never will, PATCH /workspaces/{id} with liveness \"assumed\"."
-        }
-        "agent_busy" => {
-            "wait; or raise max_concurrent of the workspace (limits.target_concurrency); a full inbox is emptied by \
-             its agent."
-        }
-        "address_forbidden" => {
-            "register another URL; or open loopback and private ranges with address.allow, one agent with \
-             trusted_agents."
-        }
-        "agent_unreachable" => {
-            "the agent's name has no address: correct its URL, or the DNS that the gateway asks."
-        }
-        "agent_protocol_error" => "look at the agent's card: it must name a JSON-RPC interface.",
-        "store_unavailable" => {
-            "the step says which store does not answer: /readyz and the log say more."
-        }
-        "overloaded" => {
-            "this replica has as many exchanges as it takes (server.max_exchanges): add replicas."
-        }
-        "shutting_down" => "ask another replica: this one is about to end.",
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -280,7 +242,7 @@ mod tests {
     #[test]
     fn a_refusal_is_told_with_what_to_do() {
         let body = json!({"caller": "a", "target": "b", "admitted": false, "reason": "workspace_offline",
-            "status": 503, "message": "an operator paused the workspace",
+            "status": 503, "message": "an operator paused the workspace", "facts": {"last_seen": "2026"},
             "steps": [{"step": "state", "ok": false, "source": "memory", "age_ms": 12_345,
                 "fact": {"status": "paused", "stale": false, "org": null, "ids": ["x", "y"], "said": "a b"}}]});
         let text = text(&body);
@@ -288,11 +250,22 @@ mod tests {
             "a to b\n",
             "  NO  state         memory 12 s    ids=x,y said=\"a b\" stale=false status=paused\n",
             "refused with 503 workspace_offline: an operator paused the workspace.\n",
-            "What to do: ",
+            "Its caller is told besides: last_seen=2026\n",
+            "What to do: resume it (POST /workspaces/b/resume).\n",
         ] {
             assert!(text.contains(part), "{text}");
         }
         assert!(!text.contains("org"), "{text}");
+    }
+
+    #[test]
+    fn an_agent_that_was_not_asked_is_said_to_be() {
+        let told = |liveness: &str| {
+            let steps = json!([{"step": "liveness", "ok": true, "fact": {"liveness": liveness}}]);
+            text(&json!({"admitted": true, "steps": steps}))
+        };
+        assert!(told("assumed").contains("was not tried"));
+        assert!(!told("heartbeat").contains("was not tried"));
     }
 
     #[test]

@@ -1,0 +1,270 @@
+//! What helps against a refusal, by what the explanation says of both ends.
+
+use serde_json::Value;
+
+/// `None`: the refusal says it itself.
+pub(super) fn advice(body: &Value) -> Option<String> {
+    Some(match body["reason"].as_str().unwrap_or_default() {
+        "invalid_workspace_id" => "correct the id of the target.".to_owned(),
+        "unauthenticated" => no_credential(body),
+        "rate_limited" => {
+            "the caller waits; or raise rate.caller_per_second and rate.caller_burst.".to_owned()
+        }
+        "not_permitted" => not_permitted(body),
+        "workspace_not_found" => "correct the id of the target, or create it (POST /workspaces).".to_owned(),
+        "workspace_removed" => REMOVED.to_owned(),
+        "workspace_offline" => offline(body),
+        "workspace_restarting" => {
+            "wait until its agent registers; or, if it never will, PATCH /workspaces/{id} with liveness \"assumed\"."
+                .to_owned()
+        }
+        "agent_busy" => {
+            "wait; or raise max_concurrent of the workspace (limits.target_concurrency); a full inbox is emptied by \
+             its agent."
+                .to_owned()
+        }
+        "address_forbidden" => {
+            "register another URL; or open loopback and private ranges with address.allow, one agent with \
+             trusted_agents."
+                .to_owned()
+        }
+        "agent_unreachable" => {
+            "the agent's name has no address: correct its URL, or the DNS that the gateway asks.".to_owned()
+        }
+        "agent_protocol_error" => {
+            "look at the agent's card: it must name a JSON-RPC interface.".to_owned()
+        }
+        "store_unavailable" => {
+            "the step says which store does not answer: /readyz and the log say more.".to_owned()
+        }
+        "overloaded" => {
+            "this replica has as many exchanges as it takes (server.max_exchanges): add replicas.".to_owned()
+        }
+        "shutting_down" => "ask another replica: this one is about to end.".to_owned(),
+        _ => return None,
+    })
+}
+
+const REMOVED: &str =
+    "its id is not given away again: create another workspace (POST /workspaces).";
+
+/// What a step says; `null` where it is not among those that were taken.
+pub(super) fn fact<'a>(body: &'a Value, name: &str) -> &'a Value {
+    let mut steps = body["steps"].as_array().into_iter().flatten();
+    let step = steps.find(|step| step["step"] == name);
+    step.map_or(&Value::Null, |step| &step["fact"])
+}
+
+fn no_credential(body: &Value) -> String {
+    let principal = &fact(body, "caller")["principal"];
+    if let Some(org) = principal["org"].as_str() {
+        return format!("the org has no live token: make one (POST /orgs/{org}/tokens).");
+    }
+    if principal["kind"] == "operator" {
+        return "there is no operator's token: set A2A_GATEWAY_ADMIN_TOKEN, or auth.admin_token_sha256."
+            .to_owned();
+    }
+    let caller = body["caller"].as_str().unwrap_or_default();
+    let place = fact(body, "caller_place");
+    if place["exists"] == false {
+        return format!(
+            "there is no workspace {caller}: correct the id of the caller, or create it (POST /workspaces)."
+        );
+    }
+    if place["removed"] == true {
+        return format!("{caller} was removed, and its tokens with it: {REMOVED}");
+    }
+    format!(
+        "the caller has no live token: make one (POST /workspaces/{caller}/tokens), or let it register."
+    )
+}
+
+fn not_permitted(body: &Value) -> String {
+    let word = |member: &str| body[member].as_str().unwrap_or_default();
+    let (caller, target) = (word("caller"), word("target"));
+    let (from, to) = (fact(body, "caller_place"), fact(body, "target_place"));
+    for (name, place) in [(caller, from), (target, to)] {
+        if place["exists"] == false {
+            return format!(
+                "there is no workspace {name}: correct the id, or create it (POST /workspaces)."
+            );
+        }
+        if place["removed"] == true {
+            return format!("{name} was removed: {REMOVED}");
+        }
+        if place["cyclic"] == true {
+            return format!(
+                "the line above {name} leads back into itself: move it (PATCH /workspaces/{name}) to a parent that \
+                 is not below it."
+            );
+        }
+    }
+    let asked = fact(body, "caller");
+    let principal = &asked["principal"];
+    let org = to["org"].as_str();
+    let its_org = org.map_or("of no org".to_owned(), |org| format!("of the org {org}"));
+    match principal["kind"].as_str() {
+        Some("canvas") if principal["workspaces"].is_array() => format!(
+            "the user's token lists its workspaces: issue one that lists {target}, too (POST /canvas/tokens)."
+        ),
+        Some("canvas") if principal["org"].is_null() && asked["credentials"]["known"] == 0 => format!(
+            "no token of the user was used here, so one without claims was taken: say with --org or --workspace \
+             what theirs says; {target} is {its_org}."
+        ),
+        Some("canvas") => format!(
+            "{target} is {its_org}: issue a token that says so (POST /canvas/tokens), or one that lists it."
+        ),
+        Some("org") => match org {
+            Some(org) => format!(
+                "{target} is {its_org}: ask with a token of that org (POST /orgs/{org}/tokens)."
+            ),
+            None => format!("{target} is {its_org}: no org's token is good for it; put it into one (PATCH /workspaces/{target})."),
+        },
+        _ => {
+            "compare caller_place and target_place: move one of the two (PATCH /workspaces/{id}), or grant it \
+             (POST /grants)."
+                .to_owned()
+        }
+    }
+}
+
+fn offline(body: &Value) -> String {
+    let target = body["target"].as_str().unwrap_or_default();
+    let state = fact(body, "state");
+    let resume = format!("POST /workspaces/{target}/resume");
+    match (state["status"].as_str(), state["liveness"].as_str()) {
+        (Some("paused"), _) => format!("resume it ({resume})."),
+        (Some("failed"), _) => {
+            format!("see why it did not start, and start its agent; then resume it ({resume}).")
+        }
+        (Some("offline"), Some("assumed")) => {
+            format!("see that its agent runs, and resume it ({resume}).")
+        }
+        _ if fact(body, "url").is_object() => {
+            "let its agent register with a URL (POST /registry/register), or give it one (PATCH /workspaces/{id})."
+                .to_owned()
+        }
+        _ => {
+            "start its agent: it comes back when it registers (POST /registry/register) or, where it has a URL still, \
+             sends heartbeats; one that knows nothing of this registry needs liveness \"assumed\" (PATCH /workspaces/{id})."
+                .to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(reason: &str, steps: &[(&str, Value)]) -> String {
+        let steps: Vec<_> = steps
+            .iter()
+            .map(|(step, fact)| json!({"step": step, "fact": fact}))
+            .collect();
+        let body = json!({"caller": "a", "target": "b", "reason": reason, "steps": steps});
+        advice(&body).unwrap()
+    }
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "one table")]
+    fn each_refusal_has_the_advice_that_helps_against_it() {
+        let here = || json!({"exists": true, "removed": false, "cyclic": false, "org": "acme"});
+        let nowhere = || json!({"exists": false});
+        let gone = || json!({"exists": true, "removed": true});
+        let kind = |kind: &str| json!({"principal": {"kind": kind}, "credentials": {"known": 0}});
+        let org = || json!({"principal": {"kind": "org", "org": "other"}});
+        let listed = || json!({"principal": {"kind": "canvas", "workspaces": ["x"]}});
+        for (reason, steps, helps) in [
+            (
+                "unauthenticated",
+                vec![("caller", org())],
+                "/orgs/other/tokens",
+            ),
+            (
+                "unauthenticated",
+                vec![("caller", kind("operator"))],
+                "A2A_GATEWAY_ADMIN_TOKEN",
+            ),
+            (
+                "unauthenticated",
+                vec![("caller_place", nowhere()), ("caller", kind("workspace"))],
+                "no workspace a:",
+            ),
+            (
+                "unauthenticated",
+                vec![("caller_place", gone()), ("caller", kind("workspace"))],
+                "a was removed",
+            ),
+            (
+                "unauthenticated",
+                vec![("caller_place", here()), ("caller", kind("workspace"))],
+                "/workspaces/a/tokens",
+            ),
+            (
+                "not_permitted",
+                vec![("caller_place", nowhere()), ("target_place", here())],
+                "no workspace a:",
+            ),
+            (
+                "not_permitted",
+                vec![("caller_place", here()), ("target_place", nowhere())],
+                "no workspace b:",
+            ),
+            (
+                "not_permitted",
+                vec![("caller_place", here()), ("target_place", gone())],
+                "b was removed",
+            ),
+            (
+                "not_permitted",
+                vec![("caller_place", here()), ("target_place", here())],
+                "POST /grants",
+            ),
+            (
+                "not_permitted",
+                vec![("caller", kind("canvas")), ("target_place", here())],
+                "--org",
+            ),
+            ("not_permitted", vec![("caller", listed())], "lists b"),
+            (
+                "not_permitted",
+                vec![("caller", org()), ("target_place", here())],
+                "/orgs/acme/tokens",
+            ),
+            (
+                "workspace_offline",
+                vec![("state", json!({"status": "paused"}))],
+                "resume it",
+            ),
+            (
+                "workspace_offline",
+                vec![(
+                    "state",
+                    json!({"status": "offline", "liveness": "heartbeat"}),
+                )],
+                "start its agent",
+            ),
+            (
+                "workspace_offline",
+                vec![
+                    ("state", json!({"status": "online"})),
+                    ("liveness", json!({})),
+                ],
+                "start its agent",
+            ),
+            (
+                "workspace_offline",
+                vec![
+                    ("state", json!({"status": "online"})),
+                    ("url", json!({"url": null})),
+                ],
+                "with a URL",
+            ),
+        ] {
+            let told = told(reason, &steps);
+            assert!(told.contains(helps), "{steps:?}: {told}");
+        }
+    }
+}
