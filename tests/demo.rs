@@ -251,8 +251,28 @@ fn every_printed_command_does_what_its_title_says() {
     assert!(lines.ends_with("[completed]\n"), "{lines}");
     assert!(lines.contains("[working] step 10 of 10"), "{lines}");
 
+    let records = json(&pasted(demo.command("who messaged whom")));
+    let records = records["records"].as_array().unwrap();
+    assert_eq!(records.len(), 3, "{records:?}");
+    assert!(
+        records
+            .iter()
+            .all(|record| record["event_type"] == "A2A_CALL")
+    );
+
+    let explained = sh(demo.command("would not reach"));
+    let text = String::from_utf8(explained.stdout).unwrap();
+    assert_eq!(explained.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("not_permitted") && text.contains("What to do: "),
+        "{text}"
+    );
+
+    let verified = pasted(demo.command("was any record"));
+    assert!(verified.contains("all as they were written"), "{verified}");
+
     // One after the other, that is all; the page has no command that this case does not know.
-    assert_eq!(commands.len(), 11);
+    assert_eq!(commands.len(), 14);
 }
 
 #[test]

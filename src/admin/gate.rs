@@ -5,14 +5,18 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
+use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, header};
+use url::{Position, Url};
 
 use super::reject;
+use crate::audit::change::Asked;
 use crate::gateway::Gateway;
-use crate::identity::Principal;
+use crate::identity::{Principal, Proof};
+use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
 
 /// Lets operators through to the routes behind it, and tells others why not. A layer of those routes.
@@ -21,12 +25,120 @@ pub(super) async fn operators_only(
     request: Request,
     next: Next,
 ) -> Response {
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    let client = peer.map(|peer| peer.0.ip());
-    match require_operator(&gateway, request.headers(), client).await {
+    let headers = request.headers();
+    let asked = match refuse_foreign(headers) {
+        Ok(()) => require_operator(&gateway, headers, client_of(&request)).await,
+        Err(rejection) => Err(rejection),
+    };
+    match asked {
         Ok(()) => next.run(request).await,
         Err(rejection) => reject(&rejection, request.headers()),
     }
+}
+
+/// Who asks, for the routes behind [`operators_with_token`].
+#[derive(Clone)]
+pub(super) struct Operator(pub(super) Arc<Proof>);
+
+/// Lets operators through who send their token, wherever the listener is. A layer of what changes something, and of
+/// what the console reads.
+pub(super) async fn operators_with_token(
+    State(gateway): State<Arc<Gateway>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let headers = request.headers();
+    let asked = match refuse_foreign(headers) {
+        Ok(()) => prove(&gateway, headers).await,
+        Err(rejection) => Err(rejection),
+    };
+    let (proof, rejection) = match asked {
+        Ok(proof) => match require_admin(&proof) {
+            Ok(()) => {
+                request.extensions_mut().insert(Operator(proof));
+                return next.run(request).await;
+            }
+            Err(rejection) => (Some(proof), rejection),
+        },
+        Err(rejection) => (None, rejection),
+    };
+    let reason = rejection.reason;
+    let rejection = match client_of(&request) {
+        Some(client) => gateway.rates.failed(client, rejection),
+        None => rejection,
+    };
+    write_down(
+        &gateway,
+        &request,
+        proof,
+        (reason, rejection.reason.status()),
+    );
+    reject(&rejection, request.headers())
+}
+
+/// Writes a change down that was refused here, as the public listener does with those that it refuses. What passes is
+/// written down where it is made.
+fn write_down(
+    gateway: &Gateway,
+    request: &Request,
+    proof: Option<Arc<Proof>>,
+    (reason, status): (Reason, u16),
+) {
+    let Some(pattern) = request.extensions().get::<MatchedPath>() else {
+        return;
+    };
+    let (pattern, path) = (pattern.as_str(), request.uri().path());
+    let as_public = |path| super::api::inner(path).unwrap_or(path);
+    let field = request.headers().get("x-request-id");
+    let asked = Asked {
+        method: request.method(),
+        pattern: as_public(pattern),
+        path: as_public(path),
+        id: &RequestId::from_caller(field.map(HeaderValue::as_bytes)),
+        proof,
+    };
+    let audit = &gateway.audit;
+    audit.record_change(asked, None, status, Some(reason));
+}
+
+/// Whom failures count against.
+fn client_of(request: &Request) -> Option<IpAddr> {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    peer.map(|peer| peer.0.ip())
+}
+
+/// What another page sends is refused, whatever it carries: pages of this listener say so by `Origin` or
+/// `Sec-Fetch-Site`, and what is no browser sends neither.
+///
+/// # Errors
+/// `origin_forbidden`.
+fn refuse_foreign(headers: &HeaderMap) -> Result<(), Rejection> {
+    let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
+    let host = host.and_then(|host| Authority::try_from(host).ok());
+    let own = match headers.get(header::ORIGIN) {
+        Some(origin) => {
+            let origin = origin
+                .to_str()
+                .ok()
+                .and_then(|origin| Url::parse(origin).ok());
+            let named = origin
+                .as_ref()
+                .map(|origin| &origin[Position::BeforeHost..Position::AfterPort]);
+            let same =
+                |(named, host): (&str, &Authority)| named.eq_ignore_ascii_case(host.as_str());
+            named.zip(host.as_ref()).is_some_and(same)
+        }
+        None => {
+            let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+            site.is_none_or(|site| matches!(site, b"same-origin" | b"none"))
+        }
+    };
+    if own {
+        return Ok(());
+    }
+    let message =
+        "this was sent by a page of another origin; only the admin listener's own pages may ask it";
+    Err(Rejection::new(Reason::OriginForbidden, message))
 }
 
 /// Whether whoever sends these fields may read what tells of callers and workspaces. A credential that
@@ -42,14 +154,23 @@ pub(super) async fn require_operator(
     headers: &HeaderMap,
     client: Option<IpAddr>,
 ) -> Result<(), Rejection> {
-    let judged = judge(gateway, headers).await;
+    let needed = gateway.config().admin.needs_token();
+    if !needed && !headers.contains_key(header::AUTHORIZATION) {
+        return Ok(());
+    }
+    let proven = prove(gateway, headers).await;
+    let judged = proven.and_then(|proof| require_admin(&proof));
     judged.map_err(|rejection| match client {
         Some(client) => gateway.rates.failed(client, rejection),
         None => rejection,
     })
 }
 
-async fn judge(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Rejection> {
+/// Whom the credential proves.
+///
+/// # Errors
+/// `unauthenticated`, `store_unavailable`.
+async fn prove(gateway: &Gateway, headers: &HeaderMap) -> Result<Arc<Proof>, Rejection> {
     let mut fields = headers.get_all(header::AUTHORIZATION).iter();
     let field = match (fields.next(), fields.next()) {
         (Some(field), None) => field,
@@ -59,23 +180,29 @@ async fn judge(gateway: &Gateway, headers: &HeaderMap) -> Result<(), Rejection> 
                 "the request has several `Authorization` fields: send exactly one",
             ));
         }
-        (None, _) if !gateway.config().admin.needs_token() => return Ok(()),
-        (None, _) => {
-            return Err(Rejection::new(
-                Reason::Unauthenticated,
-                "this route of the admin listener tells of callers and workspaces: send \
-                 `Authorization: Bearer <admin token>` (admin.auth)",
-            ));
-        }
+        (None, _) => return Err(no_token()),
     };
     let field = Some(HeaderValue::as_bytes(field));
-    let proof = gateway.identity.authenticate(field).await?;
+    gateway.identity.authenticate(field).await
+}
+
+/// # Errors
+/// `not_permitted`.
+fn require_admin(proof: &Proof) -> Result<(), Rejection> {
     match proof.principal {
         Principal::Operator => Ok(()),
         Principal::Canvas { .. } | Principal::Org { .. } | Principal::Workspace { .. } => Err(
             Rejection::new(Reason::NotPermitted, "this needs an admin token"),
         ),
     }
+}
+
+fn no_token() -> Rejection {
+    Rejection::new(
+        Reason::Unauthenticated,
+        "this route of the admin listener tells of callers and workspaces: send \
+         `Authorization: Bearer <admin token>` (admin.auth)",
+    )
 }
 
 #[cfg(test)]
@@ -136,6 +263,40 @@ mod tests {
         for wrong in [&[wrong.as_str()][..], &["Basic eDp5"], &[&good, &good]] {
             let refused = said(|_| {}, wrong).await;
             assert_eq!(refused, Err(Reason::Unauthenticated), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn only_our_own_pages_and_what_is_no_page_may_ask() {
+        let said = |fields: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static("localhost:9090"));
+            for (name, value) in fields {
+                headers.insert(*name, HeaderValue::from_static(value));
+            }
+            refuse_foreign(&headers).is_ok()
+        };
+        for own in [
+            &[][..],
+            &[("origin", "http://localhost:9090")],
+            &[("origin", "https://LOCALHOST:9090")],
+            &[("sec-fetch-site", "same-origin")],
+            &[("sec-fetch-site", "none")],
+        ] {
+            assert!(said(own), "{own:?}");
+        }
+        for foreign in [
+            &[("origin", "null")][..],
+            &[("origin", "http://localhost:8080")],
+            &[("origin", "http://localhost")],
+            &[
+                ("origin", "http://evil.example"),
+                ("sec-fetch-site", "same-origin"),
+            ],
+            &[("sec-fetch-site", "same-site")],
+            &[("sec-fetch-site", "cross-site")],
+        ] {
+            assert!(!said(foreign), "{foreign:?}");
         }
     }
 

@@ -1,23 +1,27 @@
-//! The operator's listener: metrics, health, readiness, version, configuration. None of it is on the public one.
+//! The operator's listener: metrics, health, readiness, version, configuration, the console. None of it is on the
+//! public one.
 //!
 //! What is here asks for no credential and tells nothing about a caller, a workspace or a secret; a route that
-//! does goes behind [`gate`]. A page in the operator's browser cannot read it either: a `Host` that is a
+//! does goes behind [`gate`], and one that changes something behind its stricter half. A page in the operator's browser cannot read it either: a `Host` that is a
 //! foreign name is refused, which is what DNS rebinding needs.
 
+mod api;
 mod audit;
 mod config;
+mod console;
 mod explain;
 mod gate;
 mod host;
+mod page;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::config::Live;
@@ -25,8 +29,11 @@ use crate::explain::Explain;
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
 use crate::metrics::Metrics;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{REFUSED, Reason, Rejection};
 use crate::sidecar::Sidecar;
+
+pub use self::api::API_ROUTES;
+pub use self::console::CONSOLE_ROUTES;
 
 /// What every process tells of itself.
 #[derive(Clone)]
@@ -35,13 +42,18 @@ struct Process {
     metrics: Arc<Metrics>,
 }
 
-/// Every route of the admin listener. `explain`: who answers how a message would fare.
-pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>) -> Router {
+/// Every route of the admin listener. `explain`: who answers how a message would fare; `control`: the control plane,
+/// some of which the console asks.
+pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>, control: &Router) -> Router {
     let process = Process {
         config: gateway.config.clone(),
         metrics: Arc::clone(&gateway.metrics),
     };
-    let told = told_to_operators(Arc::clone(&gateway), explain);
+    let mut told = told_to_operators(Arc::clone(&gateway), explain);
+    if gateway.config().admin.console {
+        told = told.merge(shown_to_operators(&gateway, control));
+        told = told.merge(page::routes());
+    }
     routes(process, get(move || readyz(Arc::clone(&gateway))), told)
 }
 
@@ -55,6 +67,16 @@ fn told_to_operators(gateway: Arc<Gateway>, explain: Option<Explain>) -> Router<
     }
     // For the routes so far, so it stands behind the last of them.
     routes.route_layer(from_fn_with_state(gateway, gate::operators_only))
+}
+
+/// What the console shows and changes: with a token, always.
+fn shown_to_operators(gateway: &Arc<Gateway>, control: &Router) -> Router<Process> {
+    let own = console::routes(gateway);
+    own.merge(api::routes(control))
+        .route_layer(from_fn_with_state(
+            Arc::clone(gateway),
+            gate::operators_with_token,
+        ))
 }
 
 /// The same routes of a sidecar.
@@ -153,18 +175,41 @@ async fn config(State(process): State<Process>) -> Response {
 
 async fn not_found(headers: HeaderMap) -> Response {
     let message = "this listener serves /metrics, /healthz, /readyz, /version, /config and, of a gateway, \
-                   /explain and /audit; workspaces and the registry are on the public listener";
+                   /explain, /audit and the console at /; workspaces and the registry are on the public listener";
     reject(&Rejection::new(Reason::NotFound, message), &headers)
 }
 
-async fn method_not_allowed(headers: HeaderMap) -> Response {
-    let mut rejection = Rejection::new(
-        Reason::MethodNotAllowed,
-        "every route of the admin listener is read with GET",
-    );
-    rejection.allow = Some("GET, HEAD");
+async fn method_not_allowed(path: Option<MatchedPath>, headers: HeaderMap) -> Response {
+    let changes = path.is_some_and(|path| {
+        let path = path.as_str();
+        path.starts_with("/api/") || path == "/console/keys/rotate"
+    });
+    let message = if changes {
+        "this route takes the methods that `Allow` names"
+    } else {
+        "every route of the admin listener is read with GET"
+    };
+    let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
+    // Of routes that change something the router knows it.
+    rejection.allow = (!changes).then_some("GET, HEAD");
     reject(&rejection, &headers)
 }
+
+/// The fields of every answer, whatever it is: it is kept by nobody, and no page shows, runs or reads it.
+const FIELDS: [(HeaderName, &str); 6] = [
+    (header::CACHE_CONTROL, "no-store"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; frame-ancestors 'none'",
+    ),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+];
 
 /// Refuses foreign names in `Host` and names the exchange in every answer.
 async fn guard(State(process): State<Process>, mut request: Request, next: Next) -> Response {
@@ -178,7 +223,16 @@ async fn guard(State(process): State<Process>, mut request: Request, next: Next)
         .headers()
         .get(header::HOST)
         .map(HeaderValue::as_bytes);
-    let mut response = if host::is_ours(host, &process.config.get()) {
+    let twice = [header::HOST, header::ORIGIN]
+        .iter()
+        .any(|name| request.headers().get_all(name).iter().nth(1).is_some());
+    let mut response = if twice {
+        let message = "the request has several Host or Origin fields";
+        reject(
+            &Rejection::new(Reason::InvalidRequest, message),
+            request.headers(),
+        )
+    } else if host::is_ours(host, &process.config.get()) {
         next.run(request).await
     } else {
         let message = "this Host is not one of the gateway's; add the name to server.hosts";
@@ -190,9 +244,13 @@ async fn guard(State(process): State<Process>, mut request: Request, next: Next)
     if let Some(value) = named {
         response.headers_mut().insert("x-request-id", value);
     }
-    response
-        .headers_mut()
-        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let fields = response.headers_mut();
+    for (name, value) in FIELDS {
+        // Files of the page say themselves how they are kept, and what they may do.
+        fields
+            .entry(name)
+            .or_insert(HeaderValue::from_static(value));
+    }
     response
 }
 
@@ -210,6 +268,7 @@ fn reject(rejection: &Rejection, headers: &HeaderMap) -> Response {
     let content_type = [(header::CONTENT_TYPE, "application/json")];
     let mut response = (status, content_type, body).into_response();
     let fields = response.headers_mut();
+    fields.insert(REFUSED, HeaderValue::from_static(rejection.reason.word()));
     if let Some(allow) = rejection.allow {
         fields.insert(header::ALLOW, HeaderValue::from_static(allow));
     }

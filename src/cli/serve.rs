@@ -53,7 +53,9 @@ pub(super) fn start(loaded: Loaded, layers: Option<Layers>) -> ExitCode {
                 | ServeError::ForwardHeaders(_)
                 | ServeError::Traces(_) => ExitCode::from(USAGE),
                 ServeError::Open(OpenError::Keys(_))
-                | ServeError::Claimed(_)
+                | ServeError::Claimed
+                | ServeError::Unclaimed(_)
+                | ServeError::Signals(_)
                 | ServeError::Listen { .. } => ExitCode::FAILURE,
             }
         }

@@ -130,6 +130,9 @@ fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
         public: base(listen),
         admin: base(admin),
         operator,
+        has_canvas: loaded.config.canvas.enabled,
+        has_console: loaded.config.admin.console,
+        folder: folder.path().to_owned(),
         kept: arguments
             .data
             .as_ref()
@@ -212,6 +215,7 @@ fn settings(
         format!("stores.sql=sqlite:{}", folder.join("gateway.db").display()),
         format!("keys.dir={}", folder.join("keys").display()),
         format!("audit.spool_dir={}", folder.join("audit").display()),
+        "canvas.enabled=true".to_owned(),
         // Ctrl-C ends a demo now, not after its streams.
         "server.drain=1s".to_owned(),
         // The page stays readable: failures of the gateway are worth a line, exchanges that are
@@ -314,7 +318,7 @@ mod tests {
         let admin = free_admin(any).unwrap();
         let loaded = settings(any, admin, folder.path(), &[]).unwrap();
         assert_eq!(loaded.config.public_url(), "http://127.0.0.1:8080");
-        assert!(!loaded.config.card.sign);
+        assert!(loaded.config.canvas.enabled && !loaded.config.card.sign);
         let set = ["card.sign=true", "server.drain=7s"].map(str::to_owned);
         let loaded = settings(any, admin, folder.path(), &set).unwrap();
         assert!(loaded.config.card.sign);

@@ -28,9 +28,19 @@ pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
     let public = demo.public.as_str().trim_end_matches('/');
     let admin = demo.admin.as_str().trim_end_matches('/');
     let heading = |text: &str| style.heading(text);
+    // Behind the `#`, a browser keeps it: neither a server nor a log on the way sees the token.
+    let canvas = cast.canvas.as_ref().filter(|_| demo.has_canvas);
+    let canvas = canvas.map_or_else(String::new, |token| {
+        format!("canvas in a browser  {public}/canvas/#token={token}\n  ")
+    });
+    let console = if demo.has_console {
+        format!("console in a browser {admin}/\n  ")
+    } else {
+        String::new()
+    };
     let mut out = format!(
         "\n{}\n\n  \
-         callers and agents   {public}\n  \
+         {canvas}{console}callers and agents   {public}\n  \
          metrics and health   {admin}\n\n\
          {}\n\n  \
          acme-pm                echo agent: says back what it is told\n  \
@@ -62,7 +72,11 @@ pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
     } else {
         "Nothing is kept."
     };
-    let _ = write!(out, "\nCtrl-C ends everything. {kept}\n\n");
+    let _ = write!(
+        out,
+        "\nEach exchange as a line of the log: start it with --set telemetry.log=info\n\
+         Ctrl-C ends everything. {kept}\n\n"
+    );
     out
 }
 
@@ -151,6 +165,10 @@ fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'stati
         ),
     ));
     commands.push((
+        "who messaged whom, and what came of it: the newest three records of the audit",
+        format!("curl {once} '{admin}/audit?event_type=A2A_CALL&limit=3'"),
+    ));
+    commands.push((
         "what the gateway has counted so far, by method and outcome",
         format!("curl -sS {admin}/metrics | grep '^a2a_gateway_exchanges_total'"),
     ));
@@ -162,6 +180,18 @@ fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'stati
         "the stream of no. 2 without curl, one line an event",
         format!(
             "'{program}' send acme-dev 'plan the release' --stream --url {public} --token {pm}"
+        ),
+    ));
+    commands.push((
+        "why a message of acme-intern would not reach acme-pm, check by check; nothing is sent",
+        format!("'{program}' explain acme-intern acme-pm --admin {admin}"),
+    ));
+    let folder = std::path::absolute(&demo.folder).unwrap_or_else(|_| demo.folder.clone());
+    let folder = folder.display();
+    commands.push((
+        "was any record of the audit changed, removed or put in?",
+        format!(
+            "'{program}' audit verify --set 'stores.sql=sqlite:{folder}/gateway.db' --set 'keys.dir={folder}/keys'"
         ),
     ));
     commands
@@ -176,6 +206,9 @@ mod tests {
             public: "http://127.0.0.1:8080/".parse().unwrap(),
             admin: "http://127.0.0.1:9090/".parse().unwrap(),
             operator: "a2aa_operator".to_owned(),
+            has_canvas: true,
+            has_console: true,
+            folder: "/tmp/demo".into(),
             kept: None,
         };
         let cast = Cast {
@@ -198,12 +231,25 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(body).unwrap();
         assert_eq!(body["params"]["message"]["parts"][0]["text"], "hello");
         let commands = page.lines().filter(|line| line.starts_with("curl "));
-        assert_eq!(commands.count(), 10);
+        assert_eq!(commands.count(), 11);
     }
 
     #[test]
     fn a_gateway_without_canvas_tokens_gets_a_page_without_them() {
-        assert!(!printed(None).contains("canvas"));
+        // The program's path is in the page, too, and its folders may have any name.
+        let program = std::env::current_exe().unwrap();
+        let page = printed(None).replace(&program.display().to_string(), "");
+        assert!(!page.contains("canvas"), "{page}");
+    }
+
+    #[test]
+    fn the_canvas_has_its_token_behind_the_hash() {
+        let page = printed(Some("canvas.jwt"));
+        assert!(
+            page.contains(
+                "  canvas in a browser  http://127.0.0.1:8080/canvas/#token=canvas.jwt\n"
+            )
+        );
     }
 
     #[test]

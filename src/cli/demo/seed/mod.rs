@@ -77,6 +77,12 @@ pub(super) struct Demo {
     pub(super) public: Url,
     pub(super) admin: Url,
     pub(super) operator: String,
+    /// Whether the gateway serves the canvas.
+    pub(super) has_canvas: bool,
+    /// Whether it serves the console.
+    pub(super) has_console: bool,
+    /// Where stores and keys are.
+    pub(super) folder: PathBuf,
     /// File with the tokens of the workspaces, when the stores outlive the demo.
     pub(super) kept: Option<PathBuf>,
 }

@@ -76,6 +76,9 @@ async fn demo(kept: Option<PathBuf>) -> (Demo, Seen) {
         public: base.clone(),
         admin: base,
         operator: "a2aa_operator".to_owned(),
+        has_canvas: true,
+        has_console: true,
+        folder: "/tmp/demo".into(),
         kept,
     };
     (demo, seen)

@@ -1,0 +1,70 @@
+// What a user is told of an error, and can do about it. docs/api.md has all reasons of the gateway; those below are what a
+// canvas meets.
+
+import { Cut } from "./cut.js";
+import { Refusal } from "./refusal.js";
+
+const ADVICE = {
+  unauthenticated: "Your token has expired or is not known. Get a new one, and sign in with that.",
+  not_permitted: "Your token does not reach this workspace. Ask an operator for one that does.",
+  workspace_not_found: "It was removed or renamed. Choose another one.",
+  workspace_removed: "It was removed. Choose another one.",
+  workspace_offline: "Its agent is away. Wait until the list shows it online, then send again.",
+  workspace_restarting: "Its agent is not there yet. Wait until the list shows it online, then send again.",
+  agent_unreachable: "Nothing was sent. Try again in a while, or tell whoever runs the agent.",
+  agent_busy: "It has as much to do as it takes. Send again in a moment.",
+  rate_limited: "Too many requests. Send again in a moment.",
+  overloaded: "The gateway has as much to do as it takes. Send again in a moment.",
+  shutting_down: "The gateway is restarting. Send again in a moment.",
+  store_unavailable: "The gateway cannot look up what it needs. Send again in a moment.",
+  body_too_large: "The message is too long. Send less at once.",
+};
+
+/** Of a workspace that an operator took out, whatever its agent does. */
+const PAUSED = "An operator paused it, and only an operator can resume it. Ask one; waiting does not help.";
+
+/** By what is known of the delivery: may the agent have got the message? */
+const DELIVERED = {
+  false: "The agent did not get the message: send it again.",
+  true: "The agent got the message. If you send it again, it may do the work twice.",
+  unknown: "Nobody knows whether the agent got the message. If you send it again, it may do the work twice.",
+};
+
+/**
+ * An error for a person: `badge` (one or two words), `title`, `reason` (the gateway's word, or null), `words`, `advice`,
+ * `requestId`, `facts`; whether sending `again` helps (`"no"`, `"yes"`, `"twice"`: it may run twice), and whether a new token
+ * is needed (`signIn`). `status`: what the list says of the workspace; `taskId`: the task that the answer has told of.
+ */
+export function explained(error, { status = null, taskId = null } = {}) {
+  if (error instanceof Cut) return broken(error, taskId);
+  if (error instanceof Refusal) return refused(error, status);
+  const isNetwork = error instanceof TypeError;
+  const advice = isNetwork ? "The gateway could not be reached. Check your connection, then send again." : "This is what the agent said. You may send again.";
+  const plain = { badge: "failed", title: "It did not work", reason: null, facts: {}, requestId: null, signIn: false };
+  return { ...plain, words: wordsOf(error), advice, again: "yes" };
+}
+
+function refused({ reason, message, facts, requestId }, status) {
+  const isPaused = reason === "workspace_offline" && status === "paused";
+  const advice = isPaused ? PAUSED : (ADVICE[reason] ?? DELIVERED[facts.delivered] ?? "Whoever runs the gateway finds more in its log, under the request's id.");
+  const signIn = reason === "unauthenticated";
+  const again = signIn ? "no" : ["true", "unknown"].includes(facts.delivered) ? "twice" : "yes";
+  return { badge: "refused", title: "The gateway refused", reason, words: message, advice, facts, requestId, signIn, again };
+}
+
+/** A stream that ended before its answer did. */
+function broken({ cause }, taskId) {
+  const isKept = cause.reason !== "not_found";
+  const words = isKept ? `The stream cannot be taken up again: ${wordsOf(cause)}` : "The gateway does not keep this stream any more.";
+  const then = taskId ? "Ask what its task is now." : "It has not named a task that could be asked for.";
+  const advice = `The agent was reached, and may still be working. ${then} If you send the message again, it may do the work twice.`;
+  const signIn = cause.reason === "unauthenticated";
+  const { reason = null, requestId = null } = cause;
+  return { badge: "cut off", title: "The connection broke", reason, words, advice, facts: {}, requestId, signIn, again: signIn ? "no" : "twice" };
+}
+
+/** What the agent said, without what the SDK puts around it. */
+function wordsOf(error) {
+  const said = error.cause?.envelopeCode === undefined ? error : error.cause;
+  return String(said.message);
+}

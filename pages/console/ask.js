@@ -1,0 +1,166 @@
+// How the console asks the gateway. The token is kept in this module, in memory, and nowhere else: closing or loading the
+// page anew forgets it.
+
+import { Refusal, refusalOf } from "./refusal.js";
+import { EventReader } from "./sse.js";
+
+let token = null;
+/** Called when the gateway does not take the token any more. */
+let locked = () => {};
+
+/** Whose questions these are from now on. */
+export function enter(secret, onLocked) {
+  token = secret;
+  locked = onLocked;
+}
+
+/** Forgets the token. */
+export function forget() {
+  token = null;
+  locked = () => {};
+}
+
+/** How long an answer may take as a whole, in milliseconds. */
+const ANSWER_MAX = 30_000;
+
+/** One request with the token; the answer, whatever it says. No cookie goes with it, and none is kept. */
+async function send(path, options = {}) {
+  const headers = { Authorization: `Bearer ${token}`, ...options.headers };
+  try {
+    return await fetch(path, { cache: "no-store", credentials: "omit", redirect: "error", ...options, headers });
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    const message = "the gateway cannot be reached from here: is it running, and is this its address?";
+    throw new Refusal({ reason: "unreachable", message });
+  }
+}
+
+/** Why an answer is no good, as something that can be shown. */
+async function failure(response) {
+  const refusal = await refusalOf(response);
+  if (refusal) return refusal;
+  const message = `the gateway answered ${response.status} and gave no reason`;
+  return new Refusal({ reason: "unexpected", message, requestId: response.headers.get("x-request-id"), status: response.status });
+}
+
+/** The JSON of an answer. Throws a Refusal; whatever else, once `signal` is aborted. */
+export async function ask(path, { method = "GET", body, signal } = {}) {
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(), ANSWER_MAX);
+  try {
+    const both = signal ? AbortSignal.any([signal, late.signal]) : late.signal;
+    return await answerTo(path, { method, body, signal: both });
+  } catch (error) {
+    if (!late.signal.aborted || signal?.aborted) throw error;
+    const then = method === "GET" ? "try again" : "what was asked for may have been done: look before you ask again";
+    const message = `the gateway has not answered for ${ANSWER_MAX / 1000} s: it, or one of its stores, is busy or away; ${then}`;
+    throw new Refusal({ reason: "no_answer", message });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/**
+ * Questions of which only the newest counts: `next` is the signal of one, and aborts that of the one before, whose answer
+ * would come too late.
+ */
+export class Newest {
+  #now = null;
+
+  next() {
+    this.#now?.abort();
+    this.#now = new AbortController();
+    return this.#now.signal;
+  }
+
+  close() {
+    this.#now?.abort();
+  }
+}
+
+async function answerTo(path, { method, body, signal }) {
+  const options = { method, signal };
+  if (method === "POST") {
+    options.body = JSON.stringify(body ?? {});
+    options.headers = { "Content-Type": "application/json" };
+  }
+  const mine = token;
+  const response = await send(path, options);
+  if (response.ok) return response.json();
+  const refusal = await failure(response);
+  if (response.status === 401 && mine === token) locked(refusal);
+  throw refusal;
+}
+
+/** A query of what is there: `{ a: 1, b: "" }` is `?a=1`. */
+export function query(members) {
+  const there = Object.entries(members).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return there.length ? `?${new URLSearchParams(there)}` : "";
+}
+
+/** What is wrong, in words, for errors of any kind. */
+export function words(error) {
+  if (error instanceof Refusal) return error;
+  if (error.name === "AbortError") return new Refusal({ reason: "silent", message: "the gateway has been silent for too long" });
+  return new Refusal({ reason: "broken_off", message: `what the gateway said could not be read to its end (${error.message})` });
+}
+
+/** First and longest pause before a feed is opened again, in milliseconds. */
+const PAUSES = [500, 1000, 2000, 4000, 8000];
+
+/** How long a feed may be silent, in milliseconds: it says something every second. */
+const SILENT_MAX = 10_000;
+
+/**
+ * Follows the feed until `stop` is aborted: `hear(event, data)` for each event, `state("live" | "lost", refusal)` as it
+ * comes and goes. Opens it again by itself, but for a token that is not taken.
+ */
+export async function follow({ hear, state, stop }) {
+  for (let failures = 0; !stop.aborted; failures += 1) {
+    let why = null;
+    try {
+      why = await once(hear, () => {
+        failures = 0;
+        state("live");
+      }, stop);
+    } catch (error) {
+      if (stop.aborted) return;
+      why = words(error);
+    }
+    if (stop.aborted) return;
+    if (why?.status === 401 || why?.status === 403 || why?.reason === "unauthenticated") return locked(why);
+    state("lost", why);
+    const pause = PAUSES[Math.min(failures, PAUSES.length - 1)];
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
+}
+
+/** One feed, to its end: why it ended. */
+async function once(hear, opened, stop) {
+  const cut = new AbortController();
+  const end = () => cut.abort();
+  stop.addEventListener("abort", end);
+  let silence = setTimeout(end, SILENT_MAX);
+  try {
+    const response = await send("console/feed", { signal: cut.signal });
+    if (!response.ok) return await failure(response);
+    const reader = response.body.getReader();
+    const events = new EventReader();
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return null;
+      clearTimeout(silence);
+      silence = setTimeout(end, SILENT_MAX);
+      for (const { event, data } of events.read(value)) {
+        const said = JSON.parse(data);
+        if (event === "end") return new Refusal(said);
+        if (event === "begin") opened();
+        hear(event, said);
+      }
+    }
+  } finally {
+    clearTimeout(silence);
+    stop.removeEventListener("abort", end);
+    cut.abort();
+  }
+}

@@ -1,0 +1,227 @@
+// One workspace: what it is, how loaded it is, who may come in as it, what was refused.
+
+import { ask, query, words } from "./ask.js";
+import { element, fill, link } from "./dom.js";
+import { grant, pause, resume, revoke, takeBack } from "./act.js";
+import { count, countOf, explainPath, facts, loading, panel, pathOf, pill, refusal, setPill, setText, span, table, to, toneOf, when, who } from "./show.js";
+
+/** Records that are looked through for refusals. */
+const LOOKED_AT = 500;
+
+/** Refusals that are shown. */
+const SHOWN = 20;
+
+/** Grants that are read at once, and at most for each end. */
+const PAGE = 500;
+const GRANTS_MAX = 2_000;
+
+/** `{ element, change, close }` of the view of the workspace `id`. */
+export function workspaceView(model, id) {
+  const name = element("h1", { tabIndex: -1 }, id);
+  const state = element("span", { className: "state" });
+  const now = element("p", { className: "muted small" });
+  const buttons = element("div", { className: "buttons" });
+  const body = element("div", { className: "panels" }, loading("the workspace"));
+  const own = `api/workspaces/${encodeURIComponent(id)}`;
+  let status = null;
+  // What the feed said last of its status.
+  let told;
+  let [busy, again, closed] = [false, false, false];
+
+  // Whether it was just paused or resumed here: the button for the way back has the focus then.
+  let turned = false;
+
+  /** Runs an action; what it changed is read again. */
+  const after = (action) => async () => (await action()) && load();
+
+  async function load() {
+    again = busy;
+    if (busy || closed) return;
+    busy = true;
+    try {
+      const [workspace, load_, tokens, asCaller, asTarget] = await Promise.all([
+        ask(own),
+        ask(`console/workspaces/${encodeURIComponent(id)}`),
+        ask(`${own}/tokens?limit=500`).catch(gone),
+        grantsOf("caller_id", id),
+        grantsOf("target_id", id),
+      ]);
+      setText(name, workspace.name);
+      status = workspace.status;
+      actions(workspace);
+      const grants = [...asCaller.grants, ...asTarget.grants.filter(({ caller_id: caller }) => caller !== id)];
+      fill(
+        body,
+        about(workspace, model),
+        limits(workspace, load_),
+        credentials(tokens, (token) => after(() => revoke(id, token))),
+        ways({ grants, cut: [asCaller, asTarget].filter(({ more }) => more) }, (one) => after(() => takeBack(one)), after(() => grant({ caller: id }))),
+        card(workspace),
+        refusals(id),
+      );
+      change();
+    } catch (error) {
+      fill(buttons);
+      fill(body, refusal(words(error), load));
+    } finally {
+      busy = false;
+    }
+    if (again) load();
+  }
+
+  function actions({ status: is }) {
+    const make = (text, className, onclick) => element("button", { type: "button", className, onclick }, text);
+    const turns = (act) => after(async () => (turned = await act(id)));
+    const turn = is === "paused" ? make("Resume …", "primary", turns(resume)) : is === "removed" ? null : make("Pause …", "danger", turns(pause));
+    const focused = turned ? 0 : [...buttons.children].indexOf(document.activeElement);
+    turned = false;
+    fill(buttons, turn, make("Grant a way …", "", after(() => grant({ target: id }))), to(`/explain${query({ caller: "operator", target: id })}`, "Explain a message to it", "button"));
+    buttons.children[focused]?.focus();
+  }
+
+  function change() {
+    const known = model.workspaces.get(id);
+    const is = known?.status ?? status;
+    if (is) setPill(state, is, toneOf(is));
+    if (!known) return;
+    const news = told !== undefined && known.status !== told;
+    told = known.status;
+    // It changed while somebody looked.
+    if (news) load();
+    const seen = known.seen === null ? "never seen" : `last seen ${span(model.now() - known.seen)} ago`;
+    setText(now, `${seen} · ${countOf(known.n, "exchange")} and ${countOf(known.refused, "refusal")} in the last minute · ${countOf(known.streams, "open stream")}`);
+  }
+
+  load();
+  const head = element("div", { className: "title" }, element("div", {}, element("p", { className: "small" }, to("/workspaces", "Workspaces")), name, element("p", {}, element("code", {}, id), " ", state)), buttons);
+  const view = element("div", { className: "view" }, head, now, body);
+  return { title: id, element: view, change, close: () => (closed = true) };
+}
+
+/** The grants that name `id` at one end; whether there are more than are read, and where those are to be had. */
+async function grantsOf(end, id) {
+  const grants = [];
+  let cursor;
+  do {
+    const page = await ask(`api/grants${query({ [end]: id, limit: PAGE, cursor })}`);
+    grants.push(...page.grants);
+    cursor = page.next_cursor;
+  } while (cursor && grants.length < GRANTS_MAX);
+  return { grants, more: Boolean(cursor), how: `GET /grants${query({ [end]: id, cursor })}` };
+}
+
+/** A removed workspace has no tokens to list. */
+function gone(error) {
+  if (error.reason === "workspace_removed") return { tokens: [] };
+  throw error;
+}
+
+function about(workspace, model) {
+  const { parent_id: parent, org, role } = workspace;
+  const above = parent === null ? null : to(pathOf(parent), model.workspaces.get(parent)?.name ?? parent);
+  return panel(
+    "About",
+    facts([
+      ["Role", role],
+      ["Parent", above],
+      ["Org", org],
+      ["Delivery", workspace.delivery_mode === "poll" ? "poll: messages wait in its inbox" : "push: messages are sent to its URL"],
+      ["Kept online by", workspace.liveness === "assumed" ? "nothing: it counts as online" : "its heartbeats"],
+      ["URL", workspace.url],
+      ["Internal URL", workspace.internal_url],
+      ["Card URL", workspace.card_url],
+      ["Works on", workspace.current_task],
+      ["Created", when(workspace.created_at)],
+      ["Changed", when(workspace.updated_at)],
+    ]),
+  );
+}
+
+function limits(workspace, { calls, idle, inbox, replica }) {
+  const oldest = inbox.oldest === null ? "" : `, the oldest since ${span(Date.now() - Date.parse(inbox.oldest))}`;
+  return panel(
+    "Limits and load",
+    facts([
+      ["Calls in progress", `${count(calls.in_progress)} of ${count(calls.limit)} at ${replica}`],
+      ["That limit is by", calls.limit_by],
+      ["Longest silence", `${idle.seconds} s, by ${idle.by}`],
+      ["Inbox", `${count(inbox.waiting)} of ${count(inbox.limit)} wait${oldest}`],
+      ["Tasks it says it has", count(workspace.active_tasks)],
+      ["Incomplete calls", workspace.complete ?? "as a2a.complete says"],
+      ["Push notifications", workspace.push_notifications === undefined ? "as a2a.push_notifications says" : workspace.push_notifications ? "yes" : "no"],
+    ]),
+  );
+}
+
+function credentials({ tokens, next_cursor: more }, onRevoke) {
+  const rows = tokens.map((token) => [
+    element("code", {}, `${token.prefix}…`),
+    when(token.created_at),
+    token.last_used_at === null ? "never" : when(token.last_used_at),
+    element("button", { type: "button", className: "danger small", onclick: onRevoke(token), "aria-label": `Revoke ${token.prefix}` }, "Revoke …"),
+  ]);
+  const heads = ["Token", "Created", "Last used", "Revoke"];
+  const none = "It has no live token: nobody can come in as it until one is issued, or it enrols.";
+  return panel("Tokens", table("Tokens", heads, rows, none), more ? element("p", { className: "muted" }, "There are more.") : null);
+}
+
+function ways({ grants, cut }, onRemove, onAdd) {
+  const rows = grants.map((one) => [
+    to(pathOf(one.caller_id), one.caller_id),
+    to(pathOf(one.target_id), one.target_id),
+    one.expires_at === null ? "never" : when(one.expires_at),
+    one.note,
+    element("button", { type: "button", className: "danger small", onclick: onRemove(one), "aria-label": `Remove the grant of ${one.caller_id} to ${one.target_id}` }, "Remove …"),
+  ]);
+  return panel(
+    "Grants",
+    table("Grants", ["Caller", "Target", "Expires", "Note", "Remove"], rows, "None: only the hierarchy says whom it may message."),
+    ...cut.map(({ how }) => element("p", { className: "notice", "data-tone": "warn" }, `These are the oldest ${count(GRANTS_MAX)} only. The others, on the public listener: `, element("code", {}, how))),
+    element("p", {}, element("button", { type: "button", onclick: onAdd }, "Grant it a way …")),
+  );
+}
+
+function card({ agent_card: said }) {
+  if (said === null) return panel("Card", element("p", { className: "muted nothing" }, "It has registered none."));
+  const skills = Array.isArray(said.skills) ? said.skills : [];
+  const url = typeof said.url === "string" ? link(said.url) : null;
+  const text = JSON.stringify(said, null, 2);
+  return panel(
+    "Card",
+    facts([
+      ["Name", plain(said.name)],
+      ["Description", plain(said.description)],
+      ["Version", plain(said.version)],
+      ["URL", url],
+      ["Skills", skills.map((skill) => plain(skill?.name ?? skill?.id)).join(", ")],
+    ]),
+    element("details", {}, element("summary", {}, "All of it"), element("pre", { tabIndex: 0, "data-scrolls": "", role: "group", "aria-label": "The card as JSON" }, text)),
+  );
+}
+
+const plain = (value) => (value === undefined || value === null ? "" : typeof value === "string" ? value : JSON.stringify(value));
+
+/** What was refused of late, read after the rest. */
+function refusals(id) {
+  const place = element("div", {}, loading("refusals"));
+  const read = async () => {
+    try {
+      const { records } = await ask(`audit${query({ workspace: id, event_type: "A2A_CALL", limit: LOOKED_AT })}`);
+      const refused = records.filter(({ outcome }) => outcome !== "answered" && outcome !== "caller_left").slice(0, SHOWN);
+      const rows = refused.map((record) => [
+        when(record.time),
+        who(record.caller),
+        record.target,
+        record.method,
+        pill(record.outcome, "bad"),
+        record.caller ? to(explainPath(record.caller, record.target), "Explain") : to(`/audit${query({ request_id: record.request_id })}`, "Record"),
+      ]);
+      const heads = ["Time", "Caller", "Target", "Method", "Reason", "Why"];
+      fill(place, table("Recent refusals", heads, rows, `None among its last ${countOf(records.length, "exchange")}.`));
+    } catch (error) {
+      fill(place, refusal(words(error), read));
+    }
+  };
+  read();
+  return panel("Recent refusals", place);
+}

@@ -1,0 +1,440 @@
+//! `/console/…`: what the console shows that no other route tells. Behind [`gate::operators_with_token`](super::gate).
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::{Body, to_bytes};
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{MethodFilter, on};
+use axum::{Extension, Router};
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, StatusCode, Uri};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::gate::Operator;
+use super::{json_answer, reject};
+use crate::audit::{DONE, Draft, EventType};
+use crate::console::{Cut, Reader};
+use crate::gateway::Gateway;
+use crate::identity::Proof;
+use crate::ids::{RequestId, WorkspaceId};
+use crate::rejection::{Reason, Rejection};
+use crate::telemetry::Chain;
+use crate::trust::{KeyInfo, Known, RotateError, Rotated, State as KeyState};
+use crate::workspace::Timestamp;
+
+/// Events that wait for the connection to take them.
+const WAITING_MAX: usize = 4;
+
+/// How long a connection may take for one.
+const PIECE_MAX: Duration = Duration::from_secs(10);
+
+/// How often the credential is looked at again: a revoked one closes what it opened within 2 s.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// Bytes of a body: a key's id and a word.
+const BODY_BYTES_MAX: usize = 4096;
+
+/// How long it may take.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
+
+macro_rules! routes {
+    ($($method:ident $path:literal => $handler:path,)*) => {
+        /// Its routes, by method and pattern.
+        pub const CONSOLE_ROUTES: &[(&str, &str)] = &[$((stringify!($method), $path)),*];
+
+        /// The routes.
+        pub(super) fn routes<S: Clone + Send + Sync + 'static>(gateway: &Arc<Gateway>) -> Router<S> {
+            Router::new()
+                $(.route($path, on(MethodFilter::$method, $handler)))*
+                .with_state(Arc::clone(gateway))
+        }
+    };
+}
+
+routes! {
+    GET  "/console/feed"            => feed,
+    GET  "/console/workspaces/{id}" => workspace,
+    GET  "/console/chains"          => chains,
+    GET  "/console/keys"            => keys,
+    POST "/console/keys/rotate"     => rotate,
+}
+
+/// `GET /console/feed`: all workspaces, then what happens, once a second.
+async fn feed(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(Operator(proof)): Extension<Operator>,
+    headers: HeaderMap,
+) -> Response {
+    let reader = match gateway.console.open() {
+        Ok(reader) => reader,
+        Err(rejection) => return reject(&rejection, &headers),
+    };
+    let (sender, receiver) = mpsc::channel(WAITING_MAX);
+    // Ends with the reader's connection, credential or patience, or with the gateway.
+    tokio::spawn(pump(gateway, proof, reader, sender));
+    let pieces = stream::unfold(receiver, |mut receiver| async {
+        let piece: Bytes = receiver.recv().await?;
+        Some((Ok::<_, Infallible>(piece), receiver))
+    });
+    let mut response = Response::new(Body::from_stream(pieces));
+    let fields = response.headers_mut();
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    fields.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// Passes events on, until one side is done.
+async fn pump(
+    gateway: Arc<Gateway>,
+    proof: Arc<Proof>,
+    mut reader: Reader,
+    sender: mpsc::Sender<Bytes>,
+) {
+    let mut check = interval(CHECK_EVERY);
+    check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let (piece, over) = {
+            // Goes on while the credential is looked at: what it waits for may take longer than until the next look.
+            let mut next = pin!(reader.next());
+            loop {
+                break tokio::select! {
+                    biased;
+                    () = sender.closed() => return,
+                    () = gateway.drain.leaves() => (end("shutting_down", "this gateway is shutting down"), true),
+                    _ = check.tick() => {
+                        if gateway.identity.still_good(&proof).await {
+                            continue;
+                        }
+                        gateway.metrics.event_reader_cut("credential");
+                        (end("unauthenticated", "the token was revoked"), true)
+                    }
+                    next = &mut next => match next {
+                        Ok(piece) => (piece, false),
+                        Err(Cut) => {
+                            gateway.metrics.event_reader_cut("slow");
+                            (end("too_slow", "events came faster than they were read"), true)
+                        }
+                    },
+                };
+            }
+        };
+        match timeout(PIECE_MAX, sender.send(piece)).await {
+            Ok(Ok(())) if !over => {}
+            Ok(_) => return,
+            Err(_) => return gateway.metrics.event_reader_cut("slow"),
+        }
+    }
+}
+
+fn end(reason: &str, message: &str) -> Bytes {
+    let data = json!({"reason": reason, "message": message});
+    format!("event: end\ndata: {data}\n\n").into()
+}
+
+/// `GET /console/workspaces/{id}`: how loaded a workspace is, beyond what reading it tells.
+async fn workspace(State(gateway): State<Arc<Gateway>>, uri: Uri, headers: HeaderMap) -> Response {
+    // As it was written: an encoded id is none, on any route.
+    let id = uri.path().rsplit('/').next().unwrap_or_default();
+    match load_of(&gateway, id).await {
+        Ok(load) => json_answer(StatusCode::OK, &load),
+        Err(rejection) => reject(&rejection, &headers),
+    }
+}
+
+async fn load_of(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
+    let id = WorkspaceId::parse(id)?;
+    let (found, inbox) = tokio::join!(
+        gateway.workspaces.find(&id),
+        gateway.delivery.inbox.backlog_of(&id)
+    );
+    let workspace = found?.ok_or_else(|| {
+        let message = "there is no workspace of this id";
+        Rejection::new(Reason::WorkspaceNotFound, message)
+    })?;
+    let (waiting, oldest) = inbox?;
+    let config = gateway.config();
+    let (limits, timeouts) = (&config.limits, &config.timeouts);
+    let default = limits.target_concurrency as u64;
+    Ok(json!({
+        "id": workspace.id.as_str(),
+        "replica": gateway.replica.as_str(),
+        "calls": {
+            "in_progress": gateway.directory.calls_in_progress(&id),
+            "limit": workspace.max_concurrent.map_or(default, u64::from),
+            "limit_by": if workspace.max_concurrent.is_some() { "the workspace" } else { "limits.target_concurrency" },
+        },
+        "idle": {
+            "seconds": workspace.idle_timeout_seconds.map_or(timeouts.idle.as_secs(), u64::from),
+            "by": if workspace.idle_timeout_seconds.is_some() { "the workspace" } else { "timeouts.idle" },
+        },
+        "inbox": {
+            "waiting": waiting,
+            "oldest": oldest,
+            "limit": config.inbox.max_messages,
+        },
+    }))
+}
+
+/// `GET /console/chains`: where the chains of the audit end.
+async fn chains(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+    match gateway.audit.ends().await {
+        Ok(chains) => {
+            let body = json!({"recording": gateway.audit.is_on(), "chains": chains});
+            json_answer(StatusCode::OK, &body)
+        }
+        Err(error) => reject(&Rejection::from(error), &headers),
+    }
+}
+
+/// `GET /console/keys`: the trust keys.
+async fn keys(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+    let keys = Arc::clone(&gateway.keys);
+    // The disk may be a network's.
+    match spawn_blocking(move || (keys.list(), keys.since())).await {
+        Ok((list, [active, next])) => {
+            let current = gateway.metrics.keys.current.get() != 0;
+            let keys: Vec<_> = list
+                .iter()
+                .map(|key| match key.state {
+                    KeyState::Active => shown(key, active),
+                    KeyState::Next => shown(key, next),
+                    KeyState::Retired { .. } => shown(key, None),
+                })
+                .collect();
+            json_answer(StatusCode::OK, &json!({"readable": current, "keys": keys}))
+        }
+        Err(error) => reject(&internal().cause(error), &headers),
+    }
+}
+
+/// One key; `since`: from when on it has been what it is, and how that is known.
+fn shown(key: &KeyInfo, since: Option<(SystemTime, Known)>) -> Value {
+    let mut shown = json!({
+        "kid": key.kid,
+        "algorithm": key.algorithm.word(),
+        "state": key.state.word(),
+    });
+    if let Some((since, known)) = since {
+        let age = SystemTime::now().duration_since(since).unwrap_or_default();
+        shown["since"] = json!(time(since));
+        shown["since_by"] = json!(known.word());
+        shown["age_seconds"] = json!(age.as_secs());
+    }
+    if let KeyState::Retired { at, until } = key.state {
+        shown["retired_at"] = json!(time(at));
+        shown["verifies_until"] = json!(time(until));
+    }
+    shown
+}
+
+fn time(at: SystemTime) -> Timestamp {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// What `POST /console/keys/rotate` takes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rotation {
+    /// The key that signs, as the operator saw it.
+    active: String,
+    /// Also when the next key was published a moment ago.
+    #[serde(default)]
+    force: bool,
+}
+
+impl Rotation {
+    /// # Errors
+    /// `body_too_large`, `request_timeout`, `invalid_params`.
+    async fn read(body: Body) -> Result<Self, Rejection> {
+        let read = timeout(BODY_WITHIN, to_bytes(body, BODY_BYTES_MAX));
+        let Ok(read) = read.await else {
+            let message = "the body did not arrive in time; send it without a pause";
+            return Err(Rejection::new(Reason::RequestTimeout, message));
+        };
+        let body = read.map_err(|error| {
+            let message = "the body could not be read, or has more than 4 KiB";
+            Rejection::new(Reason::BodyTooLarge, message).cause(error)
+        })?;
+        serde_json::from_slice(&body).map_err(|error| {
+            let message = r#"the body is {"active": "<kid>"} with the id of the key that signs now (GET /console/keys), and "force": true to replace it whatever the age of the next one"#;
+            Rejection::new(Reason::InvalidParams, message).cause(error)
+        })
+    }
+}
+
+/// `POST /console/keys/rotate`: what `a2a-gateway keys rotate` does, if all is as the operator saw it. Other replicas
+/// follow the folder.
+async fn rotate(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(Operator(proof)): Extension<Operator>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let id = RequestId::from_caller(headers.get("x-request-id").map(HeaderValue::as_bytes));
+    // In a task of its own, so that a page that leaves cannot stop it before the record.
+    let work = tokio::spawn(async move {
+        let asked = Rotation::read(body).await;
+        let turned = match asked {
+            Ok(asked) => turn(&gateway, asked).await,
+            Err(rejection) => Err(rejection),
+        };
+        let (outcome, status) = match &turned {
+            Ok(_) => (DONE, 200),
+            Err(rejection) => (rejection.reason.word(), rejection.reason.status()),
+        };
+        let detail = match &turned {
+            Ok(rotated) => json!({
+                "active": rotated.active,
+                "rotated": true,
+                "in_force": rotated.not_in_force.is_none(),
+                "finished": rotated.unfinished.is_none(),
+            }),
+            Err(_) => json!({"active": gateway.keys.kid(), "rotated": false}),
+        };
+        gateway.audit.record(Draft {
+            request_id: Some(id.clone()),
+            proof: Some(proof),
+            outcome,
+            status,
+            ..Draft::new(EventType::KeysChanged).with(detail)
+        });
+        log_trouble(&turned, &id);
+        turned
+    });
+    match work.await {
+        Ok(Ok(rotated)) => json_answer(StatusCode::OK, &told_of(&rotated)),
+        Ok(Err(rejection)) => reject(&rejection, &headers),
+        Err(error) => reject(&unknown().cause(error), &headers),
+    }
+}
+
+/// Rotates.
+///
+/// # Errors
+/// `conflict`, `internal`: nothing is rotated, if the message does not say otherwise.
+async fn turn(gateway: &Gateway, asked: Rotation) -> Result<Rotated, Rejection> {
+    let keys = Arc::clone(&gateway.keys);
+    // The disk may be a network's.
+    let turned = spawn_blocking(move || keys.rotate(&asked.active, asked.force)).await;
+    turned
+        .map_err(|error| unknown().cause(error))?
+        .map_err(|error| match error {
+            RotateError::NotActive { .. } => {
+                let message = format!("{error}. Nothing was done; look at the keys again");
+                Rejection::new(Reason::Conflict, message)
+            }
+            RotateError::TooYoung { ready_at, .. } => {
+                let at = humantime::format_rfc3339_seconds(ready_at);
+                let message = format!(
+                    r#"{error}. Nothing was done; it can sign from {at}, or at once with "force": true"#
+                );
+                let left = ready_at.duration_since(SystemTime::now()).unwrap_or_default();
+                Rejection::new(Reason::Conflict, message).retry_after(left)
+            }
+            RotateError::Keys(error) => internal().cause(error),
+        })
+}
+
+/// The answer to a rotation: also how far it came.
+fn told_of(rotated: &Rotated) -> Value {
+    let mut told = json!({
+        "status": "rotated",
+        "active": rotated.active,
+        "in_force": rotated.not_in_force.is_none(),
+        "finished": rotated.unfinished.is_none(),
+    });
+    let mut words = Vec::new();
+    if rotated.unfinished.is_some() {
+        words.push(
+            "The next key signs now, but the rotation did not come to its end: a next key may be missing, or an old \
+             one still there.",
+        );
+    }
+    if rotated.not_in_force.is_some() {
+        words.push(
+            "This replica cannot read the keys again and goes on to sign with the one before, which still verifies; \
+             it tries again every second.",
+        );
+    }
+    if !words.is_empty() {
+        words.push(
+            "Do not rotate again for it: look at keys.dir, and at the log under the request's id.",
+        );
+        told["message"] = words.join(" ").into();
+    }
+    told
+}
+
+fn log_trouble(turned: &Result<Rotated, Rejection>, id: &RequestId) {
+    let id = id.as_str();
+    match turned {
+        Ok(rotated) => {
+            let troubles = [&rotated.unfinished, &rotated.not_in_force];
+            for error in troubles.into_iter().flatten() {
+                tracing::error!(exchange.id = id, error = %Chain(error), "The keys are rotated, but not all that follows is done");
+            }
+        }
+        Err(rejection) if rejection.reason == Reason::Internal => {
+            let error = rejection.cause.as_deref();
+            let error = error.map(|cause| Chain(cause).to_string());
+            tracing::error!(exchange.id = id, error, "The keys could not be rotated");
+        }
+        Err(_) => {}
+    }
+}
+
+fn internal() -> Rejection {
+    Rejection::new(
+        Reason::Internal,
+        "the keys in keys.dir could not be read or written, and are as before; the log says more under the request's id",
+    )
+}
+
+fn unknown() -> Rejection {
+    Rejection::new(
+        Reason::Internal,
+        "the rotation broke off, and whether the next key signs is not known: look at the keys before another one",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trust::KeyError;
+
+    #[test]
+    fn a_rotation_that_did_not_go_all_the_way_is_told_as_one() {
+        let rotated = |unfinished, not_in_force| {
+            told_of(&Rotated {
+                active: "k".to_owned(),
+                unfinished,
+                not_in_force,
+            })
+        };
+        let all = json!({"status": "rotated", "active": "k", "in_force": true, "finished": true});
+        assert_eq!(rotated(None, None), all);
+        let told = rotated(None, Some(KeyError::Generation));
+        assert_eq!(
+            (&told["status"], &told["in_force"]),
+            (&json!("rotated"), &json!(false))
+        );
+        let told = rotated(Some(KeyError::Generation), None);
+        assert_eq!(
+            (&told["finished"], &told["in_force"]),
+            (&json!(false), &json!(true))
+        );
+        let message = told["message"].as_str().unwrap();
+        assert!(message.contains("Do not rotate again"), "{message}");
+    }
+}

@@ -1,0 +1,23 @@
+//! The console's page and its files, below `/`. They tell nothing: whoever opens the page is asked for a token.
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::HeaderMap;
+
+use crate::pages::CONSOLE;
+
+/// One route for each file, so that nothing else has one.
+pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let file = |name: &'static str| {
+        get(move |headers: HeaderMap| async move {
+            let answer = CONSOLE.answer(name, &headers).unwrap_or_default();
+            answer.map(Body::from)
+        })
+    };
+    let mut routes: Router<S> = Router::new().route("/", file(""));
+    for name in CONSOLE.names() {
+        routes = routes.route(&format!("/{name}"), file(name));
+    }
+    routes
+}

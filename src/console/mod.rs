@@ -1,0 +1,286 @@
+//! What an operator's page is fed with: the workspaces in outline and what passes through the gateway, of all replicas,
+//! once a second. Never content.
+//!
+//! While nobody looks it costs an exchange one load, and an open stream one entry in a map. While somebody does, each
+//! replica counts, and tells those that have readers once a second; there it is put together once for all readers, who
+//! are bounded in number, and cut when they fall behind.
+
+mod hub;
+mod reader;
+mod rows;
+mod sample;
+mod tally;
+mod watched;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use self::hub::Hub;
+use self::rows::Changes;
+use self::sample::{Flaw, Sample, UNKNOWN};
+use self::tally::Tally;
+use self::watched::ANNOUNCE_EVERY;
+use crate::coherence::Coherence;
+use crate::db::Db;
+use crate::drain::Drain;
+use crate::ids::{ReplicaId, WorkspaceId};
+use crate::metrics::{LostSample, Metrics};
+use crate::shared::{Notice, Shared};
+use crate::telemetry::Chain;
+use crate::workspace::{Timestamp, Workspaces};
+
+pub use self::reader::{Cut, READERS_MAX, Reader};
+pub use self::rows::ROWS_MAX;
+pub use self::tally::{OpenStream, Passed};
+
+/// On which replicas tell one another what passed, and who looks.
+const CHANNEL: &str = "gw:console";
+
+/// On the channel: the replica that says it has readers.
+const WATCHING: &str = "watching:";
+
+/// How often what passed is told.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How often all open streams are told, instead of those that changed.
+const STREAMS_EVERY: u32 = 15;
+
+/// How long the last word may take.
+const GOODBYE_MAX: Duration = Duration::from_millis(500);
+
+/// How often the stores are asked whether they answer.
+const HEALTH_EVERY: Duration = Duration::from_secs(5);
+
+/// The room.
+pub struct Console {
+    metrics: Arc<Metrics>,
+    db: Db,
+    shared: Shared,
+    workspaces: Workspaces,
+    coherence: Arc<Coherence>,
+    drain: Arc<Drain>,
+    replica: ReplicaId,
+    started: Timestamp,
+    tally: Arc<Tally>,
+    changes: Arc<Changes>,
+    hub: Hub,
+    sql_answers: AtomicBool,
+    shared_answers: AtomicBool,
+    /// The last word was said.
+    gone: AtomicBool,
+}
+
+impl Console {
+    /// Assembles the room; asks nothing.
+    pub fn new(
+        (db, shared, workspaces): (Db, Shared, Workspaces),
+        coherence: &Arc<Coherence>,
+        (drain, metrics, replica): (Arc<Drain>, Arc<Metrics>, ReplicaId),
+    ) -> Arc<Self> {
+        let changes = Arc::<Changes>::default();
+        let noted = Arc::clone(&changes);
+        coherence.on_invalidation(move |what| {
+            noted.note(&what);
+            std::future::ready(())
+        });
+        Arc::new(Self {
+            metrics,
+            db,
+            shared,
+            workspaces,
+            coherence: Arc::clone(coherence),
+            drain,
+            replica,
+            started: Timestamp::now(),
+            tally: Arc::default(),
+            changes,
+            hub: Hub::default(),
+            sql_answers: AtomicBool::new(true),
+            shared_answers: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
+        })
+    }
+
+    /// Counts an exchange that has ended, if anybody looks. `tell` makes it known word by word, and is not called for
+    /// nobody.
+    pub fn count(
+        &self,
+        target: Option<&WorkspaceId>,
+        refused: bool,
+        tell: impl FnOnce() -> Passed,
+    ) {
+        if self.changes.watched.counts() {
+            self.tally.count(target, refused, tell);
+        }
+    }
+
+    /// Counts a stream of `target` for as long as the value lives.
+    pub fn stream(&self, target: &WorkspaceId) -> OpenStream {
+        OpenStream::new(&self.tally, target)
+    }
+
+    /// Counts and tells, as long as somebody looks. A background task; runs until it is dropped.
+    pub async fn run(self: &Arc<Self>) {
+        tokio::join!(
+            self.tell(),
+            self.listen(),
+            self.announce(),
+            self.follow_rows(),
+            self.look_at_stores(),
+        );
+    }
+
+    async fn tell(&self) {
+        let mut tick = interval(EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut seconds: u32 = 0;
+        loop {
+            tick.tick().await;
+            let watched = &self.changes.watched;
+            if !watched.look() {
+                if seconds > 0 {
+                    self.hub.clear();
+                    self.tally.take();
+                }
+                seconds = 0;
+                continue;
+            }
+            let sample = self.sample(seconds.is_multiple_of(STREAMS_EVERY));
+            seconds = seconds.wrapping_add(1).max(1);
+            if watched.elsewhere() && !self.gone.load(Ordering::Acquire) {
+                self.publish(sample.clone()).await;
+            }
+            if watched.here() {
+                self.hub.take_own(sample);
+                let known = |id: &str| self.changes.is_known(id);
+                self.hub.beat(Timestamp::now(), known);
+            }
+        }
+    }
+
+    async fn publish(&self, sample: Sample) {
+        let (text, left_out) = sample.text();
+        if left_out {
+            self.lost(LostSample::Cut);
+        }
+        if let Err(error) = self.shared.publish(CHANNEL, &text).await {
+            tracing::debug!(error = %Chain(&error), "Nobody elsewhere was told what passed");
+        }
+    }
+
+    /// Says to replicas with readers that this one ends, so that nobody is shown what it had: before the end.
+    pub async fn goodbye(&self) {
+        self.gone.store(true, Ordering::Release);
+        if !self.shared.is_embedded() && self.changes.watched.elsewhere() {
+            let goodbye = self.publish(self.sample(true).goodbye());
+            let _ = timeout(GOODBYE_MAX, goodbye).await;
+        }
+    }
+
+    fn lost(&self, why: LostSample) {
+        self.metrics.queues.console_sample_lost(why);
+    }
+
+    /// What was since the last time.
+    fn sample(&self, all_streams: bool) -> Sample {
+        let second = self.tally.take();
+        let counts = second.counts.into_iter();
+        let counts = counts.map(|(id, counts)| (id.as_str().to_owned(), counts));
+        let others = (second.others.0 > 0).then(|| (UNKNOWN.to_owned(), second.others));
+        let counts = counts
+            .chain(others)
+            .map(|(id, (exchanges, refusals))| (id, exchanges, refusals));
+        let streams = self.tally.streams(all_streams).into_iter();
+        Sample {
+            replica: self.replica.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: self.started.0,
+            at: Timestamp::now().0,
+            sql: self.sql_answers.load(Ordering::Relaxed),
+            shared: self.shared_answers.load(Ordering::Relaxed),
+            draining: self.drain.leaving(),
+            gone: false,
+            open: self.metrics.open_exchanges.get(),
+            counts: counts.collect(),
+            streams: streams
+                .map(|(id, open)| (id.as_str().to_owned(), open))
+                .collect(),
+            all_streams,
+            told: second.told,
+            more: second.more,
+        }
+    }
+
+    /// Hears what other replicas tell, and which of them have readers.
+    async fn listen(&self) {
+        if self.shared.is_embedded() {
+            return;
+        }
+        let mut told = self.shared.subscribe(CHANNEL);
+        loop {
+            let Notice::Message(text) = told.next().await else {
+                // Without a link it is missed, as by whoever was not here.
+                continue;
+            };
+            if let Some(replica) = text.strip_prefix(WATCHING) {
+                if replica != self.replica.as_str() {
+                    self.changes.watched.announced();
+                }
+            } else if self.changes.watched.here() {
+                match Sample::read(&text) {
+                    Ok(sample) if sample.replica == self.replica.as_str() => {}
+                    Ok(sample) => {
+                        if !self.hub.take(sample) {
+                            self.lost(LostSample::Full);
+                        }
+                    }
+                    Err(flaw) => {
+                        tracing::debug!(
+                            ?flaw,
+                            bytes = text.len(),
+                            "What a replica told of what passed is not taken"
+                        );
+                        self.lost(match flaw {
+                            Flaw::TooLong => LostSample::TooLong,
+                            Flaw::Malformed => LostSample::Malformed,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says on all replicas that there are readers here, at once and then regularly.
+    async fn announce(&self) {
+        if self.shared.is_embedded() {
+            return;
+        }
+        let watched = &self.changes.watched;
+        let word = format!("{WATCHING}{}", self.replica);
+        loop {
+            if watched.readers() > 0
+                && let Err(error) = self.shared.publish(CHANNEL, &word).await
+            {
+                tracing::debug!(error = %Chain(&error), "Nobody was told that somebody looks here");
+            }
+            // A new reader ends the wait.
+            let _ = timeout(ANNOUNCE_EVERY, watched.came.notified()).await;
+        }
+    }
+
+    async fn look_at_stores(&self) {
+        let mut tick = interval(HEALTH_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            if self.changes.watched.counts() {
+                let (sql, shared) = tokio::join!(self.db.ping(), self.shared.ping());
+                self.sql_answers.store(sql.is_ok(), Ordering::Relaxed);
+                self.shared_answers.store(shared.is_ok(), Ordering::Relaxed);
+            }
+        }
+    }
+}

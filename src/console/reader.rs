@@ -1,0 +1,146 @@
+//! One reader: all workspaces, page by page, then what happens. Its events are made by whoever asks for the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::json;
+use tokio::sync::broadcast;
+use tokio::time::{Instant, sleep_until};
+
+use super::Console;
+use super::hub::event_text;
+use super::rows::{PAGE, ROWS_MAX};
+use crate::metrics::EventReader;
+use crate::rejection::{Reason, Rejection};
+use crate::telemetry::Chain;
+
+/// Pages that may be open at once on one replica.
+pub const READERS_MAX: usize = 16;
+
+/// How long it waits after a page that cannot be read, before it tries again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// The reader fell too far behind: what it missed is not in memory any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut;
+
+/// How far it has come.
+enum Position {
+    Begin(Bytes),
+    Rows(Page),
+    Live,
+}
+
+/// The page of workspaces that comes next.
+struct Page {
+    /// After the workspace of this id.
+    after: String,
+    /// So many came before.
+    before: usize,
+    /// Not before then: it could not be read.
+    retry: Option<Instant>,
+}
+
+/// Someone who looks. Dropping it ends that.
+pub struct Reader {
+    console: Arc<Console>,
+    live: broadcast::Receiver<Bytes>,
+    position: Position,
+}
+
+impl Console {
+    /// Lets an operator look.
+    ///
+    /// # Errors
+    /// `overloaded` beyond [`READERS_MAX`].
+    pub fn open(self: &Arc<Self>) -> Result<Reader, Rejection> {
+        if !self.changes.watched.come(READERS_MAX) {
+            let message = "as many consoles as may be are open at this gateway; close one first";
+            let rejection = Rejection::new(Reason::Overloaded, message);
+            return Err(rejection.retry_after(Duration::from_secs(5)));
+        }
+        self.metrics.event_readers(EventReader::Console).inc();
+        let (begin, live) = self.hub.open(self.replica.as_str());
+        Ok(Reader {
+            console: Arc::clone(self),
+            live,
+            position: Position::Begin(begin),
+        })
+    }
+}
+
+impl Reader {
+    /// The next event, as one of an event stream. Waits for it; may be dropped and called again without losing any.
+    ///
+    /// # Errors
+    /// When it fell too far behind.
+    pub async fn next(&mut self) -> Result<Bytes, Cut> {
+        loop {
+            match &mut self.position {
+                Position::Begin(begin) => {
+                    let begin = begin.clone();
+                    self.position = Position::Rows(Page {
+                        after: String::new(),
+                        before: 0,
+                        retry: None,
+                    });
+                    return Ok(begin);
+                }
+                Position::Rows(page) => {
+                    let Some(at) = page.retry else {
+                        let (event, position) = rows(&self.console, page).await;
+                        self.position = position;
+                        return Ok(event);
+                    };
+                    tokio::select! {
+                        biased;
+                        () = sleep_until(at) => page.retry = None,
+                        live = self.live.recv() => return live.map_err(|_| Cut),
+                    }
+                }
+                Position::Live => return self.live.recv().await.map_err(|_| Cut),
+            }
+        }
+    }
+}
+
+/// The next page of workspaces, or that it cannot be read for now.
+async fn rows(console: &Console, page: &Page) -> (Bytes, Position) {
+    let rows = match console.workspaces.outlines(&page.after, PAGE).await {
+        Ok(rows) => rows,
+        Err(error) => {
+            tracing::debug!(error = %Chain(&error), "A console was shown no workspaces yet");
+            let message = "the database does not answer; workspaces are shown as soon as it does";
+            let trouble = json!({"reason": "store_unavailable", "message": message});
+            let again = Page {
+                after: page.after.clone(),
+                before: page.before,
+                retry: Some(Instant::now() + RETRY_PAUSE),
+            };
+            return (event_text("trouble", &trouble), Position::Rows(again));
+        }
+    };
+    let before = page.before + rows.len();
+    let last = rows.last().map(|row| row.id.as_str().to_owned());
+    let full = rows.len() == PAGE;
+    let truncated = full && before >= ROWS_MAX;
+    let more = last.filter(|_| full && !truncated);
+    let event = json!({"rows": rows, "last": more.is_none(), "truncated": truncated});
+    let position = more.map_or(Position::Live, |after| {
+        Position::Rows(Page {
+            after,
+            before,
+            retry: None,
+        })
+    });
+    (event_text("rows", &event), position)
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let metrics = &self.console.metrics;
+        metrics.event_readers(EventReader::Console).dec();
+        self.console.changes.watched.leave();
+    }
+}

@@ -1,0 +1,221 @@
+//! One second of a replica, as replicas tell one another: bounded as it leaves, and judged as it comes, since whoever
+//! can write to the store can write this.
+
+use serde::{Deserialize, Serialize};
+
+use super::tally::{Passed, TOLD_ALL_MAX};
+use crate::ids::WorkspaceId;
+use crate::workspace::Timestamp;
+
+/// Bytes of one at most.
+pub(super) const BYTES_MAX: usize = 1 << 20;
+
+/// Characters of a word in one: the longest is a caller, as records have them.
+const WORD_MAX: usize = 512;
+
+/// How far the clock of another replica may be from ours, in milliseconds: a day.
+const CLOCKS_APART_MAX: u64 = 24 * 60 * 60 * 1000;
+
+/// Stands in counts for every id that no workspace has. No workspace can be called so.
+pub(super) const UNKNOWN: &str = "unknown:";
+
+/// One second of a replica.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Sample {
+    pub(super) replica: String,
+    pub(super) version: String,
+    /// When it started, in milliseconds since 1970.
+    pub(super) started: i64,
+    /// Its clock.
+    pub(super) at: i64,
+    /// Whether its stores answer.
+    pub(super) sql: bool,
+    pub(super) shared: bool,
+    pub(super) draining: bool,
+    /// The last one: the replica ends.
+    #[serde(default)]
+    pub(super) gone: bool,
+    /// Exchanges in progress.
+    pub(super) open: i64,
+    /// Exchanges and refusals by workspace.
+    pub(super) counts: Vec<(String, u32, u32)>,
+    /// Open streams by workspace: those that changed, or all.
+    pub(super) streams: Vec<(String, u32)>,
+    pub(super) all_streams: bool,
+    pub(super) told: Vec<Passed>,
+    pub(super) more: u64,
+}
+
+/// Why a sample is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    TooLong,
+    Malformed,
+}
+
+impl Sample {
+    /// Reads what another replica told.
+    ///
+    /// # Errors
+    /// When it is longer than ours are, or not of their form.
+    pub(super) fn read(text: &str) -> Result<Self, Flaw> {
+        if text.len() > BYTES_MAX {
+            return Err(Flaw::TooLong);
+        }
+        let sample: Self = serde_json::from_str(text).map_err(|_| Flaw::Malformed)?;
+        if sample.is_sound() {
+            Ok(sample)
+        } else {
+            Err(Flaw::Malformed)
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        let is_id = |id: &str| WorkspaceId::parse(id).is_ok();
+        is_id(&self.replica)
+            && self.version.len() <= WORD_MAX
+            && self.told.len() <= TOLD_ALL_MAX
+            && is_near(self.at)
+            // It may run for years, but has begun.
+            && 0 <= self.started
+            && (self.started < self.at || is_near(self.started))
+            && self.told.iter().all(|told| is_short(told) && is_near(told.at))
+            && self.streams.iter().all(|(id, _)| is_id(id))
+            && self
+                .counts
+                .iter()
+                .all(|(id, ..)| id == UNKNOWN || is_id(id))
+    }
+
+    /// As text, and whether something had to be left out for it to be short enough.
+    pub(super) fn text(mut self) -> (String, bool) {
+        let mut left_out = false;
+        loop {
+            // Strings, numbers and booleans: nothing of it can fail to be JSON.
+            let text = serde_json::to_string(&self).unwrap_or_default();
+            if text.len() <= BYTES_MAX {
+                return (text, left_out);
+            }
+            left_out = true;
+            let kept = self.told.len() / 2;
+            self.more = self.more.saturating_add((self.told.len() - kept) as u64);
+            self.told.truncate(kept);
+            self.counts.truncate(self.counts.len() / 2);
+            self.streams.truncate(self.streams.len() / 2);
+        }
+    }
+
+    /// The same as the last word: the replica ends.
+    pub(super) fn goodbye(self) -> Self {
+        Self {
+            gone: true,
+            // Whoever does not know the word forgets its streams at least.
+            streams: Vec::new(),
+            all_streams: true,
+            ..self
+        }
+    }
+}
+
+/// Whether a time, in milliseconds since 1970, is one of about now.
+fn is_near(at: i64) -> bool {
+    Timestamp::now().0.abs_diff(at) <= CLOCKS_APART_MAX
+}
+
+fn is_short(passed: &Passed) -> bool {
+    let words = [
+        Some(&passed.id),
+        passed.caller.as_ref(),
+        passed.target.as_ref(),
+        Some(&passed.method),
+        passed.rule.as_ref(),
+        Some(&passed.outcome),
+    ];
+    words
+        .into_iter()
+        .flatten()
+        .all(|word| word.len() <= WORD_MAX)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::tally::tests::passed;
+    use super::*;
+
+    pub(in crate::console) fn sample(replica: &str) -> Sample {
+        Sample {
+            replica: replica.to_owned(),
+            version: "1".to_owned(),
+            started: 1,
+            at: Timestamp::now().0,
+            sql: true,
+            shared: true,
+            draining: false,
+            gone: false,
+            open: 1,
+            counts: vec![("a".to_owned(), 2, 1)],
+            streams: vec![("a".to_owned(), 1)],
+            all_streams: true,
+            told: vec![passed(false)],
+            more: 3,
+        }
+    }
+
+    #[test]
+    fn what_replicas_tell_comes_back_and_nothing_else_does() {
+        let (text, left_out) = sample("x").text();
+        assert!(!left_out);
+        assert_eq!(Sample::read(&text).unwrap().counts, sample("x").counts);
+        let older = text.replace(r#""gone":false,"#, "");
+        assert!(!Sample::read(&older).unwrap().gone, "an older replica's");
+        let flaw = |change: &dyn Fn(&mut Sample)| {
+            let mut sample = sample("x");
+            change(&mut sample);
+            Sample::read(&serde_json::to_string(&sample).unwrap()).unwrap_err()
+        };
+        let long = "a".repeat(WORD_MAX + 1);
+        let days = |n: i64| Timestamp::now().0 + n * 24 * 60 * 60 * 1000;
+        let changes: [&dyn Fn(&mut Sample); 14] = [
+            &|sample| sample.told[0].at = days(2),
+            &|sample| sample.told[0].at = days(-2),
+            &|sample| sample.told[0].at = i64::MIN,
+            &|sample| sample.at = i64::MAX,
+            &|sample| sample.at = days(-2),
+            &|sample| sample.started = days(2),
+            &|sample| sample.started = -1,
+            &|sample| sample.replica = "a b".to_owned(),
+            &|sample| sample.version.clone_from(&long),
+            &|sample| sample.counts[0].0 = "a/b".to_owned(),
+            &|sample| sample.streams[0].0 = UNKNOWN.to_owned(),
+            &|sample| sample.told[0].id.clone_from(&long),
+            &|sample| sample.told[0].caller = Some(long.clone()),
+            &|sample| sample.told = vec![passed(true); TOLD_ALL_MAX + 1],
+        ];
+        for (n, change) in changes.into_iter().enumerate() {
+            assert_eq!(flaw(change), Flaw::Malformed, "{n}");
+        }
+        for text in [
+            "",
+            "{}",
+            "[]",
+            "null",
+            &text.replace(r#"["a",2,1]"#, r#"["a",-2,1]"#),
+        ] {
+            assert_eq!(Sample::read(text).unwrap_err(), Flaw::Malformed, "{text}");
+        }
+        let long = format!("{text}{}", " ".repeat(BYTES_MAX));
+        assert_eq!(Sample::read(&long).unwrap_err(), Flaw::TooLong);
+    }
+
+    #[test]
+    fn what_would_be_too_long_is_cut() {
+        let counts = (0..10_000).map(|n| (format!("{n:0128}"), 1, 0));
+        let (text, left_out) = Sample {
+            counts: counts.collect(),
+            ..sample("x")
+        }
+        .text();
+        assert!(left_out && text.len() <= BYTES_MAX);
+        assert!(Sample::read(&text).unwrap().counts.len() >= 2_500);
+    }
+}

@@ -1,0 +1,259 @@
+//! What passes through this replica: counted by workspace, a few exchanges of each second word by word, and the
+//! streams that are open. Bounded, whoever calls whom.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::WorkspaceId;
+
+/// Workspaces that are counted in one second. A caller may name any it likes, so there is an end to it.
+const COUNTED_MAX: usize = 10_000;
+
+/// Exchanges of one second that are told one by one.
+pub(super) const TOLD_MAX: usize = 200;
+
+/// Refusals of one second that are told besides those.
+const REFUSALS_TOLD_MAX: usize = 50;
+
+/// All that are told of one second.
+pub(super) const TOLD_ALL_MAX: usize = TOLD_MAX + REFUSALS_TOLD_MAX;
+
+/// Of the workspaces that are counted in one second, those of which nobody knows whether they exist: what was refused
+/// before that was looked at may be any name. More of them are counted together.
+const UNPROVEN_MAX: usize = 2_000;
+
+/// One exchange, as it is told: who called whom and what came of it, never content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Passed {
+    /// The request's id.
+    pub id: String,
+    /// When it ended, in milliseconds since 1970.
+    pub at: i64,
+    /// Who asked, as records name callers; `None`: nobody was proven.
+    pub caller: Option<String>,
+    /// The workspace of the path.
+    pub target: Option<String>,
+    /// The JSON-RPC method.
+    pub method: String,
+    /// Which rule let it pass.
+    pub rule: Option<String>,
+    /// `answered`, `caller_left`, or the reason of a refusal.
+    pub outcome: String,
+    /// Whether the gateway refused it, or broke it off.
+    pub refused: bool,
+    /// The HTTP status; 0: none was sent.
+    pub status: u16,
+    /// How long it took, in milliseconds.
+    pub ms: u64,
+    /// Whether the answer was a stream.
+    pub stream: bool,
+}
+
+/// What a second was.
+#[derive(Debug, Default)]
+pub(super) struct Second {
+    /// Exchanges and refusals by workspace.
+    pub(super) counts: HashMap<WorkspaceId, (u32, u32)>,
+    /// And of ids that had no place among them.
+    pub(super) others: (u32, u32),
+    /// Those in `counts` that came with a refusal.
+    unproven: usize,
+    /// The first of them, one by one.
+    pub(super) told: Vec<Passed>,
+    refusals_told: usize,
+    /// Those that are not.
+    pub(super) more: u64,
+}
+
+/// Counts of open streams that changed since somebody looked.
+#[derive(Default)]
+struct Streams {
+    open: HashMap<WorkspaceId, u32>,
+    changed: BTreeSet<WorkspaceId>,
+}
+
+/// The counters of this replica.
+#[derive(Default)]
+pub(super) struct Tally {
+    second: Mutex<Second>,
+    streams: Mutex<Streams>,
+}
+
+impl Tally {
+    /// Counts an exchange that has ended. `tell`: makes it known word by word, if there is room.
+    pub(super) fn count(
+        &self,
+        target: Option<&WorkspaceId>,
+        refused: bool,
+        tell: impl FnOnce() -> Passed,
+    ) {
+        let mut second = lock(&self.second);
+        if let Some(target) = target {
+            second.count(target, refused);
+        }
+        let room = second.told.len() < TOLD_MAX;
+        if !room && (!refused || second.refusals_told >= REFUSALS_TOLD_MAX) {
+            second.more += 1;
+            return;
+        }
+        second.refusals_told += usize::from(!room);
+        let passed = tell();
+        second.told.push(passed);
+    }
+
+    /// What was since the last time.
+    pub(super) fn take(&self) -> Second {
+        std::mem::take(&mut *lock(&self.second))
+    }
+
+    /// Counts of open streams: those that changed since the last time, or all.
+    pub(super) fn streams(&self, all: bool) -> Vec<(WorkspaceId, u32)> {
+        let mut streams = lock(&self.streams);
+        let changed = std::mem::take(&mut streams.changed);
+        if all {
+            let open = streams.open.iter();
+            return open.map(|(id, count)| (id.clone(), *count)).collect();
+        }
+        let count = |id: &WorkspaceId| streams.open.get(id).copied().unwrap_or(0);
+        let counts: Vec<u32> = changed.iter().map(count).collect();
+        changed.into_iter().zip(counts).collect()
+    }
+
+    fn add(&self, id: &WorkspaceId) {
+        let mut streams = lock(&self.streams);
+        let open = streams.open.entry(id.clone()).or_default();
+        *open = open.saturating_add(1);
+        streams.note(id);
+    }
+
+    fn remove(&self, id: &WorkspaceId) {
+        let mut streams = lock(&self.streams);
+        let left = streams.open.get(id).copied().unwrap_or(0).saturating_sub(1);
+        if left == 0 {
+            streams.open.remove(id);
+        } else {
+            streams.open.insert(id.clone(), left);
+        }
+        streams.note(id);
+    }
+}
+
+impl Second {
+    fn count(&mut self, target: &WorkspaceId, refused: bool) {
+        let room = self.counts.len() < COUNTED_MAX && (!refused || self.unproven < UNPROVEN_MAX);
+        if room && !self.counts.contains_key(target) {
+            self.counts.insert(target.clone(), (0, 0));
+            self.unproven += usize::from(refused);
+        }
+        let counts = self.counts.get_mut(target).unwrap_or(&mut self.others);
+        counts.0 = counts.0.saturating_add(1);
+        counts.1 = counts.1.saturating_add(u32::from(refused));
+    }
+}
+
+impl Streams {
+    /// Nobody may look for long: as many are noted as may be counted.
+    fn note(&mut self, id: &WorkspaceId) {
+        if self.changed.len() < COUNTED_MAX {
+            self.changed.insert(id.clone());
+        }
+    }
+}
+
+/// A stream that is open. Dropping it closes it, whatever ends it.
+pub struct OpenStream {
+    tally: Arc<Tally>,
+    target: WorkspaceId,
+}
+
+impl OpenStream {
+    pub(super) fn new(tally: &Arc<Tally>, target: &WorkspaceId) -> Self {
+        tally.add(target);
+        Self {
+            tally: Arc::clone(tally),
+            target: target.clone(),
+        }
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.tally.remove(&self.target);
+    }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each step leaves the counts whole, so a panic elsewhere cannot have broken them.
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::console) fn passed(refused: bool) -> Passed {
+        Passed {
+            id: "r".to_owned(),
+            at: crate::workspace::Timestamp::now().0,
+            caller: None,
+            target: None,
+            method: "message/send".to_owned(),
+            rule: None,
+            outcome: if refused { "not_permitted" } else { "answered" }.to_owned(),
+            refused,
+            status: 200,
+            ms: 1,
+            stream: false,
+        }
+    }
+
+    fn id(text: &str) -> WorkspaceId {
+        WorkspaceId::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_second_tells_some_and_counts_all() {
+        let tally = Tally::default();
+        for n in 0..1000 {
+            tally.count(Some(&id("a")), n % 2 == 0, || passed(n % 2 == 0));
+        }
+        let second = tally.take();
+        assert_eq!(second.counts[&id("a")], (1000, 500));
+        assert_eq!(second.told.len(), TOLD_MAX + REFUSALS_TOLD_MAX);
+        assert_eq!(second.more, 1000 - second.told.len() as u64);
+        assert!(tally.take().told.is_empty());
+    }
+
+    #[test]
+    fn strangers_cannot_fill_it() {
+        let tally = Tally::default();
+        for n in 0..COUNTED_MAX + 5 {
+            tally.count(Some(&id(&format!("w{n}"))), true, || passed(true));
+        }
+        // And there is room for those that are there.
+        tally.count(Some(&id("here")), false, || passed(false));
+        let second = tally.take();
+        assert_eq!(second.counts.len(), UNPROVEN_MAX + 1);
+        assert_eq!(second.counts[&id("here")], (1, 0));
+        let others = u32::try_from(COUNTED_MAX + 5 - UNPROVEN_MAX).unwrap();
+        assert_eq!(second.others, (others, others));
+    }
+
+    #[test]
+    fn streams_are_told_when_they_change_or_all_of_them() {
+        let tally = Arc::new(Tally::default());
+        let (one, two) = (
+            OpenStream::new(&tally, &id("a")),
+            OpenStream::new(&tally, &id("a")),
+        );
+        assert_eq!(tally.streams(false), [(id("a"), 2)]);
+        assert_eq!(tally.streams(false), []);
+        assert_eq!(tally.streams(true), [(id("a"), 2)]);
+        drop(one);
+        drop(two);
+        assert_eq!(tally.streams(false), [(id("a"), 0)]);
+        assert_eq!(tally.streams(true), []);
+    }
+}

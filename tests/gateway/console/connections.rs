@@ -1,0 +1,102 @@
+//! Connections to the admin listener: nobody keeps a place for nothing.
+
+use std::time::Duration;
+
+use super::{ask, told};
+use crate::harness::watcher::Feed;
+use crate::harness::{Connection, Gateway, Pair, Request};
+
+/// As many as may be open at once.
+const PLACES: usize = 256;
+
+/// How long the head of a request, or the pause before it, may be; and as much again for a busy machine.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a reader may take nothing.
+const STALLED_MAX: Duration = Duration::from_secs(30);
+
+const CUT: &str = "a2a_gateway_connections_cut_total";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_have_a_clock_and_what_is_open_has_none() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let mut feed = Feed::open(gateway.admin, &super::feed()).await;
+    let mut silent = Connection::open(gateway.admin).await;
+    let mut slow = Connection::open(gateway.admin).await;
+    slow.send(b"GET /healthz HTTP/1.1\r\nHost: ").await;
+    let mut idle = Connection::open(gateway.admin).await;
+    let healthz = Request::get("/healthz").field("Connection", "keep-alive");
+    assert_eq!(idle.call(&healthz).await.status, 200);
+    assert_eq!(idle.call(&healthz).await.status, 200, "the same connection");
+    for connection in [&mut silent, &mut slow, &mut idle] {
+        assert!(connection.closed_within(HEAD_WITHIN * 3).await);
+    }
+    told(&mut feed, |event, _| event == "tick").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn there_are_so_many_places_and_they_come_free() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let mut open = Vec::new();
+    for _ in 0..PLACES {
+        open.push(Connection::open(gateway.admin).await);
+    }
+    let mut refused = Connection::open(gateway.admin).await;
+    let began = std::time::Instant::now();
+    assert!(refused.closed_within(HEAD_WITHIN / 2).await);
+    assert!(began.elapsed() < HEAD_WITHIN / 2);
+    // Whoever says nothing loses its place.
+    let again = async {
+        loop {
+            let mut connection = Connection::open(gateway.admin).await;
+            let wire = Request::get("/healthz").wire(&gateway.admin.to_string());
+            let sent = connection.try_send(&wire).await.is_ok();
+            if sent && connection.try_answer().await.is_some() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(HEAD_WITHIN * 3, again).await.unwrap();
+    assert!(gateway.metric(CUT, &["admin_full"]).await >= 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_idle_makes_room_and_who_is_answered_does_not() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let mut feed = Feed::open(gateway.admin, &super::feed()).await;
+    let healthz = Request::get("/healthz").field("Connection", "keep-alive");
+    let mut idle = Vec::new();
+    for _ in 1..PLACES {
+        let mut connection = Connection::open(gateway.admin).await;
+        assert_eq!(connection.call(&healthz).await.status, 200);
+        idle.push(connection);
+    }
+    for _ in 0..PLACES + 8 {
+        let ready = ask(gateway.admin, &Request::get("/readyz")).await;
+        assert_eq!(ready.status, 200, "{}", ready.text());
+    }
+    told(&mut feed, |event, _| event == "tick").await;
+    assert!(gateway.metric(CUT, &["admin_full"]).await >= 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_read_is_cut() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let mut deaf = Connection::open(gateway.admin).await;
+    let wire = Request::get("/metrics").field("Connection", "keep-alive");
+    let wire = wire.wire(&gateway.admin.to_string());
+    // More than the sockets of both sides hold, and then nothing is read.
+    let asked = async { while deaf.try_send(&wire.repeat(50)).await.is_ok() {} };
+    let _ = tokio::time::timeout(Duration::from_secs(5), asked).await;
+    let cut = async {
+        while gateway.metric(CUT, &["admin_slow"]).await < 1.0 {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    tokio::time::timeout(STALLED_MAX * 3, cut).await.unwrap();
+    assert_eq!(
+        ask(gateway.admin, &Request::get("/healthz")).await.status,
+        200
+    );
+}

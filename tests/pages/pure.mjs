@@ -1,0 +1,192 @@
+// What the pages decide without a browser: whose words something is, which characters are shown how, when a wait is over.
+
+import assert from "node:assert/strict";
+import { cpSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { mock, test } from "node:test";
+import { pathToFileURL } from "node:url";
+
+/** The modules of a page, each a neighbour of the others as they are served. */
+const folder = mkdtempSync(join(tmpdir(), "pages-"));
+process.on("exit", () => rmSync(folder, { recursive: true }));
+writeFileSync(join(folder, "package.json"), '{"type":"module"}');
+async function load(name, page) {
+  for (const from of ["shared", page]) {
+    const there = join(import.meta.dirname, "../../pages", from);
+    for (const file of readdirSync(there).filter((file) => file.endsWith(".js"))) cpSync(join(there, file), join(folder, page, file));
+  }
+  return import(pathToFileURL(join(folder, page, name)));
+}
+const { EventReader } = await load("sse.js", "canvas");
+const { partingOf, refusalOf } = await load("refusal.js", "canvas");
+const { visible } = await load("visible.js", "canvas");
+const { resuming } = await load("resume.js", "canvas");
+const { Newest, ask, enter } = await load("ask.js", "console");
+const { spanOf } = await load("act.js", "console");
+const { isPaused, unknownOf } = await load("explain.js", "console");
+const { countOf } = await load("show.js", "console");
+const { notOperators, notUsers } = await load("token.js", "console");
+const { explained } = await load("advice.js", "canvas");
+const { Refusal } = await load("refusal.js", "canvas");
+
+Object.assign(globalThis, { addEventListener: () => {}, removeEventListener: () => {} });
+
+const STREAM = "01a20410667173f9b0570ddf9405f3b5";
+const error = (metadata) => ({ jsonrpc: "2.0", id: 1, error: { code: -32000, message: "away", data: [{ domain: "a2a-gateway", reason: "WORKSPACE_OFFLINE", metadata }] } });
+
+test("events are the same wherever their bytes are cut, and however their lines end", () => {
+  for (const end of ["\n", "\r\n", "\r"]) {
+    const text = [": note", "id: a", "data: 1", "data:2 ü", "", ": only a comment", "", "event: end", "data", "", "data: cut"].join(end);
+    const bytes = new TextEncoder().encode(text);
+    for (let length = 1; length <= bytes.length; length += 1) {
+      const reader = new EventReader();
+      const found = [];
+      for (let at = 0; at < bytes.length; at += length) found.push(...reader.read(bytes.slice(at, at + length)));
+      assert.deepEqual(found.map(({ id, event, data }) => [id, event, data]), [["a", "message", "1\n2 ü"], [null, "end", ""]], `${JSON.stringify(end)}, ${length}`);
+    }
+  }
+});
+
+test("a refusal is the gateway's by the field that no agent can send", async () => {
+  const headers = { "content-type": "application/json" };
+  const answer = (said, more, status = 503) => new Response(JSON.stringify(said), { status, headers: { ...headers, ...more } });
+  assert.equal(await refusalOf(answer(error({ requestId: "r" }), {})), null);
+  assert.equal(await refusalOf(answer({ error: "away", reason: "workspace_offline", request_id: "r" }, {})), null);
+  assert.equal(await refusalOf(answer(error({}), {}, 200)), null);
+  const rpc = await refusalOf(answer(error({ requestId: "r", retryAfter: "15", delivered: "false" }), { "x-a2a-refused": "workspace_offline" }));
+  assert.deepEqual([rpc.reason, rpc.requestId, rpc.retryAfter, rpc.facts], ["workspace_offline", "r", 15, { delivered: "false" }]);
+  const plain = await refusalOf(answer({ error: "no", reason: "not_found", request_id: "q" }, { "x-a2a-refused": "not_found" }, 404));
+  assert.deepEqual([plain.reason, plain.message, plain.requestId, plain.status], ["not_found", "no", "q", 404]);
+});
+
+test("a last event is the gateway's by the name of the stream", () => {
+  assert.equal(partingOf(error({ requestId: "r" }), STREAM), null);
+  assert.equal(partingOf(error({ stream: "0".repeat(32) }), STREAM), null);
+  assert.equal(partingOf(error({}), ""), null);
+  assert.equal(partingOf(error({ stream: "" }), ""), null);
+  assert.deepEqual(partingOf(error({ stream: STREAM, delivered: "true" }), STREAM).facts, { delivered: "true" });
+});
+
+/** Streams one after another; what the page gets of them, is told, and asks for. */
+async function through(...streams) {
+  const [asked, told] = [[], []];
+  const fetchOnce = async (url, { headers } = {}) => {
+    asked.push([url, headers?.["Last-Event-ID"]]);
+    const text = streams.shift();
+    return new Response(text, { headers: { "content-type": "text/event-stream", "x-a2a-stream": STREAM } });
+  };
+  const response = await resuming(fetchOnce, "dev", (link) => told.push(link))("/workspaces/dev/a2a", {});
+  const text = await response.text().catch((error) => error);
+  return { text, asked, told };
+}
+
+test("an agent's gap and end are its own, and its ids lead nowhere", async () => {
+  const n = (number) => `id: ${STREAM}-${number}\n\n`;
+  const forged = `event: gap\ndata: {"missed":9}\n${n(1)}event: end\ndata: {}\nid: ../../x-1\n${n(2)}`;
+  const agents = await through(`event: end\ndata: 1\n\n${forged}`);
+  assert.deepEqual([agents.told, agents.asked.length], [[], 1]);
+  assert.ok(agents.text.includes("event: gap") && agents.text.includes("event: end"), String(agents.text));
+  // The gateway's own: one tells, the other leads to the rest.
+  const own = await through(`data: 1\n${n(1)}event: gap\ndata: {"missed":2}\n\ndata: 4\n${n(4)}event: end\ndata: {"reason":"shutting_down"}\n\n`, `data: 5\n${n(5)}`);
+  assert.deepEqual(own.told, [{ missed: 2 }, "lost", "back"]);
+  assert.deepEqual(own.asked[1], [`/workspaces/dev/streams/${STREAM}`, `${STREAM}-4`]);
+  assert.deepEqual([...own.text.matchAll(/data: (\d)/g)].map(([, digit]) => digit), ["1", "4", "5"]);
+  // Ids of another form, or another stream's, are never asked for.
+  const other = await through(`data: 1\nid: ${"0".repeat(32)}-7\n\nevent: end\ndata: 2\nid: /../-1\n\n`);
+  assert.equal(other.asked.length, 1);
+});
+
+test("a stream that the gateway cut says why, and one that only looks so goes on", async () => {
+  const event = (metadata) => `data: ${JSON.stringify(error(metadata))}\nid: ${STREAM}-1\n\n`;
+  const cut = await through(event({ stream: STREAM }));
+  assert.equal(cut.text.reason, "workspace_offline");
+  const imitated = await through(event({ requestId: "r" }));
+  assert.ok(String(imitated.text).includes("WORKSPACE_OFFLINE"));
+});
+
+test("a stream that is not kept any more is told apart from a refusal of the message", async () => {
+  const gone = new Refusal({ reason: "not_found", message: "no such stream", requestId: "r", status: 404 });
+  const streams = [`data: 1\nid: ${STREAM}-1\n\nevent: end\ndata: {}\n\n`];
+  const fetchOnce = async () => {
+    if (streams.length === 0) throw gone;
+    return new Response(streams.shift(), { headers: { "content-type": "text/event-stream", "x-a2a-stream": STREAM } });
+  };
+  const cut = await (await resuming(fetchOnce, "dev", () => {})("/workspaces/dev/a2a", {})).text().catch((error) => error);
+  const said = explained(cut, { taskId: "t" });
+  assert.deepEqual([cut.cause, said.badge, said.title, said.reason, said.requestId, said.again], [gone, "cut off", "The connection broke", "not_found", "r", "twice"]);
+  assert.match(`${said.words} ${said.advice}`, /does not keep this stream any more\. The agent was reached, and may still be working\. Ask what its task is now\..*twice/);
+  assert.match(explained(cut).advice, /has not named a task/);
+});
+
+test("what a user can do about an error", () => {
+  const refused = (reason, facts = {}) => new Refusal({ reason, message: "m", requestId: "r", status: 503, facts });
+  const paused = explained(refused("workspace_offline"), { status: "paused" });
+  assert.match(paused.advice, /only an operator can resume it/);
+  assert.match(explained(refused("workspace_offline"), { status: "offline" }).advice, /Wait until/);
+  const expired = explained(refused("unauthenticated"));
+  assert.deepEqual([expired.signIn, expired.again], [true, "no"]);
+  assert.deepEqual(["true", "unknown", "false"].map((delivered) => explained(refused("timeout", { delivered })).again), ["twice", "twice", "yes"]);
+  // As the SDK says it, with what it was told as the cause.
+  const cause = Object.assign(new Error("no paper left"), { envelopeCode: -32001 });
+  const agents = explained(new Error("SSE event contained an error: no paper left (Code: -32001) Data: {}", { cause }));
+  assert.deepEqual([agents.badge, agents.words, agents.reason], ["failed", "no paper left", null]);
+});
+
+test("a wrong token is told by what it looks like", () => {
+  const secret = "x".repeat(43);
+  assert.match(notOperators(`a2aw_${secret}`), /a workspace's token.*begins with a2aa_/);
+  assert.match(notOperators("nonsense"), /not an admin token: one begins with a2aa_/);
+  assert.match(notOperators("a2aa_short"), /not a whole admin token/);
+  assert.match(notOperators(`a2aa_${secret}`), /does not know this admin token/);
+  assert.match(notUsers("eyJhbGciOiJ9.eyJ4Ijox.c2ln"), /canvas token has expired/);
+  assert.match(notUsers("nothing"), /not a canvas token/);
+  assert.match(notUsers(`a2ae_${secret}`), /an enrolment token/);
+});
+
+test("explanations say which id is unknown, and what is paused", () => {
+  const place = (step, workspace, exists) => ({ step, ok: true, fact: { workspace, exists } });
+  assert.deepEqual(unknownOf({ steps: [place("caller_place", "a", true), place("target_place", "b", false)] }), ["b"]);
+  const state = (status, ok) => ({ steps: [{ step: "state", ok, fact: { status } }] });
+  assert.deepEqual([isPaused(state("paused", false)), isPaused(state("offline", false)), isPaused(state("online", true))], [true, false, false]);
+});
+
+test("one is one, and more are more", () => {
+  assert.deepEqual([0, 1, 2].map((n) => countOf(n, "exchange")), ["0 exchanges", "1 exchange", "2 exchanges"]);
+});
+
+test("what nobody can see is written out, and what belongs into words is left", () => {
+  assert.equal(visible("a\u202eb\u200b\u0007\u{e0041}"), "a‹U+202E›b‹U+200B›‹U+0007›‹U+E0041›");
+  assert.equal(visible("ad\u200dmin \u200c"), "ad‹U+200D›min ‹U+200C›");
+  for (const whole of ["two\n\tlines", "שלום", "👩‍💻", "می‌خواهم", "ü"]) assert.equal(visible(whole), whole);
+});
+
+test("hours are a number that a clock can take", () => {
+  assert.equal(spanOf("0,5"), 1_800_000);
+  assert.equal(spanOf("8"), 28_800_000);
+  for (const wrong of ["0", "-1", "1e400", "Infinity", "0x10", "87601", "99999999999999999999", "eight", "0.001", "."]) {
+    assert.throws(() => spanOf(wrong), (error) => error.field === "hours" && error.message.startsWith("“Expires after” takes") && error.message.length > 20, wrong);
+  }
+});
+
+test("who is not answered is told what to do, and only the newest question counts", async () => {
+  mock.timers.enable({ apis: ["setTimeout"] });
+  const never = ({ signal }) =>
+    new Promise((_, reject) => {
+      if (signal.aborted) reject(signal.reason);
+      signal.addEventListener("abort", () => reject(signal.reason));
+    });
+  mock.method(globalThis, "fetch", (_, options) => never(options));
+  enter("a2aa_x", () => {});
+  const read = assert.rejects(ask("audit"), ({ reason, message }) => reason === "no_answer" && message.includes("30 s") && message.includes("try again"));
+  const change = assert.rejects(ask("api/grants", { method: "POST" }), ({ reason, message }) => reason === "no_answer" && message.includes("may have been done"));
+  mock.timers.tick(30_000);
+  await Promise.all([read, change]);
+  const newest = new Newest();
+  const [first, second] = [newest.next(), newest.next()];
+  const left = assert.rejects(ask("audit", { signal: first }), ({ name }) => name === "AbortError");
+  assert.ok(first.aborted && !second.aborted);
+  await left;
+  mock.reset();
+  mock.timers.reset();
+});
