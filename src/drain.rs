@@ -1,4 +1,5 @@
-//! Ending without breaking a call: refuse what is new, let what runs finish, cut what is left.
+//! Ending without breaking a call: refuse what is new, let what runs finish, cut what is left. Where another process
+//! has taken the listeners over nothing is refused: what comes by connections that are open is served, and told to close.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -7,8 +8,11 @@ use tokio::sync::watch;
 /// Where the process is on its way out.
 pub struct Drain {
     draining: AtomicBool,
+    leaving: AtomicBool,
     running: AtomicUsize,
+    connections: AtomicUsize,
     began: watch::Sender<bool>,
+    left: watch::Sender<bool>,
     cut: watch::Sender<bool>,
 }
 
@@ -16,8 +20,11 @@ impl Default for Drain {
     fn default() -> Self {
         Self {
             draining: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             running: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
             began: watch::Sender::new(false),
+            left: watch::Sender::new(false),
             cut: watch::Sender::new(false),
         }
     }
@@ -28,12 +35,25 @@ impl Drain {
     pub fn begin(&self) {
         self.draining.store(true, Ordering::Release);
         self.began.send_replace(true);
+        self.leave();
     }
 
-    /// Resolves when [`Drain::begin`] is called: for what would never end by itself.
+    /// Another process has the listeners: from now on each connection is told to close with its next answer.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+        self.left.send_replace(true);
+    }
+
+    /// Resolves when [`Drain::begin`] is called: for what would only wait.
     pub async fn begins(&self) {
         // The sender is ours, so the wait cannot fail.
         let _ = self.began.subscribe().wait_for(|began| *began).await;
+    }
+
+    /// Resolves when [`Drain::begin`] or [`Drain::leave`] is called: for what would never end by itself, and begins
+    /// again elsewhere.
+    pub async fn leaves(&self) {
+        let _ = self.left.subscribe().wait_for(|left| *left).await;
     }
 
     /// Whether [`Drain::begin`] was called.
@@ -41,10 +61,24 @@ impl Drain {
         self.draining.load(Ordering::Acquire)
     }
 
+    /// Whether [`Drain::begin`] or [`Drain::leave`] was called.
+    pub fn leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// A connection is open.
+    pub fn connect(&self) -> Running<'_> {
+        Running::of(&self.connections)
+    }
+
+    /// How many that [`Drain::connect`] counted are not over.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Acquire)
+    }
+
     /// Something that must not be broken off begins.
     pub fn enter(&self) -> Running<'_> {
-        self.running.fetch_add(1, Ordering::AcqRel);
-        Running(self)
+        Running::of(&self.running)
     }
 
     /// How many that [`Drain::enter`] counted are not over.
@@ -64,11 +98,18 @@ impl Drain {
 }
 
 /// Something in progress. Dropping it says that it is over.
-pub struct Running<'a>(&'a Drain);
+pub struct Running<'a>(&'a AtomicUsize);
+
+impl<'a> Running<'a> {
+    fn of(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::AcqRel);
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use arc_swap::Guard;
 use secrecy::SecretString;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::audit::{Audit, Draft, EventType};
 use crate::coherence::Coherence;
 use crate::config::{Config, Live};
+use crate::console::Console;
 use crate::db::Db;
 use crate::delivery::Delivery;
 use crate::directory::Directory;
@@ -77,6 +78,8 @@ pub struct Gateway {
     pub directory: Directory,
     /// What outlives a connection.
     pub delivery: Arc<Delivery>,
+    /// What operators look at.
+    pub console: Arc<Console>,
     /// How the process ends.
     pub drain: Arc<Drain>,
 }
@@ -117,6 +120,10 @@ impl Gateway {
         );
         let events = Events::new(config.clone(), shared.clone(), Arc::clone(&metrics));
         events.recorded_by(&audit);
+        let drain = Arc::<Drain>::default();
+        let facts = (db.clone(), shared.clone(), workspaces.clone());
+        let process = (Arc::clone(&drain), Arc::clone(&metrics), replica.clone());
+        let console = Console::new(facts, &coherence, process);
         Ok(Arc::new(Self {
             identity: Identity::new(
                 config.clone(),
@@ -154,7 +161,8 @@ impl Gateway {
             events,
             audit,
             replica,
-            drain: Arc::default(),
+            console,
+            drain,
             workspaces,
             coherence,
             keys,
@@ -226,6 +234,9 @@ impl Gateway {
             self.directory.follow_lapses(),
             self.events.run(&self.hierarchy),
             self.delivery.run(),
+            // Boxed: together they would be too much for the stack of a thread, whose size Pingora's runtime takes
+            // from nobody.
+            Box::pin(self.console.run()),
             self.sweep(),
             self.flush_regularly(),
             self.forget_regularly(),
@@ -262,6 +273,7 @@ impl Gateway {
         let mut tick = interval(LOOK_AT_KEYS);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.metrics.keys.current.set(1);
+        let mut known = KnownKeys::of(&self.keys);
         loop {
             tick.tick().await;
             let keys = Arc::clone(&self.keys);
@@ -273,8 +285,8 @@ impl Gateway {
                 Ok(Ok((changed, ages))) => {
                     self.metrics.keys.set(ages);
                     self.metrics.keys.current.set(1);
-                    if changed {
-                        let detail = json!({"active": self.keys.kid()});
+                    // A rotation touches the folder more than once, and who meets an unknown key looks, too.
+                    if let Some(detail) = known.renew(&self.keys) {
                         self.audit
                             .record(Draft::new(EventType::KeysChanged).with(detail));
                     }
@@ -316,8 +328,47 @@ impl Gateway {
         }
     }
 
+    /// Why no other process may serve beside this one, if none may.
+    pub fn alone(&self) -> Option<&'static str> {
+        if self.db.is_embedded() {
+            Some("stores.sql is a SQLite file, which one process has for itself")
+        } else if self.shared.is_embedded() {
+            Some("with stores.shared = \"memory\" each process has its own heartbeats and rates")
+        } else {
+            None
+        }
+    }
+
     /// Whether the process is on its way out.
     pub fn draining(&self) -> bool {
-        self.drain.begun()
+        self.drain.leaving()
+    }
+}
+
+/// Which trust keys were in force when somebody last looked.
+struct KnownKeys {
+    active: String,
+    all: Vec<String>,
+}
+
+impl KnownKeys {
+    fn of(keys: &Keys) -> Self {
+        Self {
+            active: keys.kid(),
+            all: keys.list().into_iter().map(|key| key.kid).collect(),
+        }
+    }
+
+    /// What has changed since, for a record: which keys came, and which went.
+    fn renew(&mut self, keys: &Keys) -> Option<Value> {
+        let old = std::mem::replace(self, Self::of(keys));
+        let without = |these: &[String], those: &[String]| -> Vec<String> {
+            let missing = these.iter().filter(|kid| !those.contains(kid));
+            missing.cloned().collect()
+        };
+        let came = without(&self.all, &old.all);
+        let went = without(&old.all, &self.all);
+        let changed = self.active != old.active || !came.is_empty() || !went.is_empty();
+        changed.then(|| json!({"active": self.active, "came": came, "went": went}))
     }
 }

@@ -12,6 +12,8 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// Who may read what tells of callers and workspaces.
     pub auth: AdminAuth,
+    /// Whether the console is served.
+    pub console: bool,
 }
 
 /// `admin.auth`.

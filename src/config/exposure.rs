@@ -143,5 +143,16 @@ pub(crate) mod tests {
             notes.any(|note| note.contains("stores.sql may hold a password"))
         };
         assert!(noted(0o644) && !noted(0o640));
+        // The defaults, written to a file, hold none.
+        write(&path, crate::config::load::DEFAULT, 0o644);
+        let loaded = load(&Layers {
+            file: Some(path),
+            ..Layers::default()
+        });
+        let notes = loaded.unwrap().notes;
+        assert!(
+            !notes.iter().any(|note| note.contains("password")),
+            "{notes:?}"
+        );
     }
 }

@@ -89,6 +89,8 @@ pub struct Config {
     pub tokens: Tokens,
     /// `[cors]`
     pub cors: Cors,
+    /// `[canvas]`
+    pub canvas: Canvas,
     /// `[events]`
     pub events: Events,
     /// `[inbox]`
@@ -391,6 +393,14 @@ pub struct Tokens {
     /// How long a pair token from discovery lasts.
     #[serde(with = "duration")]
     pub pair_ttl: Duration,
+}
+
+/// `[canvas]`: the page that talks with agents.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Canvas {
+    /// Whether it is at `/canvas/` of the public listener.
+    pub enabled: bool,
 }
 
 /// `[cors]`.

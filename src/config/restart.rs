@@ -2,9 +2,10 @@
 
 use super::Config;
 
-/// Keys that count from the start of the process to its end: what it listens on, its threads, its
+/// Keys that count from the start of the process to its end: what it listens on and serves there, its threads, its
 /// stores and their keys, the room that caches were given, the form of the log, where spans go.
-pub const RESTART_KEYS: [&str; 22] = [
+pub const RESTART_KEYS: [&str; 23] = [
+    "admin.console",
     "admin.listen",
     "audit.enabled",
     "audit.spool_bytes",
@@ -37,6 +38,7 @@ pub(super) fn needs_restart(key: &str) -> bool {
 /// Puts back into `new` what is in force since the start.
 pub(super) fn keep(new: &mut Config, in_force: &Config) {
     let old = in_force.clone();
+    new.admin.console = old.admin.console;
     new.admin.listen = old.admin.listen;
     new.audit.enabled = old.audit.enabled;
     new.audit.spool_bytes = old.audit.spool_bytes;

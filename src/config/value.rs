@@ -66,14 +66,7 @@ impl<'de> Deserialize<'de> for Sha256Hex {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let wrong = || D::Error::custom("a SHA-256 is written as 64 hexadecimal digits");
-        if text.len() != 64 || !text.is_ascii() {
-            return Err(wrong());
-        }
-        let mut out = [0; 32];
-        for (i, byte) in out.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).map_err(|_| wrong())?;
-        }
-        Ok(Self(out))
+        hex::FromHex::from_hex(text).map(Self).map_err(|_| wrong())
     }
 }
 

@@ -1,50 +1,43 @@
 //! The process: Pingora services assembled, readiness, drain. The gateway here, a sidecar in [`sidecar`].
 
+mod admin;
 mod lasting;
 pub mod sidecar;
+mod signals;
+mod sockets;
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::num::NonZero;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use pingora::listeners::ListenerConfig;
 use pingora::protocols::l4::stream::L4BufferSettings;
 use pingora::server::configuration::ServerConf;
-use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
+use pingora::server::{RunArgs, Server, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
 use secrecy::{ExposeSecret, SecretString};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep};
 
+use self::admin::AdminListener;
 use self::lasting::lasting;
+use self::signals::{Caught, Signals};
+use self::sockets::{OnSocket, Sockets};
 use crate::audit::Audit;
 use crate::config::load::Layers;
 use crate::config::{Config, Live};
-use crate::drain::Drain;
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
 use crate::proxy::{Connections, Dispatcher, Explainer, Listener};
 use crate::telemetry::traces::{Traces, TracesError};
-use crate::{admin, control, reload};
+use crate::{control, reload};
 
 /// Read buffer of a caller's connection. Pingora's 64 KiB would be most of an idle connection.
 const READ_BUFFER: usize = 8 * 1024;
 
 /// Write buffer of a caller's connection: one Ethernet segment, Pingora's own choice.
 const WRITE_BUFFER: usize = 1460;
-
-/// How long what is left gets to say so once the drain is over.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-
-/// The same after a second signal.
-const LAST_WORDS_HURRIED: Duration = Duration::from_millis(500);
-
-/// How long the last spans may take.
-const LAST_SPANS: Duration = Duration::from_secs(3);
 
 /// Why the gateway cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -64,10 +57,16 @@ pub enum ServeError {
     ForwardHeaders(String),
     /// The SQLite file is another gateway's.
     #[error(
-        "cannot use stores.sql alone ({0}): another gateway serves from this SQLite file; give each its own, \
+        "cannot use stores.sql alone: another gateway serves from this SQLite file; give each its own, \
          or let several share PostgreSQL and Redis"
     )]
-    Claimed(#[source] std::io::Error),
+    Claimed,
+    /// Whether it is cannot be told.
+    #[error("cannot lock the SQLite file of stores.sql")]
+    Unclaimed(#[source] std::io::Error),
+    /// Signals cannot be caught.
+    #[error("cannot listen for signals")]
+    Signals(#[source] std::io::Error),
     /// Spans cannot be sent.
     #[error("cannot trace: {0}")]
     Traces(#[from] TracesError),
@@ -87,13 +86,18 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let metrics = Arc::new(Metrics::new());
     let gateway = Gateway::open(live, metrics)?;
     let traces = Traces::start(&gateway.config, &gateway.metrics, &gateway.replica)?;
-    gateway.db.claim().map_err(ServeError::Claimed)?;
-    probe("server.listen", config.server.listen)?;
-    probe("admin.listen", config.admin.listen)?;
+    gateway.db.claim().map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => ServeError::Claimed,
+        _ => ServeError::Unclaimed(error),
+    })?;
+    let caught = Caught::new().map_err(ServeError::Signals)?;
+    let sockets = Sockets::new();
+    let public_socket = sockets.socket("server.listen", config.server.listen)?;
+    let admin_socket = sockets.socket("admin.listen", config.admin.listen)?;
     let (mut server, threads) = pingora(&config);
 
     let control = control::router(Arc::clone(&gateway));
-    let answers = Listener::of_gateway(Arc::clone(&gateway), control, traces.clone())
+    let answers = Listener::of_gateway(Arc::clone(&gateway), control.clone(), traces.clone())
         .map_err(ServeError::ForwardHeaders)?;
     let (dispatcher, explainer) = (answers.dispatcher(), answers.explainer());
     let mut public = Service::new("public".to_owned(), Connections::new(answers));
@@ -105,8 +109,14 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let admin = background_service(
         "admin",
         AdminListener {
-            address: config.admin.listen,
-            router: admin::router(Arc::clone(&gateway), explainer.map(Explainer::into_fn)),
+            socket: Mutex::new(Some(admin_socket)),
+            given_up: sockets.given_up(),
+            metrics: Arc::clone(&gateway.metrics),
+            router: crate::admin::router(
+                Arc::clone(&gateway),
+                explainer.map(Explainer::into_fn),
+                &control,
+            ),
         },
     );
     let rooms = server.add_service(rooms);
@@ -125,15 +135,18 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
         dispatch.threads = Some(1);
         server.add_service(dispatch).add_dependency(&rooms);
     }
+    let public = OnSocket::new(public, public_socket, Arc::clone(&sockets));
     server.add_service(public).add_dependency(&rooms);
 
     let address = config.server.listen;
     tracing::info!(%address, admin = %config.admin.listen, threads, "a2a-gateway is starting");
     server.run(RunArgs {
         shutdown_signal: Box::new(Signals {
+            caught,
             drain: Arc::clone(&gateway.drain),
             config: gateway.config.clone(),
             gateway: Some(gateway),
+            sockets,
             traces,
         }),
     });
@@ -156,17 +169,6 @@ fn pingora(config: &Config) -> (Server, usize) {
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
     (server, threads)
-}
-
-/// Pingora panics in a service when it cannot bind; an operator deserves a sentence.
-fn probe(key: &'static str, address: SocketAddr) -> Result<(), ServeError> {
-    TcpListener::bind(address)
-        .map(drop)
-        .map_err(|error| ServeError::Listen {
-            key,
-            address,
-            error,
-        })
 }
 
 /// What to do about an address that cannot be listened on.
@@ -256,35 +258,6 @@ impl BackgroundService for Dispatches {
     }
 }
 
-/// `/metrics`, health, version.
-struct AdminListener {
-    address: SocketAddr,
-    router: axum::Router,
-}
-
-#[async_trait]
-impl BackgroundService for AdminListener {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
-        let address = self.address;
-        let listener = match tokio::net::TcpListener::bind(address).await {
-            Ok(listener) => listener,
-            Err(error) => {
-                tracing::error!(%address, %error, "The admin listener cannot be opened");
-                return;
-            }
-        };
-        // Whose failures count together is known by the address of the connection.
-        let router = self.router.clone();
-        let router = router.into_make_service_with_connect_info::<SocketAddr>();
-        let served = axum::serve(listener, router).with_graceful_shutdown(async move {
-            let _ = shutdown.changed().await;
-        });
-        if let Err(error) = served.await {
-            tracing::error!(%error, "The admin listener ended");
-        }
-    }
-}
-
 /// The configuration, loaded again. On a thread of its own: files may be slow.
 struct Reloads(Arc<Gateway>, Layers);
 
@@ -295,69 +268,5 @@ impl BackgroundService for Reloads {
             () = lasting("reload", reload::run(&self.0, &self.1)) => {}
             _ = shutdown.changed() => {}
         }
-    }
-}
-
-/// SIGTERM and SIGINT drain; a second signal ends at once.
-struct Signals {
-    drain: Arc<Drain>,
-    config: Live,
-    /// What has to write something down before the end.
-    gateway: Option<Arc<Gateway>>,
-    /// What has to send the last spans.
-    traces: Traces,
-}
-
-#[async_trait]
-impl ShutdownSignalWatch for Signals {
-    async fn recv(&self) -> ShutdownSignal {
-        let (Ok(mut terminate), Ok(mut interrupt)) = (
-            signal(SignalKind::terminate()),
-            signal(SignalKind::interrupt()),
-        ) else {
-            tracing::error!("cannot listen for signals; end the process with SIGKILL");
-            return std::future::pending().await;
-        };
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        tokio::select! {
-            () = drain(&self.drain, &self.config) => {
-                last_words(&self.drain, LAST_WORDS).await;
-                if let Some(gateway) = &self.gateway {
-                    gateway.flush().await;
-                }
-                self.traces.stop(LAST_SPANS).await;
-            }
-            _ = terminate.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
-            _ = interrupt.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
-        }
-        // Also in a hurry: a chain without its end looks like one whose end was taken away.
-        if let Some(gateway) = &self.gateway {
-            gateway.audit.flush().await;
-        }
-        ShutdownSignal::FastShutdown
-    }
-}
-
-/// Waits until nothing is in progress, at most `server.drain`.
-async fn drain(drain: &Drain, config: &Live) {
-    drain.begin();
-    tracing::info!(running = drain.running(), "Draining");
-    let limit = config.get().server.drain;
-    idle_within(drain, limit).await;
-}
-
-/// Ends what is left: streams with their last event, the others with an error.
-async fn last_words(drain: &Drain, limit: Duration) {
-    drain.cut();
-    idle_within(drain, limit).await;
-}
-
-async fn idle_within(drain: &Drain, limit: Duration) {
-    let deadline = Instant::now() + limit;
-    while drain.running() > 0 && Instant::now() < deadline {
-        sleep(Duration::from_millis(20)).await;
     }
 }

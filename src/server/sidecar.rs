@@ -1,7 +1,7 @@
 //! The process of a sidecar: one listener in front of an agent, and the fetching of keys.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use pingora::server::{RunArgs, ShutdownWatch};
@@ -9,7 +9,9 @@ use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
 
 use super::lasting::lasting;
-use super::{AdminListener, ServeError, Signals, listener, pingora, probe};
+use super::signals::{Caught, Signals};
+use super::sockets::{OnSocket, Sockets};
+use super::{AdminListener, ServeError, listener, pingora};
 use crate::admin;
 use crate::config::Live;
 use crate::ids::ReplicaId;
@@ -25,10 +27,11 @@ use crate::telemetry::traces::Traces;
 pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<(), ServeError> {
     let config = live.hold();
     let listener = listener(&config);
-    probe("server.listen", config.server.listen)?;
-    if let Some(admin) = admin {
-        probe("admin.listen", admin)?;
-    }
+    let caught = Caught::new().map_err(ServeError::Signals)?;
+    let sockets = Sockets::new();
+    let front_socket = sockets.socket("server.listen", config.server.listen)?;
+    let admin_socket = admin.map(|admin| sockets.socket("admin.listen", admin));
+    let admin_socket = admin_socket.transpose()?;
     let metrics = Arc::new(Metrics::of_sidecar());
     let traces = Traces::start(&live, &metrics, &ReplicaId::random())?;
     let sidecar = Sidecar::new(live, metrics, settings);
@@ -38,16 +41,18 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
     let mut front = Service::new("sidecar".to_owned(), Connections::new(answers));
     front.add_listener(listener);
     front.threads = Some(threads);
-    server.add_service(front);
+    server.add_service(OnSocket::new(front, front_socket, Arc::clone(&sockets)));
     let mut keys = background_service("keys", Fetches(Arc::clone(&sidecar)));
     keys.threads = Some(1);
     server.add_service(keys);
-    if let Some(address) = admin {
-        let router = admin::sidecar_router(Arc::clone(&sidecar));
-        server.add_service(background_service(
-            "admin",
-            AdminListener { address, router },
-        ));
+    if let Some(socket) = admin_socket {
+        let listener = AdminListener {
+            socket: Mutex::new(Some(socket)),
+            given_up: sockets.given_up(),
+            router: admin::sidecar_router(Arc::clone(&sidecar)),
+            metrics: Arc::clone(&sidecar.metrics),
+        };
+        server.add_service(background_service("admin", listener));
     }
 
     let address = config.server.listen;
@@ -55,9 +60,11 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
     tracing::info!(%address, workspace.id = workspace, threads, "The sidecar is starting");
     server.run(RunArgs {
         shutdown_signal: Box::new(Signals {
+            caught,
             drain: Arc::clone(&sidecar.drain),
             config: sidecar.config.clone(),
             gateway: None,
+            sockets,
             traces,
         }),
     });

@@ -237,6 +237,7 @@ impl Checks<'_> {
             ("telemetry.otlp_headers", headers),
         ] {
             if let Source::File(path) = (self.source)(key)
+                && !url.is_empty()
                 && layer::masked(url) != url
                 && let Err(reason) = exposure::refuse_exposed_at(&path)
             {

@@ -1,0 +1,449 @@
+//! The admin listener's connections: how many there may be, and how long each may keep its place and do nothing.
+//!
+//! The head of a request, and what is idle between two, have a clock of hyper's; what takes no bytes has the one here.
+//! Where all places are taken, a newcomer gets that of the connection that has been idle longest.
+//! An answer that waits for its reader keeps its place otherwise for as long as the reader's machine is there.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::ConnectInfo;
+use http::Request;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use pingora::server::ShutdownWatch;
+use pingora::services::background::BackgroundService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tower::ServiceExt as _;
+
+use super::sockets::{GivenUp, Socket};
+use crate::metrics::{Cut, Metrics};
+
+/// Connections at once: 16 consoles with a browser's six each, and room for whoever scrapes and probes.
+const CONNECTIONS_MAX: usize = 256;
+
+/// How long the head of a request may take, from the connection's first moment or the end of the answer before.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+
+/// From when on a connection that has not sent its first request counts as idle. An honest one sends it at once.
+const NEW_FOR: Duration = Duration::from_secs(5);
+
+/// Bytes of a head, or of an answer that waits in the connection.
+const BUFFER_MAX: usize = 64 * 1024;
+
+/// How long a connection may take not one byte of what waits for it.
+const STALLED_MAX: Duration = Duration::from_secs(30);
+
+/// How long it may be behind, however slowly it goes on.
+const BEHIND_MAX: Duration = Duration::from_secs(120);
+
+/// Before the next try, where the system has no more sockets for us.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// The listener of operators.
+pub(super) struct AdminListener {
+    /// Taken when it starts.
+    pub(super) socket: Mutex<Option<Socket>>,
+    /// When another process accepts instead.
+    pub(super) given_up: GivenUp,
+    pub(super) router: axum::Router,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+#[async_trait]
+impl BackgroundService for AdminListener {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        let socket = self
+            .socket
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let listener = match socket.map(Socket::into_tokio) {
+            Some(Ok(listener)) => listener,
+            Some(Err(error)) => {
+                return tracing::error!(%error, "The admin listener cannot be opened");
+            }
+            None => return,
+        };
+        let mut given_up = self.given_up.clone();
+        let places = Arc::new(Places::default());
+        let mut open = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                _ = shutdown.changed() => break,
+                () = given_up.wait() => break,
+                Some(_) = open.join_next() => continue,
+                accepted = listener.accept() => accepted,
+            };
+            let (socket, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "The admin listener could not accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let (place, full) = Places::take(&places);
+            if full {
+                self.metrics.connection_cut(Cut::AdminFull);
+                tracing::debug!(%peer, "As many connections to the admin listener as may be are open");
+            }
+            let Some(place) = place else { continue };
+            let connection = Connection {
+                peer,
+                router: self.router.clone(),
+                metrics: Arc::clone(&self.metrics),
+                place: Arc::new(place),
+            };
+            open.spawn(connection.serve(socket, given_up.clone(), shutdown.clone()));
+        }
+        drop(listener);
+        // What is being answered is answered; the process ends when it ends.
+        while open.join_next().await.is_some() {}
+    }
+}
+
+/// One of them.
+struct Connection {
+    peer: SocketAddr,
+    router: axum::Router,
+    metrics: Arc<Metrics>,
+    place: Arc<Place>,
+}
+
+/// The places of connections.
+#[derive(Default)]
+struct Places(Mutex<Taken>);
+
+#[derive(Default)]
+struct Taken {
+    next: u64,
+    by_number: HashMap<u64, Seat>,
+}
+
+/// One that is taken.
+struct Seat {
+    /// Since when no request is in progress; may be yet to come.
+    idle_since: Option<Instant>,
+    /// The place is somebody else's: the connection is to be closed.
+    lost: Arc<Notify>,
+}
+
+impl Places {
+    /// A place, and whether all were taken: then it is that of whoever has been idle longest, or there is none.
+    fn take(places: &Arc<Self>) -> (Option<Place>, bool) {
+        let now = Instant::now();
+        let mut taken = places.taken();
+        let full = CONNECTIONS_MAX <= taken.by_number.len();
+        if full {
+            let idle = taken.by_number.iter();
+            let idle = idle.filter_map(|(number, seat)| Some((seat.idle_since?, *number)));
+            let longest = idle.min().filter(|(since, _)| *since <= now);
+            let Some(seat) = longest.and_then(|(_, number)| taken.by_number.remove(&number)) else {
+                return (None, full);
+            };
+            seat.lost.notify_one();
+        }
+        let number = taken.next;
+        taken.next += 1;
+        let lost = Arc::new(Notify::new());
+        let seat = Seat {
+            idle_since: Some(now + NEW_FOR),
+            lost: Arc::clone(&lost),
+        };
+        taken.by_number.insert(number, seat);
+        let place = Place {
+            places: Arc::clone(places),
+            number,
+            lost,
+        };
+        (Some(place), full)
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        // Each step leaves them whole, so a panic elsewhere cannot have broken them.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of a connection. Dropping it gives it back.
+struct Place {
+    places: Arc<Places>,
+    number: u64,
+    lost: Arc<Notify>,
+}
+
+impl Place {
+    fn is_idle(&self, since: Option<Instant>) {
+        if let Some(seat) = self.places.taken().by_number.get_mut(&self.number) {
+            seat.idle_since = since;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.taken().by_number.remove(&self.number);
+    }
+}
+
+/// A request in progress. Dropping it ends that.
+struct Busy(Arc<Place>);
+
+impl Busy {
+    fn new(place: &Arc<Place>) -> Self {
+        place.is_idle(None);
+        Self(Arc::clone(place))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.is_idle(Some(Instant::now()));
+    }
+}
+
+/// The body of an answer: the request is in progress for as long as there is something of it.
+struct Answering {
+    body: Body,
+    _busy: Busy,
+}
+
+impl HttpBody for Answering {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Connection {
+    async fn serve(self, socket: TcpStream, mut given_up: GivenUp, mut shutdown: ShutdownWatch) {
+        // Answers are written whole: nothing is won by waiting for more.
+        let _ = socket.set_nodelay(true);
+        let answer = service_fn(|mut request: Request<Incoming>| {
+            // Whose failures count together is known by the address of the connection.
+            request.extensions_mut().insert(ConnectInfo(self.peer));
+            let (router, busy) = (self.router.clone(), Busy::new(&self.place));
+            async move {
+                let answer = router.oneshot(request.map(Body::new)).await;
+                // A router answers every request: its error type has no values.
+                let answer = answer.unwrap_or_else(|never| match never {});
+                Ok::<_, Infallible>(answer.map(|body| Answering { body, _busy: busy }))
+            }
+        });
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_WITHIN)
+            .max_buf_size(BUFFER_MAX)
+            .serve_connection(TokioIo::new(Patient::new(socket)), answer);
+        let mut served = std::pin::pin!(served);
+        let ended = tokio::select! {
+            ended = &mut served => ended,
+            // The next request goes to whoever accepts then.
+            () = given_up.wait() => {
+                served.as_mut().graceful_shutdown();
+                served.await
+            }
+            () = self.place.lost.notified() => return,
+            _ = shutdown.changed() => {
+                served.as_mut().graceful_shutdown();
+                served.await
+            }
+        };
+        let slow = |error: &hyper::Error| {
+            let cause = std::error::Error::source(error);
+            let cause = cause.and_then(|cause| cause.downcast_ref::<io::Error>());
+            cause.is_some_and(|cause| cause.kind() == io::ErrorKind::TimedOut)
+        };
+        if ended.as_ref().is_err_and(slow) {
+            self.metrics.connection_cut(Cut::AdminSlow);
+            tracing::debug!(peer = %self.peer, "A connection to the admin listener took no more bytes");
+        }
+    }
+}
+
+/// A socket that gives up on who does not read: after [`STALLED_MAX`] without a byte, or [`BEHIND_MAX`] in which
+/// something always waited.
+struct Patient<S> {
+    socket: S,
+    behind: Option<Behind>,
+}
+
+struct Behind {
+    since: Instant,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl<S> Patient<S> {
+    fn new(socket: S) -> Self {
+        Self {
+            socket,
+            behind: None,
+        }
+    }
+
+    /// Nothing can be written for now.
+    fn wait<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let behind = self.behind.get_or_insert_with(|| {
+            let since = Instant::now();
+            let alarm = Box::pin(sleep_until(since + STALLED_MAX));
+            Behind { since, alarm }
+        });
+        ready!(behind.alarm.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// `taken` of `offered` bytes were written.
+    fn went_on(&mut self, taken: usize, offered: usize) {
+        if taken >= offered {
+            self.behind = None;
+        } else if let Some(behind) = &mut self.behind {
+            let next = (Instant::now() + STALLED_MAX).min(behind.since + BEHIND_MAX);
+            behind.alarm.as_mut().reset(next);
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let Poll::Ready(written) = Pin::new(&mut self.socket).poll_write(cx, bytes) else {
+            return self.wait(cx);
+        };
+        let taken = written?;
+        self.went_on(taken, bytes.len());
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write_vectored(cx, pieces);
+        let Poll::Ready(written) = written else {
+            return self.wait(cx);
+        };
+        let taken = written?;
+        self.went_on(taken, pieces.iter().map(|piece| piece.len()).sum());
+        Poll::Ready(Ok(taken))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_gets_the_place_of_who_was_idle_longest_and_of_nobody_else() {
+        let places = Arc::new(Places::default());
+        let taken: Vec<_> = (0..CONNECTIONS_MAX)
+            .map(|_| Arc::new(Places::take(&places).0.unwrap()))
+            .collect();
+        assert!(Places::take(&places).0.is_none(), "all are new");
+        let mut busy: Vec<_> = taken.iter().map(Busy::new).collect();
+        tokio::time::advance(NEW_FOR * 2).await;
+        assert!(Places::take(&places).0.is_none(), "all are busy");
+        drop(busy.remove(7));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        drop(busy.remove(3));
+        let (new, full) = Places::take(&places);
+        let new = new.unwrap();
+        assert!(full);
+        taken[7].lost.notified().await;
+        // What is left of it frees nobody's place, and takes none.
+        drop(Busy::new(&taken[7]));
+        let another = Places::take(&places).0.unwrap();
+        taken[3].lost.notified().await;
+        assert!(Places::take(&places).0.is_none());
+        drop((taken, busy));
+        assert_eq!(places.taken().by_number.len(), 2);
+        drop((new, another));
+        assert!(places.taken().by_number.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_is_given_up() {
+        let (ours, _theirs) = tokio::io::duplex(16);
+        let began = Instant::now();
+        let error = Patient::new(ours).write_all(&[0; 64]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(began.elapsed(), STALLED_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_slow_has_an_end_too_and_who_catches_up_has_none() {
+        let slowly = async |pause: Duration, bytes: usize| {
+            let (ours, mut theirs) = tokio::io::duplex(1);
+            let read = tokio::spawn(async move {
+                while theirs.read_u8().await.is_ok() {
+                    sleep(pause).await;
+                }
+            });
+            let mut ours = Patient::new(ours);
+            let began = Instant::now();
+            let written = ours.write_all(&vec![0; bytes]).await;
+            read.abort();
+            (written.map_err(|error| error.kind()), began.elapsed())
+        };
+        let (written, took) = slowly(Duration::from_secs(20), 100).await;
+        assert_eq!(written, Err(io::ErrorKind::TimedOut));
+        assert!(took <= BEHIND_MAX + STALLED_MAX, "{took:?}");
+        let (written, _) = slowly(Duration::from_secs(1), 60).await;
+        assert_eq!(written, Ok(()));
+    }
+}

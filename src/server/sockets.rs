@@ -1,0 +1,224 @@
+//! The listening sockets, which outlive the process: the one that follows takes them over while this one still serves,
+//! so that no connection is refused in between. Done by `ecdysis`, which starts the same program with the same
+//! arguments once more, gives it the sockets, and waits until it says that it serves.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::IntoRawFd as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use ecdysis::Ecdysis;
+use pingora::server::{ListenFds, ShutdownWatch};
+use pingora::services::{ServiceReadyNotifier, ServiceWithDependents};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+use super::ServeError;
+
+/// Connections that wait to be accepted at most; the system may allow fewer. Pingora's own choice.
+const BACKLOG: i32 = 65_535;
+
+/// The sockets of one process.
+pub(super) struct Sockets {
+    ecdysis: Mutex<Ecdysis>,
+    given_up: watch::Sender<bool>,
+}
+
+/// One of them, for whoever accepts from it.
+pub(super) struct Socket {
+    sockets: Arc<Sockets>,
+    address: SocketAddr,
+    /// By the process before.
+    given: Option<TcpListener>,
+}
+
+impl Sockets {
+    /// None yet.
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            ecdysis: Mutex::new(Ecdysis::new()),
+            given_up: watch::Sender::new(false),
+        })
+    }
+
+    /// A socket for `address`, which is listened on when there is somebody to answer. Pingora would panic where it
+    /// cannot be had; an operator deserves a sentence before that.
+    ///
+    /// # Errors
+    /// The address is taken, or not ours.
+    pub(super) fn socket(
+        self: &Arc<Self>,
+        key: &'static str,
+        address: SocketAddr,
+    ) -> Result<Socket, ServeError> {
+        let mut socket = Socket {
+            sockets: Arc::clone(self),
+            address,
+            given: None,
+        };
+        // What the process before gives is taken at once: what is left of it is closed when this one is ready.
+        let taken = if self.with(|ecdysis| ecdysis.is_child()) {
+            socket.bind().map(|given| socket.given = Some(given))
+        } else {
+            TcpListener::bind(address).map(drop)
+        };
+        taken.map(|()| socket).map_err(|error| ServeError::Listen {
+            key,
+            address,
+            error,
+        })
+    }
+
+    /// Says that this process serves: to the one before, which ends then, and to whoever supervises.
+    fn ready(&self) {
+        if let Err(error) = self.with(Ecdysis::ready) {
+            tracing::warn!(%error, "The process before cannot be told that this one serves");
+        }
+        let states = [
+            sd_notify::NotifyState::Ready,
+            sd_notify::NotifyState::MainPid(std::process::id()),
+        ];
+        tell_supervisor(&states);
+    }
+
+    /// Starts the process that follows, and gives it the sockets; resolves when it serves. From then on nothing is
+    /// accepted here.
+    ///
+    /// # Errors
+    /// In words: it did not start. This process goes on.
+    pub(super) async fn give_up(self: &Arc<Self>) -> Result<(), String> {
+        let sockets = Arc::clone(self);
+        let upgrade = move || sockets.with(|ecdysis| ecdysis.upgrade().map_err(|e| e.to_string()));
+        let begun = spawn_blocking(upgrade).await;
+        begun.map_err(|error| error.to_string()).flatten()?;
+        self.given_up.send_replace(true);
+        self.with(|ecdysis| ecdysis.quit());
+        Ok(())
+    }
+
+    /// For whoever accepts.
+    pub(super) fn given_up(&self) -> GivenUp {
+        GivenUp(self.given_up.subscribe())
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Ecdysis) -> T) -> T {
+        work(&mut self.ecdysis.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Whether another process accepts.
+#[derive(Clone)]
+pub(super) struct GivenUp(watch::Receiver<bool>);
+
+impl GivenUp {
+    /// Resolves when one does.
+    pub(super) async fn wait(&mut self) {
+        if self.0.wait_for(|given_up| *given_up).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Socket {
+    /// Listens, or goes on where the process before did. Without the option that lets two processes listen beside
+    /// each other: that one is there by mistake must be heard of.
+    ///
+    /// # Errors
+    /// The address is taken by now, or the system has no room for it.
+    fn listen(mut self) -> io::Result<TcpListener> {
+        self.given.take().map_or_else(|| self.bind(), Ok)
+    }
+
+    fn bind(&self) -> io::Result<TcpListener> {
+        let listener = self.sockets.with(|ecdysis| {
+            ecdysis.build_listen_tcp(self.address, |socket, address| {
+                // As the standard library does: connections that ended a moment ago keep nobody out.
+                socket.set_reuse_address(true)?;
+                socket.bind(&address.into())?;
+                socket.listen(BACKLOG)?;
+                Ok(socket.into())
+            })
+        })?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    }
+
+    /// The same, for a runtime.
+    ///
+    /// # Errors
+    /// As above.
+    pub(super) fn into_tokio(self) -> io::Result<tokio::net::TcpListener> {
+        tokio::net::TcpListener::from_std(self.listen()?)
+    }
+}
+
+/// Says it by `NOTIFY_SOCKET`, if somebody listens there (`sd_notify(3)`).
+pub(super) fn tell_supervisor(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "The supervisor cannot be told of the state of the process (NOTIFY_SOCKET)");
+    }
+}
+
+/// A Pingora service on a socket of ours, until that is given up.
+pub(super) struct OnSocket<S> {
+    service: S,
+    socket: Option<Socket>,
+    sockets: Arc<Sockets>,
+}
+
+impl<S> OnSocket<S> {
+    /// `service` listens at the address of `socket`.
+    pub(super) fn new(service: S, socket: Socket, sockets: Arc<Sockets>) -> Self {
+        Self {
+            service,
+            socket: Some(socket),
+            sockets,
+        }
+    }
+}
+
+#[async_trait]
+impl<S: ServiceWithDependents> ServiceWithDependents for OnSocket<S> {
+    async fn start_service(
+        &mut self,
+        fds: Option<ListenFds>,
+        shutdown: ShutdownWatch,
+        listeners_per_fd: usize,
+        ready: ServiceReadyNotifier,
+    ) {
+        if let (Some(socket), Some(fds)) = (self.socket.take(), &fds) {
+            let address = socket.address;
+            match socket.listen() {
+                Ok(listener) => fds.lock().add(address.to_string(), listener.into_raw_fd()),
+                Err(error) => {
+                    return tracing::error!(%address, %error, "The listener cannot be opened");
+                }
+            }
+        }
+        // What depends on it is here: rooms are made before there is a listener.
+        self.sockets.ready();
+        let mut given_up = self.sockets.given_up();
+        let (end, ends) = watch::channel(false);
+        let mut shutdown = shutdown;
+        let watched = async {
+            tokio::select! {
+                () = given_up.wait() => {}
+                _ = shutdown.wait_for(|over| *over) => {}
+            }
+            end.send_replace(true);
+        };
+        let served = self
+            .service
+            .start_service(fds, ends, listeners_per_fd, ready);
+        tokio::join!(watched, served);
+    }
+
+    fn name(&self) -> &str {
+        self.service.name()
+    }
+
+    fn threads(&self) -> Option<usize> {
+        self.service.threads()
+    }
+}

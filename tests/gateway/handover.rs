@@ -1,0 +1,250 @@
+//! A new process goes on with the listening sockets of the one before (SIGUSR2): between the two no call fails.
+
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
+
+use crate::harness::{
+    Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step,
+    chunk, ok_json,
+};
+
+/// A streaming call.
+const STREAM: &str = r#"{"jsonrpc":"2.0","id":"s-1","method":"message/stream","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
+
+/// Events of one stream, and the time between two.
+const EVENTS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(150);
+
+/// For what takes a moment on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Who supervises, and hears which process is the gateway (`sd_notify(3)`). Dropping it ends those that it heard of.
+struct Supervisor {
+    socket: UnixDatagram,
+    heard: Vec<u32>,
+}
+
+impl Supervisor {
+    fn new(folder: &std::path::Path) -> Self {
+        let socket = UnixDatagram::bind(folder.join("notify")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let heard = Vec::new();
+        Self { socket, heard }
+    }
+
+    /// The next process that says that it is the gateway, and is ready.
+    fn next(&mut self) -> u32 {
+        let mut buffer = [0; 512];
+        let length = self
+            .socket
+            .recv(&mut buffer)
+            .expect("a process that is ready");
+        let said = std::str::from_utf8(&buffer[..length]).unwrap();
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(lines.contains(&"READY=1"), "{said:?}");
+        let pid = lines.iter().find_map(|line| line.strip_prefix("MAINPID="));
+        let pid = pid.unwrap().parse().unwrap();
+        self.heard.push(pid);
+        pid
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        for pid in &self.heard {
+            signal(*pid, "KILL");
+        }
+    }
+}
+
+fn signal(pid: u32, name: &str) -> bool {
+    let mut kill = Command::new("kill");
+    kill.args(["-s", name, &pid.to_string()]);
+    kill.stderr(std::process::Stdio::null());
+    kill.status().expect("kill runs").success()
+}
+
+/// Whether it has ended. One that was not waited for has, too.
+fn has_ended(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    matches!(state, None | Some('Z'))
+}
+
+async fn ends(pid: u32) {
+    let ended = async {
+        while !has_ended(pid) {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ended)
+        .await
+        .expect("the process before ends");
+}
+
+async fn agent() -> Agent {
+    Agent::scripted(|request| {
+        if !request.text().contains("message/stream") {
+            let body = r#"{"jsonrpc":"2.0","id":"c-1","result":"done"}"#;
+            return vec![
+                Step::Wait(Duration::from_millis(5)),
+                Step::Write(ok_json(body)),
+            ];
+        }
+        let mut steps = vec![Step::write(SSE_HEAD)];
+        for n in 0..EVENTS {
+            steps.push(Step::write(chunk(format!("data: {{\"n\":{n}}}\n\n"))));
+            steps.push(Step::Wait(PAUSE));
+        }
+        steps.push(Step::write(LAST_CHUNK));
+        steps
+    })
+    .await
+}
+
+/// Callers that call one after the other, on connections that they keep for as long as they may.
+struct Load {
+    over: Arc<AtomicBool>,
+    callers: JoinSet<(usize, usize)>,
+}
+
+impl Load {
+    fn begin(gateway: &Gateway, caller: &Seat, target: &Seat) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let mut callers = JoinSet::new();
+        for n in 0..8 {
+            let (to, over) = (gateway.public, Arc::clone(&over));
+            let request = Request::post(target.path(), CALL).bearer(&caller.token);
+            // One of them pauses for longer than a process needs to be followed: its connection is idle then.
+            let pause = Duration::from_millis(if n == 0 { 400 } else { 1 });
+            callers.spawn(async move {
+                let (mut calls, mut connections) = (0, 1);
+                let mut connection = Connection::open(to).await;
+                while !over.load(Ordering::Relaxed) {
+                    let answer = connection.call(&request).await;
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                    calls += 1;
+                    if answer.field("connection") == Some("close") {
+                        connections += 1;
+                        connection = Connection::open(to).await;
+                    }
+                    sleep(pause).await;
+                }
+                (calls, connections)
+            });
+        }
+        Self { over, callers }
+    }
+
+    /// Calls that were answered, and connections that they took.
+    async fn end(mut self) -> (usize, usize) {
+        self.over.store(true, Ordering::Relaxed);
+        let mut all = (0, 0);
+        while let Some(one) = self.callers.join_next().await {
+            let (calls, connections) = one.expect("no call fails");
+            all = (all.0 + calls, all.1 + connections);
+        }
+        all
+    }
+}
+
+/// A stream, which has to be whole.
+fn stream(gateway: &Gateway, caller: &Seat, target: &Seat) -> JoinHandle<()> {
+    let to = gateway.public;
+    let request = Request::post(target.path(), STREAM).bearer(&caller.token);
+    tokio::spawn(async move {
+        let answer = Connection::open(to).await.call(&request).await.unnumbered();
+        assert!(answer.whole, "{}", answer.text());
+        assert_eq!(answer.events().len(), EVENTS, "{}", answer.text());
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_follow_each_other_and_no_call_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut supervisor = Supervisor::new(folder.path());
+    let notify = folder.path().join("notify");
+    let builder = Builder::new(Pair::External).env("NOTIFY_SOCKET", notify.to_str().unwrap());
+    let mut gateway = builder.start().await;
+    let mut before = supervisor.next();
+    assert_eq!(before, gateway.pid());
+    let (caller, target) = gateway.pair(agent().await).await;
+    let load = Load::begin(&gateway, &caller, &target);
+    let mut streams = Vec::new();
+    for round in 0..3 {
+        for _ in 0..4 {
+            streams.push(stream(&gateway, &caller, &target));
+        }
+        sleep(Duration::from_millis(700)).await;
+        assert!(signal(before, "USR2"));
+        let after = tokio::task::block_in_place(|| supervisor.next());
+        assert_ne!(after, before, "round {round}");
+        streams.push(stream(&gateway, &caller, &target));
+        ends(before).await;
+        before = after;
+    }
+    let first = gateway.wait(PATIENCE);
+    assert!(first.success(), "{first}");
+    for stream in streams {
+        stream.await.expect("streams are whole");
+    }
+    let (calls, connections) = load.end().await;
+    assert!(calls > 100, "{calls}");
+    assert!(
+        connections >= 8 + 3 * 7,
+        "{connections}: told to close once in each round"
+    );
+    // The last one ends as any other does.
+    assert!(signal(before, "TERM"));
+    ends(before).await;
+    println!(
+        "{calls} calls on {connections} connections over 3 changes of the process: none failed"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_with_stores_of_its_own_is_not_followed() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let (caller, target) = gateway.pair(agent().await).await;
+    gateway.signal("USR2");
+    let told = async {
+        while !gateway.log().contains("No new process can take over") {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.unwrap();
+    let request = Request::post(target.path(), CALL).bearer(&caller.token);
+    assert_eq!(gateway.call(&request).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_cannot_be_followed_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.toml");
+    std::fs::write(&file, "").unwrap();
+    let gateway = Builder::new(Pair::External).file(&file).start().await;
+    let (caller, target) = gateway.pair(agent().await).await;
+    std::fs::write(&file, "this is no configuration").unwrap();
+    gateway.signal("USR2");
+    let told = async {
+        while !gateway
+            .log()
+            .contains("The new process did not come to serve")
+        {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.unwrap();
+    let request = Request::post(target.path(), CALL).bearer(&caller.token);
+    assert_eq!(gateway.call(&request).await.status, 200);
+    let ready = gateway.admin_get("/readyz").await.unwrap();
+    assert_eq!(ready.status, 200, "{}", ready.text());
+}
