@@ -3,9 +3,9 @@
 //!
 //! With `Accept: text/event-stream` it opens a stream, sends one event and then stays silent, for
 //! the measurement of memory per open stream; `EVENTS INTERVAL_MS` as further arguments make it
-//! send that many events at that pace.
+//! send that many events at that pace (0: without a pause), each with its clock, and end the stream.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,7 +16,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[derive(Clone, Copy)]
 struct Pace {
-    events: u64,
+    /// None: one, then silence.
+    events: Option<u64>,
     interval: Duration,
 }
 
@@ -29,7 +30,7 @@ async fn main() {
     let mut number = || arguments.next().and_then(|n| n.parse::<u64>().ok());
     let bytes = number().unwrap_or(512);
     let pace = Pace {
-        events: number().unwrap_or(1),
+        events: number(),
         interval: Duration::from_millis(number().unwrap_or(0)),
     };
     let text = "x".repeat(usize::try_from(bytes).expect("a body that fits in memory"));
@@ -92,14 +93,22 @@ async fn events(mut stream: TcpStream, pace: Pace) -> std::io::Result<()> {
     let head =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;
-    for n in 0..pace.events {
-        let event = format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"n\":{n}}}}}\n\n");
-        let chunk = format!("{:x}\r\n{event}\r\n", event.len());
+    for n in 0..pace.events.unwrap_or(1) {
+        let clock = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let event = format!(
+            r#"data: {{"jsonrpc":"2.0","id":1,"result":{{"kind":"status-update","taskId":"t","contextId":"c","status":{{"state":"working"}},"final":false,"metadata":{{"n":{n},"at":"{}"}}}}}}"#,
+            clock.as_nanos()
+        );
+        let chunk = format!("{:x}\r\n{event}\n\n\r\n", event.len() + 2);
         stream.write_all(chunk.as_bytes()).await?;
-        tokio::time::sleep(pace.interval).await;
+        if !pace.interval.is_zero() {
+            tokio::time::sleep(pace.interval).await;
+        }
     }
-    if pace.interval.is_zero() {
-        // One event, then silence: an open stream that costs only memory.
+    if pace.events.is_none() {
+        // An open stream that costs only memory.
         let mut rest = [0; 64];
         while stream.read(&mut rest).await? > 0 {}
         return Ok(());

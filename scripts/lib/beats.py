@@ -19,6 +19,7 @@ import time
 import urllib.request
 
 import harness
+import results
 import stores
 
 WORKSPACES, RATE, SECONDS, DISCOVER_RATE = (
@@ -121,7 +122,7 @@ def seed(servers):
 
 
 def load(rate, seconds, discover_rate, workspaces=WORKSPACES):
-    command = [f"{harness.BIN}/examples/beats", ADDRESS, *map(str, (workspaces, rate, seconds, discover_rate))]
+    command = [f"{harness.BIN}/examples/load", "beats", ADDRESS, *map(str, (workspaces, rate, seconds, discover_rate))]
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(run.stdout)
 
@@ -156,6 +157,9 @@ def measure(servers, gateway, name):
     print(f"  SQL          {sum(sql.values())} statements ({most(sql)}); {sum(rows.values())} rows written"
           f" ({most(rows)}); PostgreSQL CPU {sql_cpu:.1f} s")
     print(f"  Redis        {sum(commands.values())} commands ({most(commands)}); Redis CPU {redis_cpu:.1f} s")
+    return {**done, "gateway_cpu_s": cpu, "cpu_us": 1e6 * cpu / max(1, requests), "load_cpu_s": own_cpu,
+            "rss_mib": rss_mib(gateway.pid), "sql": sql, "rows": rows, "sql_cpu_s": sql_cpu,
+            "redis": commands, "redis_cpu_s": redis_cpu, "gateway_shared": shared}
 
 
 def main():
@@ -181,12 +185,15 @@ def main():
             load(RATE // 2, settle, DISCOVER_RATE, WORKSPACES // 2)
             load(RATE, settle, DISCOVER_RATE)
             # What the machine is good for without any heartbeats.
-            tell_discoveries("alone", load(1, 10, DISCOVER_RATE)["discoveries"])
-            measure(servers, gateway, "steady")
+            alone = load(1, 10, DISCOVER_RATE)["discoveries"]
+            tell_discoveries("alone", alone)
+            steady = measure(servers, gateway, "steady")
             if os.environ.get("PERF"):
                 profile(gateway)
             offline = servers.sql("SELECT COUNT(*) FROM workspaces WHERE status = 'offline'")
             print(f"  declared offline meanwhile: {offline}")
+            results.write("beats", {"workspaces": WORKSPACES, "rate": RATE, "first_beats_s": cold, "first_beats_cpu_s": cpu,
+                                    "discoveries_alone": alone, "steady": steady, "declared_offline": offline})
             gateway.send_signal(signal.SIGKILL)
             gateway.wait()
             gateway = None

@@ -1,22 +1,17 @@
 """Memory per idle connection and per open stream, of the gateway and of bare Pingora pass-through.
 
-Started by `scripts/bench memory`. Resident memory is read from /proc before and after; the agent that
-keeps the streams open is another process.
+Started by `scripts/bench memory`; `scripts/bench peers` measures the streams of its sides. Memory is read from /proc
+before and after, of all processes of a side; the agent that keeps the streams open is another process.
 """
 
 import os
-import resource
 import socket
 import time
 
 import harness
+import results
 
 IDLE, STREAMS = 2000, 1000
-
-
-def rss_kib(pid):
-    with open(f"/proc/{pid}/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
 
 def connect(port, count):
@@ -41,56 +36,79 @@ def ask(sockets, request, until):
                 held += piece
 
 
-def settle(pid):
+def settle(side):
     time.sleep(1.5)
-    return rss_kib(pid)
+    return side.memory_kib()
 
 
-def warmed(pid, port, unary):
-    """Resident memory after some traffic, so that lazily made things are not counted."""
-    warm = connect(port, 64)
+def warmed(side, unary):
+    """Memory after some traffic, so that lazily made things are not counted."""
+    warm = connect(side.port, 64)
     ask(warm, unary, b'"result"')
     for one in warm:
         one.close()
-    return settle(pid)
+    return settle(side)
 
 
-def idle(name, pid, port, unary):
-    base = warmed(pid, port, unary)
-    sockets = connect(port, IDLE)
-    fresh = settle(pid)
+def each(more, base, count):
+    return {name: (more[name] - base[name]) / count for name in base}
+
+
+def idle(bench, name):
+    side = bench.sides[name]
+    unary = bench.request(side.path, "application/json", name)
+    base = warmed(side, unary)
+    sockets = connect(side.port, IDLE)
+    fresh = each(settle(side), base, IDLE)
     ask(sockets, unary, b'"result"')
-    used = settle(pid)
-    print(f"  {name:8} idle connection {(fresh - base) / IDLE:6.1f} KiB before its first request,"
-          f" {(used - base) / IDLE:6.1f} KiB after it")
-
-
-def streams(name, pid, port, unary, stream):
-    base = warmed(pid, port, unary)
-    sockets = connect(port, STREAMS)
-    ask(sockets, stream, b"data:")
-    opened = settle(pid)
+    used = each(settle(side), base, IDLE)
     for one in sockets:
         one.close()
+    print(f"  {name:14} idle connection {fresh['rss']:6.1f} KiB before its first request,"
+          f" {used['rss']:6.1f} KiB after it", flush=True)
+    return {"fresh_kib": fresh, "used_kib": used}
+
+
+def streams(bench, name, count):
+    """Opens that many streams at a side, measures, and closes them."""
+    side = bench.sides[name]
+    base = warmed(side, bench.request(side.path, "application/json", name))
+    stream, sockets = bench.request(side.path, "text/event-stream", name), []
+    while len(sockets) < count:
+        # Not all at once: a connection has ten seconds until its first request.
+        batch = connect(side.port, min(100, count - len(sockets)))
+        ask(batch, stream, b"data:")
+        sockets += batch
+    opened = settle(side)
+    for one in sockets:
+        one.close()
+    closed = time.monotonic()
     time.sleep(10)
-    end = rss_kib(pid)
-    print(f"  {name:8} open stream {(opened - base) / STREAMS:6.1f} KiB"
-          f"  (RSS {base / 1024:.0f} MiB, {opened / 1024:.0f} MiB with the streams, {end / 1024:.0f} MiB 10 s after)")
+    return {"streams": count, "each_kib": each(opened, base, count), "before_kib": base, "open_kib": opened,
+            "after_10s_kib": side.memory_kib(), "closed": closed}
+
+
+def fallen(bench, measured, seconds):
+    """Memory so long after the streams of each were closed, and what there is to tell."""
+    for name, of in measured.items():
+        time.sleep(max(0, of.pop("closed") + seconds - time.monotonic()))
+        of[f"after_{seconds}s_kib"] = bench.sides[name].memory_kib()
+        shown = [of[key]["rss"] / 1024 for key in ("before_kib", "open_kib", "after_10s_kib", f"after_{seconds}s_kib")]
+        print(f"  {name:14} open stream {of['each_kib']['rss']:6.1f} KiB RSS, {of['each_kib']['pss']:6.1f} PSS"
+              "  (RSS %.0f MiB, %.0f with the streams, %.0f 10 s after, %.0f %d s after)" % (*shown, seconds), flush=True)
 
 
 def main():
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     print(f"{IDLE} idle connections, {STREAMS} open streams, {harness.THREADS} proxy thread(s),"
           f" {os.environ.get('ALLOCATOR', 'jemalloc')}")
     # Each in a fresh process: freed memory that was not given back would hide what comes next.
-    for measured in (idle, streams):
-        with harness.Bench() as bench:
-            for name, (pid, port, path) in bench.sides.items():
-                requests = [bench.request(path, "application/json")]
-                if measured is streams:
-                    requests.append(bench.request(path, "text/event-stream"))
-                measured(name, pid, port, *requests)
+    with harness.Bench() as bench:
+        of_idle = {name: idle(bench, name) for name in bench.sides}
+    with harness.Bench() as bench:
+        of_streams = {name: streams(bench, name, STREAMS) for name in bench.sides}
+        fallen(bench, of_streams, 60)
+    results.write("memory", {"idle": of_idle, "streams": of_streams})
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -8,14 +8,13 @@ before them and beside them, in the same run.
 import asyncio
 import collections
 import multiprocessing
-import re
-import resource
 import socket
 import subprocess
 import sys
 import time
 
 import harness
+import loads
 
 CONNECTIONS, SECONDS = (int(sys.argv[n]) if len(sys.argv) > n else default for n, default in ((1, 2000), (2, 60)))
 HONEST = 16
@@ -87,28 +86,13 @@ def drip(wires, seconds, results):
         await asyncio.gather(*(caller(kinds[n % len(kinds)], n, wires, end, lives) for n in range(CONNECTIONS)))
         return dict(lives)
 
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     results.put(asyncio.run(run()))
 
 
-def milliseconds(text):
-    number, unit = re.fullmatch(r"([\d.]+)(us|ms|s)", text).groups()
-    return float(number) * {"us": 0.001, "ms": 1, "s": 1000}[unit]
-
-
 def load(script, seconds):
-    out = subprocess.run(
-        ["wrk", "-t1", f"-c{HONEST}", f"-d{seconds}s", "--latency", "-s", script,
-         f"http://127.0.0.1:{harness.GATEWAY}{harness.A2A}"],
-        capture_output=True, text=True, check=True).stdout
-    bad = re.search(r"Non-2xx or 3xx responses: (\d+)", out)
-    errors = re.search(r"Socket errors: (.*)", out)
-    if bad or errors:
-        raise SystemExit(f"honest callers had errors:\n{out}")
-    p50, p99 = (milliseconds(re.search(rf"^ +{p}% +(\S+)", out, re.M).group(1)) for p in (50, 99))
-    rate = float(re.search(r"Requests/sec:\s+([\d.]+)", out).group(1))
-    return {"p50": p50, "p99": p99, "rate": rate}
+    url = f"http://127.0.0.1:{harness.GATEWAY}{harness.A2A}"
+    done = loads.wrk(url, script, HONEST, seconds)
+    return {"p50": done["p50_us"] / 1000, "p99": done["p99_us"] / 1000, "rate": done["rate"]}
 
 
 def wires(bench):
@@ -125,8 +109,8 @@ def wires(bench):
 
 def main():
     with harness.Bench() as bench:
-        script = bench.wrk_script()
-        pid = bench.sides["gateway"][0]
+        script = bench.wrk_script("gateway")
+        pid = bench.sides["gateway"].roots[0]
         load(script, 5)
         before = load(script, 20)
         rss = rss_kib(pid)

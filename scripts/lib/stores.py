@@ -1,4 +1,4 @@
-"""A PostgreSQL and a Redis of our own on free ports, in a folder of their own, for the benchmarks."""
+"""A PostgreSQL and a Redis of our own on free ports, in a folder of their own, for benchmarks and the soak."""
 
 import glob
 import os
@@ -21,48 +21,64 @@ class Stores:
         self.sql_port, self.redis_port = harness.free_ports(2)
         self.sql_url = f"postgres://postgres@127.0.0.1:{self.sql_port}/postgres"
         self.redis_url = f"redis://127.0.0.1:{self.redis_port}"
-        self.children = []
+        self.postgres = self.redis = None
 
     def __enter__(self):
         try:
-            self._start()
+            self._prepare()
+            self.start_postgres()
+            self.start_redis()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_):
-        for child in self.children:
-            # QUIT: PostgreSQL ends at once, with all its processes. Redis knows TERM.
-            child.send_signal(signal.SIGQUIT if child is self.postgres else signal.SIGTERM)
-        for child in self.children:
-            child.wait()
+        # QUIT: PostgreSQL ends at once, with all its processes. Redis knows TERM. CONT: who was stopped hears neither.
+        ends = [(self.postgres, signal.SIGQUIT), (self.redis, signal.SIGTERM)]
+        for child, how in ends:
+            if child:
+                child.send_signal(how)
+                child.send_signal(signal.SIGCONT)
+        for child, _ in ends:
+            if child:
+                child.wait()
 
-    def _start(self):
-        data = f"{self.folder}/postgres"
-        os.mkdir(data)
+    def _prepare(self):
+        self.data = f"{self.folder}/postgres"
+        os.mkdir(self.data)
         if AS_POSTGRES:
             os.chmod(self.folder, 0o755)
-            subprocess.run(["chown", "postgres:postgres", data], check=True)
-        initdb = [f"{BIN}/initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
+            subprocess.run(["chown", "postgres:postgres", self.data], check=True)
+        initdb = [f"{BIN}/initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
         subprocess.run([*AS_POSTGRES, *initdb], check=True, stdout=subprocess.DEVNULL)
+
+    def start_postgres(self):
+        """Starts it, and waits until it answers."""
         self.postgres = subprocess.Popen(
-            [*AS_POSTGRES, f"{BIN}/postgres", "-D", data, "-k", data, "-p", str(self.sql_port),
+            [*AS_POSTGRES, f"{BIN}/postgres", "-D", self.data, "-k", self.data, "-p", str(self.sql_port),
              "-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=256MB", "-c", "max_wal_size=4GB"],
-            stdout=subprocess.DEVNULL, stderr=open(f"{self.folder}/postgres.log", "w"))
-        self.children.append(self.postgres)
-        self.redis = subprocess.Popen(
-            ["redis-server", "--port", str(self.redis_port), "--bind", "127.0.0.1", "--save", "",
-             "--appendonly", "no", "--notify-keyspace-events", "Ex", "--dir", self.folder],
-            stdout=subprocess.DEVNULL)
-        self.children.append(self.redis)
-        harness.await_port(self.redis_port)
+            stdout=subprocess.DEVNULL, stderr=open(f"{self.folder}/postgres.log", "a"))
         deadline = time.time() + 30
         ready = [f"{BIN}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.sql_port)]
         while subprocess.run(ready).returncode != 0:
             if time.time() > deadline:
                 raise SystemExit("PostgreSQL does not start")
             time.sleep(0.05)
+
+    def start_redis(self):
+        """Starts it, empty, and waits until it answers."""
+        self.redis = subprocess.Popen(
+            ["redis-server", "--port", str(self.redis_port), "--bind", "127.0.0.1", "--save", "",
+             "--appendonly", "no", "--notify-keyspace-events", "Ex", "--dir", self.folder],
+            stdout=subprocess.DEVNULL)
+        harness.await_port(self.redis_port)
+
+    def postgres_ids(self):
+        """Process ids of PostgreSQL: the first one, then its children."""
+        pid = self.postgres.pid
+        with open(f"/proc/{pid}/task/{pid}/children") as children:
+            return [pid, *map(int, children.read().split())]
 
     def sql(self, text, stdin=None):
         """Runs SQL with psql; answers what it prints, without decoration."""
@@ -92,7 +108,4 @@ class Stores:
 
     def cpu_seconds(self):
         """Of PostgreSQL with its processes, and of Redis."""
-        pid = self.postgres.pid
-        with open(f"/proc/{pid}/task/{pid}/children") as children:
-            ids = [pid, *map(int, children.read().split())]
-        return sum(map(harness.cpu_seconds, ids)), harness.cpu_seconds(self.redis.pid)
+        return sum(map(harness.cpu_seconds, self.postgres_ids())), harness.cpu_seconds(self.redis.pid)

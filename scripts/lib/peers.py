@@ -1,0 +1,247 @@
+"""The gateway beside its peers, each case in one run: same agent, same load, alternating rounds, medians.
+
+Started by `scripts/bench peers [ROUNDS] [SECONDS]`; CASES, SIDES, BODIES and CONNECTIONS narrow it. The sides are in
+sides.py; each case is written to bench/results/.
+"""
+
+import os
+import statistics
+import sys
+
+import harness
+import loads
+import memory
+import results
+import sides
+import streams
+
+ROUNDS, SECONDS = (int(sys.argv[n]) if len(sys.argv) > n else default for n, default in ((1, 5), (2, 5)))
+PROXIES = ["bare", "gateway", "nginx", "haproxy"]
+ALL = ["bare", "gateway", "gateway-pair", "gateway-plain", "nginx", "haproxy", "diy", "diy-cached"]
+
+
+def listed(name, default):
+    value = os.environ.get(name)
+    return [int(one) if one.isdigit() else one for one in value.split(",")] if value else default
+
+
+def asked(names):
+    """Those of a case's sides that are wanted."""
+    wanted = listed("SIDES", names)
+    return [name for name in names if name in wanted]
+
+
+def alternate(bench, measure, rows=None):
+    """Rounds of every row by turns, `measure(row, side, seconds)` each, and what the side's processes used meanwhile.
+
+    `rows`: the side of each by its name; without them, each side is one. One whose load has errors is left out, aloud.
+    """
+    rows = dict(rows or bench.sides)
+    measured = {name: [] for name in rows}
+    for number in range(ROUNDS + 1):
+        for name, side in list(rows.items()):
+            before = side.cpu_seconds()
+            try:
+                done = measure(name, side, SECONDS)
+            except loads.Failed as failure:
+                print(f"  {name} is left out: {failure}", file=sys.stderr, flush=True)
+                del rows[name], measured[name]
+                continue
+            done["cpu_us"] = 1e6 * (side.cpu_seconds() - before) / done["requests"]
+            # The first round warms up.
+            if number:
+                measured[name].append(done)
+    return measured
+
+
+def medians(rounds):
+    return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+
+
+def ratio(measured, key, name, against):
+    """Median of the ratios round by round, which a slow minute of the machine does not move."""
+    pairs = [(mine[key], theirs[key]) for mine, theirs in zip(measured[name], measured[against])]
+    return statistics.median(mine / theirs for mine, theirs in pairs if theirs) if any(b for _, b in pairs) else 0.0
+
+
+def tell(title, measured, against=None):
+    """The table of one comparison."""
+    if not measured:
+        return
+    against = against or next(iter(measured))
+    print(f"{title}; {ROUNDS} rounds of {SECONDS} s, {harness.THREADS} proxy thread(s); x: against {against}")
+    for name, rounds in measured.items():
+        of = medians(rounds)
+        tail = f"  p99.9 {of['p999_us']:8.0f}" if "p999_us" in of else ""
+        print(f"  {name:20} {of['rate']:8.0f}/s  x {ratio(measured, 'rate', name, against):5.2f}"
+              f"  CPU {of['cpu_us']:7.1f} us  x {ratio(measured, 'cpu_us', name, against):5.2f}"
+              f"  p50 {of['p50_us']:8.0f}  p99 {of['p99_us']:8.0f}{tail} us", flush=True)
+
+
+def unary():
+    """As fast as answers come; call and answer of each length, at each number of connections."""
+    told = []
+    # 512 bodies of 1 MB are more than one caller may have at once.
+    roomy = {name: {**settings, "limits.bodies_bytes": "4GiB"} for name, settings in sides.GATEWAYS.items()}
+    with sides.Peers(asked(ALL), roomy) as bench:
+        for length in listed("BODIES", [512, 10_000, 100_000, 1_000_000]):
+            bench.body = harness.body_of(length)
+            bench.restart_agent(length)
+            scripts = {name: bench.wrk_script(name) for name in bench.sides}
+            for connections in listed("CONNECTIONS", [1, 64, 512]):
+                # So that each connection gets some answers, also of 1 MB on 512 connections.
+                at_least = length * connections // 20_000_000
+                measured = alternate(bench, lambda name, side, seconds: loads.wrk(
+                    side.url, scripts[name], connections, max(seconds, at_least)))
+                tell(f"{len(bench.body)} B, {connections} connections", measured)
+                told.append({"bytes": len(bench.body), "connections": connections, "sides": measured})
+        memory_now = {name: side.memory_kib() for name, side in bench.sides.items()}
+        print("  memory afterwards: " + ", ".join(f"{name} {of['rss'] / 1024:.0f} MiB RSS, {of['pss'] / 1024:.0f} PSS"
+                                                for name, of in memory_now.items()))
+    results.write("unary", {"comparisons": told, "memory_kib": memory_now})
+
+
+def latency():
+    """What each adds to a call at one connection."""
+    with sides.Peers(asked(["direct", *ALL])) as bench:
+        scripts = {name: bench.wrk_script(name) for name in bench.sides}
+        measured = alternate(bench, lambda name, side, seconds: loads.wrk(side.url, scripts[name], 1, seconds))
+    tell(f"{len(bench.body)} B, one connection", measured)
+    if "direct" in measured:
+        added = {name: [mine["p50_us"] - direct["p50_us"] for mine, direct in zip(rounds, measured["direct"])]
+                 for name, rounds in measured.items() if name != "direct"}
+        for name, of in added.items():
+            beside = f"  x {statistics.median(of) / statistics.median(added['nginx']):.2f} of nginx's" if "nginx" in added else ""
+            print(f"  {name:20} adds {statistics.median(of):6.0f} us at p50{beside}"
+                  f"  (round by round {', '.join(f'{one:.0f}' for one in of)})")
+    results.write("latency", measured)
+
+
+def paced():
+    """Latency at a fixed rate, counted from when each request was due."""
+    rate = int(os.environ.get("RATE", "2000"))
+    with sides.Peers(asked(["direct", *ALL])) as bench:
+        requests = {name: [bench.request(side.path, "application/json", name)] for name, side in bench.sides.items()}
+        measured = alternate(
+            bench, lambda name, side, seconds: loads.paced(side, requests[name], rate, seconds, 64))
+    tell(f"{len(bench.body)} B, {rate} calls/s whether or not they are answered, 64 connections", measured)
+    results.write("paced", {"rate": rate, "sides": measured})
+
+
+def refusals():
+    """What a refusal costs against an answer: of nobody (401), of a stranger (403), and of too many of the first."""
+    gateways = {"gateway": {"rate.failures_per_second": 0}, "gateway-limited": {}}
+    with sides.Peers(asked(["gateway", "gateway-limited", "diy"]), gateways) as bench:
+        told = {}
+        for name in bench.sides:
+            credentials = {"answered": None, "401": sides.UNKNOWN, "403": bench.outsider}
+            if name == "gateway-limited":
+                # Where failures are limited, the twenty-first of a second is a 429.
+                credentials = {"answered": None, "401 or 429": sides.UNKNOWN}
+            told[name] = refused(bench, name, credentials)
+    results.write("refusals", told)
+
+
+def refused(bench, name, credentials):
+    side = bench.sides[name]
+    scripts = {kind: bench.wrk_script(name, token) for kind, token in credentials.items()}
+    measured = alternate(
+        bench, lambda kind, side, seconds: loads.wrk(side.url, scripts[kind], 64, seconds, refused=kind != "answered"),
+        {kind: side for kind in scripts})
+    tell(f"{name}: {len(bench.body)} B, 64 connections", measured)
+    return measured
+
+
+def tls():
+    """HTTP/1.1 and HTTP/2 over TLS, and a connection for each call."""
+    told = {}
+    with sides.Peers(asked(["nginx", "gateway", "haproxy"]), tls=True) as bench:
+        kept = {name: bench.wrk_script(name) for name in bench.sides}
+        closed = {name: bench.wrk_script(name, fields={"Connection": "close"}) for name in bench.sides}
+        loaded = {
+            "HTTP/1.1, 64 connections": lambda name, side, seconds: loads.wrk(side.url, kept[name], 64, seconds),
+            "HTTP/2, 16 connections of 4 calls at once": lambda name, side, seconds: loads.h2load(
+                side.url, side.token, bench.body, 16, 4, seconds),
+            "a connection for each call, 16 at once": lambda name, side, seconds: loads.wrk(
+                side.url, closed[name], 16, seconds),
+        }
+        for what, measure in loaded.items():
+            told[what] = alternate(bench, measure)
+            tell(f"TLS, {len(bench.body)} B, {what}", told[what])
+    results.write("tls", told)
+
+
+def events():
+    """What each adds to the delay of an event, and how many it can carry."""
+    told = {}
+    names = asked(["direct", *PROXIES])
+    unlogged = {"gateway-unlogged": {"stream.log_events": 0}}
+    for count, pause_ms in ((1, 2), (100, 50), (1000, 1000)):
+        number = max(4, SECONDS * 1000 // pause_ms)
+        with sides.Peers(names, streaming=True, agent=(512, number, pause_ms)) as bench:
+            measured = streams.delays(bench, bench.sides, ROUNDS, count)
+        print(f"{count} streams, an event every {pause_ms} ms on each; {ROUNDS} rounds of {number} events,"
+              f" {harness.THREADS} proxy thread(s); us, and what is more than {names[0]}")
+        streams.tell(measured, names[0])
+        told[f"{count} streams"] = measured
+    number = 5000
+    names = asked([*PROXIES, "gateway-unlogged"])
+    with sides.Peers(names, unlogged, streaming=True, agent=(512, number, 0)) as bench:
+        measured = streams.delays(bench, bench.sides, ROUNDS, 16)
+    print(f"16 streams of {number} events without a pause: events a second, CPU for each; x: against {names[0]}")
+    for name, rounds in measured.items():
+        of = medians(rounds)
+        print(f"  {name:20} {of['rate']:8.0f}/s  x {ratio(measured, 'rate', name, names[0]):5.2f}"
+              f"  CPU {of['cpu_us']:5.2f} us  x {ratio(measured, 'cpu_us', name, names[0]):5.2f}", flush=True)
+    results.write("streams", {**told, "flow": measured})
+
+
+def held():
+    """Memory of open streams, and whether it comes back."""
+    told = {}
+    gateways = {"gateway": {"server.max_exchanges": 20000}, "gateway-unlogged": {
+        "server.max_exchanges": 20000, "stream.log_events": 0, "stream.linger": "0s"}}
+    for count in listed("STREAMS", [1000, 10_000]):
+        # Each side has two sockets for each stream, and some files of its own.
+        count = min(count, (harness.LIMIT - 1000) // 2)
+        print(f"{count} open streams, {harness.THREADS} proxy thread(s), {harness.LIMIT} open files", flush=True)
+        with sides.Peers(asked([*PROXIES, "gateway-unlogged"]), gateways, streaming=True) as bench:
+            measured = {name: memory.streams(bench, name, count) for name in bench.sides}
+            memory.fallen(bench, measured, 60)
+        told[count] = measured
+    results.write("memory", told)
+
+
+def caches():
+    """The first call of each of CALLERS workspaces to its sibling after a start, against the next ones."""
+    count = int(os.environ.get("CALLERS", "2000"))
+    told = {"cold": [], "warm": []}
+    with sides.Peers(["gateway"]) as bench:
+        side = bench.sides["gateway"]
+        tokens = [harness.workspace(side, f"many-{n}", "parent") for n in range(count)]
+        requests = [bench.request(f"/workspaces/many-{(n + 1) % count}/a2a", "application/json", token=token)
+                    for n, token in enumerate(tokens)]
+        for _ in range(ROUNDS):
+            bench.restart_gateway("gateway")
+            for kind, rounds in told.items():
+                before = side.cpu_seconds()
+                done = loads.paced(side, requests, 0, 0, 16)
+                rounds.append({**done, "cpu_us": 1e6 * (side.cpu_seconds() - before) / done["requests"]})
+    tell(f"{count} callers, each to a target of its own, SQLite, 16 connections, each call once", told, "warm")
+    results.write("caches", told)
+
+
+CASES = {"unary": unary, "latency": latency, "paced": paced, "refusals": refusals, "tls": tls, "streams": events,
+         "memory": held, "caches": caches}
+
+
+def main():
+    wanted = listed("CASES", list(CASES))
+    unknown = [name for name in wanted if name not in CASES]
+    if unknown:
+        raise SystemExit(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    for name in wanted:
+        CASES[name]()
+
+
+main()

@@ -1,0 +1,106 @@
+"""The table of faults, and what was left at the end."""
+
+import bisect
+import collections
+import math
+
+# Gauges that count what is under way, and records that wait: none of it is left when nothing goes on.
+ZERO = ["open_exchanges", "target_permits", "open_streams", "stream_readers", "lingering_streams", "jobs_running", "inbox_waiting",
+        "inbox_readers{kind=\"wait\"}", "inbox_readers{kind=\"stream\"}", "event_readers{kind=\"socket\"}",
+        "event_readers{kind=\"stream\"}", "queue_entries{queue=\"jobs\"}", "queue_entries{queue=\"events_kept\"}",
+        "queue_entries{queue=\"events_passing\"}", "queue_entries{queue=\"task_notes\"}", "audit_waiting_records",
+        "audit_spool_bytes", "stream_log_bytes"]
+
+# What may be more than at the start: connections to stores (stores.sql_connections and Redis') and kept ones to agents.
+MORE_DESCRIPTORS = 48
+
+# Memory: caches, what the allocator keeps, and histograms. A leak of 1 KiB a request passes it within minutes.
+MORE_MEMORY = 1.3
+MORE_MEMORY_KIB = 48 * 1024
+
+
+class Row:
+    """A fault, over all rounds: when it began, when it had recovered, and how long that took since it was mended."""
+
+    def __init__(self):
+        self.rounds, self.remark, self.skipped = [], None, None
+
+    def add(self, begun, recovered, recovery):
+        self.rounds.append((begun, recovered, recovery))
+
+
+def most(counts):
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common()) or "none"
+
+
+def leaks(gateway, base, now):
+    """What is not back to its base."""
+    found = [f"{name} is {now[series]:g}" for name in ZERO if now.get(series := f"a2a_gateway_{name}", 0) != 0]
+    descriptors = now["process_open_fds"] - base["process_open_fds"]
+    if descriptors > MORE_DESCRIPTORS:
+        found.append(f"{descriptors:g} more descriptors")
+    warm, resident = gateway.life[2], gateway.rss_kib()
+    gateway.resident = resident
+    if warm and resident > warm * MORE_MEMORY + MORE_MEMORY_KIB:
+        found.append(f"RSS {warm // 1024} MiB when warm, {resident // 1024} MiB now")
+    return found
+
+
+class Told:
+    """What happened, by the fault that it fell into: errors until it had recovered, those later, and what is wrong."""
+
+    def __init__(self, soak):
+        self.rows = soak.rows
+        starts = sorted((begun, recovered, name) for name, row in self.rows.items() for begun, recovered, _ in row.rounds)
+        self.refused, self.later = (collections.defaultdict(collections.Counter) for _ in range(2))
+        self.wrong, self.slowest = collections.Counter(), collections.defaultdict(float)
+        for at, seconds in soak.tally.slow:
+            name = starts[bisect.bisect(starts, (at, math.inf)) - 1][2]
+            self.slowest[name] = max(self.slowest[name], seconds)
+        for at, _, _, reason in soak.tally.errors:
+            _, recovered, name = starts[bisect.bisect(starts, (at, math.inf)) - 1]
+            (self.refused if at <= recovered else self.later)[name][reason] += 1
+        for at, _, _ in soak.tally.broken:
+            self.wrong[starts[bisect.bisect(starts, (at, math.inf)) - 1][2]] += 1
+
+    def line(self, name):
+        row = self.rows[name]
+        if row.skipped:
+            return f"| {name} | skipped: {row.skipped} | | | | |"
+        remark = f" ({row.remark})" if row.remark else ""
+        later = f"; later {most(self.later[name])}" if self.later[name] else ""
+        recoveries = [recovery for *_, recovery in row.rounds if recovery is not None]
+        longest = f"{max(recoveries):.1f} s" if recoveries else ""
+        slowest = f"{self.slowest[name]:.1f} s" if self.slowest[name] else "under 0.5 s"
+        refused = f"{most(self.refused[name])}{later}"
+        return f"| {name}{remark} | {len(recoveries) or ''} | {refused} | {self.wrong[name]} | {longest} | {slowest} |"
+
+
+def tell(soak, seed):
+    """Prints it all; whether nothing was lost, stuck, leaked or wrong."""
+    told, tally = Told(soak), soak.tally
+    good = collections.Counter({kind: count for kind, count in tally.good.items() if kind not in ("check", "setup")})
+    print(f"\n{sum(good.values())} requests of the honest load were good, {len(tally.errors)} refused, in {soak.seconds:.0f} s:"
+          f" {most(good)}\n")
+    print("| Fault | times | refused meanwhile | lost | recovery, longest | slowest good answer |")
+    print("|---|---|---|---|---|---|")
+    for name in soak.rows:
+        print(told.line(name))
+    print()
+    for name, kept in soak.shared.ledgers.items():
+        print(f"acknowledged and found at {name}: {', '.join(f'{count} {what}' for what, count in kept.sizes().items())}")
+    unknown = sum(not answered for one in soak.shared.ledgers.values() for answered, _ in one.keyed.values())
+    print(f"calls with a key whose outcome was said to be unknown: {unknown}")
+    for what, count in sorted(tally.odd.items()):
+        print(f"  {count:6} {what}")
+    for gateway in soak.gateways:
+        lost_records = sum(count for name, count in gateway.last.items() if name.startswith("a2a_gateway_audit_lost_total"))
+        warm = f"{gateway.life[2] // 1024} MiB when warm, " if gateway.life[2] else ""
+        print(f"gateway {gateway.name}: RSS {warm}{gateway.resident // 1024} MiB at the end; audit records lost and counted {lost_records:g}")
+    for site in soak.sites:
+        print(f"audit of {site.name}: {soak.audits[site.name]}")
+    for kind, text in sorted((kind, text) for _, kind, text in tally.broken)[:40]:
+        print(f"{kind.upper()}: {text}")
+    whole = not tally.broken
+    print(f"\n{'Nothing was lost, stuck or leaked' if whole else f'{len(tally.broken)} things are wrong'}; seed {seed}.")
+    return whole
