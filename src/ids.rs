@@ -1,5 +1,6 @@
 //! Names of things, checked once. An id that exists has the right form.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ const WORKSPACE_ID_LEN_MAX: usize = 128;
 /// Longest request id that is taken over from a caller, in characters.
 const REQUEST_ID_LEN_MAX: usize = 128;
 
-/// The name of a workspace: `[A-Za-z0-9._-]{1,128}`, opaque.
+/// The name of a workspace: `[A-Za-z0-9._-]{1,128}`, opaque. A new one is not `.` or `..`.
 ///
 /// `:` is not in the alphabet, so no id can be mistaken for a store key or a reserved caller.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,8 +38,26 @@ impl WorkspaceId {
         Self(uuid::Uuid::now_v7().to_string().into())
     }
 
+    /// Whether a new workspace may be called so: `.` and `..` may stand in older tables, and whoever parses a URL by
+    /// its standard takes them out of the path, also where they are encoded.
+    ///
+    /// # Errors
+    /// [`InvalidWorkspaceId`].
+    pub fn check_new(&self) -> Result<(), InvalidWorkspaceId> {
+        match self.as_str() {
+            "." | ".." => Err(InvalidWorkspaceId),
+            _ => Ok(()),
+        }
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for WorkspaceId {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }
@@ -57,7 +76,7 @@ impl fmt::Display for WorkspaceId {
 
 /// The text is not a workspace id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a workspace id has 1 to 128 characters out of A-Z a-z 0-9 . _ -")]
+#[error("a workspace id has 1 to 128 characters out of A-Z a-z 0-9 . _ -, and is neither . nor ..")]
 pub struct InvalidWorkspaceId;
 
 /// The name of one exchange: the caller's `X-Request-Id` where it is usable, else a new UUIDv7.
@@ -119,6 +138,23 @@ impl fmt::Display for ReplicaId {
     }
 }
 
+/// Whether `text` is an id of something that a gateway made: a UUID as rows have it, alone or behind `job-`.
+pub fn is_made_here(text: &str) -> bool {
+    let id = text.strip_prefix("job-").unwrap_or(text);
+    id.len() == 36 && uuid::Uuid::try_parse(id).is_ok()
+}
+
+/// A new id of a stream. It begins with the time, and all that follows is random: who can name a stream is the gateway or the
+/// caller, which its last event proves by ([`crate::rejection::STREAM`]). Of UUIDs that are made in one millisecond by a
+/// counter one tells much of the next, and agents see request ids.
+pub fn stream_id() -> uuid::Uuid {
+    let mut bytes = uuid::Uuid::new_v4().into_bytes();
+    bytes[..6].copy_from_slice(&uuid::Uuid::now_v7().as_bytes()[..6]);
+    // The version.
+    bytes[6] = bytes[6] & 0x0f | 0x70;
+    uuid::Uuid::from_bytes(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +164,33 @@ mod tests {
         let [one, other] = [ReplicaId::random(), ReplicaId::random()];
         assert_ne!(one, other);
         assert!(WorkspaceId::parse(one.as_str()).is_ok(), "{one}");
+    }
+
+    #[test]
+    fn what_urls_have_no_room_for_is_no_name_for_a_new_workspace() {
+        let new = |id: &str| WorkspaceId::parse(id).and_then(|id| id.check_new());
+        for id in [".", "..", "", "a b", "a:b"] {
+            assert_eq!(new(id), Err(InvalidWorkspaceId), "{id}");
+        }
+        for id in ["...", ".a", "a..", "_", "-"] {
+            assert_eq!(new(id), Ok(()), "{id}");
+        }
+        assert!(WorkspaceId::parse("..").is_ok(), "it may be there already");
+    }
+
+    #[test]
+    fn ids_that_a_gateway_made_are_known_by_their_form() {
+        let id = uuid::Uuid::now_v7().to_string();
+        assert!(is_made_here(&id) && is_made_here(&format!("job-{id}")));
+        for other in [
+            "",
+            "job-",
+            "ada@example.org",
+            &id[1..],
+            &id.replace('-', ""),
+        ] {
+            assert!(!is_made_here(other), "{other}");
+        }
     }
 
     #[test]

@@ -47,12 +47,18 @@ pub mod delivery;
 // The rooms, assembled.
 pub mod drain;
 
+// What is shown to those who look after it.
+pub mod console;
+
 pub mod gateway;
 
 pub mod reload;
 
 // What a sidecar has instead of the rooms.
 pub mod sidecar;
+
+// What people look at: files, and the fields that keep a page to itself. Served by either plane.
+pub mod pages;
 
 // The data plane, then the control plane. Neither imports the other.
 pub mod proxy;

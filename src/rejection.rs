@@ -196,6 +196,14 @@ impl Reason {
     }
 }
 
+/// The response field that says that the gateway refused, by its reason. An agent's own of that name is dropped
+/// wherever its answer passes, so the field proves what a body cannot: agents may write any body.
+pub const REFUSED: &str = "x-a2a-refused";
+
+/// The response field with the name of a stream, which its caller knows and its agent does not. So it proves, in the last
+/// event of the stream, that this is the gateway's ([`Rejection::parting`]). An agent's own of that name is dropped.
+pub const STREAM: &str = "x-a2a-stream";
+
 /// A refusal, ready to be told to the caller: the reason, a sentence that says what to do, and facts.
 #[derive(Clone, Debug)]
 pub struct Rejection {
@@ -301,6 +309,13 @@ impl Rejection {
         }
         body.push('}');
         body
+    }
+
+    /// What the last event of a stream says that was cut: as [`Rejection::rpc_body`], with the name of the stream, which
+    /// only the gateway and the caller know.
+    pub fn parting(&self, request_id: &RequestId, rpc_id: Option<&str>, stream: &str) -> String {
+        let told = self.clone().fact("stream", stream);
+        told.rpc_body(request_id, rpc_id)
     }
 
     /// The body on every other route.

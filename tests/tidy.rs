@@ -124,6 +124,7 @@ fn rooms_keep_their_walls() {
         "delivery",
         "db",
         "explain",
+        "pages",
         "shared",
         "sidecar",
     ] {
@@ -235,6 +236,52 @@ fn every_file_says_what_it_is_for_and_stays_readable() {
 }
 
 #[test]
+fn the_pages_stay_readable_and_make_no_markup_of_text() {
+    let mut folders = vec![root().join("pages"), root().join("tests/pages")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("pages/vendor") {
+                folders.push(path);
+                continue;
+            }
+            let is_source = |e: &std::ffi::OsStr| e == "js" || e == "mjs" || e == "css";
+            if !path.extension().is_some_and(is_source) {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let lines = text.lines().count();
+            assert!(
+                lines <= FILE_LINES_MAX,
+                "{} has {lines} lines",
+                path.display()
+            );
+            let begins = text.starts_with("//") || text.starts_with("/*");
+            assert!(begins, "{} has no header", path.display());
+            if path.starts_with(root().join("tests")) {
+                continue;
+            }
+            // Nor is anything kept where the next user of the browser finds it.
+            for word in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+                "setAttribute(\"style\"",
+                "localStorage",
+                "sessionStorage",
+                "document.cookie",
+                "indexedDB",
+            ] {
+                assert!(!text.contains(word), "{} says {word}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
 fn nothing_is_left_for_later() {
     for (path, text) in sources("src") {
         for word in ["TODO", "FIXME", "XXX", "todo!(", "unimplemented!("] {
@@ -263,8 +310,13 @@ fn openapi_has_exactly_the_routes_that_there_are() {
         .collect();
     let a2a = a2a_gateway::proxy::A2A_ROUTES.iter();
     let a2a = a2a.chain(&a2a_gateway::proxy::REST_ROUTES);
-    routes.extend(a2a.map(|(method, path)| format!("{method} {path}")));
-    // The admin listener's: every one is read.
+    let console = a2a_gateway::admin::CONSOLE_ROUTES.iter();
+    let console = console.chain(a2a_gateway::admin::API_ROUTES);
+    routes.extend(
+        a2a.chain(console)
+            .map(|(method, path)| format!("{method} {path}")),
+    );
+    // The others of the admin listener: every one is read.
     let admin = text("src/admin/mod.rs");
     for route in admin.split(".route(\"").skip(1) {
         routes.insert(format!("GET {}", route.split('"').next().unwrap()));

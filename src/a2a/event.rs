@@ -169,6 +169,11 @@ impl Splitter {
         self.framing
     }
 
+    /// Whether what is pending is whole after all, if nothing comes any more: its blank line is a single `\r`.
+    pub fn ends_whole(&self) -> bool {
+        self.place == Place::BlankLineCr
+    }
+
     /// What the agent left unfinished when it ended the stream itself: passed on as it came.
     pub fn take_rest(self) -> Bytes {
         Bytes::from(self.pending)

@@ -140,13 +140,15 @@ impl JwksFetch {
     }
 }
 
-/// How events are read; index into pairs of children.
+/// How events are read; index into its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventReader {
     /// `GET /ws`.
     Socket = 0,
     /// `GET /events`.
     Stream = 1,
+    /// `GET /console/feed` of the admin listener.
+    Console = 2,
 }
 
 /// Whether a response is a stream of events; index into pairs of children.
@@ -173,15 +175,21 @@ pub enum Cut {
     BadHead,
     /// Streams were begun only to be given up.
     Resets,
+    /// As many connections to the admin listener as may be are open.
+    AdminFull,
+    /// A connection to the admin listener took no more of its answer.
+    AdminSlow,
 }
 
 impl Cut {
-    pub(super) const LABELS: [&'static str; 6] = [
+    pub(super) const LABELS: [&'static str; 8] = [
         "full",
         "address",
         "handshake",
         "slow_head",
         "bad_head",
         "resets",
+        "admin_full",
+        "admin_slow",
     ];
 }

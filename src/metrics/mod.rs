@@ -33,7 +33,7 @@ pub use self::jobs::JobMetrics;
 pub use self::keys::{KeyAges, KeyMetrics};
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
 use self::process::Process;
-pub use self::queues::{Backlog, Queues};
+pub use self::queues::{Backlog, LostSample, Queues};
 pub use self::refusals::{CredentialFlaw, Plane, Refusals};
 use self::role::{Role, is_of_gateways};
 pub use self::streams::Streams;
@@ -85,11 +85,11 @@ pub struct Metrics {
     config_loaded_at: IntGauge,
     config_waiting: IntGauge,
     /// Open event readers, sockets and streams.
-    event_readers: [IntGauge; 2],
+    event_readers: [IntGauge; 3],
     /// Event readers that were cut, by why.
     event_readers_cut: IntCounterVec,
     /// Connections of callers that were refused or cut, by why.
-    connections_cut: [IntCounter; 6],
+    connections_cut: [IntCounter; 8],
     /// Events published by this replica, kept and passing.
     events_published: [IntCounter; 2],
     /// Events that were not told, kept and passing.
@@ -203,7 +203,7 @@ impl Metrics {
         let connections_cut = counters(
             &r,
             "a2a_gateway_connections_cut_total",
-            "Connections of callers that were refused, or cut outside of an exchange, by why.",
+            "Connections that were refused, or cut outside of an exchange, by why; admin_*: to the admin listener.",
             &["why"],
         );
         let event_readers_cut = counters(
@@ -314,7 +314,8 @@ impl Metrics {
                 "a2a_gateway_config_restart_needed",
                 "Changed configuration keys that wait for a restart.",
             ),
-            event_readers: ["socket", "stream"].map(|kind| readers.with_label_values(&[kind])),
+            event_readers: ["socket", "stream", "console"]
+                .map(|kind| readers.with_label_values(&[kind])),
             event_readers_cut,
             events_published: kinds(&published),
             events_dropped: kinds(&dropped),

@@ -9,12 +9,13 @@ pub(super) enum Role {
 
 /// Whether a family is of rooms that only a gateway has. A sidecar's zero would be taken for a fault.
 pub(super) fn is_of_gateways(name: &str) -> bool {
-    const ROOMS: [&str; 19] = [
+    const ROOMS: [&str; 20] = [
         "audit_",
         "cache_",
         "card_",
         "coherent",
         "config_",
+        "console_",
         "event_readers",
         "events_",
         "idempotent_",

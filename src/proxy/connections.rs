@@ -118,6 +118,7 @@ impl ServerApp for Connections {
             self.refuse(stream, Cut::Full, message).await;
             return None;
         };
+        let _connected = self.listener.relay.drain.connect();
         let Ok(_of_address) = self.addresses.enter(each) else {
             let message = "too many connections from one address (server.connections_per_address)";
             self.refuse(stream, Cut::Address, message).await;

@@ -226,8 +226,8 @@ impl Proxy {
         let extra = self.extra_fields.get();
         // When it is made, it follows from this exchange.
         let context = exchange.context();
-        let fields = headers.iter().filter(|(name, _)| {
-            passes(name, headers, &extra) && !(context.is_some() && is_context(name))
+        let fields = headers.iter().filter(|(name, value)| {
+            passes((*name, *value), headers, &extra) && !(context.is_some() && is_context(name))
         });
         let fields = fields.filter_map(|(name, value)| {
             Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))

@@ -19,13 +19,15 @@ use crate::a2a::method::Method;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::audit::{Audit, Draft, EventType};
 use crate::config::Config;
+use crate::console::{Console, OpenStream, Passed};
 use crate::events::{Event, Events, Kind};
-use crate::identity::{Allowance, Proof};
+use crate::identity::{Allowance, Proof, may_be_credential};
 use crate::ids::{RequestId, WorkspaceId};
 use crate::metrics::{Metrics, Outcome, Shape};
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::Learner;
 use crate::trust::PairClaims;
+use crate::workspace::Timestamp;
 
 /// One request and its response on an A2A route, as it is left behind.
 pub(super) struct Exchange {
@@ -67,10 +69,16 @@ pub(super) struct Exchange {
     pub(super) head: Option<Duration>,
     /// Where it is written down.
     audit: Option<Arc<Audit>>,
+    /// Where it is shown.
+    console: Option<Arc<Console>>,
+    /// Its place among the open streams that are shown.
+    open_stream: Option<OpenStream>,
     /// The caller's org, once it was let pass.
     pub(super) org: Option<String>,
     /// The task that it is about, once it is known.
     pub(super) task: Option<String>,
+    /// Where the answer that its caller gets has its result.
+    pub(super) binding: Binding,
     /// Looks for the task in the answer, until it is found with its state.
     pub(super) learner: Option<Box<Learner>>,
     /// Its place in its trace. `None`: nothing is traced.
@@ -106,8 +114,11 @@ impl Exchange {
             shape: Shape::Unary,
             head: None,
             audit: None,
+            console: None,
+            open_stream: None,
             org: None,
             task: None,
+            binding: Binding::Rpc,
             learner: None,
             trace: None,
             outcome: None,
@@ -116,8 +127,22 @@ impl Exchange {
 
     /// Has it written down.
     pub(super) fn audited(mut self, audit: &Arc<Audit>) -> Self {
-        self.audit = audit.records().then(|| Arc::clone(audit));
+        self.audit = audit.is_on().then(|| Arc::clone(audit));
         self
+    }
+
+    /// Has it shown to operators who look.
+    pub(super) fn shown(mut self, console: &Arc<Console>) -> Self {
+        self.console = Some(Arc::clone(console));
+        self
+    }
+
+    /// Notes that the answer is a stream.
+    pub(super) fn streams(&mut self) {
+        self.shape = Shape::Stream;
+        if let (Some(console), Some(callee)) = (&self.console, &self.callee) {
+            self.open_stream = Some(console.stream(callee));
+        }
     }
 
     /// Notes how it ended. What is in the outer error is still to be told to the caller.
@@ -159,10 +184,9 @@ impl Exchange {
     }
 
     /// Looks for the task in an answer that somebody else has learnt from.
-    pub(super) fn note_task(&mut self, find: impl Fn(&mut TaskScan) -> Option<String>) {
+    pub(super) fn note_task(&mut self, find: impl FnOnce(&mut TaskScan) -> Option<String>) {
         if self.audit.is_some() && self.task.is_none() && self.method.sends() {
-            let scans = [Binding::Rpc, Binding::Rest].map(TaskScan::new);
-            self.task = scans.into_iter().find_map(|mut scan| find(&mut scan));
+            self.task = find(&mut TaskScan::new(self.binding));
         }
     }
 
@@ -186,6 +210,13 @@ impl Exchange {
         }
     }
 
+    /// The workspace that was asked for, as records name it. Not what may be a credential in a wrong place, until
+    /// a rule says that it is a workspace.
+    pub(super) fn named_callee(&self) -> Option<&WorkspaceId> {
+        let named = |id: &&WorkspaceId| self.rule.is_some() || !may_be_credential(id.as_str());
+        self.callee.as_ref().filter(named)
+    }
+
     /// Tells those who watch the target: what, how it ended and how long it took, never content. Of
     /// what was not admitted nobody hears, so that a stranger cannot make a noise.
     fn tell(&self, outcome: Outcome, elapsed: Duration) {
@@ -203,6 +234,28 @@ impl Exchange {
 }
 
 impl Exchange {
+    /// Shows it to operators who look.
+    fn show(&self, outcome: Outcome, elapsed: Duration) {
+        let Some(console) = &self.console else {
+            return;
+        };
+        let refused = matches!(outcome, Outcome::Rejected(_));
+        let target = self.named_callee();
+        console.count(target, refused, || Passed {
+            id: self.request_id.as_str().to_owned(),
+            at: Timestamp::now().0,
+            caller: self.caller().map(ToString::to_string),
+            target: target.map(|id| id.as_str().to_owned()),
+            method: self.method.label().to_owned(),
+            rule: self.rule.map(str::to_owned),
+            outcome: outcome.word().to_owned(),
+            refused,
+            status: self.status,
+            ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            stream: self.shape == Shape::Stream,
+        });
+    }
+
     /// Writes down who called whom, by which rule, and what came of it.
     fn write_down(&mut self, outcome: Outcome, elapsed: Duration, trace_id: Option<TraceId>) {
         let Some(audit) = self.audit.take() else {
@@ -213,7 +266,7 @@ impl Exchange {
             request_id: Some(self.request_id.clone()),
             trace_id,
             proof: self.proof.take(),
-            target: self.callee.take(),
+            target: self.named_callee().cloned(),
             org,
             rule: self.rule,
             method: Some(self.method.label()),
@@ -246,6 +299,7 @@ impl Drop for Exchange {
             metrics.head(self.shape, head);
         }
         self.tell(outcome, elapsed);
+        self.show(outcome, elapsed);
         let trace_id = self.trace_id();
         self.end_trace(outcome);
         tracing::info!(
@@ -256,7 +310,7 @@ impl Drop for Exchange {
             caller = self.caller().map(tracing::field::display),
             credential.kind = self.proof.as_ref().map(|p| p.kind.word()),
             credential.prefix = self.proof.as_ref().map(|p| p.prefix.as_str()),
-            callee = self.callee.as_ref().map(WorkspaceId::as_str),
+            callee = self.named_callee().map(WorkspaceId::as_str),
             rule = self.rule,
             method = self.method.label(),
             outcome = outcome.word(),

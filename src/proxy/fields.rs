@@ -14,6 +14,7 @@ use super::trace::{context_fields, is_context};
 use crate::directory::Agent;
 use crate::identity::Allowance;
 use crate::ids::{RequestId, WorkspaceId};
+use crate::rejection::{REFUSED, STREAM};
 use crate::telemetry::traces::SpanContext;
 
 /// Request fields that pass to the agent besides `forward.headers`.
@@ -91,7 +92,7 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
     for (name, value) in headers {
         let own = auth.is_some_and(|auth| auth.name() == name.as_str())
             || forwarded.context.is_some() && is_context(name);
-        if !own && passes(name, headers, extra) {
+        if !own && passes((name, value), headers, extra) {
             typed |= *name == header::CONTENT_TYPE;
             put(name.as_str(), value.as_bytes());
         }
@@ -127,9 +128,23 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
 }
 
 /// Whether a field of a request goes to the agent.
-pub(super) fn passes(name: &HeaderName, headers: &HeaderMap, extra: &HashSet<HeaderName>) -> bool {
+pub(super) fn passes(
+    (name, value): (&HeaderName, &HeaderValue),
+    headers: &HeaderMap,
+    extra: &HashSet<HeaderName>,
+) -> bool {
     let passed = PASSED.contains(&name.as_str()) || extra.contains(name);
-    passed && !named_by_connection(name, headers)
+    passed && !named_by_connection(name, headers) && !(name == "last-event-id" && is_ours(value))
+}
+
+/// Whether the id of an event is of the gateway's own form, `<stream>-<number>`. By the name of a stream callers know
+/// our words in it from an agent's, so agents are told none.
+fn is_ours(id: &HeaderValue) -> bool {
+    let id = id.as_bytes().trim_ascii();
+    let (name, number) = id.split_at(id.len().min(32));
+    let number = number.strip_prefix(b"-");
+    name.iter().all(u8::is_ascii_hexdigit)
+        && number.is_some_and(|number| number.iter().all(u8::is_ascii_digit))
 }
 
 /// Names that may stand in `forward.headers`: those that cannot break framing or forge identity.
@@ -206,8 +221,14 @@ fn is_dropped(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
         "set-cookie" | "server" | "x-request-id" | "x-a2a-completed" | "content-length"
-    ) || is_hop_by_hop(name)
+    ) || is_proof(name)
+        || is_hop_by_hop(name)
         || name.as_str().starts_with("access-control-")
+}
+
+/// Fields by which a caller knows the gateway's own words from an agent's.
+pub(super) fn is_proof(name: &HeaderName) -> bool {
+    matches!(name.as_str(), REFUSED | STREAM)
 }
 
 /// RFC 9110, 7.6.1, and what proxies say among themselves.
@@ -243,6 +264,32 @@ mod tests {
 
     use super::*;
     use crate::directory::UpstreamAuth;
+
+    #[test]
+    fn an_agent_gets_its_own_ids_of_events_and_none_of_ours() {
+        let name = "01a20410667173f9b0570ddf9405f3b5";
+        let ours = [
+            format!("{name}-17"),
+            format!(" {name}-1\t"),
+            format!("{}-0", name.to_uppercase()),
+            format!("{name}-"),
+        ];
+        for id in ours {
+            assert!(is_ours(&id.parse().unwrap()), "{id:?}");
+        }
+        let theirs = [
+            String::new(),
+            "e-7".to_owned(),
+            name.to_owned(),
+            format!("{name}-x"),
+            format!("{name}1-17"),
+            format!("{}-17", &name[1..]),
+            uuid::Uuid::nil().to_string(),
+        ];
+        for id in theirs {
+            assert!(!is_ours(&id.parse().unwrap()), "{id:?}");
+        }
+    }
 
     #[test]
     fn an_agents_credential_takes_the_place_of_no_field_of_ours() {

@@ -61,7 +61,7 @@ pub(super) async fn serve(
         Err(_) => return metrics.connection_cut(Cut::SlowHead),
     };
     // Whoever keeps the connection must hear of the end while there is time to go elsewhere.
-    let mut drain = pin!(listener.relay.drain.begins());
+    let mut drain = pin!(listener.relay.drain.leaves());
     let mut ending = false;
     // Dropping the set would end what runs: a stream whose caller is gone ends by itself, in order.
     let mut streams = JoinSet::new();

@@ -126,7 +126,7 @@ impl Listener {
             .contains_key(http::header::EXPECT);
         session.set_close_on_response_before_downstream_finish(expects);
         session.set_total_drain_timeout(Some(DRAIN));
-        if self.relay.drain.begun() {
+        if self.relay.drain.leaving() {
             session.set_keepalive(None);
         }
         if let Err(broken) = self.serve(&mut session).await {

@@ -174,8 +174,9 @@ impl Proxy {
         }
         let _running = self.gateway.drain.enter();
         let events = Some(&self.gateway.events);
-        let mut exchange =
-            Exchange::begin(&self.relay, events, request_id).audited(&self.gateway.audit);
+        let mut exchange = Exchange::begin(&self.relay, events, request_id)
+            .audited(&self.gateway.audit)
+            .shown(&self.gateway.console);
         exchange.trace(&self.relay, session.req_header(), asked.came());
         let mut words = Words::Rpc;
         let ended = match asked {

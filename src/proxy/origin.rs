@@ -19,7 +19,7 @@ const ALLOW_HEADERS: &str = "authorization, content-type, accept, a2a-version, a
 
 /// Response fields that a page may read.
 const EXPOSE_HEADERS: &str = "x-request-id, retry-after, etag, www-authenticate, a2a-version, \
-    a2a-extensions, x-a2a-extensions, x-a2a-completed, idempotent-replay, ratelimit-limit, \
+    a2a-extensions, x-a2a-extensions, x-a2a-completed, x-a2a-refused, x-a2a-stream, idempotent-replay, ratelimit-limit, \
     ratelimit-remaining, ratelimit-reset, ratelimit-policy, ratelimit, link";
 
 /// What the gateway answers to, and for whom. By default for nobody.
@@ -105,7 +105,7 @@ impl Origins {
                 Reason::OriginForbidden,
                 "pages of this origin may not call; add it to cors.origins",
             )),
-            None if fetched_cross_site(&head.headers) => Err(Rejection::new(
+            None if fetched_cross_site(&head.headers) && !visits(head) => Err(Rejection::new(
                 Reason::OriginForbidden,
                 "a cross-site request without an Origin is not served",
             )),
@@ -183,6 +183,19 @@ fn fetched_cross_site(headers: &HeaderMap) -> bool {
     headers
         .get("sec-fetch-site")
         .is_some_and(|v| v.as_bytes() == b"cross-site")
+}
+
+/// Whether somebody follows a link to the canvas, in a window of its own: not in a frame, and nothing that the page with
+/// the link could read.
+fn visits(head: &RequestHeader) -> bool {
+    let says = |name: &str, what: &[u8]| {
+        let value = head.headers.get(name);
+        value.is_some_and(|value| value.as_bytes() == what)
+    };
+    head.method == Method::GET
+        && matches!(head.uri.path(), "/canvas" | "/canvas/")
+        && says("sec-fetch-mode", b"navigate")
+        && says("sec-fetch-dest", b"document")
 }
 
 /// Whether a browser seems to have made the request: it must say what its body is.

@@ -10,7 +10,7 @@ use super::ended::patiently;
 use super::exchange::Exchange;
 use super::origin::Origins;
 use crate::ids::RequestId;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{REFUSED, Reason, Rejection};
 
 /// Which body a refusal has.
 pub(super) enum Dialect<'a> {
@@ -69,9 +69,10 @@ pub(super) fn wire(
         .unwrap_or_default();
     let mut answer = format!(
         "HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         cache-control: no-store\r\nx-request-id: {}\r\nconnection: close\r\n",
+         cache-control: no-store\r\nx-request-id: {}\r\n{REFUSED}: {}\r\nconnection: close\r\n",
         body.len(),
         request_id.as_str(),
+        rejection.reason.word(),
     );
     if let Some(seconds) = rejection.retry_after {
         answer.push_str(&format!("retry-after: {seconds}\r\n"));
@@ -100,7 +101,7 @@ fn head(
     request_id: &RequestId,
     length: usize,
 ) -> pingora::Result<ResponseHeader> {
-    let mut head = ResponseHeader::build(rejection.reason.status(), Some(8))?;
+    let mut head = ResponseHeader::build(rejection.reason.status(), Some(9))?;
     head.append_header(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
@@ -108,6 +109,7 @@ fn head(
     head.append_header(header::CONTENT_LENGTH, length)?;
     head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
     head.append_header("x-request-id", request_id.as_str())?;
+    head.append_header(REFUSED, rejection.reason.word())?;
     if let Some(seconds) = rejection.retry_after {
         head.append_header(header::RETRY_AFTER, seconds)?;
     }

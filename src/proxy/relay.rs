@@ -26,7 +26,7 @@ use crate::delivery::streams::Streams;
 use crate::directory;
 use crate::drain::{Cut, Drain};
 use crate::explain::{Check, Fact, Source, Witness};
-use crate::metrics::{Metrics, Shape};
+use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::traces::Traces;
 
@@ -197,7 +197,7 @@ impl Relay {
             idle: exchange.config.upstream.idle,
         };
         if is_stream {
-            exchange.shape = Shape::Stream;
+            exchange.streams();
             let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
             let begun = stream::Begun {
                 clocks,

@@ -94,6 +94,8 @@ fn assert_exposed(answer: &Answer, origin: &str, what: &str) {
         "a2a-extensions",
         "x-a2a-extensions",
         "x-a2a-completed",
+        "x-a2a-refused",
+        "x-a2a-stream",
         "idempotent-replay",
         "ratelimit-limit",
         "ratelimit-remaining",
@@ -327,6 +329,34 @@ async fn pages_from_elsewhere_are_refused_before_their_credential_is_read() {
         .field("Sec-Fetch-Site", "cross-site")
         .field("Origin", PAGE);
     assert_eq!(case.gateway.call(&listed).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_canvas_may_be_visited_from_any_site_and_framed_by_none() {
+    let case = Case::with(Builder::new(Pair::Embedded).set("canvas.enabled", "true")).await;
+    let visit = |method: &str, path: &str, dest: &str| {
+        Request::new(method, path)
+            .field("Sec-Fetch-Site", "cross-site")
+            .field("Sec-Fetch-Mode", "navigate")
+            .field("Sec-Fetch-Dest", dest)
+    };
+    let page = case
+        .gateway
+        .call(&visit("GET", "/canvas/", "document"))
+        .await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    assert_eq!(page.field("x-frame-options"), Some("DENY"));
+    let door = visit("GET", "/canvas", "document");
+    assert_eq!(case.gateway.call(&door).await.status, 308);
+    for refused in [
+        visit("GET", "/canvas/", "iframe"),
+        visit("GET", "/canvas/canvas.js", "script"),
+        visit("GET", "/workspaces", "document"),
+        visit("POST", "/canvas/", "document"),
+        visit("GET", "/canvas/", "document").field("Origin", PAGE),
+    ] {
+        case.refused(&refused, 403, "origin_forbidden").await;
+    }
 }
 
 #[tokio::test]

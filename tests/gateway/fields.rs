@@ -151,6 +151,24 @@ async fn listed_fields_pass_as_they_came() {
 }
 
 #[tokio::test]
+async fn the_name_of_a_stream_never_reaches_an_agent() {
+    let builder = Builder::new(Pair::Embedded).set("forward.headers", "Last-Event-ID");
+    for builder in [Builder::new(Pair::Embedded), builder] {
+        let case = Case::with(builder, Agent::json("{}").await).await;
+        let ours = "01a20410667173f9b0570ddf9405f3b5-17";
+        for other in [None, Some("e-7"), Some(&ours[..32])] {
+            let mut request = case.request().field("Last-Event-ID", ours);
+            if let Some(id) = other {
+                request = request.field("Last-Event-ID", id);
+            }
+            let arrived = case.arrives(&request).await;
+            let passed: Vec<_> = other.into_iter().collect();
+            assert_eq!(arrived.fields("last-event-id"), passed);
+        }
+    }
+}
+
+#[tokio::test]
 async fn nothing_else_passes() {
     let case = Case::new().await;
     let mut request = case.request();

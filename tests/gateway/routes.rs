@@ -104,6 +104,9 @@ async fn head_is_get_without_a_body_and_keeps_the_connection_in_step() {
             let for_operators = path.starts_with("/orgs") || path == "/grants";
             let status = if path.starts_with("/.well-known/") {
                 200
+            } else if path.starts_with("/canvas") {
+                // Off, unless canvas.enabled says otherwise.
+                404
             } else if for_operators && status == 200 {
                 403
             } else if of_nothing && status == 200 {
@@ -207,4 +210,5 @@ async fn a_second_gateway_on_one_sqlite_file_does_not_start() {
         said.contains("another gateway serves from this SQLite file"),
         "{said}"
     );
+    assert!(!said.contains("would block"), "{said}");
 }

@@ -1,18 +1,23 @@
 //! What must never be seen: after a session with every kind of credential, good and bad, neither the
-//! log, nor the metrics, nor the audit, nor a refusal holds a token, a word of a body, or a password in a URL.
+//! log, nor the metrics, nor the audit, nor an event, nor a refusal holds a token, a word of a message, or a
+//! password in a URL.
 
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::harness::planted::DATABASE_PASSWORD;
 use crate::harness::servers::{self, Redis};
+use crate::harness::watcher::Feed;
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD,
     Step, card, chunk, ok_json,
 };
 
-/// In every body, of callers, agents and other programs.
+/// In every body of the control plane. Events may show it: cards and current tasks are there to be seen.
 const WORD: &str = "xylophone-quarter";
+
+/// In every message, of callers and of agents.
+const SAID: &str = "marimba-thirteenth";
 
 /// In every URL with userinfo.
 const PASSWORD: &str = "hunter-in-the-url";
@@ -81,22 +86,22 @@ impl Session {
     /// Calls of every kind, each with the word somewhere.
     async fn calls(&mut self, token: &str) {
         let path = "/workspaces/target/a2a";
-        let whole = CALL.replace("\"hi\"", &format!("\"{WORD}\""));
-        let deep = format!("{}\"{WORD}\"{}", "[".repeat(600), "]".repeat(600));
+        let whole = CALL.replace("\"hi\"", &format!("\"{SAID}\""));
+        let deep = format!("{}\"{SAID}\"{}", "[".repeat(600), "]".repeat(600));
         for (body, statuses) in [
             (whole.as_str(), [200, 502]),
             (&whole.replace("message/send", "message/stream"), [200, 200]),
-            (&whole.replace("message/send", WORD), [200, 502]),
-            (&format!(r#"{{"text":"{WORD}"}}"#), [200, 502]),
-            (&format!(r#"{{"jsonrpc":"2.0","{WORD}"#), [400, 400]),
-            (&format!(r#"["{WORD}"]"#), [400, 400]),
-            (&format!(r#"{{"method":{{"{WORD}":1}}}}"#), [400, 400]),
+            (&whole.replace("message/send", SAID), [200, 502]),
+            (&format!(r#"{{"text":"{SAID}"}}"#), [200, 502]),
+            (&format!(r#"{{"jsonrpc":"2.0","{SAID}"#), [400, 400]),
+            (&format!(r#"["{SAID}"]"#), [400, 400]),
+            (&format!(r#"{{"method":{{"{SAID}":1}}}}"#), [400, 400]),
             (
                 &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{deep}}}"#),
                 [400, 400],
             ),
         ] {
-            for query in [String::new(), format!("?{WORD}={PASSWORD}")] {
+            for query in [String::new(), format!("?{SAID}={PASSWORD}")] {
                 let request = Request::post(format!("{path}{query}"), body)
                     .bearer(token)
                     .field("Cookie", format!("session={PASSWORD}"))
@@ -118,12 +123,12 @@ impl Session {
             self.gateway.public
         );
         for noise in [
-            format!("{WORD} {WORD}\r\n\r\n"),
-            format!("{head}{WORD} {WORD}\r\n\r\n"),
-            format!("{head}Content-Length: {WORD}\r\n\r\n{WORD}"),
-            format!("{head}Transfer-Encoding: chunked\r\n\r\n{WORD}\r\n{WORD}\r\n"),
-            format!("{head}Transfer-Encoding: {WORD}\r\n\r\n{WORD}"),
-            format!("{head}Content-Length: 999\r\n\r\n{WORD}"),
+            format!("{SAID} {SAID}\r\n\r\n"),
+            format!("{head}{SAID} {SAID}\r\n\r\n"),
+            format!("{head}Content-Length: {SAID}\r\n\r\n{SAID}"),
+            format!("{head}Transfer-Encoding: chunked\r\n\r\n{SAID}\r\n{SAID}\r\n"),
+            format!("{head}Transfer-Encoding: {SAID}\r\n\r\n{SAID}"),
+            format!("{head}Content-Length: 999\r\n\r\n{SAID}"),
         ] {
             let mut connection = Connection::open(self.gateway.public).await;
             connection.send(noise.as_bytes()).await;
@@ -165,7 +170,11 @@ impl Session {
 
     /// Whether `text` holds any secret: more than the first characters that records may show.
     fn find_in(&self, text: &str) -> Option<String> {
-        let planted = [WORD, PASSWORD].map(str::to_owned);
+        self.find(&[WORD, SAID, PASSWORD], text)
+    }
+
+    fn find(&self, words: &[&str], text: &str) -> Option<String> {
+        let planted = words.iter().map(|word| (*word).to_owned());
         let stray = STRAY.iter().flat_map(|field| field.split_once(' '));
         let stray = stray.map(|(_, token)| token.to_owned());
         let mut all = self.secrets.iter().cloned().chain(planted).chain(stray);
@@ -187,7 +196,7 @@ async fn talkative() -> Agent {
     Agent::scripted(move |request| {
         let number = calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         if request.text().contains("message/stream") {
-            let event = chunk(format!("data: {{\"result\":\"{WORD}\"}}\n\n"));
+            let event = chunk(format!("data: {{\"result\":\"{SAID}\"}}\n\n"));
             return vec![
                 Step::write(SSE_HEAD),
                 Step::Write(event),
@@ -196,21 +205,21 @@ async fn talkative() -> Agent {
         }
         if number % 3 == 2 {
             let broken = match number % 4 {
-                0 => format!("HTTP/1.1 {WORD}\r\n{WORD}\r\n\r\n"),
-                1 => format!("HTTP/1.1 200 OK\r\n{WORD} {WORD}\r\n\r\n"),
-                2 => format!("HTTP/1.1 200 OK\r\nContent-Length: {WORD}\r\n\r\n{WORD}"),
-                _ => format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{WORD}\r\n"),
+                0 => format!("HTTP/1.1 {SAID}\r\n{SAID}\r\n\r\n"),
+                1 => format!("HTTP/1.1 200 OK\r\n{SAID} {SAID}\r\n\r\n"),
+                2 => format!("HTTP/1.1 200 OK\r\nContent-Length: {SAID}\r\n\r\n{SAID}"),
+                _ => format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{SAID}\r\n"),
             };
             return vec![Step::write(broken), Step::Close];
         }
-        let body = json!({"jsonrpc": "2.0", "id": "c-1", "result": WORD});
+        let body = json!({"jsonrpc": "2.0", "id": "c-1", "result": SAID});
         vec![Step::Write(ok_json(&body.to_string()))]
     })
     .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_token_no_body_and_no_password_is_in_the_log_the_metrics_the_audit_or_a_refusal() {
+async fn no_token_no_body_and_no_password_is_seen_anywhere() {
     let redis = Redis::start();
     let (redis_link, shared) = redis.relayed();
     let (sql_link, sql) = servers::postgres().relayed();
@@ -224,6 +233,8 @@ async fn no_token_no_body_and_no_password_is_in_the_log_the_metrics_the_audit_or
         secrets: vec![ADMIN.to_owned()],
         refusals: Vec::new(),
     };
+    let feed = Request::get("/events").bearer(ADMIN);
+    let mut feed = Feed::open(session.gateway.public, &feed).await;
     let target = talkative().await;
     let caller = session.workspace("caller", "http://127.0.0.1:9/").await;
     session.workspace("target", &target.url()).await;
@@ -268,6 +279,20 @@ async fn no_token_no_body_and_no_password_is_in_the_log_the_metrics_the_audit_or
         let now = std::time::Instant::now();
         assert!(now < deadline, "the address is not seen");
     }
+    // The last that is told: what came before is all.
+    let last = json!({"id": "last", "name": "last"});
+    session.as_operator("/workspaces", last).await;
+    let mut events = 0;
+    loop {
+        let event = feed.event().await.data;
+        let found = session.find(&[SAID, PASSWORD], &event.to_string());
+        assert_eq!(found, None, "{event}");
+        events += 1;
+        if event["workspace_id"] == "last" {
+            break;
+        }
+    }
+    assert!(events > 5, "{events}");
     let (mut records, mut cursor) = (0, String::new());
     loop {
         let path = format!("/audit?limit=500{cursor}");

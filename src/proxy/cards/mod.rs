@@ -74,8 +74,9 @@ impl Proxy {
         }
         let _running = self.gateway.drain.enter();
         // Nobody who watches the target hears of it: it is no call.
-        let mut exchange =
-            Exchange::begin(&self.relay, None, request_id).audited(&self.gateway.audit);
+        let mut exchange = Exchange::begin(&self.relay, None, request_id)
+            .audited(&self.gateway.audit)
+            .shown(&self.gateway.console);
         exchange.method = method::Method::AgentCard;
         exchange.trace(&self.relay, session.req_header(), whose.came(words));
         let ended = self.card_exchange(session, &mut exchange, whose).await;

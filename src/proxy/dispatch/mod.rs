@@ -112,7 +112,7 @@ impl Dispatcher {
                 _ = tick.tick() => {}
                 () = gateway.delivery.jobs.news() => {}
                 () = running.one_ends(), if more => {}
-                () = gateway.drain.begins() => break,
+                () = gateway.drain.leaves() => break,
             }
             running.forget_ended();
             more = self.send_due(&mut running).await;

@@ -86,8 +86,9 @@ impl Proxy {
     /// Sends it, and awaits the answer; leaves a record as every exchange does.
     async fn attempt(&self, job: &Job, admitted: &Admitted) -> Attempt {
         let events = Some(&self.gateway.events);
-        let mut exchange =
-            Exchange::begin(&self.relay, events, request_id(job)).audited(&self.gateway.audit);
+        let mut exchange = Exchange::begin(&self.relay, events, request_id(job))
+            .audited(&self.gateway.audit)
+            .shown(&self.gateway.console);
         exchange.method = A2aMethod::SendMessage;
         exchange.proof = Some(Arc::clone(&admitted.proof));
         exchange.callee = Some(job.target.clone());

@@ -256,7 +256,7 @@ impl Proxy {
                 biased;
                 () = watch.changed() => {}
                 () = sleep_until(until) => return Ok(None),
-                () = self.gateway.drain.begins() => return Ok(None),
+                () = self.gateway.drain.leaves() => return Ok(None),
                 () = left(session) => return Err(Ended::CallerLeft),
             }
         }

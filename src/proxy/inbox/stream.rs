@@ -11,13 +11,13 @@ use super::Outward;
 use crate::a2a::event::{self, Framing};
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{InboxTask, Watch};
-use crate::metrics::Shape;
+use crate::ids::stream_id;
 use crate::proxy::Proxy;
 use crate::proxy::ended::{Ended, chunk, internal, left, shutting_down, timed_out, within};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::rewrite::Rewrite;
 use crate::proxy::stream::OpenStream;
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, STREAM};
 
 /// What is left of a wait.
 enum Step {
@@ -37,13 +37,15 @@ impl Proxy {
     ) -> Result<Ended, Ended> {
         let mut watch = self.inbox().watch_task(&task.id);
         let _open = OpenStream::begin(&exchange.metrics.open_streams);
-        let head = self.stream_head(session, exchange, &outward)?;
+        let name = stream_id().simple().to_string();
+        let head = self.stream_head(session, exchange, &outward, &name)?;
         let deadline = Instant::now() + exchange.config.timeouts.write;
         within(deadline, session.write_response_header(Box::new(head))).await?;
         let end = exchange.started + exchange.config.timeouts.stream;
         let mut stream = Stream {
             session,
             exchange,
+            name,
             rewrite: outward.rewrite,
             end,
             written: Instant::now(),
@@ -62,7 +64,7 @@ impl Proxy {
                 stream.write(said, false).await?;
             }
             if waits {
-                match stream.step(&mut watch, self.gateway.drain.begins()).await? {
+                match stream.step(&mut watch, self.gateway.drain.leaves()).await? {
                     Step::News => {}
                     Step::Keepalive => {
                         let comment = Framing::default().keepalive(false);
@@ -85,6 +87,7 @@ impl Proxy {
         session: &ServerSession,
         exchange: &mut Exchange,
         outward: &Outward,
+        name: &str,
     ) -> Result<ResponseHeader, Rejection> {
         let mut own = ResponseHeader::build(200, Some(4)).map_err(internal)?;
         for (name, value) in [
@@ -96,9 +99,10 @@ impl Proxy {
                 .map_err(internal)?;
         }
         let mut head = self.own_head(session, exchange, &own, outward)?;
+        head.insert_header(STREAM, name).map_err(internal)?;
         chunk(session, &mut head).map_err(internal)?;
         exchange.status = 200;
-        exchange.shape = Shape::Stream;
+        exchange.streams();
         Ok(head)
     }
 }
@@ -107,6 +111,8 @@ impl Proxy {
 struct Stream<'a> {
     session: &'a mut ServerSession,
     exchange: &'a mut Exchange,
+    /// What its caller knows it by, and its agent does not.
+    name: String,
     rewrite: Option<Rewrite>,
     /// When it must be over.
     end: Instant,
@@ -151,7 +157,8 @@ impl Stream<'_> {
 
     /// The last event, which says why the stream was cut.
     fn parting(&mut self, cut: &Rejection) -> String {
-        let body = cut.rpc_body(&self.exchange.request_id, self.exchange.rpc_id.as_deref());
+        let exchange = &self.exchange;
+        let body = cut.parting(&exchange.request_id, exchange.rpc_id.as_deref(), &self.name);
         self.exchange.rejected(cut);
         let event = event::final_event(&body, Framing::default());
         String::from_utf8_lossy(&event).into_owned()

@@ -10,7 +10,6 @@ use tokio::time::{Instant, sleep_until};
 use crate::a2a::event::Framing;
 use crate::delivery::calls::{Answer, Outcome};
 use crate::delivery::streams::Reader;
-use crate::metrics::Shape;
 use crate::proxy::Proxy;
 use crate::proxy::ended::{Ended, internal, left, within};
 use crate::proxy::exchange::Exchange;
@@ -63,8 +62,8 @@ impl Proxy {
                 };
                 let head = self.head(session, exchange, answer, &told)?;
                 exchange.status = answer.status;
-                exchange.shape = Shape::Stream;
-                stream::begin(session, exchange, head).await?;
+                exchange.streams();
+                stream::begin(session, exchange, head, name).await?;
                 follow(session, exchange, events).await
             }
         }

@@ -48,6 +48,7 @@ impl Proxy {
         let _place = self.enter(session)?;
         let head = session.req_header();
         refuse_verb(&head.method)?;
+        exchange.binding = Binding::Rest;
         let rest = rest::read(head.method.as_str(), tail).ok_or_else(no_such_route)?;
         exchange.method = rest.method;
         let allowed = allow(&self.gateway, exchange, head, target).await?;

@@ -5,7 +5,7 @@ use http::{HeaderName, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 
 use super::super::exchange::Exchange;
-use super::super::fields::{is_hop_by_hop, named_by_connection};
+use super::super::fields::{is_hop_by_hop, is_proof, named_by_connection};
 use super::super::trace::{context_fields, is_context};
 use super::{is_ours, is_spent};
 use crate::ids::{RequestId, WorkspaceId};
@@ -134,7 +134,11 @@ pub(super) fn response_head(
     let mut head = ResponseHeader::build(upstream.status, Some(upstream.headers.len() + 4))?;
     for (name, value) in &upstream.headers {
         let set_here = matches!(name.as_str(), "content-length" | "x-request-id");
-        if !set_here && !is_hop_by_hop(name) && !named_by_connection(name, &upstream.headers) {
+        if !set_here
+            && !is_proof(name)
+            && !is_hop_by_hop(name)
+            && !named_by_connection(name, &upstream.headers)
+        {
             head.append_header(name, value)?;
         }
     }

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::delivery::streams::Log;
 use crate::directory::Slot;
 use crate::drain::Cut;
-use crate::ids::RequestId;
+use crate::ids::{RequestId, stream_id};
 use crate::proxy::ended::{Clocks, broken_http, shutting_down, silent, timed_out, too_large};
 use crate::proxy::rewrite::Rewrite;
 use crate::rejection::Rejection;
@@ -38,6 +38,8 @@ pub(in crate::proxy) struct Feed {
     /// For the last event, if it is ours.
     request_id: RequestId,
     rpc_id: Option<String>,
+    /// What its caller knows it by, and its agent does not.
+    pub(super) name: String,
     /// What is kept for those who come back. `None`: nobody can.
     pub(super) log: Option<Log>,
     /// The call's place at its target.
@@ -94,6 +96,9 @@ impl Feed {
             task: None,
             request_id,
             rpc_id,
+            name: log
+                .as_ref()
+                .map_or_else(|| stream_id().simple().to_string(), Log::name),
             log,
             _slot: begun.slot,
             splitter: Splitter::new(),
@@ -147,8 +152,17 @@ impl Feed {
                 self.part(broken_http(None))
             }
             Arrived::AgentEnded => {
+                let whole = self.splitter.ends_whole();
                 let rest = std::mem::take(&mut self.splitter).take_rest();
                 let rest = self.changed(rest);
+                if whole {
+                    // An event without an id of ours would pass for one of the gateway's.
+                    let last = self.numbered(rest);
+                    return Passed {
+                        bytes: last,
+                        ..self.over(Bytes::new())
+                    };
+                }
                 self.over(rest)
             }
             Arrived::Finished => self.over(Bytes::new()),
@@ -183,7 +197,7 @@ impl Feed {
 
     /// Ends it with an event that says why.
     pub(super) fn part(&mut self, cut: Rejection) -> Passed {
-        let body = cut.rpc_body(&self.request_id, self.rpc_id.as_deref());
+        let body = cut.parting(&self.request_id, self.rpc_id.as_deref(), &self.name);
         let last = event::final_event(&body, self.framing());
         let bytes = self.numbered(last);
         if let Some(log) = self.log.take() {

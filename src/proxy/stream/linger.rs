@@ -20,6 +20,8 @@ pub(super) fn linger(feed: Feed, config: Live, drain: Arc<Drain>) {
         return;
     };
     tokio::spawn(async move {
+        // Where another process follows it may go on to its end.
+        let _running = drain.enter();
         let how = follow(feed, &config, &drain).await;
         lingering.ended(how);
     });

@@ -31,6 +31,7 @@ use super::upstream::Home;
 use crate::delivery::streams::Log;
 use crate::directory::Slot;
 use crate::drain::Cut;
+use crate::rejection::STREAM;
 
 /// One stream in progress. The gauge falls when it is dropped.
 pub(super) struct OpenStream(prometheus::IntGauge);
@@ -71,12 +72,12 @@ pub(super) async fn pass(
     begun: Begun,
 ) -> Result<Ended, Ended> {
     let _open = OpenStream::begin(&exchange.metrics.open_streams);
-    begin(session, exchange, head).await?;
     let ids = (exchange.request_id.clone(), exchange.rpc_id.clone());
     let (config, learner) = (Arc::clone(&exchange.config), exchange.learner.take());
     let log = log(relay, exchange);
     let pace = Pace::new(Arc::clone(&exchange.metrics), exchange.started);
     let mut feed = Feed::new((upstream, pace), begun, config, ids, learner, log);
+    begin(session, exchange, head, &feed.name).await?;
     let mut caller = Caller {
         session,
         exchange,
@@ -96,12 +97,14 @@ pub(super) async fn pass(
     }
 }
 
-/// Sends the head of a stream.
+/// Sends the head of a stream, with the name by which its caller knows it.
 pub(super) async fn begin(
     session: &mut ServerSession,
     exchange: &Exchange,
     mut head: ResponseHeader,
+    name: &str,
 ) -> Result<(), Ended> {
+    head.insert_header(STREAM, name).map_err(internal)?;
     if !head.headers.contains_key(header::CACHE_CONTROL) {
         let value = HeaderValue::from_static("no-cache");
         head.insert_header(header::CACHE_CONTROL, value)

@@ -224,7 +224,8 @@ impl Exchange {
                 set.push(text("rpc.response.status_code", &code.to_string()));
             }
         }
-        agent(&mut set, method, self.callee.as_ref());
+        let callee = self.named_callee();
+        agent(&mut set, method, callee);
         set.extend(error_of(refused, self.status, 500));
         set.push(KeyValue::new("a2a.method", method.label()));
         set.push(KeyValue::new("a2a.outcome", outcome.word()));
@@ -232,11 +233,7 @@ impl Exchange {
         if let Some(caller) = self.caller() {
             set.push(text("a2a.caller", cut(&caller.to_string())));
         }
-        set.extend(
-            self.callee
-                .as_ref()
-                .map(|id| text("a2a.callee", id.as_str())),
-        );
+        set.extend(callee.map(|id| text("a2a.callee", id.as_str())));
         set.extend(self.rule.map(|rule| KeyValue::new("a2a.rule", rule)));
         set.push(number("http.request.body.size", self.request_bytes));
         set.push(number("http.response.body.size", self.response_bytes));

@@ -22,6 +22,8 @@ pub(crate) fn assert_refusal(
     let field = |name: &str| answer.field(name);
     assert_eq!(field("content-type"), Some("application/json"), "{shown}");
     assert_eq!(field("x-request-id"), Some(request_id), "{shown}");
+    // What tells it from whatever an agent may say.
+    assert_eq!(field("x-a2a-refused"), Some(reason), "{shown}");
     let challenge = (reason == "unauthenticated").then_some("Bearer");
     assert_eq!(field("www-authenticate"), challenge, "{shown}");
     let retry_after = json.get("retry_after").map(ToString::to_string);

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use a2a_gateway::workspace::Timestamp;
+
 use super::{Inboxes, delegate, delegation, delegation_in, echo, pause, texts, until};
 use crate::harness::servers::{self, Redis};
 use crate::harness::{Agent, Builder, Gateway, Pair, Step};
 use crate::on_both_pairs;
+use crate::stores::open_db;
 
 on_both_pairs! {
     async fn what_was_accepted_outlives_a_kill(pair: Pair) {
@@ -22,6 +25,25 @@ on_both_pairs! {
         delegation_in(&gateway, &caller, &id, "completed").await;
         assert_eq!(texts(&target.agent), ["hello"]);
         Inboxes::of(&gateway).await.results("caller", 1).await;
+    }
+
+    async fn a_clock_that_was_ahead_and_is_put_right_delays_nothing(pair: Pair) {
+        let mut gateway = Gateway::start(pair).await;
+        let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
+        pause(&gateway, "target", "pause").await;
+        delegate(&gateway, &caller, "target", "hello").await;
+        gateway.kill();
+        let db = open_db(&gateway.sql_url());
+        let due_in = async || {
+            let due = sqlx::query_scalar::<_, i64>("SELECT due_at FROM delegations");
+            due.fetch_one(db.pool()).await.unwrap() - Timestamp::now().0
+        };
+        let ahead = sqlx::query("UPDATE delegations SET due_at = due_at + 3600000");
+        ahead.execute(db.pool()).await.unwrap();
+        assert!(due_in().await > 3_000_000);
+        gateway.restart().await;
+        // It was looked at, and is to be tried again soon.
+        until("it is due", async || due_in().await < 60_000).await;
     }
 
     async fn what_was_sent_by_one_that_was_killed_is_not_sent_again(pair: Pair) {

@@ -81,15 +81,6 @@ async fn a_hundred_thousand_workspaces_add_no_series() {
         }
     }
     ask(gateway.public, token.clone(), STRANGE, STRANGE + 200).await;
-    // What begins some seconds after the process.
-    let retention = ["operation=\"audit_prune\""];
-    while gateway
-        .metric("a2a_gateway_store_seconds_count", &retention)
-        .await
-        < 1.0
-    {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
     let before = metrics(gateway).await;
     let memory = resident(gateway);
 

@@ -320,3 +320,48 @@ fn urls_are_checked_and_never_repeated() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_full_disk_under_sqlite_is_over_when_there_is_room_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = migrated(&format!("sqlite:{}/gateway.db", folder.path().display())).await;
+    // More often than there are connections: SQLite ends each of these transactions by itself.
+    for _ in 0..40 {
+        let full = db.run("fill", async {
+            let mut transaction = db.begin().await?;
+            sqlx::raw_sql("PRAGMA max_page_count = 1")
+                .execute(&mut *transaction)
+                .await?;
+            let insert = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, 1)";
+            let much = "x".repeat(1 << 20);
+            let done = sqlx::query(insert)
+                .bind(much)
+                .execute(&mut *transaction)
+                .await;
+            Ok(done.expect_err("there is no room").to_string())
+        });
+        let said = full.await.expect("each transaction begins");
+        assert!(said.contains("disk is full"), "{said}");
+    }
+    assert_eq!(insert(&db, "room", None, None).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_change_whose_commit_fails_is_not_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = migrated(&format!("sqlite:{}/gateway.db", folder.path().display())).await;
+    // What is deferred is judged by the commit, behind the row that the change returns: as a disk is that is full.
+    let tables = "CREATE TABLE ends (id TEXT PRIMARY KEY); CREATE TABLE pairs (id TEXT PRIMARY KEY, \
+                  one TEXT REFERENCES ends (id) DEFERRABLE INITIALLY DEFERRED)";
+    let made = db.run("tables", async {
+        sqlx::raw_sql(tables).execute(db.pool()).await
+    });
+    made.await.unwrap();
+    let put = async || {
+        let put = "INSERT INTO pairs (id, one) VALUES ($1, 'nobody') RETURNING id";
+        db.changed(sqlx::query(put).bind("p")).await
+    };
+    let error = db.run("put", put()).await.map(|row| row.is_some());
+    let error = error.expect_err("its commit fails");
+    assert!(format!("{error:?}").contains("FOREIGN KEY"), "{error:?}");
+}

@@ -1,6 +1,7 @@
 //! Streams that break off and are taken up again (contract §6.3).
 
 mod lingering;
+mod parting;
 mod replicas;
 mod resumed;
 

@@ -26,6 +26,17 @@ impl Replicas {
         Self { case, other, redis }
     }
 
+    /// The other one has that event, too.
+    async fn resumed_head(&self, stream: &str, after: usize) {
+        let request = self.case.resume(stream);
+        let request = request.field("Last-Event-ID", format!("{stream}-{after}"));
+        let mut reader = Connection::open(self.other.public).await;
+        reader
+            .send(&request.wire(&self.other.public.to_string()))
+            .await;
+        assert_eq!(reader.read_head().await.expect("a head").status, 200);
+    }
+
     async fn resumed(&self, stream: &str, after: usize) -> String {
         let request = self.case.resume(stream);
         let request = request.field("Last-Event-ID", format!("{stream}-{after}"));
@@ -101,6 +112,32 @@ async fn a_reader_elsewhere_keeps_it_going_and_hears_of_the_death_of_its_gateway
     assert!(seen.contains("\"AGENT_PROTOCOL_ERROR\""), "{seen}");
     assert!(seen.contains("\"delivered\":\"unknown\""), "{seen}");
     assert!(killed.elapsed() < Duration::from_secs(25));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_saw_more_than_its_dead_gateway_copied_hears_that_it_is_lost() {
+    let agent = streaming(plain(1..=2), Duration::ZERO, Step::Hang).await;
+    let mut replicas = Replicas::new(agent, &[]).await;
+    let (_, stream) = replicas.case.left_behind("data: 2\n").await;
+    replicas.resumed_head(&stream, 2).await;
+    replicas.case.gateway.kill();
+    let text = replicas.resumed(&stream, 40).await;
+    assert!(text.contains("\"AGENT_PROTOCOL_ERROR\""), "{text}");
+    assert!(text.contains("\"delivered\":\"unknown\""), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_was_never_sent_is_none_there_either() {
+    for end in [ended(), Step::Hang] {
+        let agent = streaming(plain(1..=2), Duration::ZERO, end).await;
+        let replicas = Replicas::new(agent, &[]).await;
+        let (_, stream) = replicas.case.left_behind("data: 2\n").await;
+        replicas.resumed_head(&stream, 2).await;
+        let request = replicas.case.resume(&stream);
+        let request = request.field("Last-Event-ID", format!("{stream}-40"));
+        let answer = replicas.other.call(&request).await;
+        assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -236,3 +236,13 @@ async fn tokens_are_asked_for_looked_into_and_verified() {
         assert!(error.contains(complaint), "{arguments:?}: {error}");
     }
 }
+
+#[tokio::test]
+async fn a_gateway_that_is_not_there_is_looked_for_where_the_command_is_told_to() {
+    let arguments = ["token", "pair", "target", "--url", "http://127.0.0.1:9"];
+    let (status, out, error) = run(&arguments, None, "a2aw_x", "").await;
+    assert_eq!((status, out.as_str()), (1, ""), "{error}");
+    for part in ["nothing listens at", "--url", "A2A_GATEWAY_URL"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
