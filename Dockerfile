@@ -4,6 +4,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends cmake make gcc 
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY config config
+COPY pages pages
 COPY src src
 COPY benches benches
 COPY examples examples
