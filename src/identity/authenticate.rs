@@ -146,17 +146,16 @@ impl Identity {
         if let Some(refusal) = self.refusals.get(&hash).await {
             return Err(self.refused(refusal));
         }
-        let loaded = self
-            .proofs
-            .get_or_load(&hash, || self.load(credential, hash))
-            .await;
+        let load = || self.load(credential, hash);
+        // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
+        let loaded = Box::pin(self.proofs.get_or_load(&hash, load)).await;
         match loaded {
             Ok(proof) => Ok(proof),
             Err(no_proof) => match &*no_proof {
                 NoProof::Refused(refusal) => {
                     // A key may come to be known at any moment.
                     if *refusal != Refusal::Signed(TokenError::UnknownKey) {
-                        self.refusals.insert(hash, *refusal).await;
+                        Box::pin(self.refusals.insert(hash, *refusal)).await;
                     }
                     Err(self.refused(*refusal))
                 }

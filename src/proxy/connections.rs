@@ -62,9 +62,19 @@ impl Connections {
 
     /// Ends TLS, if it is spoken here. `None`: there was no handshake in time.
     async fn secured(&self, stream: Stream, deadline: Instant) -> Option<Stream> {
-        let Some(acceptor) = (*self.tls.get()).clone() else {
-            return Some(stream);
-        };
+        match (*self.tls.get()).clone() {
+            None => Some(stream),
+            // Boxed, here and below: a connection that is served should not hold what came before.
+            Some(acceptor) => Box::pin(self.handshake(acceptor, stream, deadline)).await,
+        }
+    }
+
+    async fn handshake(
+        &self,
+        acceptor: Arc<Acceptor>,
+        stream: Stream,
+        deadline: Instant,
+    ) -> Option<Stream> {
         let peer = stream.get_socket_digest();
         let peer = peer.and_then(|digest| digest.peer_addr().map(ToString::to_string));
         // The listener is plain TCP, so that this is the one place where connections begin.
@@ -95,15 +105,9 @@ impl Connections {
         let answer = wire(&rejection, &RequestId::random(), Dialect::Plain, false);
         http1::part(&mut stream, &answer, FAREWELL).await;
     }
-}
 
-#[async_trait]
-impl ServerApp for Connections {
-    async fn process_new(
-        self: &Arc<Self>,
-        stream: Stream,
-        _shutdown: &ShutdownWatch,
-    ) -> Option<Stream> {
+    /// Serves one connection to its end, if there is a place for it.
+    async fn serve(&self, stream: Stream) {
         let (deadline, max, each, proxied) = {
             let config = self.listener.relay.config.get();
             let peer = peer(&stream);
@@ -115,21 +119,35 @@ impl ServerApp for Connections {
         };
         let Some(_place) = Slot::take(&self.open, max) else {
             let message = "as many connections as may be are open (server.max_connections)";
-            self.refuse(stream, Cut::Full, message).await;
-            return None;
+            return Box::pin(self.refuse(stream, Cut::Full, message)).await;
         };
         let _connected = self.listener.relay.drain.connect();
         let Ok(_of_address) = self.addresses.enter(each) else {
             let message = "too many connections from one address (server.connections_per_address)";
-            self.refuse(stream, Cut::Address, message).await;
-            return None;
+            return Box::pin(self.refuse(stream, Cut::Address, message)).await;
         };
-        let stream = self.secured(stream, deadline).await?;
+        let Some(stream) = self.secured(stream, deadline).await else {
+            return;
+        };
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
-            http2::serve(&self.listener, stream, deadline, proxied).await;
+            Box::pin(http2::serve(&self.listener, stream, deadline, proxied)).await;
         } else {
             http1::serve(&self.listener, stream, deadline).await;
         }
+    }
+}
+
+#[async_trait]
+impl ServerApp for Connections {
+    async fn process_new(
+        self: &Arc<Self>,
+        stream: Stream,
+        _shutdown: &ShutdownWatch,
+    ) -> Option<Stream> {
+        let this = Arc::clone(self);
+        // A task of its own: the one that Pingora has for a connection is 9 KiB, most of it for a handshake
+        // that is not its to make here, and would be kept for as long as the connection is.
+        tokio::spawn(async move { this.serve(stream).await });
         None
     }
 }

@@ -23,7 +23,7 @@ use crate::metrics::Cut;
 use crate::rejection::{Reason, Rejection};
 
 /// Room for a head to begin with. Most fit.
-const HEAD_BYTES: usize = 4 * 1024;
+const HEAD_BYTES: usize = 2 * 1024;
 
 /// Keep-alive, in Pingora's sense: it waits for no head of ours, so the number only says yes.
 const KEEP: Option<u64> = Some(60);
@@ -48,7 +48,8 @@ pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline
             Ok(Ok(None) | Err(Unread::Left)) => return,
             Ok(Err(Unread::Refused(why))) => {
                 listener.relay.metrics.connection_cut(Cut::BadHead);
-                return refuse(&mut stream, &held, &scan, why).await;
+                // Boxed, here and below: a connection that waits for its next head should hold little.
+                return Box::pin(refuse(&mut stream, &held, &scan, why)).await;
             }
             Err(_) => {
                 listener.relay.metrics.connection_cut(Cut::SlowHead);
@@ -62,13 +63,13 @@ pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline
             if chunks.feed(&held[whole.end - whole.start..]).is_err() {
                 listener.relay.metrics.connection_cut(Cut::BadHead);
                 let why = "the framing of the request body is broken";
-                return refuse(&mut stream, &held, &scan, why).await;
+                return Box::pin(refuse(&mut stream, &held, &scan, why)).await;
             }
             if chunks != Chunks::Over {
                 stream = Watched::from(stream, chunks);
             }
         }
-        let mut session = ServerSession::new_http1(stream);
+        let mut session = Box::new(ServerSession::new_http1(stream));
         session.set_keepalive(KEEP);
         session.set_pipelining_enabled(true);
         session.set_pipelined_prefix(std::mem::take(&mut held));
@@ -127,7 +128,10 @@ async fn read(
         if let Some(whole) = scan.look(held).map_err(Unread::Refused)? {
             return Ok(Some(whole));
         }
-        held.reserve(HEAD_BYTES);
+        // Only what is full grows: room for one byte more would double it.
+        if held.len() == held.capacity() {
+            held.reserve(HEAD_BYTES);
+        }
         if stream.read_buf(held).await? == 0 {
             return Ok(None);
         }

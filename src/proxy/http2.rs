@@ -87,7 +87,8 @@ pub(super) async fn serve(
                         let listener = Arc::clone(listener);
                         streams.spawn(async move {
                             let begun = Instant::now();
-                            let served = listener.request(ServerSession::new_http2(session)).await;
+                            let session = Box::new(ServerSession::new_http2(session));
+                            let served = listener.request(session).await;
                             Ended { served: served.map(drop), took: begun.elapsed() }
                         });
                         // What its caller resets is no open stream any more, and still ours to end.

@@ -108,7 +108,7 @@ impl Listener {
     /// Answers the connection, if another request may follow.
     pub(super) async fn request(
         self: &Arc<Self>,
-        mut session: ServerSession,
+        mut session: Box<ServerSession>,
     ) -> Result<Option<ReusableHttpStream>, BrokenOff> {
         let limit = Some(self.relay.config.get().timeouts.write);
         session.set_write_timeout(limit);
@@ -134,7 +134,8 @@ impl Listener {
             return Err(broken);
         }
         drain(&mut session).await;
-        patiently(limit, session.finish())
+        // Boxed: it would be the largest part of every request's future, and is its shortest.
+        patiently(limit, Box::pin(session.finish()))
             .await
             .map_err(|_| BrokenOff::CallerLeft)
     }

@@ -116,22 +116,23 @@ impl Proxy {
         let request_id =
             RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
         match route(head.uri.path()) {
+            // Boxed, here and below: what is no call is rarer, and would widen every exchange's future.
             Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {
                 let whose = Whose::Workspace(target);
-                self.card(session, request_id, whose, Words::Rpc).await
+                Box::pin(self.card(session, request_id, whose, Words::Rpc)).await
             }
             Route::A2a(target) => self.a2a(session, request_id, Asked::Call(target)).await,
             Route::Card(target) => {
                 let whose = Whose::Workspace(target);
-                self.card(session, request_id, whose, Words::Rpc).await
+                Box::pin(self.card(session, request_id, whose, Words::Rpc)).await
             }
             Route::CardBeside(target) => {
                 let whose = Whose::Workspace(target);
-                self.card(session, request_id, whose, Words::Plain).await
+                Box::pin(self.card(session, request_id, whose, Words::Plain)).await
             }
             Route::DefaultCard => {
-                self.card(session, request_id, Whose::Default, Words::Plain)
-                    .await
+                let whose = Whose::Default;
+                Box::pin(self.card(session, request_id, whose, Words::Plain)).await
             }
             Route::Below(target, tail) => {
                 let asked = Asked::Below(target, tail.to_owned(), Words::Rpc);
@@ -145,7 +146,7 @@ impl Proxy {
                 let asked = Asked::Task(task.to_owned());
                 self.a2a(session, request_id, asked).await
             }
-            Route::Control => self.control(session, request_id).await,
+            Route::Control => Box::pin(self.control(session, request_id)).await,
         }
     }
 
@@ -211,7 +212,7 @@ impl Proxy {
         }
         let origins = self.origins.get();
         let told = reject::refuse(session, &origins, &mut exchange, &rejection, words);
-        BrokenOff::unless(told.await)
+        BrokenOff::unless(Box::pin(told).await)
     }
 
     /// Hands everything else to the control plane.
@@ -258,7 +259,7 @@ impl Proxy {
             session.write_response_header(Box::new(head)).await?;
             session.write_response_body(bytes::Bytes::new(), true).await
         });
-        Some(BrokenOff::unless(write.await))
+        Some(BrokenOff::unless(Box::pin(write).await))
     }
 
     fn client(&self, session: &ServerSession) -> IpAddr {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::ended::{broken_http, too_large};
 use super::relay::{Relay, content_length, refuse_by_framing};
-use super::upstream::{Call, Connection, Home};
+use super::upstream::{Call, Connection};
 use crate::rejection::{Reason, Rejection};
 
 /// A request whose answer is read whole.
@@ -61,11 +61,7 @@ impl Question<'_> {
         };
         let answered = timeout_at(self.deadline, answered).await;
         let (session, head, body) = answered.unwrap_or_else(|_| Err((self.late)()))?;
-        let home = Home {
-            upstream: &relay.upstream,
-            peer: self.peer,
-            idle: self.idle,
-        };
+        let home = relay.upstream.home(self.peer, self.idle);
         home.take_back(session).await;
         Ok((head, body))
     }

@@ -19,7 +19,7 @@ use super::hygiene::states_length;
 use super::received::{Bound, Room, Share};
 use super::rewrite::Rewrite;
 use super::unary::{Unary, Whole};
-use super::upstream::{Call, Home, Upstream};
+use super::upstream::{Call, Upstream};
 use super::{Slot, stream};
 use crate::config::Live;
 use crate::delivery::streams::Streams;
@@ -58,7 +58,7 @@ pub(super) struct Relay {
 /// What is forwarded.
 pub(super) struct Forward {
     /// Where to: an address that may be dialled.
-    pub(super) peer: HttpPeer,
+    pub(super) peer: Box<HttpPeer>,
     /// The request for the wire.
     pub(super) call: Call,
     /// The room that its body takes, until it is sent.
@@ -154,27 +154,22 @@ impl Relay {
             &Exchange,
         ) -> Result<ResponseHeader, Rejection>,
     ) -> Result<Ended, Ended> {
-        let Forward {
-            peer,
-            call,
-            share,
-            clocks,
-            rewrite,
-            slot,
-        } = forward;
+        // Used in place: what is moved out of an argument takes room in the future twice.
+        let clocks = forward.clocks;
         let mut cut = self.drain.watch();
         exchange.calls();
         let sent = self
             .upstream
-            .send(&peer, &call, clocks.total, &self.metrics);
+            .send(&forward.peer, &forward.call, clocks.total, &self.metrics);
         let mut upstream = tokio::select! {
             biased;
             sent = sent => sent?,
             () = cut.requested() => return Err(shutting_down("unknown").into()),
         };
-        drop(call);
+        drop(forward.call);
         // An answer that is changed takes its caller's room as the request did, until it is whole.
-        let whole = rewrite.map(|rewrite| Whole {
+        let share = forward.share;
+        let whole = forward.rewrite.map(|rewrite| Whole {
             rewrite,
             relay: self,
             share,
@@ -188,14 +183,12 @@ impl Relay {
         refuse_answer(head, &upstream.get_headers_raw_bytes(), limit, rewrite)?;
         let head_only = session.req_header().method == Method::HEAD;
         let is_stream = is_event_stream(head) && !head_only;
-        let mut answer = answer(head, session, exchange)?;
+        let answer = answer(head, session, exchange)?;
         exchange.status = head.status.as_u16();
         let length = content_length(head);
-        let home = Home {
-            upstream: &self.upstream,
-            peer: &peer,
-            idle: exchange.config.upstream.idle,
-        };
+        let idle = exchange.config.upstream.idle;
+        let home = self.upstream.home(&forward.peer, idle);
+        drop(forward.peer);
         if is_stream {
             exchange.streams();
             let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
@@ -204,9 +197,14 @@ impl Relay {
                 cut,
                 framed,
                 rewrite: whole.map(|whole| whole.rewrite),
-                slot,
+                slot: forward.slot,
             };
-            stream::pass(self, session, exchange, (upstream, home), answer, begun).await
+            // Boxed: what a stream needs while it waits is all that it should hold.
+            let upstream = (upstream, home);
+            Box::pin(stream::pass(
+                self, session, exchange, upstream, answer, begun,
+            ))
+            .await
         } else {
             let limit = exchange.config.limits.response_bytes.bytes();
             let mut unary = Unary {
@@ -215,10 +213,10 @@ impl Relay {
                 clocks: &clocks,
                 cut,
                 whole,
+                head: Some(Box::new(answer)),
             };
-            let answer = (&mut answer, length);
             unary
-                .pass(session, exchange, (upstream, home), answer)
+                .pass(session, exchange, (upstream, home), length)
                 .await
         }
     }

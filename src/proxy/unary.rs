@@ -35,6 +35,8 @@ pub(super) struct Unary<'a> {
     pub(super) cut: Cut,
     /// It is changed on its way, for which it must be whole.
     pub(super) whole: Option<Whole<'a>>,
+    /// Its head, until that is sent.
+    pub(super) head: Option<Box<ResponseHeader>>,
 }
 
 /// What an answer needs that is not passed on before it is whole.
@@ -53,34 +55,34 @@ impl Unary<'_> {
         &mut self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        (mut upstream, home): (HttpSession, Home<'_>),
-        (head, length): (&mut ResponseHeader, Option<u64>),
+        (mut upstream, home): (Box<HttpSession>, Home<'_>),
+        length: Option<u64>,
     ) -> Result<Ended, Ended> {
         if self.head_only {
             // Its connection is dropped: what an agent sends behind such a head is anybody's guess.
             let length = length.filter(|_| self.whole.is_none());
-            self.begin(session, head, length).await?;
+            self.begin(session, length).await?;
             self.write(session, exchange, Bytes::new(), true).await?;
             return Ok(Ended::Answered);
         }
         let mut held = BytesMut::new();
         let mut read = 0_usize;
-        let mut sent = false;
         loop {
             let next = next_piece(Some(session), &mut upstream, self.clocks, &mut self.cut);
             let piece = match next.await {
                 Ok(piece) => piece,
-                Err(Ended::Refused(rejection)) if sent => return Err(Ended::BrokenOff(rejection)),
+                Err(Ended::Refused(rejection)) if self.head.is_none() => {
+                    return Err(Ended::BrokenOff(rejection));
+                }
                 Err(ended) => return Err(ended),
             };
             let Some(piece) = piece else { break };
             read += piece.len();
             if read > self.limit {
                 let rejection = too_large(self.limit as u64);
-                return Err(if sent {
-                    Ended::BrokenOff(rejection)
-                } else {
-                    rejection.into()
+                return Err(match self.head {
+                    None => Ended::BrokenOff(rejection),
+                    Some(_) => rejection.into(),
                 });
             }
             // Before the caller has the id: it may ask for the task at once.
@@ -90,7 +92,7 @@ impl Unary<'_> {
                 taken.map_err(|full| full.fact("delivered", "true"))?;
             }
             let hold = self.whole.is_some() || held.len() + piece.len() <= HELD_BYTES_MAX;
-            if !sent && hold {
+            if self.head.is_some() && hold {
                 // The usual answer comes in one piece and is not copied again.
                 held = if held.is_empty() {
                     BytesMut::from(piece)
@@ -99,9 +101,8 @@ impl Unary<'_> {
                 };
                 continue;
             }
-            if !sent {
-                sent = true;
-                self.begin(session, head, length).await?;
+            if self.head.is_some() {
+                self.begin(session, length).await?;
                 self.write(session, exchange, held.split().freeze(), false)
                     .await?;
             }
@@ -109,25 +110,26 @@ impl Unary<'_> {
         }
         home.take_back(upstream).await;
         let mut rest = held.freeze();
-        if let Some(whole) = self.whole.take() {
+        if let (Some(whole), Some(head)) = (self.whole.take(), &mut self.head) {
             let changed = Box::pin(whole.rewrite.answer(head, rest));
             let changed = timeout_at(self.clocks.total, changed).await;
             rest = changed.map_err(|_| timed_out("total"))??;
             exchange.status = head.status.as_u16();
         }
-        if !sent {
-            self.begin(session, head, Some(rest.len() as u64)).await?;
-        }
+        self.begin(session, Some(rest.len() as u64)).await?;
         self.write(session, exchange, rest, true).await?;
         Ok(Ended::Answered)
     }
 
+    /// Sends the head, unless it went out before.
     async fn begin(
-        &self,
+        &mut self,
         session: &mut ServerSession,
-        head: &mut ResponseHeader,
         length: Option<u64>,
     ) -> Result<(), Ended> {
+        let Some(mut head) = self.head.take() else {
+            return Ok(());
+        };
         let bodiless = matches!(
             head.status,
             StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
@@ -139,13 +141,9 @@ impl Unary<'_> {
                 head.insert_header(header::CONTENT_LENGTH, length)
                     .map_err(internal)?;
             }
-            None => chunk(session, head).map_err(internal)?,
+            None => chunk(session, &mut head).map_err(internal)?,
         }
-        within(
-            self.clocks.total,
-            session.write_response_header(Box::new(head.clone())),
-        )
-        .await
+        within(self.clocks.total, session.write_response_header(head)).await
     }
 
     async fn write(

@@ -61,8 +61,13 @@ impl Call {
 }
 
 /// What Pingora needs to know of whoever listens at `address`.
-pub(super) fn peer(address: SocketAddr, tls: bool, sni: String, connect: Duration) -> HttpPeer {
-    let mut peer = HttpPeer::new(address, tls, sni);
+pub(super) fn peer(
+    address: SocketAddr,
+    tls: bool,
+    sni: String,
+    connect: Duration,
+) -> Box<HttpPeer> {
+    let mut peer = Box::new(HttpPeer::new(address, tls, sni));
     peer.options.connection_timeout = Some(connect);
     peer.options.total_connection_timeout = Some(connect);
     peer.options.alpn = ALPN::H1;
@@ -102,7 +107,7 @@ impl Upstream {
         agent: &Agent,
         address: SocketAddr,
         connect: Duration,
-    ) -> HttpPeer {
+    ) -> Box<HttpPeer> {
         let endpoint = &agent.endpoint;
         let mut peer = peer(address, endpoint.tls, endpoint.sni.clone(), connect);
         if let Some(tls) = agent.upstream_tls.as_ref().filter(|_| endpoint.tls) {
@@ -112,17 +117,33 @@ impl Upstream {
         peer
     }
 
+    /// Where a connection of `peer` goes back to, to be kept for `idle`.
+    pub(super) fn home(&self, peer: &HttpPeer, idle: Duration) -> Home<'_> {
+        Home {
+            upstream: self,
+            peer: peer.reuse_hash(),
+            idle,
+        }
+    }
+
     /// A connection to the agent, an unused one if there is one. Nothing is sent.
     ///
     /// # Errors
     /// `agent_unreachable`, `agent_timeout`.
     pub(super) async fn connect(&self, peer: &HttpPeer) -> Result<Connection, Rejection> {
-        let (stream, reused) = self
-            .connector
-            .get_stream(peer)
-            .await
-            .map_err(|e| unreachable(e, peer))?;
+        if let Some(stream) = self.connector.reused_stream(peer).await {
+            let reused = true;
+            return Ok(Connection { stream, reused });
+        }
+        let (stream, reused) = (self.dial(peer).await?, false);
         Ok(Connection { stream, reused })
+    }
+
+    /// A new connection to the agent.
+    async fn dial(&self, peer: &HttpPeer) -> Result<Stream, Rejection> {
+        // Boxed: with its TLS handshake it is larger than all the rest of an exchange's future, and rare.
+        let dialled = Box::pin(self.connector.new_stream(peer)).await;
+        dialled.map_err(|e| unreachable(e, peer))
     }
 
     /// Connects, and sends the call once.
@@ -135,7 +156,7 @@ impl Upstream {
         call: &Call,
         deadline: Instant,
         metrics: &Metrics,
-    ) -> Result<HttpSession, Rejection> {
+    ) -> Result<Box<HttpSession>, Rejection> {
         let connection = self.connect(peer).await?;
         self.send_over(connection, peer, call, deadline, metrics)
             .await
@@ -153,18 +174,14 @@ impl Upstream {
         call: &Call,
         deadline: Instant,
         metrics: &Metrics,
-    ) -> Result<HttpSession, Rejection> {
+    ) -> Result<Box<HttpSession>, Rejection> {
         let mut written = timeout_at(deadline, write(&mut stream, call)).await;
         if reused && matches!(written, Ok(Err(Unsent::Nothing(_)))) {
             metrics.resends.inc();
-            stream = self
-                .connector
-                .new_stream(peer)
-                .await
-                .map_err(|e| unreachable(e, peer))?;
+            stream = self.dial(peer).await?;
             written = timeout_at(deadline, write(&mut stream, call)).await;
         }
-        let session = HttpSession::new_with_options(stream, peer);
+        let session = Box::new(HttpSession::new_with_options(stream, peer));
         match written {
             Err(_) => Err(Rejection::new(
                 Reason::AgentTimeout,
@@ -187,16 +204,17 @@ impl Upstream {
 /// Where a connection goes when its answer is whole.
 #[derive(Clone, Copy)]
 pub(super) struct Home<'a> {
-    pub(super) upstream: &'a Upstream,
-    pub(super) peer: &'a HttpPeer,
+    upstream: &'a Upstream,
+    /// Its place among the others of the agent, by their `reuse_hash`.
+    peer: u64,
     /// How long it is kept there.
-    pub(super) idle: Duration,
+    idle: Duration,
 }
 
 impl Home<'_> {
     /// Takes the connection back if the agent left it usable. Called before the last byte goes to the
     /// caller: its next call, on another thread, finds the connection in the pool.
-    pub(super) async fn take_back(self, mut session: HttpSession) {
+    pub(super) async fn take_back(self, mut session: Box<HttpSession>) {
         // A stream that was cut leaves its connection in the middle of a body.
         if !session.is_body_done() {
             return;
@@ -208,7 +226,7 @@ impl Home<'_> {
         }
         if let Some(stream) = session.reuse().await {
             let pool = &self.upstream.connector;
-            pool.release_stream(stream, self.peer.reuse_hash(), Some(self.idle));
+            pool.release_stream(stream, self.peer, Some(self.idle));
         }
     }
 }
@@ -235,9 +253,9 @@ async fn write(stream: &mut Stream, call: &Call) -> Result<(), Unsent> {
 
 /// An agent may answer, say 413, and close without reading the rest: then its answer counts.
 async fn early_answer(
-    mut session: HttpSession,
+    mut session: Box<HttpSession>,
     error: std::io::Error,
-) -> Result<HttpSession, Rejection> {
+) -> Result<Box<HttpSession>, Rejection> {
     match timeout(EARLY_ANSWER, session.read_response()).await {
         Ok(Ok(_)) => Ok(session),
         _ => Err(Rejection::new(

@@ -98,7 +98,7 @@ impl Run {
     }
 
     /// Sends the call, and awaits the head of an answer that may be passed on.
-    async fn send(&self, cut: &mut Cut) -> Result<(HttpSession, ResponseHeader), Rejection> {
+    async fn send(&self, cut: &mut Cut) -> Result<(Box<HttpSession>, ResponseHeader), Rejection> {
         let (relay, clocks) = (&self.relay, &self.forward.clocks);
         let send = relay.upstream.send(
             &self.forward.peer,
@@ -124,7 +124,7 @@ impl Run {
     /// Reads the stream to its end: for its caller, and into the log, from which everybody else gets it.
     async fn stream(
         self,
-        upstream: HttpSession,
+        upstream: Box<HttpSession>,
         (head, cut): (&ResponseHeader, Cut),
         claim: Claim,
         live: mpsc::Sender<Bytes>,
@@ -175,7 +175,7 @@ impl Run {
     /// Reads the answer to its end.
     async fn whole(
         self,
-        upstream: HttpSession,
+        upstream: Box<HttpSession>,
         mut head: ResponseHeader,
         cut: &mut Cut,
     ) -> Result<Answer, Rejection> {
@@ -187,11 +187,8 @@ impl Run {
             limit: self.config.limits.response_bytes.0,
             share: forward.share,
         };
-        let home = Home {
-            upstream: &relay.upstream,
-            peer: &forward.peer,
-            idle: self.config.upstream.idle,
-        };
+        let idle = self.config.upstream.idle;
+        let home = relay.upstream.home(&forward.peer, idle);
         let body = body.read(home, &forward.clocks, cut).await?;
         let body = match forward.rewrite {
             Some(rewrite) => changed(rewrite, &mut head, body, forward.clocks.total).await?,
@@ -240,7 +237,7 @@ fn kept(head: &ResponseHeader, body: Bytes) -> Answer {
 /// One answer in one body, held whole: it is stored before anybody gets it.
 struct Body<'a> {
     relay: &'a Relay,
-    upstream: HttpSession,
+    upstream: Box<HttpSession>,
     learner: Option<Box<Learner>>,
     limit: u64,
     /// It takes its caller's room as the request did.

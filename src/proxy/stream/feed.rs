@@ -21,7 +21,7 @@ use crate::tasks::Learner;
 
 /// One stream from its agent.
 pub(in crate::proxy) struct Feed {
-    pub(super) upstream: HttpSession,
+    pub(super) upstream: Box<HttpSession>,
     clocks: Clocks,
     /// As it was when the exchange began.
     config: Arc<Config>,
@@ -78,7 +78,7 @@ pub(in crate::proxy) struct Passed {
 
 impl Feed {
     pub(in crate::proxy) fn new(
-        (upstream, pace): (HttpSession, Pace),
+        (upstream, pace): (Box<HttpSession>, Pace),
         begun: Begun,
         config: Arc<Config>,
         (request_id, rpc_id): (RequestId, Option<String>),

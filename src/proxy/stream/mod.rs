@@ -67,7 +67,7 @@ pub(super) async fn pass(
     relay: &Relay,
     session: &mut ServerSession,
     exchange: &mut Exchange,
-    (upstream, home): (HttpSession, Home<'_>),
+    (upstream, home): (Box<HttpSession>, Home<'_>),
     head: ResponseHeader,
     begun: Begun,
 ) -> Result<Ended, Ended> {
@@ -77,7 +77,8 @@ pub(super) async fn pass(
     let log = log(relay, exchange);
     let pace = Pace::new(Arc::clone(&exchange.metrics), exchange.started);
     let mut feed = Feed::new((upstream, pace), begun, config, ids, learner, log);
-    begin(session, exchange, head, &feed.name).await?;
+    // Boxed, here and below: what a stream does once, or for a moment, it should not hold while it waits.
+    Box::pin(begin(session, exchange, head, &feed.name)).await?;
     let mut caller = Caller {
         session,
         exchange,
@@ -86,7 +87,7 @@ pub(super) async fn pass(
     };
     match caller.follow(&mut feed).await {
         Ok(last) => {
-            home.take_back(feed.upstream).await;
+            Box::pin(home.take_back(feed.upstream)).await;
             caller.write(last, true).await?;
             Ok(Ended::Answered)
         }
@@ -178,7 +179,8 @@ impl Caller<'_> {
         self.exchange.response_bytes += bytes.len() as u64;
         let write = self.exchange.config.timeouts.write;
         let deadline = (Instant::now() + write).min(self.stream + write);
-        within(deadline, self.session.write_response_body(bytes, last)).await?;
+        let write = Box::pin(self.session.write_response_body(bytes, last));
+        within(deadline, write).await?;
         self.written = Instant::now();
         Ok(())
     }
