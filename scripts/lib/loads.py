@@ -55,12 +55,12 @@ def h2load(url, token, body, connections, streams, seconds):
     return {"requests": done, "rate": rate, "p50_us": statistics.median(taken), "p99_us": taken[int(len(taken) * 0.99)]}
 
 
-def _load(what, side, requests, *numbers):
+def _load(what, side, requests, *numbers, **options):
     with tempfile.NamedTemporaryFile() as file:
         file.write(b"\0".join(requests))
         file.flush()
         command = [f"{harness.BIN}/examples/load", what, f"127.0.0.1:{side.port}", file.name, *map(str, numbers)]
-        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, **options).stdout)
 
 
 def paced(side, requests, rate, seconds, connections):
@@ -71,6 +71,16 @@ def paced(side, requests, rate, seconds, connections):
         raise Failed(f"the load had errors: {told}")
     took = {f"{name}_us": of[f"{name}_ms"] * 1000 for name in ("p50", "p99", "p999", "max")}
     return {"requests": of["ok"], "rate": of["ok"] / told["answered_in"], **took}
+
+
+def refused(side, requests):
+    """Each once, one after the other; all have to be refused."""
+    # It prints the first refusal.
+    told = _load("requests", side, requests, 0, 0, 1, stderr=subprocess.DEVNULL)
+    count = told["requests"]["refused"]
+    if told["requests"]["ok"] or told["unanswered"] or told["dropped"]:
+        raise Failed(f"not all were refused: {told}")
+    return {"requests": count, "mean_us": 1e6 * told["answered_in"] / count}
 
 
 def streams(side, request, count):

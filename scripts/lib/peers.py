@@ -244,4 +244,5 @@ def main():
         CASES[name]()
 
 
-main()
+if __name__ == "__main__":
+    main()

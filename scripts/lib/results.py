@@ -19,7 +19,8 @@ PROGRAMS = {
     "gateway": [f"{harness.BIN}/a2a-gateway", "--version"],
 }
 # What the environment decides, and the raw data names.
-SETTINGS = ("THREADS", "BIN", "BEFORE", "CASES", "SIDES", "BODIES", "CONNECTIONS", "RATE", "STREAMS", "PIN")
+SETTINGS = ("THREADS", "BIN", "BEFORE", "CASES", "SIDES", "BODIES", "CONNECTIONS", "RATE", "STREAMS", "PIN",
+            "WORKSPACES", "CALLERS", "STORES")
 
 
 def first_line(command):

@@ -360,16 +360,19 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// An empty cache of at most `entries_max`, counted under `name`.
+    /// An empty cache of at most `entries_max`, of which each value takes `weight`, counted under `name`.
     pub fn new(
         coherence: Arc<Coherence>,
         metrics: Arc<Metrics>,
         name: metrics::Cache,
-        entries_max: u64,
+        (entries_max, weight): (u64, fn(&V) -> u32),
         current: fn(&V) -> bool,
     ) -> Self {
         Self {
-            entries: Cache::new(entries_max),
+            entries: Cache::builder()
+                .max_capacity(entries_max)
+                .weigher(move |_, entry: &Arc<Entry<V>>| weight(&entry.value))
+                .build(),
             loading: Arc::default(),
             coherence,
             metrics,

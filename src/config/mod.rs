@@ -341,7 +341,7 @@ pub struct Directory {
     /// How long an entry may be served when no store answers.
     #[serde(with = "duration")]
     pub stale: Duration,
-    /// Workspaces kept in memory at most, in each cache.
+    /// Workspaces kept in memory at most, in each cache; of lineages twice as many.
     pub cache_entries: u64,
     /// Shared-state key of the host-mapped URL; `{id}` is the workspace.
     pub url_key: String,

@@ -16,7 +16,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the text for SQLite and for PostgreSQL: the same but where only one of them has
 /// partitions. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 11] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 12] = [
     both(
         1,
         "workspaces",
@@ -59,6 +59,7 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 11] = [
             include_str!("migrations/0011_audit.postgres.sql"),
         ],
     ),
+    both(12, "seen", include_str!("migrations/0012_seen.sql")),
 ];
 
 const fn both(

@@ -22,6 +22,10 @@ use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
 /// How long an entry counts that was not read whole, or that nobody would tell us to drop.
 const UNSURE_TTL: Duration = Duration::from_secs(1);
 
+/// So many bytes of a card count as one more entry in the caches, which bound entries and not bytes: a card may
+/// be a hundred times as long as all else in its entry, and is there twice once it was asked for.
+const CARD_BYTES_OF_ONE: usize = 2048;
+
 /// No moment yet.
 const NEVER: u64 = u64::MAX;
 
@@ -117,6 +121,18 @@ pub(super) struct Entry {
     pub(super) card: OnceLock<Arc<CardSource>>,
     /// Whether changes of its URL keys are heard of.
     watched: Arc<AtomicBool>,
+}
+
+impl Entry {
+    /// As how many entries it counts in the caches.
+    pub(super) fn weight(&self) -> u32 {
+        let card = self
+            .workspace
+            .as_ref()
+            .and_then(|row| row.agent_card.as_ref());
+        let bytes = card.map_or(0, |card| card.get().len());
+        u32::try_from(1 + bytes / CARD_BYTES_OF_ONE).unwrap_or(u32::MAX)
+    }
 }
 
 impl Directory {

@@ -181,10 +181,13 @@ impl Directory {
             Arc::clone(&coherence),
             Arc::clone(&metrics),
             metrics::Cache::Directory,
-            entries_max,
+            (entries_max, |entry: &Arc<Entry>| entry.weight()),
             |entry: &Arc<Entry>| entry.is_current(),
         );
-        let known = Cache::new(entries_max);
+        let known = Cache::builder()
+            .max_capacity(entries_max)
+            .weigher(|_, entry: &Arc<Entry>| entry.weight())
+            .build();
         let changes = Arc::default();
         let news = Arc::new(News::new(config.clone()));
         resolve::forget_what_changes(&coherence, &entries, &known, &changes, &news);

@@ -20,9 +20,10 @@ const PAGE: &str = concat!(
     " WHERE id > $1 AND status <> 'removed' ORDER BY id LIMIT $2"
 );
 
-// Two looks along the index on status and last_seen.
-const SEEN: &str = "SELECT id, last_seen, active_tasks FROM workspaces \
-     WHERE status IN ('online', 'degraded') AND last_seen >= $1 ORDER BY last_seen DESC LIMIT $2";
+// Each liveness is named, so that these are four looks along the index on status, liveness and last_seen.
+pub(super) const SEEN: &str = "SELECT id, last_seen, active_tasks FROM workspaces \
+     WHERE status IN ('online', 'degraded') AND liveness IN ('heartbeat', 'assumed') AND last_seen >= $1 \
+     ORDER BY last_seen DESC LIMIT $2";
 
 /// A workspace in outline. In JSON an array of its members in this order, since there are thousands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

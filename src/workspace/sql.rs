@@ -97,8 +97,8 @@ pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url =
 pub(super) const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \
      WHERE id = $1 AND status IN ('online', 'degraded') AND liveness = 'heartbeat' RETURNING id";
 
-/// Three looks, each along the index on status and last_seen: however many rows there are, only those
-/// that are overdue are read, the oldest first.
+/// Three looks along the index on status, liveness and last_seen (or the last one along that of the unseen): however
+/// many rows there are, only those that are overdue are read, the oldest first.
 pub(super) const OVERDUE: &str = "\
     SELECT id, last_seen FROM (SELECT id, last_seen FROM workspaces \
       WHERE status = 'online' AND liveness = 'heartbeat' AND last_seen <= $1 \

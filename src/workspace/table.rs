@@ -363,3 +363,37 @@ pub(super) async fn read_line(
     let rows = rows.fetch_all(connection).await?;
     rows.iter().map(step).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::AssertSqlSafe;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::metrics::Metrics;
+    use crate::workspace::outline::SEEN;
+
+    /// How SQLite goes about it.
+    async fn plan(db: &Db, text: &str) -> String {
+        let query = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}")));
+        let rows = query.bind(1_i64).bind(500_i64).fetch_all(db.pool()).await;
+        let steps = rows.unwrap();
+        let steps = steps.iter().map(|row| row.get::<String, _>("detail"));
+        steps.collect::<Vec<_>>().join("\n")
+    }
+
+    #[tokio::test]
+    async fn looks_that_are_repeated_read_only_what_they_tell_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config: Config = toml::from_str(include_str!("../../config/default.toml")).unwrap();
+        config.stores.sql = format!("sqlite:{}/gateway.db", folder.path().display()).into();
+        let db = Db::open(&config.stores, Metrics::new().into()).unwrap();
+        db.migrate().await.unwrap();
+        let along = "USING INDEX workspaces_status_liveness_last_seen (status=? AND liveness=? AND last_seen";
+        for (text, looks) in [(OVERDUE, 3), (SEEN, 1)] {
+            let plan = plan(&db, text).await;
+            assert_eq!(plan.matches(along).count(), looks, "{plan}");
+            assert!(!plan.contains("SCAN workspaces"), "{plan}");
+        }
+    }
+}

@@ -30,11 +30,16 @@ async fn room() -> Room {
 }
 
 async fn room_on(shared: &str) -> Room {
+    room_of(shared, 100_000).await
+}
+
+async fn room_of(shared: &str, cache_entries: u64) -> Room {
     let folder = tempfile::tempdir().unwrap();
     let mut config: Config = toml::from_str(include_str!("../../../config/default.toml")).unwrap();
     config.stores.sql = format!("sqlite:{}/gateway.db", folder.path().display()).into();
     config.stores.shared = shared.to_owned().into();
     config.limits.target_concurrency = 2;
+    config.directory.cache_entries = cache_entries;
     let metrics = Arc::new(Metrics::new());
     let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
     db.migrate().await.unwrap();

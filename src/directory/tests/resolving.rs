@@ -202,3 +202,29 @@ async fn discovery_tells_each_caller_its_own_url() {
     assert_eq!(refusal.reason, Reason::WorkspaceOffline);
     assert!(refusal.facts.iter().any(|(name, _)| *name == "last_seen"));
 }
+
+#[tokio::test]
+async fn long_cards_leave_room_for_fewer_entries() {
+    let room = room_of("memory", 100).await;
+    let long = card(&format!(r#"{{"name":"{}"}}"#, "x".repeat(64 << 10)));
+    for n in 0..40 {
+        let name = format!("w{n}");
+        room.directory.create(&creation(&name)).await.unwrap();
+        let registration = Registration {
+            agent_card: long.clone(),
+            ..registration(&name)
+        };
+        let itself = Registrar::Itself;
+        room.directory
+            .register(&registration, &itself)
+            .await
+            .unwrap();
+        room.resolve(&name).await.unwrap();
+    }
+    room.directory.known.run_pending_tasks().await;
+    // Each counts as one for itself and one for each 2 KiB of its card: 33.
+    let known = room.directory.known.entry_count();
+    assert!((1..=3).contains(&known), "{known} entries of 64 KiB");
+    room.online("short").await;
+    room.resolve("short").await.unwrap();
+}

@@ -90,8 +90,8 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Assembles the room; asks nothing. At most `directory.cache_entries` lineages are kept, and as
-    /// many pairs.
+    /// Assembles the room; asks nothing. At most `directory.cache_entries` pairs are kept, and twice as many
+    /// lineages: a call is decided by two, of its caller and of its target.
     pub fn new(
         workspaces: Workspaces,
         db: Db,
@@ -100,9 +100,10 @@ impl Hierarchy {
         config: Live,
     ) -> Self {
         let entries_max = config.get().directory.cache_entries;
+        let lineages_max = entries_max.saturating_mul(2);
         Self {
             grants: Grants::new(db, coherence, Arc::clone(&metrics), entries_max),
-            lineages: Lineages::new(workspaces.clone(), coherence, metrics, entries_max),
+            lineages: Lineages::new(workspaces.clone(), coherence, metrics, lineages_max),
             workspaces,
             config,
         }

@@ -20,9 +20,14 @@ struct Room {
 
 /// `pm` > `dev` > `bot` and `pm` > `qa` in acme, `gone` removed below `pm`; `ext` in other; `free` in none.
 async fn room() -> Room {
+    room_of(100_000).await
+}
+
+async fn room_of(cache_entries: u64) -> Room {
     let folder = tempfile::tempdir().unwrap();
     let mut config: Config = toml::from_str(include_str!("../../../config/default.toml")).unwrap();
     config.stores.sql = format!("sqlite:{}/gateway.db", folder.path().display()).into();
+    config.directory.cache_entries = cache_entries;
     let metrics = Arc::new(Metrics::new());
     let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
     db.migrate().await.unwrap();
@@ -215,6 +220,28 @@ async fn steady_state_asks_no_store() {
         room.ask(&workspace("pm"), "dev").await.unwrap();
     }
     assert_eq!(room.metrics.store_operations(), before);
+}
+
+#[tokio::test]
+async fn as_many_pairs_as_there_are_entries_are_decided_from_memory() {
+    let room = room_of(20).await;
+    let pairs: Vec<_> = (0..20)
+        .map(|n| (format!("a{n}"), format!("b{n}")))
+        .collect();
+    for (n, (caller, target)) in pairs.iter().enumerate() {
+        let parent = format!("parent-{n}");
+        room.create(&parent, None, Some("acme")).await;
+        room.create(caller, Some(&parent), Some("acme")).await;
+        room.create(target, Some(&parent), Some("acme")).await;
+    }
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        for (caller, target) in &pairs {
+            room.ask(&workspace(caller), target).await.unwrap();
+        }
+        asked.push(room.metrics.store_operations());
+    }
+    assert_eq!((asked[0], asked[0]), (asked[1], asked[2]));
 }
 
 #[tokio::test]
