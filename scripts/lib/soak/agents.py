@@ -99,8 +99,9 @@ class Agents:
         self.runs[text] += 1
         if call["method"] == "message/stream":
             writer.write(STREAM)
-            for number in range(1, EVENTS + 1):
-                writer.write(chunk(event(call, number, number == EVENTS)))
+            events = call["params"]["message"].get("metadata", {}).get("events", EVENTS)
+            for number in range(1, events + 1):
+                writer.write(chunk(event(call, number, number == events)))
                 await writer.drain()
                 await asyncio.sleep(PAUSE)
             writer.write(b"0\r\n\r\n")
