@@ -24,7 +24,8 @@ import wire
 import world
 
 SHORT = bool(os.environ.get("SHORT"))
-MINUTES = float(sys.argv[1]) if len(sys.argv) > 1 else 1 if SHORT else 30
+# With 0 there is one round.
+MINUTES = float(sys.argv[1]) if len(sys.argv) > 1 else 0 if SHORT else 30
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
 
 # Seconds: a thing stays broken; without an error it counts as recovered; it must have recovered; load before the first
@@ -241,7 +242,7 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     process.adopt_orphans()
     folder = tempfile.mkdtemp(prefix="a2a-soak-")
-    print(f"seed {SEED}, {MINUTES:g} min, logs in {folder}", flush=True)
+    print(f"seed {SEED}, {f'{MINUTES:g} min' if MINUTES else 'one round'}, logs in {folder}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with stores.Stores(folder) as servers:

@@ -19,11 +19,10 @@ MORE_DESCRIPTORS = 48
 MORE_MEMORY = 1.3
 MORE_MEMORY_KIB = 48 * 1024
 
-
 # Of what `Counts` tells.
 UPGRADES = ("| Process exchanged | times | unary answered | unary failed | refused, then answered elsewhere | never begun, the same |"
-        " streams whole | ended with their last event | broken otherwise | next one serves, longest | end of the one before, longest |\n"
-        "|---|---|---|---|---|---|---|---|---|---|---|")
+            " streams whole | ended with their last event | broken otherwise | next one serves, longest | end of the one before, longest |\n"
+            "|---|---|---|---|---|---|---|---|---|---|---|")
 
 
 class Row:
@@ -71,8 +70,8 @@ class Counts:
         self.ended, self.served = [], []
 
     def line(self, name):
-        return (f"| {name} | {self.times} | {self.answered} | {most(self.failed)} | {self.elsewhere} | {self.unbegun} |"
-                f" {self.whole} | {self.last_event} | {most(self.broken)} | {max(self.served, default=0):.1f} s | {max(self.ended, default=0):.1f} s |")
+        return (f"| {name} | {self.times} | {self.answered} | {most(self.failed)} | {self.elsewhere} | {self.unbegun} | {self.whole} |"
+                f" {self.last_event} | {most(self.broken)} | {max(self.served, default=0):.1f} s | {max(self.ended, default=0):.1f} s |")
 
 
 class Told:
@@ -112,9 +111,9 @@ def raw(soak, seed):
                      "refused": told.refused[name], "refused_later": told.later[name], "lost": told.wrong[name],
                      "slowest_good_s": round(told.slowest[name], 2), "remarks": row.remarks, "skipped": row.skipped}
               for name, row in soak.rows.items()}
-    gateways = {gateway.name: {"seconds": round(time.monotonic() - gateway.life[1]), "rss_warm_kib": gateway.life[2], "rss_end_kib": gateway.resident, "descriptors_start": base["process_open_fds"],
-                               "descriptors_end": gateway.last["process_open_fds"]}
-                for gateway in soak.gateways for base in [soak.base[gateway.name]]}
+    gateways = {one.name: {"seconds": round(time.monotonic() - one.life[1]), "rss_warm_kib": one.life[2], "rss_end_kib": one.resident,
+                           "descriptors_start": soak.base[one.name]["process_open_fds"], "descriptors_end": one.last["process_open_fds"]}
+                for one in soak.gateways}
     return {"seed": seed, "seconds": round(soak.seconds), "good": tally.good, "refused": len(tally.errors), "faults": faults,
             "upgrades": {name: vars(counts) for name, counts in soak.upgrades.items()},
             "acknowledged_and_found": {name: kept.sizes() for name, kept in soak.shared.ledgers.items()},
@@ -146,7 +145,8 @@ def tell(soak, seed):
     for gateway in soak.gateways:
         lost_records = sum(count for name, count in gateway.last.items() if name.startswith("a2a_gateway_audit_lost_total"))
         warm = f"{gateway.life[2] // 1024} MiB when warm, " if gateway.life[2] else ""
-        print(f"gateway {gateway.name}, {time.monotonic() - gateway.life[1]:.0f} s old: RSS {warm}{gateway.resident // 1024} MiB at the end; audit records lost and counted {lost_records:g}")
+        print(f"gateway {gateway.name}, {time.monotonic() - gateway.life[1]:.0f} s old: RSS {warm}{gateway.resident // 1024} MiB at the end;"
+              f" audit records lost and counted {lost_records:g}")
     for site in soak.sites:
         print(f"audit of {site.name}: {soak.audits[site.name]}")
     for kind, text in sorted((kind, text) for _, kind, text in tally.broken)[:40]:
