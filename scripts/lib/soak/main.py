@@ -16,7 +16,6 @@ import faults
 import harness
 import ledger
 import load
-import process
 import report
 import results
 import stores
@@ -65,6 +64,7 @@ class Soak:
         self.sites, self.gateways = [self.pair, self.lone], [*pair, lone]
         self.rows, self.audits, self.upgrades, self.seconds = {}, {}, {}, 0
         self.base, self.left, self.memory = {}, {}, []
+        self.harmless = faults.HARMLESS
 
     def worker(self, kind, site, number=0):
         return load.Worker(kind, site, self.shared, SEED, number)
@@ -73,6 +73,7 @@ class Soak:
         actors = agents.Agents()
         await actors.start()
         for gateway in self.gateways:
+            gateway.notified.listen()
             await gateway.start(self.client)
         for site in self.sites:
             await site.seed(self.client, actors)
@@ -240,7 +241,6 @@ class Soak:
 def main():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    process.adopt_orphans()
     folder = tempfile.mkdtemp(prefix="a2a-soak-")
     print(f"seed {SEED}, {f'{MINUTES:g} min' if MINUTES else 'one round'}, logs in {folder}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

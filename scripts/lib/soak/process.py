@@ -1,5 +1,6 @@
 """Processes that follow each other in place: how we hear of the next one, and how we wait for a child of a child."""
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -8,9 +9,10 @@ import socket
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def adopt_orphans():
-    """Who is started by a child of ours becomes ours when that one has ended: its exit status is for us to read."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans(on):
+    """Who was started by a child of ours becomes ours when that one ends: its exit status is for us to read. Only for so
+    long as wanted: orphans of PostgreSQL are nobody's here."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
 class Adopted:
@@ -48,24 +50,22 @@ class Adopted:
 
 
 class Notified:
-    """The end of a supervisor: hears which process serves (`sd_notify(3)`), as systemd does."""
+    """The end of a supervisor: hears which process serves (`sd_notify(3)`), as systemd does. Has to be read all the time:
+    the system keeps some ten messages, and who has another one to say waits for us."""
 
     def __init__(self, path):
         self.path = path
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(path)
         self.socket.setblocking(False)
+        # The last process that said that it serves.
+        self.serving = None
 
-    def said(self):
-        """All lines since the last time."""
-        lines = []
-        while True:
-            try:
-                lines += self.socket.recv(4096).decode().splitlines()
-            except BlockingIOError:
-                return lines
+    def listen(self):
+        """From now on, on the loop that runs."""
+        asyncio.get_running_loop().add_reader(self.socket, self._hear)
 
-    def serving(self):
-        """The last process that said that it serves since we asked last, or `None`."""
-        pids = [int(line.split("=")[1]) for line in self.said() if line.startswith("MAINPID=")]
-        return pids[-1] if pids else None
+    def _hear(self):
+        for line in self.socket.recv(4096).decode().splitlines():
+            if line.startswith("MAINPID="):
+                self.serving = int(line.removeprefix("MAINPID="))

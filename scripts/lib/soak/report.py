@@ -74,6 +74,12 @@ class Counts:
                 f" {self.last_event} | {most(self.broken)} | {max(self.served, default=0):.1f} s | {max(self.ended, default=0):.1f} s |")
 
 
+def told_late(reason, since, begun):
+    """Whether what was refused after `begun` is of an earlier fault: that a gateway died with a stream or a call with a key is
+    known to who comes back for it when that one's lease is over."""
+    return reason.endswith("agent_protocol_error") and since < begun
+
+
 class Told:
     """What happened, by the fault that it fell into: errors until it had recovered, those later, and what is wrong."""
 
@@ -85,8 +91,11 @@ class Told:
         for at, seconds in soak.tally.slow:
             name = starts[bisect.bisect(starts, (at, math.inf)) - 1][2]
             self.slowest[name] = max(self.slowest[name], seconds)
-        for at, _, _, reason in soak.tally.errors:
-            _, recovered, name = starts[bisect.bisect(starts, (at, math.inf)) - 1]
+        for at, _, _, reason, since in soak.tally.errors:
+            place = bisect.bisect(starts, (at, math.inf)) - 1
+            if starts[place][2] in soak.harmless and told_late(reason, since, starts[place][0]):
+                place -= 1
+            _, recovered, name = starts[place]
             (self.refused if at <= recovered else self.later)[name][reason] += 1
         for at, _, _ in soak.tally.broken:
             self.wrong[starts[bisect.bisect(starts, (at, math.inf)) - 1][2]] += 1

@@ -104,12 +104,11 @@ class Gateway:
         """A new process in place: SIGUSR2, as docs/operations.md has it. Answers how many attempts that took, `None` if
         none did; the process before is `former` then."""
         for attempt in range(1, FOLLOW_ATTEMPTS + 1):
-            self.notified.said()
             self.child.send_signal(signal.SIGUSR2)
             deadline = time.monotonic() + FOLLOW_WITHIN
             while time.monotonic() < deadline and self.runs():
-                pid = self.notified.serving()
-                if pid is not None and pid != self.child.pid:
+                pid = self.notified.serving
+                if pid not in (None, self.child.pid):
                     self.former, self.child = self.child, process.Adopted(pid)
                     self.life = [pid, time.monotonic(), None]
                     return attempt
