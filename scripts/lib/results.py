@@ -20,7 +20,7 @@ PROGRAMS = {
 }
 # What the environment decides, and the raw data names.
 SETTINGS = ("THREADS", "BIN", "BEFORE", "CASES", "SIDES", "BODIES", "CONNECTIONS", "RATE", "STREAMS", "PIN",
-            "WORKSPACES", "CALLERS", "STORES")
+            "WORKSPACES", "CALLERS", "STORES", "SEED", "FAULTS")
 
 
 def first_line(command):
@@ -37,7 +37,7 @@ def cpu_model():
         return next((line.split(":")[1].strip() for line in info if line.startswith("model name")), platform.machine())
 
 
-def about():
+def about(script):
     with open("Cargo.lock") as lock:
         pingora = re.search(r'name = "pingora"\nversion = "(.*)"', lock.read())
     versions = {name: first_line(command) for name, command in PROGRAMS.items()}
@@ -45,7 +45,7 @@ def about():
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": first_line(["git", "describe", "--always", "--dirty", "--abbrev=12"]),
-        "command": shlex.join(["scripts/bench", os.path.basename(sys.argv[0]).removesuffix(".py"), *sys.argv[1:]]),
+        "command": shlex.join([*script, *sys.argv[1:]]),
         "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
         "machine": {"cpu": cpu_model(), "cores": len(harness.CORES), "kernel": platform.release(),
                     "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
@@ -54,10 +54,12 @@ def about():
     }
 
 
-def write(case, measured):
+def write(case, measured, script=None):
+    """`script`: what was started, where that is not `scripts/bench` with the name of the file that runs."""
+    script = script or ["scripts/bench", os.path.basename(sys.argv[0]).removesuffix(".py")]
     os.makedirs(FOLDER, exist_ok=True)
     file = f"{FOLDER}/{case}-{time.strftime('%Y-%m-%dT%H%M%S', time.gmtime())}.json"
     with open(file, "w") as out:
-        json.dump({"case": case, **about(), "measured": measured}, out, indent=1)
+        json.dump({"case": case, **about(script), "measured": measured}, out, indent=1)
         out.write("\n")
     print(f"  written to {file}", flush=True)

@@ -129,7 +129,7 @@ async fn drain(drain: &Drain, config: &Live, followed: bool) {
     if followed {
         drain.leave();
     } else {
-        tell_supervisor(&[sd_notify::NotifyState::Stopping]);
+        tell_supervisor(vec![sd_notify::NotifyState::Stopping]);
         drain.begin();
     }
     let connections = drain.connections();

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use ecdysis::Ecdysis;
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::{ServiceReadyNotifier, ServiceWithDependents};
+use sd_notify::NotifyState;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
@@ -75,11 +76,10 @@ impl Sockets {
         if let Err(error) = self.with(Ecdysis::ready) {
             tracing::warn!(%error, "The process before cannot be told that this one serves");
         }
-        let states = [
-            sd_notify::NotifyState::Ready,
-            sd_notify::NotifyState::MainPid(std::process::id()),
-        ];
-        tell_supervisor(&states);
+        tell_supervisor(vec![
+            NotifyState::Ready,
+            NotifyState::MainPid(std::process::id()),
+        ]);
     }
 
     /// Starts the process that follows, and gives it the sockets; resolves when it serves. From then on nothing is
@@ -153,11 +153,20 @@ impl Socket {
     }
 }
 
-/// Says it by `NOTIFY_SOCKET`, if somebody listens there (`sd_notify(3)`).
-pub(super) fn tell_supervisor(states: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "The supervisor cannot be told of the state of the process (NOTIFY_SOCKET)");
+/// Says it by `NOTIFY_SOCKET`, if somebody listens there (`sd_notify(3)`). On a thread of its own: who listens and does not
+/// read makes whoever speaks wait, and that must be neither what accepts connections nor what ends the process.
+pub(super) fn tell_supervisor(states: Vec<NotifyState<'static>>) {
+    let tell = move || sd_notify::notify(&states).unwrap_or_else(|error| untold(&error));
+    if let Err(error) = std::thread::Builder::new()
+        .name("supervisor".into())
+        .spawn(tell)
+    {
+        untold(&error);
     }
+}
+
+fn untold(error: &io::Error) {
+    tracing::warn!(%error, "The supervisor cannot be told of the state of the process (NOTIFY_SOCKET)");
 }
 
 /// A Pingora service on a socket of ours, until that is given up.

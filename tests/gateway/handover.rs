@@ -211,6 +211,26 @@ async fn processes_follow_each_other_and_no_call_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_supervisor_that_does_not_read_holds_nobody_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let notify = folder.path().join("notify");
+    let deaf = UnixDatagram::bind(&notify).unwrap();
+    let other = UnixDatagram::unbound().unwrap();
+    other.connect(&notify).unwrap();
+    other.set_nonblocking(true).unwrap();
+    while other.send(b"STATUS=busy\n").is_ok() {}
+    let builder = Builder::new(Pair::Embedded).env("NOTIFY_SOCKET", notify.to_str().unwrap());
+    let mut gateway = builder.start().await;
+    let (caller, target) = gateway.pair(agent().await).await;
+    let request = Request::post(target.path(), CALL).bearer(&caller.token);
+    assert_eq!(gateway.call(&request).await.status, 200);
+    gateway.signal("TERM");
+    let ended = tokio::task::block_in_place(|| gateway.wait(PATIENCE));
+    assert!(ended.success(), "{ended}");
+    drop(deaf);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_with_stores_of_its_own_is_not_followed() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let (caller, target) = gateway.pair(agent().await).await;

@@ -7,8 +7,12 @@ import asyncio
 import os
 import signal
 import subprocess
+import time
 
 import load
+import process
+import report
+import upgrade
 import world
 
 
@@ -19,10 +23,15 @@ class Skipped(Exception):
 class Faults:
     """`hold`: seconds for which a thing stays broken, where that is for us to say."""
 
-    def __init__(self, servers, pair, lone, client, shared, folder, hold):
+    def __init__(self, servers, pair, lone, client, shared, folder, hold, runs, upgrades):
         self.servers, self.pair, self.lone, self.client, self.shared = servers, pair, lone, client, shared
         self.hold, self.disk = hold, folder + "/lone"
-        self.first, self.second = pair.gateways
+        # The third is never ended: what it has at the end is all that it gathered.
+        self.first, self.second, self.third = pair.gateways
+        # What the agent that behaves ran; and `report.Counts` by the name of a way to exchange a process.
+        self.runs, self.upgrades = runs, upgrades
+        # Streams that are longer than the drain, where there is time for it.
+        self.lasting = [LASTING] * 4 if hold > 2 else []
 
     async def redis_killed(self):
         """Comes back empty."""
@@ -71,16 +80,53 @@ class Faults:
         await asyncio.sleep(min(1, self.hold))
         gateway.launch()
 
+    def crowd(self, name, gateway, others):
+        counts = self.upgrades.setdefault(name, report.Counts())
+        counts.times += 1
+        return counts, upgrade.Crowd(name, self.pair, gateway, others, self.shared, self.runs, counts, self.lasting)
+
     async def gateway_drained(self):
         """TERM under load. Its callers go to the other one; it is started again when it has ended."""
-        self.second.child.send_signal(signal.SIGTERM)
-        status = await self.second.ended(60)
+        gateway = self.second
+        counts, crowd = self.crowd("drained", gateway, [self.first, self.third])
+        async with crowd:
+            began = time.monotonic()
+            gateway.child.send_signal(signal.SIGTERM)
+            self.judge(gateway.name, "drained", await gateway.ended(60))
+            gateway.kill()
+            counts.ended.append(time.monotonic() - began)
+            await gateway.start(self.client)
+            counts.served.append(time.monotonic() - began)
+            await asyncio.sleep(1)
+
+    async def gateway_followed(self):
+        """USR2 under load: the process is exchanged, and nothing at all is refused, neither of the crowd nor of the other
+        load."""
+        gateway, tally = self.first, self.shared.tally
+        counts, crowd = self.crowd("in place", gateway, [])
+        begun = time.monotonic()
+        async with crowd:
+            began = time.monotonic()
+            process.adopt_orphans(True)
+            attempts = await gateway.followed()
+            if attempts is None:
+                tally.breach("wrong", f"gateway {gateway.name} is not followed: see {gateway.log}")
+                return None
+            counts.served.append(time.monotonic() - began)
+            self.judge(gateway.name, "followed", await gateway.ended(60, gateway.former))
+            process.adopt_orphans(False)
+            counts.ended.append(time.monotonic() - began)
+            await asyncio.sleep(1)
+        for at, name, kind, reason, since in tally.errors:
+            if at >= begun and name == gateway.name and not report.told_late(reason, since, begun):
+                tally.breach("failed", f"{kind} at {name}, whose process was exchanged in place: {reason}", begun)
+        return f"{attempts} attempts" if attempts > 1 else None
+
+    def judge(self, name, what, status):
         if status is None:
-            self.shared.tally.breach("stuck", "a drained gateway does not end within 60 s")
-            self.second.kill()
+            self.shared.tally.breach("stuck", f"gateway {name}, {what}, does not end within 60 s")
         elif status != 0:
-            self.shared.tally.breach("wrong", f"a drained gateway ended with {status}")
-        self.second.launch()
+            self.shared.tally.breach("wrong", f"gateway {name}, {what}, ended with {status}")
 
     async def clock_forward(self):
         return await self.clock(1)
@@ -103,7 +149,7 @@ class Faults:
 
     async def descriptors_gone(self):
         """The limit falls to what is open."""
-        gateway = self.first
+        gateway = self.third
         was = gateway.limit_descriptors(gateway.descriptors())
         try:
             await asyncio.sleep(self.hold)
@@ -153,6 +199,12 @@ class Faults:
 
 
 DISK_KIB = 4 << 20
+
+# Events of a stream that lasts longer than `server.drain` of `world.SETTINGS`: 40 s and more.
+LASTING = 700
+
+# Nothing may be refused meanwhile, so nobody has an excuse: agents that misbehave look as they do in quiet times.
+HARMLESS = {"gateway upgraded in place"}
 
 
 def mount_disk(folder):
@@ -213,14 +265,15 @@ ALL = {
     "Redis stalled": "redis_stalled",
     "PostgreSQL restarted": "postgres_restarted",
     "gateway killed": "gateway_killed",
-    "gateway drained": "gateway_drained",
     "descriptors used up": "descriptors_gone",
     "disk full (SQLite, spool)": "disk_full",
     "clock of a gateway +1 h": "clock_forward",
+    "gateway drained": "gateway_drained",
+    "gateway upgraded in place": "gateway_followed",
     "PostgreSQL killed": "postgres_killed",
     "PostgreSQL stalled": "postgres_stalled",
     "lone gateway killed": "lone_gateway_killed",
     "clock of a gateway -1 h": "clock_back",
     "memory limit": "memory_gone",
 }
-SHORT = 6
+SHORT = 9

@@ -35,7 +35,8 @@ class Tally:
 
     def __init__(self):
         self.good = collections.Counter()
-        # (when, seconds) of good answers that took long, and (when, gateway, kind, reason) of those that were none.
+        # (when, seconds) of good answers that took long, and (when, gateway, kind, reason, since) of those that were none:
+        # `since` is when the caller began what it asks for, be it by other requests.
         self.slow, self.errors = [], []
         # Of what is no honest load, and what became of delegations: outcome → how often.
         self.odd = collections.Counter()
@@ -49,15 +50,15 @@ class Tally:
         if begun and kind not in ("poll", "check") and now - begun > SLOW:
             self.slow.append((now, now - begun))
 
-    def error(self, gateway, kind, reason):
-        self.errors.append((time.monotonic(), gateway, kind, reason))
+    def error(self, gateway, kind, reason, since):
+        self.errors.append((time.monotonic(), gateway, kind, reason, since))
 
     def breach(self, kind, text, at=None):
         self.broken.append((at or time.monotonic(), kind, text))
 
     def between(self, begin, end):
         """Errors of the honest load, by reason."""
-        return collections.Counter(reason for at, _, _, reason in self.errors if begin <= at < end)
+        return collections.Counter(reason for at, _, _, reason, _ in self.errors if begin <= at < end)
 
     def last_error(self):
         return self.errors[-1][0] if self.errors else 0.0

@@ -41,24 +41,24 @@ class Worker:
     def goes_on(self):
         return not self.shared.over.is_set()
 
-    async def ask(self, kind, method, path, token, body=None, fields=None, on=None, deadline=60, fine=()):
+    async def ask(self, kind, method, path, token, body=None, fields=None, on=None, deadline=60, fine=(), since=None):
         """One attempt at a gateway by chance. The answer, also a refusal, or `None`; errors are counted."""
         gateway, begun = on or self.chance.choice(self.site.gateways), time.monotonic()
         try:
             answer = await self.client.ask(gateway.port, method, path, token, body, fields, deadline, fresh=self.chance.random() < 0.25)
         except Broken as broken:
-            self.failed(gateway, kind, broken.reason)
+            self.failed(gateway, kind, broken.reason, since or begun)
             return None
         reason = answer.reason()
         if reason is None or reason in fine:
             self.tally.ok(kind, begun)
         else:
-            self.failed(gateway, kind, reason)
+            self.failed(gateway, kind, reason, since or begun)
         return answer
 
-    def failed(self, gateway, kind, reason):
+    def failed(self, gateway, kind, reason, since):
         if kind != "check":
-            self.tally.error(gateway.name, kind, reason)
+            self.tally.error(gateway.name, kind, reason, since)
         if reason == "internal":
             self.tally.breach("wrong", f"{kind}: internal, at {gateway.name}")
         if reason == "no_answer":
@@ -66,9 +66,9 @@ class Worker:
 
     async def insist(self, kind, method, path, token, body=None, fields=None, on=None, settled=None, fine=()):
         """Asks until it is settled; `None` when nobody says in time."""
-        deadline = time.monotonic() + KNOWN_WITHIN
-        while time.monotonic() < deadline:
-            answer = await self.ask(kind, method, path, token, body, fields, on, fine=fine)
+        since = time.monotonic()
+        while time.monotonic() < since + KNOWN_WITHIN:
+            answer = await self.ask(kind, method, path, token, body, fields, on, fine=fine, since=since)
             if answer is not None and settled(answer):
                 return answer
             await self.pause(0.2, 0.5)
@@ -230,22 +230,22 @@ class Worker:
     async def one_stream(self, token, text, leave_after):
         gateway = self.chance.choice(self.site.gateways)
         numbers, last, path, fields, body = [], None, "/workspaces/honest/a2a", None, call(text, "message/stream")
-        method, deadline = "POST", time.monotonic() + 60
-        while time.monotonic() < deadline:
+        method, since = "POST", time.monotonic()
+        while time.monotonic() < since + 60:
             try:
                 async for event in self.client.events(gateway.port, method, path, token, body, fields, silence=30):
                     if isinstance(event, Answer):
-                        self.failed(gateway, "stream", event.reason() or "no_stream")
+                        self.failed(gateway, "stream", event.reason() or "no_stream", since)
                         if event.reason() in ("store_unavailable", "shutting_down") and last:
                             break
                         return
                     if event.get("event") == "gap":
-                        self.failed(gateway, "stream", "gap")
+                        self.failed(gateway, "stream", "gap", since)
                         return
                     if event.get("event") == "end":
                         continue
                     last = event.get("id", last)
-                    said = self.said(event, gateway)
+                    said = self.said(event, gateway, since)
                     if said is None:
                         return
                     numbers.append(said)
@@ -253,7 +253,7 @@ class Worker:
                         leave_after = None
                         break
             except Broken as broken:
-                self.failed(gateway, "stream", broken.reason)
+                self.failed(gateway, "stream", broken.reason, since)
                 if last is None:
                     return
             if numbers != list(range(1, len(numbers) + 1)):
@@ -267,12 +267,12 @@ class Worker:
             await self.pause(0.1, 0.3)
         self.tally.breach("stuck", f"{text}: a stream of {agents.EVENTS} events is not over; {numbers} came")
 
-    def said(self, event, gateway):
+    def said(self, event, gateway, since):
         """The number of an event, or `None` if it is the gateway's own last one."""
         data = json.loads(event["data"])
         refusal = refusal_in(data)
         if refusal:
-            self.failed(gateway, "stream", f"event:{refusal[0]}")
+            self.failed(gateway, "stream", f"event:{refusal[0]}", since)
             return None
         return data["result"]["metadata"]["n"]
 
@@ -285,7 +285,7 @@ class Worker:
                 fields = {"Last-Event-ID": last} if last else None
                 async for event in self.client.events(gateway.port, "GET", "/events", token, None, fields, silence=40):
                     if isinstance(event, Answer):
-                        self.failed(gateway, "watch", event.reason() or "no_stream")
+                        self.failed(gateway, "watch", event.reason() or "no_stream", time.monotonic())
                         break
                     if event.get("event") == "gap":
                         newest = (0, 0)
@@ -299,7 +299,7 @@ class Worker:
                     if not self.goes_on():
                         return
             except Broken as broken:
-                self.failed(gateway, "watch", broken.reason)
+                self.failed(gateway, "watch", broken.reason, time.monotonic())
             await self.pause(0.2, 0.6)
 
     async def _strangers(self):

@@ -17,12 +17,14 @@ import harness
 import ledger
 import load
 import report
+import results
 import stores
 import wire
 import world
 
 SHORT = bool(os.environ.get("SHORT"))
-MINUTES = float(sys.argv[1]) if len(sys.argv) > 1 else 1 if SHORT else 30
+# With 0 there is one round.
+MINUTES = float(sys.argv[1]) if len(sys.argv) > 1 else 0 if SHORT else 30
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
 
 # Seconds: a thing stays broken; without an error it counts as recovered; it must have recovered; load before the first
@@ -55,13 +57,14 @@ class Soak:
         self.client, self.tally = self.shared.client, self.shared.tally
         self.has_disk = faults.mount_disk(f"{folder}/lone")
         shared_stores = {"stores.sql": servers.sql_url, "stores.shared": servers.redis_url}
-        pair = [world.Gateway(name, folder, shared_stores, own_clock=name == "B") for name in ("A", "B")]
+        pair = [world.Gateway(name, folder, shared_stores, own_clock=name == "B") for name in ("A", "B", "C")]
         alone = {"stores.sql": f"sqlite:{folder}/lone/gateway.db", "audit.spool_dir": f"{folder}/lone/spool"}
         lone = world.Gateway("S", folder, {**alone, "keys.dir": f"{folder}/lone-keys"}, own_clock=True)
         self.pair, self.lone = world.Site("pair", pair), world.Site("lone", [lone])
         self.sites, self.gateways = [self.pair, self.lone], [*pair, lone]
-        self.rows, self.audits, self.seconds = {}, {}, 0
-        self.base, self.left = {}, {}
+        self.rows, self.audits, self.upgrades, self.seconds = {}, {}, {}, 0
+        self.base, self.left, self.memory = {}, {}, []
+        self.harmless = faults.HARMLESS
 
     def worker(self, kind, site, number=0):
         return load.Worker(kind, site, self.shared, SEED, number)
@@ -70,6 +73,7 @@ class Soak:
         actors = agents.Agents()
         await actors.start()
         for gateway in self.gateways:
+            gateway.notified.listen()
             await gateway.start(self.client)
         for site in self.sites:
             await site.seed(self.client, actors)
@@ -84,7 +88,7 @@ class Soak:
         await asyncio.sleep(WARM)
         self.rows["before the first fault"] = report.Row()
         self.rows["before the first fault"].add(0.0, time.monotonic(), None)
-        await self.break_things(began + MINUTES * 60)
+        await self.break_things(began + MINUTES * 60, actors.runs)
         await self.finish(loops)
         self.seconds = time.monotonic() - began
         await self.check(actors)
@@ -101,9 +105,9 @@ class Soak:
         site.first_entry = answer.json()[0]["id"], answer.json()[0]["seq"]
         self.shared.ledgers[site.name].read[site.first_entry[0]] += 1
 
-    async def break_things(self, until):
+    async def break_things(self, until, runs):
         """All of them, again and again until the time is over; a round that began is not cut short."""
-        broken = faults.Faults(self.servers, self.pair, self.lone, self.client, self.shared, self.folder, HOLD)
+        broken = faults.Faults(self.servers, self.pair, self.lone, self.client, self.shared, self.folder, HOLD, runs, self.upgrades)
         words = [word.strip() for word in os.environ.get("FAULTS", "").split(",") if word.strip()]
         names = list(faults.ALL)[:faults.SHORT] if SHORT and not words else list(faults.ALL)
         names = [name for name in names if not words or any(word in name for word in words)]
@@ -119,9 +123,9 @@ class Soak:
 
     async def one_fault(self, name, fault):
         row = self.rows.setdefault(name, report.Row())
-        begun, self.shared.in_trouble = time.monotonic(), True
+        begun, self.shared.in_trouble = time.monotonic(), name not in faults.HARMLESS
         try:
-            row.remark = await fault() or row.remark
+            row.remark(await fault())
         except faults.Skipped as why:
             row.skipped, self.shared.in_trouble = str(why), False
             return self.say(f"{name}: skipped: {why}")
@@ -132,7 +136,8 @@ class Soak:
                 break
             await asyncio.sleep(0.1)
         # Liars are called with clocks of up to 5 s, and beside the errors of a fault may end in others than theirs.
-        self.shared.in_trouble, self.shared.trouble = False, time.monotonic()
+        if self.shared.in_trouble:
+            self.shared.in_trouble, self.shared.trouble = False, time.monotonic()
         for gateway in self.gateways:
             if not gateway.runs():
                 self.tally.breach("wrong", f"{name}: gateway {gateway.name} ended by itself with {gateway.child.poll()}", begun)
@@ -143,8 +148,12 @@ class Soak:
         self.say(f"{name}: {sum(refused.values())} refused ({report.most(refused)}), recovered after {recovery:.1f} s")
 
     async def sample(self):
-        """RSS of each process once it was warm."""
+        """RSS of each process once it was warm, and twice a minute."""
+        began, told = time.monotonic(), 0.0
         while True:
+            if time.monotonic() - told > 30:
+                told = time.monotonic()
+                self.memory.append({"s": round(told - began), **{one.name: one.rss_kib() for one in self.gateways if one.runs()}})
             for gateway in self.gateways:
                 if gateway.runs() and gateway.life[2] is None and time.monotonic() - gateway.life[1] > 2 * WARM:
                     gateway.life[2] = gateway.rss_kib()
@@ -233,7 +242,7 @@ def main():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     folder = tempfile.mkdtemp(prefix="a2a-soak-")
-    print(f"seed {SEED}, {MINUTES:g} min, logs in {folder}", flush=True)
+    print(f"seed {SEED}, {f'{MINUTES:g} min' if MINUTES else 'one round'}, logs in {folder}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with stores.Stores(folder) as servers:
@@ -243,6 +252,8 @@ def main():
             finally:
                 soak.close()
         good = report.tell(soak, SEED)
+        if not SHORT:
+            results.write("soak", report.raw(soak, SEED), ["scripts/soak"])
     except BaseException:
         print(f"logs are kept in {folder}", flush=True)
         raise

@@ -99,6 +99,8 @@ class Client:
 
     def __init__(self):
         self.idle = {}
+        # Connections so far.
+        self.opened = 0
 
     def close(self):
         for connections in self.idle.values():
@@ -109,11 +111,13 @@ class Client:
     async def connect(self, port, fresh=False):
         connections = self.idle.setdefault(port, [])
         while connections and not fresh:
-            reader, writer, since = connections.pop()
+            # The oldest: all of them are in use, and a process that waits for its connections to end sees that soon.
+            reader, writer, since = connections.pop(0)
             if not reader.at_eof() and time.monotonic() - since < IDLE:
                 return reader, writer
             writer.transport.abort()
         try:
+            self.opened += 1
             return await asyncio.open_connection("127.0.0.1", port, limit=LARGEST_HEAD)
         except OSError as error:
             raise Broken("connect_refused") from error

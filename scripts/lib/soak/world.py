@@ -10,6 +10,7 @@ import subprocess
 import time
 
 import harness
+import process
 
 FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")), None)
 
@@ -32,6 +33,12 @@ SETTINGS = {
 }
 
 
+# A gateway gives the process that follows 5 s to serve, and goes on itself if it does not: then it may be asked again.
+# On a machine with two busy cores that happens.
+FOLLOW_WITHIN = 8
+FOLLOW_ATTEMPTS = 3
+
+
 class Gateway:
     """One replica. Survives its process: `start` begins another one with the same folders and ports."""
 
@@ -44,7 +51,9 @@ class Gateway:
         self.settings = {
             **SETTINGS, "server.listen": f"127.0.0.1:{self.port}", "admin.listen": f"127.0.0.1:{self.admin}",
             "keys.dir": f"{folder}/keys", "audit.spool_dir": f"{folder}/{name}/spool", **settings}
-        self.child = None
+        self.notified = process.Notified(f"{folder}/{name}/notify")
+        # `former`: the process that it followed in place, while that one is on its way out.
+        self.child = self.former = None
         # (process id, when it started, RSS once it was warm, in KiB)
         self.life = None
 
@@ -52,7 +61,7 @@ class Gateway:
         return [f"--set={key}={value}" for key, value in self.settings.items()]
 
     def launch(self):
-        environment = {**os.environ, "A2A_GATEWAY_ADMIN_TOKEN": harness.ADMIN}
+        environment = {**os.environ, "A2A_GATEWAY_ADMIN_TOKEN": harness.ADMIN, "NOTIFY_SOCKET": self.notified.path}
         self.turn_clock(0)
         if self.own_clock:
             environment |= {"LD_PRELOAD": FAKETIME, "FAKETIME_TIMESTAMP_FILE": self.clock, "FAKETIME_CACHE_DURATION": "1",
@@ -84,17 +93,33 @@ class Gateway:
     def runs(self):
         return self.child is not None and self.child.poll() is None
 
-    async def ended(self, seconds):
+    async def ended(self, seconds, child=None):
         """Its exit status, or `None` if it still runs after so many seconds."""
-        deadline = time.monotonic() + seconds
-        while self.child.poll() is None and time.monotonic() < deadline:
+        child, deadline = child or self.child, time.monotonic() + seconds
+        while child.poll() is None and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-        return self.child.poll()
+        return child.poll()
+
+    async def followed(self):
+        """A new process in place: SIGUSR2, as docs/operations.md has it. Answers how many attempts that took, `None` if
+        none did; the process before is `former` then."""
+        for attempt in range(1, FOLLOW_ATTEMPTS + 1):
+            self.child.send_signal(signal.SIGUSR2)
+            deadline = time.monotonic() + FOLLOW_WITHIN
+            while time.monotonic() < deadline and self.runs():
+                pid = self.notified.serving
+                if pid not in (None, self.child.pid):
+                    self.former, self.child = self.child, process.Adopted(pid)
+                    self.life = [pid, time.monotonic(), None]
+                    return attempt
+                await asyncio.sleep(0.02)
+        return None
 
     def kill(self):
-        if self.runs():
-            self.child.kill()
-            self.child.wait()
+        for child in (self.former, self.child):
+            if child is not None and child.poll() is None:
+                child.kill()
+                child.wait()
 
     def rss_kib(self):
         with open(f"/proc/{self.child.pid}/status") as status:
