@@ -355,24 +355,30 @@ impl<K: Hash + Eq, V> Clone for Coherent<K, V> {
     }
 }
 
+/// As how many values one counts.
+pub type Weight<V> = fn(&V) -> u32;
+
 impl<K, V> Coherent<K, V>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// An empty cache of at most `entries_max`, of which each value takes `weight`, counted under `name`.
+    /// An empty cache of at most `entries_max`, counted under `name`. `weight`: as how many a value counts, if not
+    /// all count as one; the cache then judges worse what to keep, as it cannot know how many there will be.
     pub fn new(
         coherence: Arc<Coherence>,
         metrics: Arc<Metrics>,
         name: metrics::Cache,
-        (entries_max, weight): (u64, fn(&V) -> u32),
+        (entries_max, weight): (u64, Option<Weight<V>>),
         current: fn(&V) -> bool,
     ) -> Self {
+        let entries = Cache::builder().max_capacity(entries_max);
+        let entries = match weight {
+            Some(weight) => entries.weigher(move |_, entry: &Arc<Entry<V>>| weight(&entry.value)),
+            None => entries,
+        };
         Self {
-            entries: Cache::builder()
-                .max_capacity(entries_max)
-                .weigher(move |_, entry: &Arc<Entry<V>>| weight(&entry.value))
-                .build(),
+            entries: entries.build(),
             loading: Arc::default(),
             coherence,
             metrics,
@@ -380,6 +386,12 @@ where
             floor: Arc::default(),
             current,
         }
+    }
+
+    /// Decides now what may stay. For tests: it is decided in the background.
+    #[cfg(test)]
+    pub(crate) async fn decide_now(&self) {
+        self.entries.run_pending_tasks().await;
     }
 
     /// The fact from memory, if it still counts. Only a hit is counted: whoever misses asks

@@ -21,7 +21,7 @@ fn cache(coherence: &Arc<Coherence>) -> Coherent<u8, u32> {
         Arc::clone(coherence),
         Arc::new(Metrics::new()),
         metrics::Cache::Credentials,
-        (10, |_| 1),
+        (10, None),
         |_| true,
     );
     let held = cache.clone();

@@ -24,7 +24,11 @@ const UNSURE_TTL: Duration = Duration::from_secs(1);
 
 /// So many bytes of a card count as one more entry in the caches, which bound entries and not bytes: a card may
 /// be a hundred times as long as all else in its entry, and is there twice once it was asked for.
-const CARD_BYTES_OF_ONE: usize = 2048;
+const CARD_BYTES_OF_ONE: usize = 4096;
+
+/// No entry counts as more: a full cache takes one in only if it is asked for more often than all that have to go
+/// for it together, and counts to 15.
+const WEIGHT_MAX: u32 = 8;
 
 /// No moment yet.
 const NEVER: u64 = u64::MAX;
@@ -131,7 +135,7 @@ impl Entry {
             .as_ref()
             .and_then(|row| row.agent_card.as_ref());
         let bytes = card.map_or(0, |card| card.get().len());
-        u32::try_from(1 + bytes / CARD_BYTES_OF_ONE).unwrap_or(u32::MAX)
+        u32::try_from(1 + bytes / CARD_BYTES_OF_ONE).map_or(WEIGHT_MAX, |one| one.min(WEIGHT_MAX))
     }
 }
 

@@ -181,7 +181,7 @@ impl Directory {
             Arc::clone(&coherence),
             Arc::clone(&metrics),
             metrics::Cache::Directory,
-            (entries_max, |entry: &Arc<Entry>| entry.weight()),
+            (entries_max, Some(|entry: &Arc<Entry>| entry.weight())),
             |entry: &Arc<Entry>| entry.is_current(),
         );
         let known = Cache::builder()

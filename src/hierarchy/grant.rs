@@ -123,7 +123,7 @@ impl Grants {
             Arc::clone(coherence),
             metrics,
             metrics::Cache::Grants,
-            (entries_max, |_| 1),
+            (entries_max, None),
             |_: &Known| true,
         );
         let cache = pairs.clone();

@@ -149,7 +149,7 @@ impl Lineages {
             Arc::clone(coherence),
             metrics,
             metrics::Cache::Lineages,
-            (entries_max, |_| 1),
+            (entries_max, None),
             |known: &Arc<Known>| known.is_current(),
         );
         let (noted, cache) = (Arc::clone(&moves), known.clone());

@@ -231,7 +231,7 @@ impl Identity {
             Arc::clone(&coherence),
             Arc::clone(&metrics),
             metrics::Cache::Credentials,
-            (config.get().directory.cache_entries, |_| 1),
+            (config.get().directory.cache_entries, None),
             |proof: &Arc<Proof>| proof.is_current(),
         );
         forget_what_changes(&coherence, &proofs);
