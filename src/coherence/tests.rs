@@ -20,7 +20,7 @@ fn cache(coherence: &Arc<Coherence>) -> Coherent<u8, u32> {
     let cache: Coherent<u8, u32> = Coherent::new(
         Arc::clone(coherence),
         Arc::new(Metrics::new()),
-        metrics::Cache::Credentials,
+        crate::metrics::Cache::Credentials,
         (10, None),
         |_| true,
     );
