@@ -2,10 +2,12 @@
 //! more than there is hears when to come back.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use crate::harness::{
     Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat, Step, card, ok_json,
@@ -117,6 +119,14 @@ async fn slow(span: Duration) -> Agent {
     Agent::scripted(move |_| vec![Step::Wait(span), Step::Write(result())]).await
 }
 
+/// An agent that holds every answer until the test adds a permit for it.
+async fn held() -> (Agent, Arc<Semaphore>) {
+    let permits = Arc::new(Semaphore::new(0));
+    let asked = permits.clone();
+    let answer = move |_: &_| vec![Step::Held(asked.clone()), Step::Write(result())];
+    (Agent::scripted(answer).await, permits)
+}
+
 /// A target that takes `max` calls at a time, and who calls it.
 async fn bounded(gateway: &Gateway, max: u32, agent: Agent) -> (Seat, Seat) {
     let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
@@ -159,7 +169,7 @@ fn assert_refused(answer: &Answer, status: u16, reason: &str, retry_after: &str)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_target_takes_as_many_calls_as_it_said_and_each_that_ends_makes_room() {
     let gateway = Gateway::start(Pair::Embedded).await;
-    let agent = slow(Duration::from_millis(800)).await;
+    let (agent, answers) = held().await;
     let (caller, target) = bounded(&gateway, 2, agent).await;
     let mut first = in_progress(&gateway, &caller, &target).await;
     let second = in_progress(&gateway, &caller, &target).await;
@@ -176,6 +186,7 @@ async fn a_target_takes_as_many_calls_as_it_said_and_each_that_ends_makes_room()
     );
     assert_eq!(gateway.metric("a2a_gateway_target_permits", &[]).await, 2.0);
     // One is answered, the other left by its caller: both places are free.
+    answers.add_permits(1);
     assert_eq!(first.answer().await.status, 200);
     drop(second);
     gateway.assert_idle().await;
@@ -183,6 +194,7 @@ async fn a_target_takes_as_many_calls_as_it_said_and_each_that_ends_makes_room()
         in_progress(&gateway, &caller, &target).await,
         in_progress(&gateway, &caller, &target).await,
     ];
+    answers.add_permits(2);
     for mut connection in again {
         assert_eq!(connection.answer().await.status, 200);
     }
@@ -215,7 +227,8 @@ async fn a_caller_that_leaves_makes_room_at_once() {
 async fn more_exchanges_than_the_gateway_takes_are_refused_on_every_route() {
     let builder = Builder::new(Pair::Embedded).set("server.max_exchanges", "2");
     let gateway = builder.start().await;
-    let (caller, target) = gateway.pair(slow(Duration::from_millis(800)).await).await;
+    let (agent, answers) = held().await;
+    let (caller, target) = gateway.pair(agent).await;
     let running = [
         in_progress(&gateway, &caller, &target).await,
         in_progress(&gateway, &caller, &target).await,
@@ -225,6 +238,7 @@ async fn more_exchanges_than_the_gateway_takes_are_refused_on_every_route() {
     let control = Request::get("/workspaces/target");
     let refused = gateway.as_operator(control.clone()).await;
     assert_refused(&refused, 503, "overloaded", "1");
+    answers.add_permits(3);
     for mut connection in running {
         assert_eq!(connection.answer().await.status, 200);
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use futures_util::FutureExt as _;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use secrecy::{ExposeSecret, SecretString};
@@ -310,8 +311,7 @@ async fn a_revocation_is_finished_though_its_caller_has_left() {
     let one = format!("/workspaces/a/tokens/{}", made.text("id"));
     let left = house.call("DELETE", &one, &own, Value::Null);
     // Polled once, then dropped.
-    let left = tokio::time::timeout(Duration::ZERO, left).await;
-    assert!(left.is_err());
+    assert!(left.now_or_never().is_none());
     let refused = async {
         while house.get("/workspaces/a", &token).await.status != 401 {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 /// One request as it arrived.
 #[derive(Clone, Debug)]
@@ -59,6 +60,8 @@ pub(crate) enum Step {
     Write(Vec<u8>),
     /// Waits, or sees the gateway close.
     Wait(Duration),
+    /// The same until the test gives it one of these, first come first served.
+    Held(Arc<Semaphore>),
     /// Closes in order.
     Close,
     /// Resets the connection.
@@ -280,13 +283,14 @@ impl Connection {
                     }
                 }
                 Step::Wait(span) => {
-                    let mut byte = [0; 1];
-                    tokio::select! {
-                        () = tokio::time::sleep(span) => {}
-                        read = stream.peek(&mut byte) => if matches!(read, Ok(0) | Err(_)) {
-                            self.note_close();
-                            return false;
-                        }
+                    if !self.stays(stream, tokio::time::sleep(span)).await {
+                        return false;
+                    }
+                }
+                Step::Held(places) => {
+                    let place = async { places.acquire().await.expect("never closed").forget() };
+                    if !self.stays(stream, place).await {
+                        return false;
                     }
                 }
                 Step::Ask(other, request) => {
@@ -310,6 +314,19 @@ impl Connection {
                     self.note_close();
                     return false;
                 }
+            }
+        }
+        true
+    }
+
+    /// Waits for something. `false`: the gateway closed meanwhile.
+    async fn stays(&self, stream: &TcpStream, something: impl Future<Output = ()>) -> bool {
+        let mut byte = [0; 1];
+        tokio::select! {
+            () = something => {}
+            read = stream.peek(&mut byte) => if matches!(read, Ok(0) | Err(_)) {
+                self.note_close();
+                return false;
             }
         }
         true
