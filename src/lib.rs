@@ -2,6 +2,8 @@
 
 pub mod ids;
 
+pub mod until;
+
 pub mod config;
 pub mod rejection;
 

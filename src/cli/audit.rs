@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
-use super::{USAGE, complain, print};
+use super::{USAGE, block_on, complain, print};
 use crate::audit::{Filter, Line, Records, Report, Scope, Verifier, words};
 use crate::config::load::{Layers, load};
 use crate::config::{Config, open_regular};
@@ -197,14 +197,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let done = match runtime {
-        Ok(runtime) => runtime.block_on(answer(arguments.command, config)),
-        Err(error) => Err(error.into()),
-    };
-    match done {
+    match block_on(answer(arguments.command, config)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         // Whoever reads has enough.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::client::{Ask, ClientError, ask};
-use super::{complain, print};
+use super::{block_on, complain, print};
 
 /// Longer than `stores.timeout` of the default, in which the gateway asks its own stores.
 const WITHIN: Duration = Duration::from_millis(2500);
@@ -50,14 +50,7 @@ impl From<ClientError> for HealthError {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let asked = match runtime {
-        Ok(runtime) => runtime.block_on(check(&arguments.url)),
-        Err(error) => Err(error.into()),
-    };
-    match asked {
+    match block_on(check(&arguments.url)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);

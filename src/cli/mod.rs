@@ -153,6 +153,14 @@ fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// Runs what a command does on a runtime of its own, on this thread.
+fn block_on<T, E: From<io::Error>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(work)
+}
+
 /// Says on standard error what went wrong, with its causes.
 fn complain(error: &dyn std::error::Error) {
     // Nowhere is left to say that saying it failed.

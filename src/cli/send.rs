@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::client::{Answer, Ask, ClientError, ask};
-use super::{USAGE, complain, print};
+use super::{USAGE, block_on, complain, print};
 use crate::ids::WorkspaceId;
 
 /// A little longer than the longest stream of the gateway's default, which ends it with a reason.
@@ -79,14 +79,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let sent = match runtime {
-        Ok(runtime) => runtime.block_on(send(arguments, &workspace)),
-        Err(error) => Err(error.into()),
-    };
-    let sent = sent.map_err(|error| match error {
+    let sent = block_on(send(arguments, &workspace)).map_err(|error| match error {
         SendError::Refused { reason, message }
             if reason == "unauthenticated" && arguments.token().is_none() =>
         {

@@ -10,7 +10,7 @@ use url::Url;
 
 use super::client::ClientError;
 use super::registration::{Registry, RegistryError};
-use super::{USAGE, complain, print};
+use super::{USAGE, block_on, complain, print};
 use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
 use crate::ids::WorkspaceId;
 use crate::trust::{
@@ -155,13 +155,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         complain(&error);
         return ExitCode::from(USAGE);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let text = match runtime {
-        Ok(runtime) => runtime.block_on(answer(&arguments.command)),
-        Err(error) => Err(error.into()),
-    };
+    let text = block_on(answer(&arguments.command));
     match text.and_then(|text| Ok(print(&format!("{text}\n"))?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

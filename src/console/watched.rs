@@ -1,10 +1,11 @@
 //! Whether anybody looks, here or on another replica: nothing is counted for nobody.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
+
+use crate::until::Until;
 
 /// How often a replica with readers says so.
 pub(super) const ANNOUNCE_EVERY: Duration = Duration::from_secs(3);
@@ -16,30 +17,17 @@ const COUNTS_FOR: Duration = Duration::from_secs(10);
 const LINGERS_FOR: Duration = Duration::from_secs(30);
 
 /// Who looks.
+#[derive(Default)]
 pub(super) struct Watched {
     readers: AtomicUsize,
-    /// Until when there were readers here, in milliseconds since `began`.
-    here_until: AtomicU64,
-    /// Until when some other replica's word counts, likewise.
-    elsewhere_until: AtomicU64,
+    /// Until when they count who have left.
+    lingering: Until,
+    /// Until when some other replica's word counts.
+    elsewhere: Until,
     /// Both, as of the last second or later: what an exchange looks at.
     counts: AtomicBool,
-    began: Instant,
     /// A reader has come.
     pub(super) came: Notify,
-}
-
-impl Default for Watched {
-    fn default() -> Self {
-        Self {
-            readers: AtomicUsize::new(0),
-            here_until: AtomicU64::new(0),
-            elsewhere_until: AtomicU64::new(0),
-            counts: AtomicBool::new(false),
-            began: Instant::now(),
-            came: Notify::new(),
-        }
-    }
 }
 
 impl Watched {
@@ -62,8 +50,7 @@ impl Watched {
 
     /// A reader has left.
     pub(super) fn leave(&self) {
-        self.here_until
-            .fetch_max(self.elapsed(LINGERS_FOR), Ordering::Relaxed);
+        self.lingering.extend(LINGERS_FOR);
         self.readers.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -74,18 +61,17 @@ impl Watched {
 
     /// Whether there are readers here, or were a moment ago.
     pub(super) fn here(&self) -> bool {
-        self.readers() > 0 || self.elapsed(Duration::ZERO) < self.here_until.load(Ordering::Relaxed)
+        self.readers() > 0 || self.lingering.holds()
     }
 
     /// Whether another replica has readers.
     pub(super) fn elsewhere(&self) -> bool {
-        self.elapsed(Duration::ZERO) < self.elsewhere_until.load(Ordering::Relaxed)
+        self.elsewhere.holds()
     }
 
     /// Another replica has readers.
     pub(super) fn announced(&self) {
-        self.elsewhere_until
-            .fetch_max(self.elapsed(COUNTS_FOR), Ordering::Relaxed);
+        self.elsewhere.extend(COUNTS_FOR);
         self.counts.store(true, Ordering::Relaxed);
     }
 
@@ -94,11 +80,6 @@ impl Watched {
         let looked_at = self.here() || self.elsewhere();
         self.counts.store(looked_at, Ordering::Relaxed);
         looked_at
-    }
-
-    fn elapsed(&self, ahead: Duration) -> u64 {
-        let ms = (self.began.elapsed() + ahead).as_millis();
-        u64::try_from(ms).unwrap_or(u64::MAX)
     }
 }
 

@@ -1,10 +1,11 @@
 //! Whether anybody listens, here or on another replica: what only passes by is made for nobody else.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
+
+use crate::until::Until;
 
 /// How often a replica with listeners says so.
 pub(super) const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
@@ -13,30 +14,19 @@ pub(super) const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
 const COUNTS_FOR: Duration = Duration::from_secs(15);
 
 /// Who listens.
+#[derive(Default)]
 pub(super) struct Interest {
     /// Listeners of this replica.
     here: AtomicUsize,
-    /// Until when some replica's word counts, in milliseconds since `began`.
-    until: AtomicU64,
-    began: Instant,
+    /// Until when some replica's word counts.
+    said: Until,
     /// The first listener of this replica has come.
     pub(super) first: Notify,
 }
 
-impl Default for Interest {
-    fn default() -> Self {
-        Self {
-            here: AtomicUsize::new(0),
-            until: AtomicU64::new(0),
-            began: Instant::now(),
-            first: Notify::new(),
-        }
-    }
-}
-
 impl Interest {
     pub(super) fn heard(&self) -> bool {
-        self.here() || self.elapsed(Duration::ZERO) < self.until.load(Ordering::Relaxed)
+        self.here() || self.said.holds()
     }
 
     /// Whether this replica has listeners.
@@ -56,13 +46,7 @@ impl Interest {
 
     /// Some replica has listeners.
     pub(super) fn announced(&self) {
-        self.until
-            .fetch_max(self.elapsed(COUNTS_FOR), Ordering::Relaxed);
-    }
-
-    fn elapsed(&self, ahead: Duration) -> u64 {
-        let ms = (self.began.elapsed() + ahead).as_millis();
-        u64::try_from(ms).unwrap_or(u64::MAX)
+        self.said.extend(COUNTS_FOR);
     }
 }
 

@@ -13,7 +13,7 @@ use url::Url;
 
 use self::advice::{advice, fact};
 use super::client::{Ask, ClientError, ask};
-use super::{USAGE, complain, print};
+use super::{USAGE, block_on, complain, print};
 
 /// The gateway asks both its stores and a name server, each within its own clock.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -87,14 +87,7 @@ impl From<ClientError> for ExplainError {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let explained = match runtime {
-        Ok(runtime) => runtime.block_on(explain(arguments)),
-        Err(error) => Err(error.into()),
-    };
-    match explained {
+    match block_on(explain(arguments)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
