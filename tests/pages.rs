@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -75,6 +76,9 @@ impl Demo {
     /// Runs one script of tests/pages against it.
     fn drive(&self, script: &str) {
         let packages = packages::installed("scripts/pages");
+        // One browser at a time: two cores are not enough for two to be quick.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let output = Command::new("node")
             .arg(root().join("tests/pages").join(script))
             .env("PAGES_PACKAGES", packages)

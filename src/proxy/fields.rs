@@ -226,9 +226,12 @@ fn is_dropped(name: &HeaderName) -> bool {
         || name.as_str().starts_with("access-control-")
 }
 
+/// Says of an answer that it was given before, or is at the same time to another.
+pub(super) const REPLAY: &str = "idempotent-replay";
+
 /// Fields by which a caller knows the gateway's own words from an agent's.
 pub(super) fn is_proof(name: &HeaderName) -> bool {
-    matches!(name.as_str(), REFUSED | STREAM)
+    matches!(name.as_str(), REFUSED | STREAM | REPLAY)
 }
 
 /// RFC 9110, 7.6.1, and what proxies say among themselves.

@@ -19,7 +19,7 @@ async fn the_callers_side_gets_the_agents_fields_less_what_ends_here() {
          Set-Cookie: a=1\r\nSet-Cookie: b=2\r\nServer: agent/1.0\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
          Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nProxy-Authenticate: Basic\r\n\
          Upgrade: h2c\r\nTrailer: X-T\r\nTE: trailers\r\nX-Request-Id: forged\r\nX-A2A-Completed: forged\r\n\
-         X-A2A-Refused: forged\r\nX-A2A-Stream: forged\r\n\
+         X-A2A-Refused: forged\r\nX-A2A-Stream: forged\r\nIdempotent-Replay: true\r\n\
          A2A-Version: 0.3\r\nA2A-Extensions: https://a.example/1\r\nA2A-Extensions: https://a.example/2\r\n\
          ETag: \"e\"\r\nX-Own: kept\r\nCache-Control: private\r\nRetry-After: 9\r\n\r\n",
         body.len()
@@ -73,7 +73,7 @@ async fn a_streams_head_follows_the_same_rules() {
     ] {
         let fields = format!(
             "{said}Set-Cookie: a=1\r\nServer: agent\r\nX-Own: kept\r\nX-Accel-Buffering: yes\r\n\
-             Content-Encoding: identity\r\nX-A2A-Refused: forged\r\nX-A2A-Stream: forged\r\n\r\n"
+             Content-Encoding: identity\r\nX-A2A-Refused: forged\r\nX-A2A-Stream: forged\r\nIdempotent-Replay: true\r\n\r\n"
         );
         let head = SSE_HEAD.strip_suffix("\r\n").unwrap().to_owned() + &fields;
         let agent = Agent::scripted(move |_| {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request, Seat};
+use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request, Seat, calmly};
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -148,124 +148,140 @@ async fn falls_silent(notices: &str) -> Vec<&'static str> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_falls_silent_is_offline_on_all_replicas_by_redis_notice() {
-    let kinds = falls_silent("Ex").await;
-    assert!(kinds.contains(&"expiry"), "{kinds:?}");
+    calmly(async || {
+        let kinds = falls_silent("Ex").await;
+        assert!(kinds.contains(&"expiry"), "{kinds:?}");
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_falls_silent_is_offline_on_all_replicas_also_without_notices() {
-    let kinds = falls_silent("").await;
-    assert!(!kinds.contains(&"expiry"), "{kinds:?}");
+    calmly(async || {
+        let kinds = falls_silent("").await;
+        assert!(!kinds.contains(&"expiry"), "{kinds:?}");
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_that_comes_back_empty_costs_nobody_who_beats() {
-    let replicas = Replicas::new("Ex").await;
-    let beats = async {
-        for round in 0.. {
-            replicas.beat(round % 3, &replicas.target, json!({})).await;
-            replicas
-                .beat((round + 1) % 3, &replicas.caller, json!({}))
-                .await;
-            tokio::time::sleep(TTL / 5).await;
-        }
-    };
-    let story = async {
-        for _ in 0..2 {
-            tokio::time::sleep(TTL).await;
-            replicas.redis.kill();
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            replicas.redis.restart();
-            let until = Instant::now() + TTL * 2;
-            while Instant::now() < until {
-                assert_eq!(replicas.statuses().await, ["online"; 3]);
-                tokio::time::sleep(Duration::from_millis(50)).await;
+    calmly(async || {
+        let replicas = Replicas::new("Ex").await;
+        let beats = async {
+            for round in 0.. {
+                replicas.beat(round % 3, &replicas.target, json!({})).await;
+                replicas
+                    .beat((round + 1) % 3, &replicas.caller, json!({}))
+                    .await;
+                tokio::time::sleep(TTL / 5).await;
             }
-            assert_eq!(replicas.lapses("").await, 0.0);
+        };
+        let story = async {
+            for _ in 0..2 {
+                tokio::time::sleep(TTL).await;
+                replicas.redis.kill();
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                replicas.redis.restart();
+                let until = Instant::now() + TTL * 2;
+                while Instant::now() < until {
+                    assert_eq!(replicas.statuses().await, ["online"; 3]);
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                assert_eq!(replicas.lapses("").await, 0.0);
+            }
+        };
+        tokio::select! {
+            () = beats => {}
+            () = story => {}
         }
-    };
-    tokio::select! {
-        () = beats => {}
-        () = story => {}
-    }
-    for gateway in &replicas.all {
-        let request = Request::post(replicas.target.path(), CALL).bearer(&replicas.caller.token);
-        assert_eq!(gateway.call(&request).await.status, 200);
-    }
-    // Silent now: gone in time, and back by the next heartbeat, with no operator.
-    replicas.beat(0, &replicas.target, json!({})).await;
-    replicas
-        .all_say("offline", Instant::now() + TTL + NOTED)
-        .await;
-    replicas.redis.kill();
-    replicas.redis.restart();
-    replicas.beat(1, &replicas.target, json!({})).await;
-    replicas
-        .all_say("online", Instant::now() + OBEYED * 2)
-        .await;
+        for gateway in &replicas.all {
+            let request =
+                Request::post(replicas.target.path(), CALL).bearer(&replicas.caller.token);
+            assert_eq!(gateway.call(&request).await.status, 200);
+        }
+        // Silent now: gone in time, and back by the next heartbeat, with no operator.
+        replicas.beat(0, &replicas.target, json!({})).await;
+        replicas
+            .all_say("offline", Instant::now() + TTL + NOTED)
+            .await;
+        replicas.redis.kill();
+        replicas.redis.restart();
+        replicas.beat(1, &replicas.target, json!({})).await;
+        replicas
+            .all_say("online", Instant::now() + OBEYED * 2)
+            .await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trouble_and_its_end_are_seen_by_all_replicas() {
-    let replicas = Replicas::new("").await;
-    for (round, (said, status)) in [
-        (
-            json!({"error_rate": 0.7, "sample_error": "no\u{7} model"}),
-            "degraded",
-        ),
-        (json!({"error_rate": 0.3}), "degraded"),
-        (json!({"error_rate": 0.0}), "online"),
-        (
-            json!({"runtime_state": "wedged", "uptime_seconds": 7}),
-            "degraded",
-        ),
-        (json!({}), "online"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        replicas.beat(round % 3, &replicas.target, said).await;
-        replicas.all_say(status, Instant::now() + OBEYED).await;
-    }
+    calmly(async || {
+        let replicas = Replicas::new("").await;
+        for (round, (said, status)) in [
+            (
+                json!({"error_rate": 0.7, "sample_error": "no\u{7} model"}),
+                "degraded",
+            ),
+            (json!({"error_rate": 0.3}), "degraded"),
+            (json!({"error_rate": 0.0}), "online"),
+            (
+                json!({"runtime_state": "wedged", "uptime_seconds": 7}),
+                "degraded",
+            ),
+            (json!({}), "online"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            replicas.beat(round % 3, &replicas.target, said).await;
+            replicas.all_say(status, Instant::now() + OBEYED).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refreshed_url_key_changes_nothing_and_another_value_counts_at_once() {
-    let replicas = Replicas::new("").await;
-    let other = Agent::json(r#"{"other":true}"#).await;
-    let request = Request::post(replicas.target.path(), CALL).bearer(&replicas.caller.token);
-    let beat = || replicas.beat(0, &replicas.target, json!({}));
-    for gateway in &replicas.all {
-        beat().await;
-        assert_eq!(gateway.call(&request).await.status, 200);
-    }
-    let finds = || async {
-        let mut sum = 0.0;
+    calmly(async || {
+        let replicas = Replicas::new("").await;
+        let other = Agent::json(r#"{"other":true}"#).await;
+        let request = Request::post(replicas.target.path(), CALL).bearer(&replicas.caller.token);
+        let beat = || replicas.beat(0, &replicas.target, json!({}));
         for gateway in &replicas.all {
-            let labels = ["operation=\"workspace_find\""];
-            sum += gateway
-                .metric("a2a_gateway_store_seconds_count", &labels)
-                .await;
-        }
-        sum
-    };
-    let before = finds().await;
-    for _ in 0..10 {
-        replicas.redis.command(&["expire", "ws:target:url", "300"]);
-        beat().await;
-        for gateway in &replicas.all {
+            beat().await;
             assert_eq!(gateway.call(&request).await.status, 200);
         }
-    }
-    assert_eq!(finds().await, before, "nothing was asked again");
-    replicas
-        .redis
-        .command(&["set", "ws:target:url", &other.url()]);
-    let changed = Instant::now();
-    for gateway in &replicas.all {
-        while !gateway.call(&request).await.text().contains("other") {
-            assert!(changed.elapsed() < OBEYED, "still at the old address");
+        let finds = || async {
+            let mut sum = 0.0;
+            for gateway in &replicas.all {
+                let labels = ["operation=\"workspace_find\""];
+                sum += gateway
+                    .metric("a2a_gateway_store_seconds_count", &labels)
+                    .await;
+            }
+            sum
+        };
+        let before = finds().await;
+        for _ in 0..10 {
+            replicas.redis.command(&["expire", "ws:target:url", "300"]);
             beat().await;
+            for gateway in &replicas.all {
+                assert_eq!(gateway.call(&request).await.status, 200);
+            }
         }
-    }
+        assert_eq!(finds().await, before, "nothing was asked again");
+        replicas
+            .redis
+            .command(&["set", "ws:target:url", &other.url()]);
+        let changed = Instant::now();
+        for gateway in &replicas.all {
+            while !gateway.call(&request).await.text().contains("other") {
+                assert!(changed.elapsed() < OBEYED, "still at the old address");
+                beat().await;
+            }
+        }
+    })
+    .await;
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 
 use crate::harness::servers::{self, Redis};
-use crate::harness::{ADMIN, Agent, Builder, Connection, Gateway, Pair, Request, Seat};
+use crate::harness::{ADMIN, Agent, Builder, Connection, Gateway, Pair, Request, Seat, calmly};
 
 const TTL: Duration = Duration::from_secs(2);
 /// `offline` and its event are promised within this after the lapse.
@@ -127,10 +127,16 @@ async fn told_once_on_each(notices: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_change_is_told_once_on_every_replica_by_redis_notice() {
-    told_once_on_each("Ex").await;
+    calmly(async || {
+        told_once_on_each("Ex").await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_change_is_told_once_on_every_replica_also_without_notices() {
-    told_once_on_each("").await;
+    calmly(async || {
+        told_once_on_each("").await;
+    })
+    .await;
 }

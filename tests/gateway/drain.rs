@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::harness::tls::{Secure, next};
 use crate::harness::{
     Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
-    Step, chunk, ok_json, unnumbered,
+    Step, calmly, chunk, ok_json, unnumbered,
 };
 use crate::on_both_pairs;
 
@@ -151,46 +151,58 @@ async fn drains_after(signal: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_finishes_what_runs_refuses_what_is_new_and_ends_with_the_last() {
-    drains_after("TERM").await;
+    calmly(async || {
+        drains_after("TERM").await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigint_does_the_same() {
-    drains_after("INT").await;
+    calmly(async || {
+        drains_after("INT").await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_gateway_ends_at_once_though_callers_keep_connections() {
-    let mut gateway = Gateway::start(Pair::Embedded).await;
-    let (caller, target) = gateway.pair(worker(false).await).await;
-    let request = Request::post(target.path(), CALL).bearer(&caller.token);
-    let mut idle = Connection::open(gateway.public).await;
-    assert_eq!(idle.call(&request).await.status, 200);
-    gateway.terminate();
-    assert_eq!(gateway.wait(SOON).code(), Some(0));
-    assert!(idle.closed_within(SOON).await);
+    calmly(async || {
+        let mut gateway = Gateway::start(Pair::Embedded).await;
+        let (caller, target) = gateway.pair(worker(false).await).await;
+        let request = Request::post(target.path(), CALL).bearer(&caller.token);
+        let mut idle = Connection::open(gateway.public).await;
+        assert_eq!(idle.call(&request).await.status, 200);
+        gateway.terminate();
+        assert_eq!(gateway.wait(SOON).code(), Some(0));
+        assert!(idle.closed_within(SOON).await);
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_has_begun_is_finished() {
-    let mut gateway = Gateway::start(Pair::Embedded).await;
-    let mut changing = Connection::open(gateway.public).await;
-    let body = r#"{"id":"late","name":"late"}"#;
-    let head = Request::post("/workspaces", "")
-        .bearer(crate::harness::ADMIN)
-        .field("Expect", "100-continue")
-        .field("Content-Length", body.len().to_string());
-    changing.send(&head.wire(&gateway.public.to_string())).await;
-    assert_eq!(changing.read_head().await.unwrap().status, 100);
-    gateway.terminate();
-    let deadline = Instant::now() + SOON;
-    while gateway.admin_get("/readyz").await.unwrap().status != 503 {
-        assert!(Instant::now() < deadline, "no drain");
-    }
-    changing.send(body.as_bytes()).await;
-    let answer = changing.answer().await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
-    assert_eq!(gateway.wait(SOON).code(), Some(0));
+    calmly(async || {
+        let mut gateway = Gateway::start(Pair::Embedded).await;
+        let mut changing = Connection::open(gateway.public).await;
+        let body = r#"{"id":"late","name":"late"}"#;
+        let head = Request::post("/workspaces", "")
+            .bearer(crate::harness::ADMIN)
+            .field("Expect", "100-continue")
+            .field("Content-Length", body.len().to_string());
+        changing.send(&head.wire(&gateway.public.to_string())).await;
+        assert_eq!(changing.read_head().await.unwrap().status, 100);
+        gateway.terminate();
+        let deadline = Instant::now() + SOON;
+        while gateway.admin_get("/readyz").await.unwrap().status != 503 {
+            assert!(Instant::now() < deadline, "no drain");
+        }
+        changing.send(body.as_bytes()).await;
+        let answer = changing.answer().await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        assert_eq!(gateway.wait(SOON).code(), Some(0));
+    })
+    .await;
 }
 
 fn reason_of(event: &str) -> String {
@@ -213,91 +225,100 @@ fn assert_cut_in_words(streamed: &Answer) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_outlasts_the_drain_hears_that_the_gateway_shuts_down() {
-    let builder = Builder::new(Pair::Embedded).set("server.drain", "1s");
-    let mut busy = Busy::new(builder, true).await;
-    let told = Instant::now();
-    busy.gateway.terminate();
-    busy.refuses_what_is_new().await;
-    let streamed = busy.stream.answer().await;
-    assert_cut_in_words(&streamed);
-    assert!(
-        told.elapsed() > Duration::from_millis(900),
-        "the drain is used"
-    );
-    // Whether the agent does the work is unknown to nobody but the caller: it is told.
-    let answer = busy.unary.answer().await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (503, "shutting_down")
-    );
-    assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
-    assert_eq!(answer.json()["id"], "c-1");
-    assert_eq!(busy.gateway.wait(SOON).code(), Some(0));
-    let outcomes = [
-        ("the-unary", "shutting_down"),
-        ("the-stream", "shutting_down"),
-        ("the-late", "shutting_down"),
-    ];
-    busy.recorded(outcomes).await;
+    calmly(async || {
+        let builder = Builder::new(Pair::Embedded).set("server.drain", "1s");
+        let mut busy = Busy::new(builder, true).await;
+        let told = Instant::now();
+        busy.gateway.terminate();
+        busy.refuses_what_is_new().await;
+        let streamed = busy.stream.answer().await;
+        assert_cut_in_words(&streamed);
+        assert!(
+            told.elapsed() > Duration::from_millis(900),
+            "the drain is used"
+        );
+        // Whether the agent does the work is unknown to nobody but the caller: it is told.
+        let answer = busy.unary.answer().await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (503, "shutting_down")
+        );
+        assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
+        assert_eq!(answer.json()["id"], "c-1");
+        assert_eq!(busy.gateway.wait(SOON).code(), Some(0));
+        let outcomes = [
+            ("the-unary", "shutting_down"),
+            ("the-stream", "shutting_down"),
+            ("the-late", "shutting_down"),
+        ];
+        busy.recorded(outcomes).await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_sigterm_ends_at_once() {
-    let mut busy = Busy::new(Builder::new(Pair::Embedded), true).await;
-    busy.gateway.terminate();
-    busy.refuses_what_is_new().await;
-    busy.gateway.terminate();
-    let told = Instant::now();
-    assert_eq!(busy.gateway.wait(SOON).code(), Some(0));
-    assert!(told.elapsed() < SOON);
-    // At once, and still in words.
-    assert_cut_in_words(&busy.stream.answer().await);
-    let answer = busy.unary.answer().await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (503, "shutting_down")
-    );
-    let outcomes = [
-        ("the-unary", "shutting_down"),
-        ("the-stream", "shutting_down"),
-        ("the-late", "shutting_down"),
-    ];
-    busy.recorded(outcomes).await;
+    calmly(async || {
+        let mut busy = Busy::new(Builder::new(Pair::Embedded), true).await;
+        busy.gateway.terminate();
+        busy.refuses_what_is_new().await;
+        busy.gateway.terminate();
+        let told = Instant::now();
+        assert_eq!(busy.gateway.wait(SOON).code(), Some(0));
+        assert!(told.elapsed() < SOON);
+        // At once, and still in words.
+        assert_cut_in_words(&busy.stream.answer().await);
+        let answer = busy.unary.answer().await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (503, "shutting_down")
+        );
+        let outcomes = [
+            ("the-unary", "shutting_down"),
+            ("the-stream", "shutting_down"),
+            ("the-late", "shutting_down"),
+        ];
+        busy.recorded(outcomes).await;
+    })
+    .await;
 }
 
 /// Whoever keeps a connection hears at once that it should go elsewhere, and loses nothing that runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_hear_of_the_drain_when_it_begins() {
-    let mut secure = Secure::start(Builder::new(Pair::Embedded)).await;
-    let (caller, target) = secure.gateway.pair(worker(true).await).await;
-    let mut idle = Connection::open(secure.gateway.public).await;
-    let ask = Request::get("/workspaces/target").bearer(&caller.token);
-    assert_eq!(idle.call(&ask).await.status, 200);
-    let http2 = secure.http2().await;
-    let call = Request::post(target.path(), "").bearer(&caller.token);
-    let mut begun = http2.begin(&call, false).await;
-    begun.send(STREAM.as_bytes(), true).await;
-    let (head, mut body) = begun.head().await.expect("a head");
-    assert_eq!(head.status, 200);
-    let first = next(&mut body).await.expect("an event").expect("whole");
-    let first = String::from_utf8(first.to_vec()).expect("text");
-    assert_eq!(unnumbered(&first).0, "data: {\"n\":1}\n\n");
-    secure.gateway.terminate();
-    let told = http2.told_to_leave().await;
-    assert!(told.is_go_away() && told.is_remote(), "{told}");
-    assert_eq!(told.reason(), Some(h2::Reason::NO_ERROR));
-    assert!(idle.closed_within(SOON).await, "nothing runs on it");
-    // The stream goes on until the drain is over, here by a second signal.
-    secure.gateway.terminate();
-    let last = next(&mut body).await.expect("an event").expect("whole");
-    let last = String::from_utf8(last.to_vec()).expect("text");
-    let last = unnumbered(&(first + &last)).0;
-    assert_eq!(
-        reason_of(last.split("\n\n").nth(1).expect("two events")),
-        "SHUTTING_DOWN"
-    );
-    assert!(next(&mut body).await.is_none(), "ended in order");
-    assert_eq!(secure.gateway.wait(SOON).code(), Some(0));
+    calmly(async || {
+        let mut secure = Secure::start(Builder::new(Pair::Embedded)).await;
+        let (caller, target) = secure.gateway.pair(worker(true).await).await;
+        let mut idle = Connection::open(secure.gateway.public).await;
+        let ask = Request::get("/workspaces/target").bearer(&caller.token);
+        assert_eq!(idle.call(&ask).await.status, 200);
+        let http2 = secure.http2().await;
+        let call = Request::post(target.path(), "").bearer(&caller.token);
+        let mut begun = http2.begin(&call, false).await;
+        begun.send(STREAM.as_bytes(), true).await;
+        let (head, mut body) = begun.head().await.expect("a head");
+        assert_eq!(head.status, 200);
+        let first = next(&mut body).await.expect("an event").expect("whole");
+        let first = String::from_utf8(first.to_vec()).expect("text");
+        assert_eq!(unnumbered(&first).0, "data: {\"n\":1}\n\n");
+        secure.gateway.terminate();
+        let told = http2.told_to_leave().await;
+        assert!(told.is_go_away() && told.is_remote(), "{told}");
+        assert_eq!(told.reason(), Some(h2::Reason::NO_ERROR));
+        assert!(idle.closed_within(SOON).await, "nothing runs on it");
+        // The stream goes on until the drain is over, here by a second signal.
+        secure.gateway.terminate();
+        let last = next(&mut body).await.expect("an event").expect("whole");
+        let last = String::from_utf8(last.to_vec()).expect("text");
+        let last = unnumbered(&(first + &last)).0;
+        assert_eq!(
+            reason_of(last.split("\n\n").nth(1).expect("two events")),
+            "SHUTTING_DOWN"
+        );
+        assert!(next(&mut body).await.is_none(), "ended in order");
+        assert_eq!(secure.gateway.wait(SOON).code(), Some(0));
+    })
+    .await;
 }
 
 on_both_pairs! {

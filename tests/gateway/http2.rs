@@ -1,8 +1,10 @@
 //! HTTP/2 towards callers: bodies of every size and framing, streams, resets, refusals.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::harness::tls::{Http2, Secure, next};
 use crate::harness::{
@@ -343,14 +345,17 @@ async fn a_caller_that_resets_cancels_the_call() {
 
 #[tokio::test]
 async fn fifty_streams_share_one_connection() {
-    let case = Case::scripted(|request| {
+    let last_events = Arc::new(Semaphore::new(0));
+    let asked = last_events.clone();
+    let case = Case::scripted(move |request| {
         let id: Value = serde_json::from_slice(&request.body).expect("JSON");
         let mut steps = vec![Step::write(SSE_HEAD)];
         for n in 0..3 {
             let event = json!({"id": id["id"], "n": n});
             steps.push(Step::Write(chunk(format!("data: {event}\n\n"))));
-            steps.push(Step::Wait(Duration::from_millis(200)));
         }
+        // Before the last event: all are open by then.
+        steps.insert(3, Step::Held(asked.clone()));
         steps.push(Step::write(LAST_CHUNK));
         steps
     })
@@ -374,6 +379,7 @@ async fn fifty_streams_share_one_connection() {
         let open = case.secure.gateway.metric("a2a_gateway_open_streams", &[]);
         assert!(Instant::now() < deadline, "open: {}", open.await);
     }
+    last_events.add_permits(50);
     for (i, one) in begun.into_iter().enumerate() {
         let answer = one.answer().await.expect("a whole stream");
         let expected: Vec<String> = (0..3)

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::servers::{self, Redis};
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD,
-    Seat, Step, card, chunk,
+    Seat, Step, calmly, card, chunk,
 };
 use crate::on_both_pairs;
 use crate::steady::asked;
@@ -220,79 +220,88 @@ impl Replicas {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_used_up_at_one_replica_is_used_up_at_all() {
-    let replicas = Replicas::new("1", "40").await;
-    let request = replicas.request();
-    let mut passed = 0;
-    let mut connection = Connection::open(replicas.all[0].public).await;
-    while connection.call(&request).await.status == 200 {
-        passed += 1;
-        assert!(passed < 60, "no limit");
-    }
-    let used_up = Instant::now();
-    for other in &replicas.all[1..] {
-        let mut connection = Connection::open(other.public).await;
-        loop {
-            let began = Instant::now();
-            if connection.call(&request).await.status == 429 {
-                break;
-            }
-            let late = began - used_up;
-            assert!(late < Duration::from_secs(1), "still let in after {late:?}");
+    calmly(async || {
+        let replicas = Replicas::new("1", "40").await;
+        let request = replicas.request();
+        let mut passed = 0;
+        let mut connection = Connection::open(replicas.all[0].public).await;
+        while connection.call(&request).await.status == 200 {
+            passed += 1;
+            assert!(passed < 60, "no limit");
         }
-    }
-    // Another credential is not concerned.
-    let operator = Request::get("/workspaces/caller").bearer(ADMIN);
-    assert_eq!(replicas.all[1].call(&operator).await.status, 200);
-    let heard = replicas.all[1].metric("a2a_gateway_rate_shares_total", &["heard"]);
-    assert!(heard.await >= f64::from(passed), "{passed}");
+        let used_up = Instant::now();
+        for other in &replicas.all[1..] {
+            let mut connection = Connection::open(other.public).await;
+            loop {
+                let began = Instant::now();
+                if connection.call(&request).await.status == 429 {
+                    break;
+                }
+                let late = began - used_up;
+                assert!(late < Duration::from_secs(1), "still let in after {late:?}");
+            }
+        }
+        // Another credential is not concerned.
+        let operator = Request::get("/workspaces/caller").bearer(ADMIN);
+        assert_eq!(replicas.all[1].call(&operator).await.status, 200);
+        let heard = replicas.all[1].metric("a2a_gateway_rate_shares_total", &["heard"]);
+        assert!(heard.await >= f64::from(passed), "{passed}");
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_the_long_run_three_replicas_let_pass_what_one_would() {
-    let replicas = Replicas::new("10", "10").await;
-    let request = replicas.request();
-    // All three are asked as fast as they answer; the bursts are gone after two seconds.
-    let begin = Instant::now() + Duration::from_secs(2);
-    let span = Duration::from_secs(8);
-    let mut hammering = tokio::task::JoinSet::new();
-    for gateway in &replicas.all {
-        let (at, request) = (gateway.public, request.clone());
-        hammering.spawn(async move {
-            let mut connection = Connection::open(at).await;
-            let (mut passed, mut refused) = (0_u32, 0_u32);
-            while Instant::now() < begin + span {
-                let status = connection.call(&request).await.status;
-                let counts = (begin..begin + span).contains(&Instant::now());
-                passed += u32::from(counts && status == 200);
-                refused += u32::from(counts && status == 429);
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-            (passed, refused)
-        });
-    }
-    let counts = hammering.join_all().await;
-    let passed: u32 = counts.iter().map(|(passed, _)| passed).sum();
-    // Else the machine was too slow to ask for more than the limit.
-    assert!(
-        counts.iter().map(|(_, refused)| refused).sum::<u32>() > 0,
-        "{counts:?}"
-    );
-    // 10 a second for 8 s, within 20 %.
-    assert!((64..=96).contains(&passed), "{passed} passed: {counts:?}");
+    calmly(async || {
+        let replicas = Replicas::new("10", "10").await;
+        let request = replicas.request();
+        // All three are asked as fast as they answer; the bursts are gone after two seconds.
+        let begin = Instant::now() + Duration::from_secs(2);
+        let span = Duration::from_secs(8);
+        let mut hammering = tokio::task::JoinSet::new();
+        for gateway in &replicas.all {
+            let (at, request) = (gateway.public, request.clone());
+            hammering.spawn(async move {
+                let mut connection = Connection::open(at).await;
+                let (mut passed, mut refused) = (0_u32, 0_u32);
+                while Instant::now() < begin + span {
+                    let status = connection.call(&request).await.status;
+                    let counts = (begin..begin + span).contains(&Instant::now());
+                    passed += u32::from(counts && status == 200);
+                    refused += u32::from(counts && status == 429);
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                (passed, refused)
+            });
+        }
+        let counts = hammering.join_all().await;
+        let passed: u32 = counts.iter().map(|(passed, _)| passed).sum();
+        // Else the machine was too slow to ask for more than the limit.
+        assert!(
+            counts.iter().map(|(_, refused)| refused).sum::<u32>() > 0,
+            "{counts:?}"
+        );
+        // 10 a second for 8 s, within 20 %.
+        assert!((64..=96).contains(&passed), "{passed} passed: {counts:?}");
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_link_each_replica_keeps_to_its_own_count() {
-    let replicas = Replicas::new("1", "20").await;
-    replicas._redis.kill();
-    let request = replicas.request();
-    let mut connection = Connection::open(replicas.all[0].public).await;
-    let mut statuses = Vec::new();
-    for _ in 0..60 {
-        statuses.push(connection.call(&request).await.status);
-        if statuses.last() == Some(&429) {
-            break;
+    calmly(async || {
+        let replicas = Replicas::new("1", "20").await;
+        replicas._redis.kill();
+        let request = replicas.request();
+        let mut connection = Connection::open(replicas.all[0].public).await;
+        let mut statuses = Vec::new();
+        for _ in 0..60 {
+            statuses.push(connection.call(&request).await.status);
+            if statuses.last() == Some(&429) {
+                break;
+            }
         }
-    }
-    assert!(statuses.contains(&429), "{statuses:?}");
+        assert!(statuses.contains(&429), "{statuses:?}");
+    })
+    .await;
 }

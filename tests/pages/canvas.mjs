@@ -9,7 +9,7 @@ import { Line, assert, browse, call, demo, end, look, show, until, visitor } fro
 
 const { tokens } = demo;
 /** How often what a busy machine can spoil is tried. */
-const ROUNDS = 5;
+const ROUNDS = 20;
 const line = await Line.to(demo.public);
 const browser = await browse(line);
 
@@ -27,6 +27,8 @@ async function choose(name, on = page) {
 }
 
 async function say(text) {
+  // A state is seen before the stream has ended that brought it, and until then nothing is sent.
+  await until(() => page.locator("#send").isEnabled(), "a message can be sent");
   const before = await answers.count();
   await page.locator("#text").fill(text);
   await page.locator("#text").press("Enter");

@@ -12,7 +12,7 @@ const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 
 /** How long anything may take to be seen, in milliseconds, on a busy machine. */
-export const PATIENCE = 30_000;
+export const PATIENCE = 60_000;
 
 /** The demo, by what it printed: `public`, `admin`, `canvas` (addresses), `tokens` by name. */
 export const demo = (() => {

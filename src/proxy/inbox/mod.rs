@@ -18,13 +18,13 @@ use tokio::time::Instant;
 use self::call::Call;
 use self::send::Message;
 use self::words::{Shown, Words, cut};
+use super::Proxy;
 use super::admit::Admitted;
 use super::ended::{Ended, internal, within};
 use super::exchange::Exchange;
-use super::fields::response_head;
+use super::fields::{REPLAY, response_head};
 use super::forward::Outgoing;
 use super::rewrite::Rewrite;
-use super::{Proxy, keyed};
 use crate::a2a::dialect::bare;
 use crate::a2a::done::Done;
 use crate::a2a::method::Method;
@@ -262,8 +262,7 @@ impl Proxy {
         let head = response_head(own, request, &self.origins.get(), exchange, completed);
         let mut head = head.map_err(internal)?;
         if outward.replay {
-            head.insert_header(keyed::REPLAY, "true")
-                .map_err(internal)?;
+            head.insert_header(REPLAY, "true").map_err(internal)?;
         }
         Ok(head)
     }

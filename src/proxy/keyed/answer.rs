@@ -1,7 +1,7 @@
 //! What came of a call with a key, told to one caller.
 
 use bytes::Bytes;
-use http::{HeaderName, header};
+use http::header;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::sync::mpsc;
@@ -13,13 +13,10 @@ use crate::delivery::streams::Reader;
 use crate::proxy::Proxy;
 use crate::proxy::ended::{Ended, internal, left, within};
 use crate::proxy::exchange::Exchange;
-use crate::proxy::fields::response_head;
+use crate::proxy::fields::{REPLAY, response_head};
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::stream::{self, OpenStream};
 use crate::rejection::{Reason, Rejection};
-
-/// Says of an answer that it was given before, or is at the same time to another.
-pub(in crate::proxy) const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 
 /// What is told, and how.
 pub(in crate::proxy) struct Told<'a> {

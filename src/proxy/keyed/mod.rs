@@ -12,7 +12,7 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until};
 
-pub(super) use self::answer::{REPLAY, Told, forgotten};
+pub(super) use self::answer::{Told, forgotten};
 pub(super) use self::own::Own;
 use self::run::Run;
 use super::Proxy;

@@ -1,94 +1,107 @@
 //! Connections that are not made, die, or are left.
 
 use super::*;
+use crate::harness::calmly;
 
 #[tokio::test]
 async fn an_agent_that_is_not_there_is_unreachable() {
-    let gateway = quick().await;
-    let agent = Agent::json("{}").await;
-    let (caller, target) = gateway.pair(agent).await;
-    let Seat { agent, .. } = target;
-    drop(agent);
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    let request = Request::post("/workspaces/target/a2a", CALL).bearer(&caller.token);
-    let answer = gateway.call(&request).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (502, "agent_unreachable")
-    );
-    assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
-    gateway.assert_idle().await;
+    calmly(async || {
+        let gateway = quick().await;
+        let agent = Agent::json("{}").await;
+        let (caller, target) = gateway.pair(agent).await;
+        let Seat { agent, .. } = target;
+        drop(agent);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let request = Request::post("/workspaces/target/a2a", CALL).bearer(&caller.token);
+        let answer = gateway.call(&request).await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (502, "agent_unreachable")
+        );
+        assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
+        gateway.assert_idle().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_caller_that_leaves_cancels_the_call() {
-    for script in [vec![Step::Hang], vec![Step::write(SSE_HEAD), Step::Hang]] {
-        let case = Case::on(Gateway::start(Pair::Embedded).await, move || script.clone()).await;
-        let mut connection = Connection::open(case.gateway.public).await;
-        let request = case.request().field("X-Request-Id", "the-one");
-        connection.send(&request.wire("127.0.0.1")).await;
-        while case.target.agent.count() == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+    calmly(async || {
+        for script in [vec![Step::Hang], vec![Step::write(SSE_HEAD), Step::Hang]] {
+            let case = Case::on(Gateway::start(Pair::Embedded).await, move || script.clone()).await;
+            let mut connection = Connection::open(case.gateway.public).await;
+            let request = case.request().field("X-Request-Id", "the-one");
+            connection.send(&request.wire("127.0.0.1")).await;
+            while case.target.agent.count() == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let left = Instant::now();
+            drop(connection);
+            case.upstream_closed().await;
+            assert!(left.elapsed() < Duration::from_secs(1));
+            case.settled("caller_left").await;
         }
-        let left = Instant::now();
-        drop(connection);
-        case.upstream_closed().await;
-        assert!(left.elapsed() < Duration::from_secs(1));
-        case.settled("caller_left").await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_pooled_connection_that_died_costs_no_call() {
-    let gateway = Gateway::start(Pair::Embedded).await;
-    // Answers once per connection, then closes it without a word, as uvicorn does when idle.
-    let agent = Agent::scripted(|_| {
-        vec![
-            Step::Write(ok_json("{}")),
-            Step::Wait(Duration::from_millis(20)),
-            Step::Close,
-        ]
+    calmly(async || {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        // Answers once per connection, then closes it without a word, as uvicorn does when idle.
+        let agent = Agent::scripted(|_| {
+            vec![
+                Step::Write(ok_json("{}")),
+                Step::Wait(Duration::from_millis(20)),
+                Step::Close,
+            ]
+        })
+        .await;
+        let (caller, target) = gateway.pair(agent).await;
+        let request = Request::post(target.path(), CALL).bearer(&caller.token);
+        for n in 1..=20 {
+            let answer = gateway.call(&request).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert_eq!(target.agent.count(), n);
+            tokio::time::sleep(Duration::from_millis(40)).await;
+        }
+        assert_eq!(target.agent.connections(), 20);
     })
     .await;
-    let (caller, target) = gateway.pair(agent).await;
-    let request = Request::post(target.path(), CALL).bearer(&caller.token);
-    for n in 1..=20 {
-        let answer = gateway.call(&request).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(target.agent.count(), n);
-        tokio::time::sleep(Duration::from_millis(40)).await;
-    }
-    assert_eq!(target.agent.connections(), 20);
 }
 
 #[tokio::test]
 async fn an_early_answer_of_an_agent_counts() {
-    // An agent that says 413 after the head and closes without reading the body.
-    let gateway = Gateway::start(Pair::Embedded).await;
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    let serving = tokio::spawn(async move {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut head = [0; 1024];
-            let _ = stream.read(&mut head).await;
-            let answer = "HTTP/1.1 413 Payload Too Large\r\nContent-Length: 5\r\n\r\nlarge";
-            let _ = stream.write_all(answer.as_bytes()).await;
-            let _ = stream.shutdown().await;
-            tokio::time::sleep(Duration::from_millis(300)).await;
-        }
-    });
-    let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
-    let enrolment = gateway
-        .create(serde_json::json!({"id": "small", "name": "small"}))
-        .await;
-    gateway
-        .register("small", &enrolment, &url, crate::harness::card("small"))
-        .await;
-    let body = CALL.replace("hi", &"x".repeat(9 << 20));
-    let answer = gateway
-        .call(&Request::post("/workspaces/small/a2a", body).bearer(&caller.token))
-        .await;
-    assert_eq!((answer.status, answer.text().as_str()), (413, "large"));
-    serving.abort();
+    calmly(async || {
+        // An agent that says 413 after the head and closes without reading the body.
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let serving = tokio::spawn(async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = [0; 1024];
+                let _ = stream.read(&mut head).await;
+                let answer = "HTTP/1.1 413 Payload Too Large\r\nContent-Length: 5\r\n\r\nlarge";
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+        });
+        let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
+        let enrolment = gateway
+            .create(serde_json::json!({"id": "small", "name": "small"}))
+            .await;
+        gateway
+            .register("small", &enrolment, &url, crate::harness::card("small"))
+            .await;
+        let body = CALL.replace("hi", &"x".repeat(9 << 20));
+        let answer = gateway
+            .call(&Request::post("/workspaces/small/a2a", body).bearer(&caller.token))
+            .await;
+        assert_eq!((answer.status, answer.text().as_str()), (413, "large"));
+        serving.abort();
+    })
+    .await;
 }

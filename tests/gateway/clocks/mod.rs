@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{
     Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
-    Step, chunk, ok_json,
+    Step, calmly, chunk, ok_json,
 };
 
 mod connections;
@@ -114,20 +114,23 @@ async fn an_agent_that_never_answers_is_cut_by_the_head_clock() {
 
 #[tokio::test]
 async fn x_timeout_lowers_the_clock_of_one_request() {
-    let gateway = Gateway::start(Pair::Embedded).await;
-    let case = Case::on(gateway, || vec![Step::Hang]).await;
-    let started = Instant::now();
-    let request = case
-        .request()
-        .field("X-Timeout", "1")
-        .field("X-Request-Id", "the-one");
-    let answer = case.gateway.call(&request).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (504, "agent_timeout")
-    );
-    assert_between(started.elapsed(), 950, 2500);
-    case.settled("agent_timeout").await;
+    calmly(async || {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let case = Case::on(gateway, || vec![Step::Hang]).await;
+        let started = Instant::now();
+        let request = case
+            .request()
+            .field("X-Timeout", "1")
+            .field("X-Request-Id", "the-one");
+        let answer = case.gateway.call(&request).await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (504, "agent_timeout")
+        );
+        assert_between(started.elapsed(), 950, 2500);
+        case.settled("agent_timeout").await;
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -153,95 +156,104 @@ async fn a_head_without_a_body_is_cut_by_the_idle_clock_and_still_told() {
 
 #[tokio::test]
 async fn a_drip_is_cut_by_the_total_clock() {
-    let case = Case::new(|| {
-        let mut steps = vec![Step::write(
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n",
-        )];
-        for _ in 0..100 {
-            steps.push(Step::write("x"));
-            steps.push(Step::Wait(Duration::from_millis(300)));
-        }
-        steps
+    calmly(async || {
+        let case = Case::new(|| {
+            let mut steps = vec![Step::write(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n",
+            )];
+            for _ in 0..100 {
+                steps.push(Step::write("x"));
+                steps.push(Step::Wait(Duration::from_millis(300)));
+            }
+            steps
+        })
+        .await;
+        let (answer, took) = case.call().await;
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (504, "agent_timeout")
+        );
+        assert_eq!(answer.fact("clock").as_deref(), Some("total"));
+        assert_between(took, 3900, 5500);
+        case.upstream_closed().await;
+        case.settled("agent_timeout").await;
     })
     .await;
-    let (answer, took) = case.call().await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (504, "agent_timeout")
-    );
-    assert_eq!(answer.fact("clock").as_deref(), Some("total"));
-    assert_between(took, 3900, 5500);
-    case.upstream_closed().await;
-    case.settled("agent_timeout").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_goes_silent_ends_with_a_last_event() {
-    let case = Case::new(|| {
-        vec![
-            Step::write(SSE_HEAD),
-            Step::write(chunk("data: {\"n\":1}\n\ndata: {\"ha")),
-            Step::Hang,
-        ]
+    calmly(async || {
+        let case = Case::new(|| {
+            vec![
+                Step::write(SSE_HEAD),
+                Step::write(chunk("data: {\"n\":1}\n\ndata: {\"ha")),
+                Step::Hang,
+            ]
+        })
+        .await;
+        let (answer, took) = case.call().await;
+        assert_eq!(answer.status, 200);
+        assert!(answer.whole, "the stream is closed cleanly");
+        let answer = answer.unnumbered();
+        let events = answer.events();
+        assert_eq!(
+            events.first().map(String::as_str),
+            Some("data: {\"n\":1}\n\n")
+        );
+        assert!(
+            !answer.text().contains("{\"ha"),
+            "a half-received event is dropped"
+        );
+        let keepalives = events
+            .iter()
+            .flat_map(|event| event.lines())
+            .filter(|line| *line == ": keepalive")
+            .count();
+        assert!((2..=4).contains(&keepalives), "{events:?}");
+        // Comments may stand before it.
+        let mut lines = events.last().unwrap().lines();
+        let last = lines.find_map(|line| line.strip_prefix("data: ")).unwrap();
+        let last: serde_json::Value = serde_json::from_str(last).unwrap();
+        assert_eq!(last["id"], "c-1");
+        assert_eq!(last["error"]["code"], -32000);
+        assert_eq!(last["error"]["data"][0]["reason"], "AGENT_SILENT");
+        assert_eq!(last["error"]["data"][0]["metadata"]["requestId"], "the-one");
+        assert_between(took, 1450, 3000);
+        case.upstream_closed().await;
+        case.settled("agent_silent").await;
     })
     .await;
-    let (answer, took) = case.call().await;
-    assert_eq!(answer.status, 200);
-    assert!(answer.whole, "the stream is closed cleanly");
-    let answer = answer.unnumbered();
-    let events = answer.events();
-    assert_eq!(
-        events.first().map(String::as_str),
-        Some("data: {\"n\":1}\n\n")
-    );
-    assert!(
-        !answer.text().contains("{\"ha"),
-        "a half-received event is dropped"
-    );
-    let keepalives = events
-        .iter()
-        .flat_map(|event| event.lines())
-        .filter(|line| *line == ": keepalive")
-        .count();
-    assert!((2..=4).contains(&keepalives), "{events:?}");
-    // Comments may stand before it.
-    let mut lines = events.last().unwrap().lines();
-    let last = lines.find_map(|line| line.strip_prefix("data: ")).unwrap();
-    let last: serde_json::Value = serde_json::from_str(last).unwrap();
-    assert_eq!(last["id"], "c-1");
-    assert_eq!(last["error"]["code"], -32000);
-    assert_eq!(last["error"]["data"][0]["reason"], "AGENT_SILENT");
-    assert_eq!(last["error"]["data"][0]["metadata"]["requestId"], "the-one");
-    assert_between(took, 1450, 3000);
-    case.upstream_closed().await;
-    case.settled("agent_silent").await;
 }
 
 #[tokio::test]
 async fn a_comment_of_the_agent_is_sound_and_the_stream_clock_ends_it() {
-    let case = Case::new(|| {
-        let mut steps = vec![Step::write(SSE_HEAD)];
-        for _ in 0..40 {
-            steps.push(Step::write(chunk(": ping\r\n\r\n")));
-            steps.push(Step::Wait(Duration::from_millis(300)));
-        }
-        steps
+    calmly(async || {
+        let case = Case::new(|| {
+            let mut steps = vec![Step::write(SSE_HEAD)];
+            for _ in 0..40 {
+                steps.push(Step::write(chunk(": ping\r\n\r\n")));
+                steps.push(Step::Wait(Duration::from_millis(300)));
+            }
+            steps
+        })
+        .await;
+        let (answer, took) = case.call().await;
+        assert!(
+            answer.text().contains("\"AGENT_TIMEOUT\""),
+            "{}",
+            answer.text()
+        );
+        assert!(answer.text().contains("\"clock\":\"stream\""));
+        assert!(
+            answer.text().ends_with("\r\n\r\n"),
+            "our last event keeps the agent's line ends"
+        );
+        assert_between(took, 5900, 7500);
+        case.upstream_closed().await;
+        case.settled("agent_timeout").await;
     })
     .await;
-    let (answer, took) = case.call().await;
-    assert!(
-        answer.text().contains("\"AGENT_TIMEOUT\""),
-        "{}",
-        answer.text()
-    );
-    assert!(answer.text().contains("\"clock\":\"stream\""));
-    assert!(
-        answer.text().ends_with("\r\n\r\n"),
-        "our last event keeps the agent's line ends"
-    );
-    assert_between(took, 5900, 7500);
-    case.upstream_closed().await;
-    case.settled("agent_timeout").await;
 }
 
 #[tokio::test]
@@ -298,6 +310,7 @@ async fn a_stream_that_the_agent_ends_gets_no_last_event() {
 
 #[tokio::test]
 async fn a_final_event_closes_a_stream_that_the_agent_leaves_open() {
+    calmly(async || {
     let event = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"status-update","taskId":"t","contextId":"c","status":{"state":"completed"},"final":true}}"#;
     let case = Case::new(move || {
         vec![
@@ -313,6 +326,8 @@ async fn a_final_event_closes_a_stream_that_the_agent_leaves_open() {
     assert_between(took, 450, 1400);
     case.upstream_closed().await;
     case.settled("answered").await;
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -39,12 +39,12 @@ macro_rules! on_both_pairs {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn embedded() {
-                case($crate::harness::Pair::Embedded).await;
+                $crate::harness::calmly(|| case($crate::harness::Pair::Embedded)).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn external() {
-                case($crate::harness::Pair::External).await;
+                $crate::harness::calmly(|| case($crate::harness::Pair::External)).await;
             }
         }
     )*};

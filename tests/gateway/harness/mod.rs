@@ -4,6 +4,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod authority;
+pub(crate) mod calm;
 pub(crate) mod client;
 pub(crate) mod collector;
 pub(crate) mod dns;
@@ -22,6 +23,7 @@ pub(crate) mod tls;
 pub(crate) mod watcher;
 
 pub(crate) use self::agent::{Agent, LAST_CHUNK, Recorded, SSE_HEAD, Step, chunk, ok_json};
+pub(crate) use self::calm::calmly;
 pub(crate) use self::client::{Answer, Connection, Request};
 pub(crate) use self::gateway::{ADMIN, Builder, CALL, Gateway, Pair, Seat, card, card_1_0};
 pub(crate) use self::numbered::unnumbered;

@@ -3,69 +3,79 @@
 use std::time::{Duration, Instant};
 
 use super::{RECOVERY, Site, Who, all_is_well, beat};
+use crate::harness::calmly;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_slow_by_200_ms_slows_down_only_what_is_not_in_memory() {
-    let site = Site::new().await;
-    // Each way.
-    site.redis_link.delay(Duration::from_millis(100));
-    let mut quickest = Duration::MAX;
-    for _ in 0..20 {
-        let started = Instant::now();
-        site.question(Who::Warm).expect(all_is_well).await;
-        quickest = quickest.min(started.elapsed());
-    }
-    assert!(quickest < Duration::from_millis(100), "{quickest:?}");
-    site.look(Duration::from_millis(2_500), all_is_well).await;
-    let ready = site.gateway.admin_get("/readyz").await.unwrap();
-    assert_eq!(ready.status, 200, "slow is not away: {}", ready.text());
-    site.redis_link.resume();
-    site.recovers().await;
+    calmly(async || {
+        let site = Site::new().await;
+        // Each way.
+        site.redis_link.delay(Duration::from_millis(100));
+        let mut quickest = Duration::MAX;
+        for _ in 0..20 {
+            let started = Instant::now();
+            site.question(Who::Warm).expect(all_is_well).await;
+            quickest = quickest.min(started.elapsed());
+        }
+        assert!(quickest < Duration::from_millis(100), "{quickest:?}");
+        site.look(Duration::from_millis(2_500), all_is_well).await;
+        let ready = site.gateway.admin_get("/readyz").await.unwrap();
+        assert_eq!(ready.status, 200, "slow is not away: {}", ready.text());
+        site.redis_link.resume();
+        site.recovers().await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_flapping_is_not_seen_by_callers() {
-    let site = Site::new().await;
-    for round in 0..6 {
-        if round % 2 == 0 {
-            site.redis_link.cut();
-        } else {
-            site.redis_link.black_hole();
+    calmly(async || {
+        let site = Site::new().await;
+        for round in 0..6 {
+            if round % 2 == 0 {
+                site.redis_link.cut();
+            } else {
+                site.redis_link.black_hole();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            site.look(Duration::from_millis(200), all_is_well).await;
+            site.redis_link.resume();
+            site.look(Duration::from_millis(200), all_is_well).await;
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        site.look(Duration::from_millis(200), all_is_well).await;
-        site.redis_link.resume();
-        site.look(Duration::from_millis(200), all_is_well).await;
-    }
-    site.recovers().await;
+        site.recovers().await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_restarted_empty_has_everything_again_after_the_next_heartbeat() {
-    let site = Site::with(|builder| builder.set("registry.heartbeat_ttl", "4s")).await;
-    assert_eq!(beat(&site.gateway, &site.target).await.status, 200);
-    site.redis.kill();
-    site.look(Duration::from_millis(300), all_is_well).await;
-    site.redis.restart();
-    site.gateway.await_ready().await;
-    assert_eq!(site.redis.command(&["DBSIZE"]), "0");
-    // Leases that were lost prove no lapse …
-    assert_eq!(site.ask(Who::Warm).await.status, 200);
-    // … and heartbeats that stay away do, by SQL.
-    let deadline = Instant::now() + RECOVERY;
-    let refused = loop {
-        let answer = site.ask(Who::Warm).await;
-        if answer.status != 200 {
-            break answer;
+    calmly(async || {
+        let site = Site::with(|builder| builder.set("registry.heartbeat_ttl", "4s")).await;
+        assert_eq!(beat(&site.gateway, &site.target).await.status, 200);
+        site.redis.kill();
+        site.look(Duration::from_millis(300), all_is_well).await;
+        site.redis.restart();
+        site.gateway.await_ready().await;
+        assert_eq!(site.redis.command(&["DBSIZE"]), "0");
+        // Leases that were lost prove no lapse …
+        assert_eq!(site.ask(Who::Warm).await.status, 200);
+        // … and heartbeats that stay away do, by SQL.
+        let deadline = Instant::now() + RECOVERY;
+        let refused = loop {
+            let answer = site.ask(Who::Warm).await;
+            if answer.status != 200 {
+                break answer;
+            }
+            assert!(Instant::now() < deadline, "it never lapses");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        assert_eq!(refused.reason(), "workspace_offline");
+        let answer = beat(&site.gateway, &site.target).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        site.question(Who::Warm).expect(all_is_well).await;
+        for key in ["workspace:target:heartbeat", "ws:target:url"] {
+            assert_eq!(site.redis.command(&["EXISTS", key]), "1", "{key}");
         }
-        assert!(Instant::now() < deadline, "it never lapses");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
-    assert_eq!(refused.reason(), "workspace_offline");
-    let answer = beat(&site.gateway, &site.target).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    site.question(Who::Warm).expect(all_is_well).await;
-    for key in ["workspace:target:heartbeat", "ws:target:url"] {
-        assert_eq!(site.redis.command(&["EXISTS", key]), "1", "{key}");
-    }
+    })
+    .await;
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{issue, revoke, sit};
 use crate::harness::relay::Relay;
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Builder, CALL, Gateway, Pair, Request, Seat};
+use crate::harness::{Builder, CALL, Gateway, Pair, Request, Seat, calmly};
 
 /// A revoked token is refused by every replica within this (contract §2).
 const OBEYED: Duration = Duration::from_secs(1);
@@ -93,33 +93,42 @@ impl Replicas {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_revoked_on_one_replica_is_refused_by_the_other_within_a_second() {
-    let replicas = Replicas::new().await;
-    for _ in 0..3 {
-        replicas.obeyed_after(|_| {}).await;
-    }
+    calmly(async || {
+        let replicas = Replicas::new().await;
+        for _ in 0..3 {
+            replicas.obeyed_after(|_| {}).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revocation_is_obeyed_within_a_second_when_the_link_was_cut_or_swallows_everything() {
-    let replicas = Replicas::new().await;
-    replicas.obeyed_after(|all| all.other_link.cut()).await;
-    replicas.linked_again().await;
-    replicas
-        .obeyed_after(|all| all.other_link.black_hole())
-        .await;
-    replicas.linked_again().await;
-    // Open connections are dead, and nobody says so; new ones are not.
-    replicas.obeyed_after(|all| all.other_link.strand()).await;
-    replicas.linked_again().await;
-    replicas.obeyed_after(|_| {}).await;
+    calmly(async || {
+        let replicas = Replicas::new().await;
+        replicas.obeyed_after(|all| all.other_link.cut()).await;
+        replicas.linked_again().await;
+        replicas
+            .obeyed_after(|all| all.other_link.black_hole())
+            .await;
+        replicas.linked_again().await;
+        // Open connections are dead, and nobody says so; new ones are not.
+        replicas.obeyed_after(|all| all.other_link.strand()).await;
+        replicas.linked_again().await;
+        replicas.obeyed_after(|_| {}).await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revocation_is_obeyed_within_a_second_when_only_who_made_it_is_cut_off() {
-    let replicas = Replicas::new().await;
-    replicas.obeyed_after(|all| all.one_link.cut()).await;
-    replicas.linked_again().await;
-    replicas.obeyed_after(|all| all.one_link.black_hole()).await;
-    replicas.linked_again().await;
-    replicas.obeyed_after(|_| {}).await;
+    calmly(async || {
+        let replicas = Replicas::new().await;
+        replicas.obeyed_after(|all| all.one_link.cut()).await;
+        replicas.linked_again().await;
+        replicas.obeyed_after(|all| all.one_link.black_hole()).await;
+        replicas.linked_again().await;
+        replicas.obeyed_after(|_| {}).await;
+    })
+    .await;
 }
