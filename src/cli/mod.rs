@@ -50,6 +50,7 @@ Examples:
 Settings come from the built-in defaults, then --config, then the environment
 (A2A_GATEWAY__SERVER__LISTEN for server.listen), then --set; the later one wins.
 A change of the file, or SIGHUP, reloads them while it runs; a few keys wait for a restart.
+SIGTERM ends it when its calls are over; at SIGUSR2 a new process goes on in its place.
 The operator's token is read from A2A_GATEWAY_ADMIN_TOKEN; with none at all, the first start makes
 one and prints it. Every setting, with its meaning: `a2a-gateway check-config --defaults`.";
 

@@ -54,6 +54,7 @@ pub(super) fn start(loaded: Loaded, layers: Option<Layers>) -> ExitCode {
                 | ServeError::Traces(_) => ExitCode::from(USAGE),
                 ServeError::Open(OpenError::Keys(_))
                 | ServeError::Claimed
+                | ServeError::Alone(_)
                 | ServeError::Unclaimed(_)
                 | ServeError::Signals(_)
                 | ServeError::Listen { .. } => ExitCode::FAILURE,

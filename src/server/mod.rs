@@ -61,6 +61,12 @@ pub enum ServeError {
          or let several share PostgreSQL and Redis"
     )]
     Claimed,
+    /// What another process serves from cannot be shared with this one.
+    #[error(
+        "cannot go on for the process before, which keeps its stores until its calls are over: {0}. End that one with \
+         SIGTERM and start this one after it"
+    )]
+    Alone(&'static str),
     /// Whether it is cannot be told.
     #[error("cannot lock the SQLite file of stores.sql")]
     Unclaimed(#[source] std::io::Error),
@@ -85,13 +91,10 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let listener = listener(&config);
     let metrics = Arc::new(Metrics::new());
     let gateway = Gateway::open(live, metrics)?;
-    let traces = Traces::start(&gateway.config, &gateway.metrics, &gateway.replica)?;
-    gateway.db.claim().map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => ServeError::Claimed,
-        _ => ServeError::Unclaimed(error),
-    })?;
-    let caught = Caught::new().map_err(ServeError::Signals)?;
     let sockets = Sockets::new();
+    claim_stores(&gateway, &sockets)?;
+    let traces = Traces::start(&gateway.config, &gateway.metrics, &gateway.replica)?;
+    let caught = Caught::new().map_err(ServeError::Signals)?;
     let public_socket = sockets.socket("server.listen", config.server.listen)?;
     let admin_socket = sockets.socket("admin.listen", config.admin.listen)?;
     let (mut server, threads) = pingora(&config);
@@ -139,7 +142,8 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     server.add_service(public).add_dependency(&rooms);
 
     let address = config.server.listen;
-    tracing::info!(%address, admin = %config.admin.listen, threads, "a2a-gateway is starting");
+    let pid = std::process::id();
+    tracing::info!(%address, admin = %config.admin.listen, threads, pid, "a2a-gateway is starting");
     server.run(RunArgs {
         shutdown_signal: Box::new(Signals {
             caught,
@@ -150,8 +154,20 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
             traces,
         }),
     });
-    tracing::info!("a2a-gateway has ended");
+    tracing::info!(pid, "a2a-gateway has ended");
     Ok(())
+}
+
+/// Stores of one process are this one's from here on.
+fn claim_stores(gateway: &Gateway, sockets: &Sockets) -> Result<(), ServeError> {
+    // The process before had others, or would not have started this one.
+    if let Some(why) = gateway.alone().filter(|_| sockets.inherited()) {
+        return Err(ServeError::Alone(why));
+    }
+    gateway.db.claim().map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => ServeError::Claimed,
+        _ => ServeError::Unclaimed(error),
+    })
 }
 
 /// The process, and its worker threads.

@@ -116,7 +116,7 @@ impl Signals {
                 true
             }
             Err(error) => {
-                tracing::error!(%error, "The new process did not come to serve; this one goes on. Its log says why");
+                tracing::error!(%error, "The new process did not come to serve; this one goes on. If it was started, its log says why");
                 false
             }
         }

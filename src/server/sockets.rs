@@ -5,20 +5,27 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::IntoRawFd as _;
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use ecdysis::Ecdysis;
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::{ServiceReadyNotifier, ServiceWithDependents};
 use sd_notify::NotifyState;
+use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::ServeError;
 
 /// Connections that wait to be accepted at most; the system may allow fewer. Pingora's own choice.
 const BACKLOG: i32 = 65_535;
+
+/// How long the program may take to say its version.
+const VERSION_WITHIN: Duration = Duration::from_secs(5);
 
 /// The sockets of one process.
 pub(super) struct Sockets {
@@ -43,6 +50,11 @@ impl Sockets {
         })
     }
 
+    /// Whether this process goes on in the place of another one.
+    pub(super) fn inherited(&self) -> bool {
+        self.with(|ecdysis| ecdysis.is_child())
+    }
+
     /// A socket for `address`, which is listened on when there is somebody to answer. Pingora would panic where it
     /// cannot be had; an operator deserves a sentence before that.
     ///
@@ -59,7 +71,7 @@ impl Sockets {
             given: None,
         };
         // What the process before gives is taken at once: what is left of it is closed when this one is ready.
-        let taken = if self.with(|ecdysis| ecdysis.is_child()) {
+        let taken = if self.inherited() {
             socket.bind().map(|given| socket.given = Some(given))
         } else {
             TcpListener::bind(address).map(drop)
@@ -88,6 +100,8 @@ impl Sockets {
     /// # Errors
     /// In words: it did not start. This process goes on.
     pub(super) async fn give_up(self: &Arc<Self>) -> Result<(), String> {
+        // `ecdysis` would take a program that cannot be started for one that is being started, for ever.
+        program_runs().await?;
         let sockets = Arc::clone(self);
         let upgrade = move || sockets.with(|ecdysis| ecdysis.upgrade().map_err(|e| e.to_string()));
         let begun = spawn_blocking(upgrade).await;
@@ -151,6 +165,25 @@ impl Socket {
     pub(super) fn into_tokio(self) -> io::Result<tokio::net::TcpListener> {
         tokio::net::TcpListener::from_std(self.listen()?)
     }
+}
+
+/// Has the program say its version: whether it is there, may be run, and is one.
+async fn program_runs() -> Result<(), String> {
+    let program = std::env::args_os().next().unwrap_or_default();
+    let said = Command::new(&program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .status();
+    let why = match timeout(VERSION_WITHIN, said).await {
+        Ok(Ok(status)) if status.success() => return Ok(()),
+        Ok(Ok(status)) => format!("it does not say its version: {status}"),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("it does not say its version within {VERSION_WITHIN:?}"),
+    };
+    Err(format!("{} cannot be started: {why}", program.display()))
 }
 
 /// Says it by `NOTIFY_SOCKET`, if somebody listens there (`sd_notify(3)`). On a thread of its own: who listens and does not

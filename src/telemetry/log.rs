@@ -23,7 +23,7 @@ const LINES_WAITING_MAX: usize = 65_536;
 /// and at `error` what an operator cannot act on. Directives of the operator come after these and
 /// win over them.
 const QUIET: &str = "pingora=warn,pingora_core=warn,pingora_proxy=warn,pingora_pool=warn,\
-                     pingora_runtime=warn,sqlx=warn,hyper=warn,h2=warn,rustls=warn,\
+                     pingora_runtime=warn,sqlx=warn,hyper=warn,h2=warn,rustls=warn,ecdysis=error,\
                      rustls_platform_verifier=off";
 
 /// Counts dropped lines. The log is the one thing that a process has only once.

@@ -1,5 +1,6 @@
 //! A new process goes on with the listening sockets of the one before (SIGUSR2): between the two no call fails.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::sync::Arc;
@@ -235,12 +236,7 @@ async fn a_process_with_stores_of_its_own_is_not_followed() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let (caller, target) = gateway.pair(agent().await).await;
     gateway.signal("USR2");
-    let told = async {
-        while !gateway.log().contains("No new process can take over") {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, told).await.unwrap();
+    told(&gateway, "No new process can take over", 1).await;
     let request = Request::post(target.path(), CALL).bearer(&caller.token);
     assert_eq!(gateway.call(&request).await.status, 200);
 }
@@ -254,17 +250,76 @@ async fn a_process_that_cannot_be_followed_goes_on() {
     let (caller, target) = gateway.pair(agent().await).await;
     std::fs::write(&file, "this is no configuration").unwrap();
     gateway.signal("USR2");
-    let told = async {
-        while !gateway
-            .log()
-            .contains("The new process did not come to serve")
-        {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, told).await.unwrap();
+    told(&gateway, "The new process did not come to serve", 1).await;
     let request = Request::post(target.path(), CALL).bearer(&caller.token);
     assert_eq!(gateway.call(&request).await.status, 200);
     let ready = gateway.admin_get("/readyz").await.unwrap();
     assert_eq!(ready.status, 200, "{}", ready.text());
+}
+
+/// Waits until the log has said something so often.
+async fn told(gateway: &Gateway, what: &str, times: usize) {
+    let told = async {
+        while gateway.log().matches(what).count() < times {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let told = tokio::time::timeout(PATIENCE, told).await;
+    assert!(told.is_ok(), "{what}: {}", gateway.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_cannot_be_started_can_be_put_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut supervisor = Supervisor::new(folder.path());
+    let notify = folder.path().join("notify");
+    let [program, away] = ["a2a-gateway", "away"].map(|name| folder.path().join(name));
+    std::fs::copy(env!("CARGO_BIN_EXE_a2a-gateway"), &program).unwrap();
+    let builder = Builder::new(Pair::External).program(&program);
+    let builder = builder.env("NOTIFY_SOCKET", notify.to_str().unwrap());
+    let mut gateway = builder.start().await;
+    let before = supervisor.next();
+    let (caller, target) = gateway.pair(agent().await).await;
+    let request = Request::post(target.path(), CALL).bearer(&caller.token);
+    // Not there, not to be run, and no program.
+    std::fs::rename(&program, &away).unwrap();
+    let spoil: [&dyn Fn(); 3] = [&|| {}, &|| std::fs::write(&program, "").unwrap(), &|| {
+        std::fs::remove_file(&program).unwrap();
+        std::fs::write(&program, "exit 1").unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    }];
+    for (round, spoil) in spoil.into_iter().enumerate() {
+        spoil();
+        assert!(signal(before, "USR2"));
+        told(&gateway, "cannot be started", round + 1).await;
+        assert_eq!(gateway.call(&request).await.status, 200, "round {round}");
+    }
+    std::fs::rename(&away, &program).unwrap();
+    assert!(signal(before, "USR2"));
+    let after = tokio::task::block_in_place(|| supervisor.next());
+    assert_ne!(after, before);
+    assert!(gateway.wait(PATIENCE).success());
+    assert_eq!(gateway.call(&request).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_does_not_go_over_to_stores_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("a2a-gateway");
+    let start_with = |arguments: &str| {
+        let gateway = env!("CARGO_BIN_EXE_a2a-gateway");
+        let script = format!("#!/usr/bin/env bash\nexec -a \"$0\" {gateway} {arguments}\n");
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    start_with("\"$@\"");
+    let builder = Builder::new(Pair::External).program(&program);
+    let gateway = builder.start().await;
+    let (caller, target) = gateway.pair(agent().await).await;
+    start_with("\"${@/stores.sql=*/stores.sql=sqlite:other.db}\"");
+    gateway.signal("USR2");
+    told(&gateway, "cannot go on for the process before", 1).await;
+    told(&gateway, "The new process did not come to serve", 1).await;
+    let request = Request::post(target.path(), CALL).bearer(&caller.token);
+    assert_eq!(gateway.call(&request).await.status, 200);
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::agent::Agent;
 use super::client::{Answer, Connection, Request};
 use super::planted;
+use super::seat::Seat;
 use super::servers::{self, Redis};
 
 /// The operator's token in all tests.
@@ -55,6 +56,7 @@ pub(crate) struct Builder {
     sets: Vec<(String, String)>,
     /// A configuration file below everything that is set.
     file: Option<PathBuf>,
+    program: PathBuf,
     env: Vec<(String, String)>,
     dir: tempfile::TempDir,
     sql: String,
@@ -73,20 +75,6 @@ pub(crate) struct Gateway {
     builder: Builder,
 }
 
-/// A workspace with its token and the agent that sits in it.
-pub(crate) struct Seat {
-    pub(crate) id: String,
-    pub(crate) token: String,
-    pub(crate) agent: Agent,
-}
-
-impl Seat {
-    /// Its A2A endpoint.
-    pub(crate) fn path(&self) -> String {
-        format!("/workspaces/{}/a2a", self.id)
-    }
-}
-
 impl Builder {
     /// A gateway on fresh stores of the pair.
     pub(crate) fn new(pair: Pair) -> Self {
@@ -102,6 +90,7 @@ impl Builder {
         Self {
             sets: Vec::new(),
             file: None,
+            program: env!("CARGO_BIN_EXE_a2a-gateway").into(),
             env: Vec::new(),
             dir,
             sql,
@@ -130,6 +119,12 @@ impl Builder {
     pub(crate) fn file(mut self, path: impl Into<PathBuf>) -> Self {
         self.sets.clear();
         self.file = Some(path.into());
+        self
+    }
+
+    /// Starts another program than the one that was built.
+    pub(crate) fn program(mut self, path: impl Into<PathBuf>) -> Self {
+        self.program = path.into();
         self
     }
 
@@ -174,7 +169,7 @@ impl Builder {
     }
 
     fn command(&self, public: SocketAddr, admin: SocketAddr) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+        let mut command = Command::new(&self.program);
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
