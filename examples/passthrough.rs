@@ -54,6 +54,8 @@ fn main() {
     let conf = ServerConf {
         threads,
         grace_period_seconds: Some(0),
+        // As the gateway.
+        work_stealing: false,
         ..ServerConf::default()
     };
     let mut server = Server::new_with_opt_and_conf(None, conf);

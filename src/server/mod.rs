@@ -180,6 +180,7 @@ fn pingora(config: &Config) -> (Server, usize) {
         threads,
         grace_period_seconds: Some(0),
         graceful_shutdown_timeout_seconds: Some(0),
+        work_stealing: config.server.work_stealing,
         ..ServerConf::default()
     };
     let mut server = Server::new_with_opt_and_conf(None, conf);
