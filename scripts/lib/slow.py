@@ -121,21 +121,30 @@ def main():
         rss = rss_kib(pid)
         results = multiprocessing.Queue()
         arriving = CONNECTIONS * STAGGER + 5
-        dripping = multiprocessing.Process(target=drip, args=(wires(bench), SECONDS + arriving, results), daemon=True)
+        dripping = multiprocessing.Process(target=drip, args=(wires(bench), SECONDS + arriving, results))
         harness.progress(f"those that drip arrive, in {arriving:.0f} s")
         dripping.start()
-        time.sleep(arriving)
-        peak_open, began = open_sockets(pid), time.monotonic()
-        harness.progress(f"the honest ones beside them, {SECONDS} s")
-        beside = load(script, SECONDS)
-        at_most, still = rss_kib(pid), open_sockets(pid)
-        harness.progress(f"until the last was let go, up to {max(CLOCKS.values())} s")
-        lives = results.get(timeout=300)
-        dripping.join()
-        waited = time.monotonic() - began
-        time.sleep(2)
-        left, after = open_sockets(pid), rss_kib(pid)
-        report(before, beside, lives, (rss, at_most, after), (peak_open, still, left), waited)
+        try:
+            measure(bench, script, dripping, results, before, rss, arriving)
+        finally:
+            dripping.kill()
+
+
+def measure(bench, script, dripping, results, before, rss, arriving):
+    """Beside those that drip, and after them."""
+    pid = bench.sides["gateway"].roots[0]
+    time.sleep(arriving)
+    peak_open, began = open_sockets(pid), time.monotonic()
+    harness.progress(f"the honest ones beside them, {SECONDS} s")
+    beside = load(script, SECONDS)
+    at_most, still = rss_kib(pid), open_sockets(pid)
+    harness.progress(f"until the last was let go, up to {max(CLOCKS.values())} s")
+    lives = results.get(timeout=300)
+    dripping.join()
+    waited = time.monotonic() - began
+    time.sleep(2)
+    left, after = open_sockets(pid), rss_kib(pid)
+    report(before, beside, lives, (rss, at_most, after), (peak_open, still, left), waited)
 
 
 def report(before, beside, lives, memory, opened, waited):
