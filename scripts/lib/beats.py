@@ -13,7 +13,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -21,10 +20,9 @@ import urllib.request
 import harness
 import results
 import stores
+import usage
 
-WORKSPACES, RATE, SECONDS, DISCOVER_RATE = (
-    int(sys.argv[n]) if len(sys.argv) > n else default
-    for n, default in ((1, 300_000), (2, 10_000), (3, 30), (4, 100)))
+WORKSPACES, RATE, SECONDS, DISCOVER_RATE = usage.GIVEN.values()
 TEAM = 10
 ADDRESS = f"127.0.0.1:{harness.GATEWAY}"
 # One core's worth of gateway: it has the first core for itself, the stores and the load the others.
@@ -79,12 +77,21 @@ def start(servers, folder):
     gateway = subprocess.Popen(
         [*PINNED, f"{harness.BIN}/a2a-gateway", "serve", f"--config={folder}/gateway.toml", *[f"--set={key}={value}" for key, value in sets.items()]],
         env=environment, stderr=open(f"{folder}/log", "w"))
+    try:
+        await_ready()
+    except BaseException:
+        harness.end(gateway)
+        raise
+    return gateway
+
+
+def await_ready():
     harness.await_port(harness.GATEWAY)
     deadline = time.time() + 30
     while True:
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{harness.CONTROL}/readyz", timeout=5)
-            return gateway
+            return
         except OSError:
             if time.time() > deadline:
                 raise
@@ -170,10 +177,12 @@ def main():
     try:
         with stores.Stores(folder) as servers:
             gateway = start(servers, folder)
+            harness.progress(f"{WORKSPACES} workspaces are seeded")
             began = time.time()
             seed(servers)
             seeded = time.time()
             print(f"seeded in {seeded - began:.0f} s", flush=True)
+            harness.progress("each beats once")
             cpu = harness.cpu_seconds(gateway.pid)
             load(0, 0, 0)
             cold, cpu = time.time() - seeded, harness.cpu_seconds(gateway.pid) - cpu
@@ -182,11 +191,14 @@ def main():
             set_ttl(folder, "90s")
             gateway.send_signal(signal.SIGHUP)
             settle = WORKSPACES // RATE
+            harness.progress(f"each once more, half of them twice: {2 * settle} s")
             load(RATE // 2, settle, DISCOVER_RATE, WORKSPACES // 2)
             load(RATE, settle, DISCOVER_RATE)
             # What the machine is good for without any heartbeats.
+            harness.progress("discoveries alone, 10 s")
             alone = load(1, 10, DISCOVER_RATE)["discoveries"]
             tell_discoveries("alone", alone)
+            harness.progress(f"what counts, {SECONDS} s")
             steady = measure(servers, gateway, "steady")
             if os.environ.get("PERF"):
                 profile(gateway)
@@ -211,4 +223,6 @@ def profile(gateway):
     perf.wait()
 
 
-main()
+if __name__ == "__main__":
+    harness.end_well()
+    main()

@@ -13,9 +13,9 @@ import time
 
 import harness
 import path
+import usage
 
-WORKSPACES = int(os.environ.get("WORKSPACES", "5000"))
-RATE = int(os.environ.get("RATE", "200"))
+WORKSPACES, RATE = (usage.number("console", name) for name in ("WORKSPACES", "RATE"))
 
 # Connections that share the paced load.
 LANES = 8
@@ -83,9 +83,13 @@ def look(body):
     here = os.path.dirname(__file__)
     environment = {**os.environ, "CONSOLE": f"http://127.0.0.1:{harness.CONTROL}", "TOKEN": harness.ADMIN,
                    "WORKSPACES": str(WORKSPACES)}
+    node = subprocess.Popen(["node", f"{here}/console.mjs"], env=environment)
     try:
-        subprocess.run(["node", f"{here}/console.mjs"], env=environment, check=True)
+        if node.wait():
+            raise SystemExit("the page was not measured")
     finally:
+        # With its browser.
+        harness.end(node)
         ending.set()
         rate = sum(lane.sent for lane in lanes) / (time.time() - began)
         print(f"  {rate:.0f} exchanges/s went through meanwhile")
@@ -95,7 +99,9 @@ def main():
     print(f"gateway: with an open console; unwatched: without; {WORKSPACES} workspaces each")
     with harness.Bench(512, {"gateway": {}, "unwatched": {}}) as bench:
         for name in ("gateway", "unwatched"):
+            harness.progress(f"{name}: {WORKSPACES} workspaces are made")
             fill(bench.sides[name].port, WORKSPACES)
+        harness.progress("the page, in a browser")
         look(bench.body)
         reader = Reader(harness.CONTROL)
         path.compare(bench, {side: bench.wrk_script(side) for side in bench.sides})
@@ -103,5 +109,7 @@ def main():
         print(f"  the feed: {reader.bytes} bytes, {rate / 1024:.1f} KiB/s")
 
 
-sys.stdout.reconfigure(line_buffering=True)
-main()
+if __name__ == "__main__":
+    harness.end_well()
+    sys.stdout.reconfigure(line_buffering=True)
+    main()

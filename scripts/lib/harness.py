@@ -8,18 +8,42 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
 
-THREADS = int(os.environ.get("THREADS", "1"))
-BIN = os.environ.get("BIN", "target/release")
+import usage
+
+THREADS = usage.THREADS
+BIN = os.environ.get("BIN") or "target/release"
 ADMIN = "a2aa_" + "0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
 A2A = "/workspaces/target/a2a"
 TICK = os.sysconf("SC_CLK_TCK")
 CORES = sorted(os.sched_getaffinity(0))
 
+
+def end_well():
+    """So that what was started is ended, and folders are removed, also where a signal ends this. What is ignored (as
+    `nohup` has it) stays so."""
+    def left(number, _):
+        for one in SIGNALS:
+            signal.signal(one, signal.SIG_IGN)
+        os.write(2, f"ended by {signal.Signals(number).name}\n".encode())
+        sys.exit(128 + number)
+
+    for one in SIGNALS:
+        if signal.getsignal(one) != signal.SIG_IGN:
+            signal.signal(one, left)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def progress(text):
+    """On standard error, for who waits."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def raise_files():
@@ -59,9 +83,12 @@ def cpu_seconds(pid):
 
 
 def family(pid):
-    """A process and its descendants, such as nginx's workers."""
-    with open(f"/proc/{pid}/task/{pid}/children") as children:
-        return [pid, *(member for child in children.read().split() for member in family(int(child)))]
+    """A process and its descendants, such as nginx's workers; without those that have gone meanwhile."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as children:
+            return [pid, *(member for child in children.read().split() for member in family(int(child)))]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 class Side:

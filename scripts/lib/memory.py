@@ -55,6 +55,7 @@ def each(more, base, count):
 
 
 def idle(bench, name):
+    harness.progress(f"{name}: {IDLE} idle connections")
     side = bench.sides[name]
     unary = bench.request(side.path, "application/json", name)
     base = warmed(side, unary)
@@ -71,6 +72,7 @@ def idle(bench, name):
 
 def streams(bench, name, count):
     """Opens that many streams at a side, measures, and closes them."""
+    harness.progress(f"{name}: {count} streams are opened, and closed")
     side = bench.sides[name]
     base = warmed(side, bench.request(side.path, "application/json", name))
     stream, sockets = bench.request(side.path, "text/event-stream", name), []
@@ -90,6 +92,7 @@ def streams(bench, name, count):
 
 def fallen(bench, measured, seconds):
     """Memory so long after the streams of each were closed, and what there is to tell."""
+    harness.progress(f"{seconds} s after they were closed")
     for name, of in measured.items():
         time.sleep(max(0, of.pop("closed") + seconds - time.monotonic()))
         of[f"after_{seconds}s_kib"] = bench.sides[name].memory_kib()
@@ -111,4 +114,5 @@ def main():
 
 
 if __name__ == "__main__":
+    harness.end_well()
     main()

@@ -2,18 +2,16 @@
 the gateway without. Started by `scripts/bench observed`.
 """
 
-import sys
 import threading
 import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import harness
-
-# The fourth argument is not what it is for `path`.
-SAMPLING = sys.argv.pop(4) if len(sys.argv) > 4 else "0.1"
-
 import path
+import usage
+
+SAMPLING = usage.GIVEN["SHARE_OF_TRACES"]
 
 
 class Collector(BaseHTTPRequestHandler):
@@ -51,7 +49,10 @@ def main():
     gateways = {"gateway": traced, "audited": {}, "traced": {**off, **traced}, "dark": off}
     print(f"gateway: audit, traces (share {SAMPLING}) and a scraper; audited, traced: one of them; dark: none")
     with harness.Bench(512, gateways) as bench:
-        path.compare(bench, {side: bench.wrk_script(side) for side in bench.sides})
+        path.compare(bench, {side: bench.wrk_script(side) for side in bench.sides},
+                     [("audited", "dark"), ("traced", "dark")])
 
 
-main()
+if __name__ == "__main__":
+    harness.end_well()
+    main()

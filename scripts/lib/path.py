@@ -1,17 +1,15 @@
 """The whole path against bare pass-through. Started by `scripts/bench path`."""
 
-import os
 import re
 import statistics
-import sys
 import urllib.request
 
 import harness
 import loads
 import results
+import usage
 
-ROUNDS, SECONDS, CONNECTIONS, BODY_BYTES = (
-    int(sys.argv[n]) if len(sys.argv) > n else default for n, default in ((1, 5), (2, 5), (3, 64), (4, 512)))
+ROUNDS, SECONDS, CONNECTIONS = (usage.GIVEN[name] for name in ("ROUNDS", "SECONDS", "CONNECTIONS"))
 
 
 def store_operations():
@@ -22,16 +20,19 @@ def store_operations():
 
 
 def main():
-    with harness.Bench(BODY_BYTES) as bench:
+    with harness.Bench(usage.GIVEN["BODY_BYTES"]) as bench:
         compare(bench, {side: bench.wrk_script(side) for side in bench.sides})
 
 
-def compare(bench, scripts):
+def compare(bench, scripts, against=()):
+    """Rounds by turns, and the ratios of the gateway to each other side; `against`: pairs of other sides besides."""
+    harness.progress(f"{', '.join(bench.sides)}, {SECONDS} s each: they warm up")
     for name, side in bench.sides.items():
         loads.wrk(side.url, scripts[name], CONNECTIONS, SECONDS)
     measured = {name: [] for name in bench.sides}
     operations = store_operations()
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        harness.progress(f"round {number + 1} of {ROUNDS}")
         for name, side in bench.sides.items():
             before = side.cpu_seconds()
             result = loads.wrk(side.url, scripts[name], CONNECTIONS, SECONDS)
@@ -45,17 +46,18 @@ def compare(bench, scripts):
         median[name] = {key: statistics.median(r[key] for r in rounds) for key in ("rate", "cpu_us")}
         print(f"  {name:8} {median[name]['rate']:9.0f} requests/s  {median[name]['cpu_us']:6.1f} us CPU/request"
               f"  p50 {rounds[-1]['p50_us']:.0f}  p99 {rounds[-1]['p99_us']:.0f} us")
-    for other in [name for name in bench.sides if name != "gateway"]:
-        rates = [g["rate"] / b["rate"] for g, b in zip(measured["gateway"], measured[other])]
-        print(f"  gateway/{other}, requests per second: {median['gateway']['rate'] / median[other]['rate']:.3f}"
+    for one, other in [*(("gateway", name) for name in bench.sides if name != "gateway"), *against]:
+        rates = [mine["rate"] / theirs["rate"] for mine, theirs in zip(measured[one], measured[other])]
+        print(f"  {one}/{other}, requests per second: {median[one]['rate'] / median[other]['rate']:.3f}"
               f"  (round by round {', '.join(f'{r:.2f}' for r in rates)}; their median {statistics.median(rates):.3f})")
-        print(f"  gateway/{other}, CPU per request:     {median['gateway']['cpu_us'] / median[other]['cpu_us']:.3f}")
+        print(f"  {one}/{other}, CPU per request:     {median[one]['cpu_us'] / median[other]['cpu_us']:.3f}")
     requests = sum(r["requests"] for r in measured["gateway"])
     print(f"  store operations during {requests} gateway requests: {operations}"
           " (the sweep and flush in the background included)")
     # `observed` and `console` compare in this way, too.
-    results.write(os.path.basename(sys.argv[0]).removesuffix(".py"), {"sides": measured, "store_operations": operations})
+    results.write(usage.WHAT, {"sides": measured, "store_operations": operations})
 
 
 if __name__ == "__main__":
+    harness.end_well()
     main()

@@ -4,7 +4,6 @@ Started by `scripts/bench peers [ROUNDS] [SECONDS]`; CASES, SIDES, BODIES and CO
 sides.py; each case is written to bench/results/.
 """
 
-import os
 import statistics
 import sys
 
@@ -14,21 +13,15 @@ import memory
 import results
 import sides
 import streams
+import usage
 
-ROUNDS, SECONDS = (int(sys.argv[n]) if len(sys.argv) > n else default for n, default in ((1, 5), (2, 5)))
-PROXIES = ["bare", "gateway", "nginx", "haproxy"]
-ALL = ["bare", "gateway", "gateway-pair", "gateway-plain", "nginx", "haproxy", "diy", "diy-cached"]
-
-
-def listed(name, default):
-    value = os.environ.get(name)
-    return [int(one) if one.isdigit() else one for one in value.split(",")] if value else default
+ROUNDS, SECONDS = usage.GIVEN["ROUNDS"], usage.GIVEN["SECONDS"]
 
 
-def asked(names):
-    """Those of a case's sides that are wanted."""
-    wanted = listed("SIDES", names)
-    return [name for name in names if name in wanted]
+def asked(case, besides=()):
+    """Those of a case's sides that are wanted, without those `besides`."""
+    wanted = usage.names("peers", "SIDES")
+    return [name for name in usage.PEERS[case] if name in wanted and name not in besides]
 
 
 def alternate(bench, measure, rows=None):
@@ -39,6 +32,7 @@ def alternate(bench, measure, rows=None):
     rows = dict(rows or bench.sides)
     measured = {name: [] for name in rows}
     for number in range(ROUNDS + 1):
+        harness.progress(f"{', '.join(rows)}: {f'round {number} of {ROUNDS}' if number else 'they warm up'}")
         for name, side in list(rows.items()):
             before = side.cpu_seconds()
             try:
@@ -83,12 +77,12 @@ def unary():
     told = []
     # 512 bodies of 1 MB are more than one caller may have at once.
     roomy = {name: {**settings, "limits.bodies_bytes": "4GiB"} for name, settings in sides.GATEWAYS.items()}
-    with sides.Peers(asked(ALL), roomy) as bench:
-        for length in listed("BODIES", [512, 10_000, 100_000, 1_000_000]):
+    with sides.Peers(asked("unary"), roomy) as bench:
+        for length in usage.numbers("peers", "BODIES"):
             bench.body = harness.body_of(length)
             bench.restart_agent(length)
             scripts = {name: bench.wrk_script(name) for name in bench.sides}
-            for connections in listed("CONNECTIONS", [1, 64, 512]):
+            for connections in usage.numbers("peers", "CONNECTIONS"):
                 # So that each connection gets some answers, also of 1 MB on 512 connections.
                 at_least = length * connections // 20_000_000
                 measured = alternate(bench, lambda name, side, seconds: loads.wrk(
@@ -103,7 +97,7 @@ def unary():
 
 def latency():
     """What each adds to a call at one connection."""
-    with sides.Peers(asked(["direct", *ALL])) as bench:
+    with sides.Peers(asked("latency")) as bench:
         scripts = {name: bench.wrk_script(name) for name in bench.sides}
         measured = alternate(bench, lambda name, side, seconds: loads.wrk(side.url, scripts[name], 1, seconds))
     tell(f"{len(bench.body)} B, one connection", measured)
@@ -119,8 +113,8 @@ def latency():
 
 def paced():
     """Latency at a fixed rate, counted from when each request was due."""
-    rate = int(os.environ.get("RATE", "2000"))
-    with sides.Peers(asked(["direct", *ALL])) as bench:
+    rate = usage.number("peers", "RATE")
+    with sides.Peers(asked("paced")) as bench:
         requests = {name: [bench.request(side.path, "application/json", name)] for name, side in bench.sides.items()}
         measured = alternate(
             bench, lambda name, side, seconds: loads.paced(side, requests[name], rate, seconds, 64))
@@ -131,13 +125,14 @@ def paced():
 def refusals():
     """What a refusal costs against an answer: of nobody (401), of a stranger (403), and of too many of the first."""
     gateways = {"gateway": {"rate.failures_per_second": 0}, "gateway-limited": {}}
-    with sides.Peers(asked(["gateway", "gateway-limited", "diy"]), gateways) as bench:
+    with sides.Peers(asked("refusals"), gateways) as bench:
         told = {}
         for name in bench.sides:
-            credentials = {"answered": None, "401": sides.UNKNOWN, "403": bench.outsider}
             if name == "gateway-limited":
                 # Where failures are limited, the twenty-first of a second is a 429.
                 credentials = {"answered": None, "401 or 429": sides.UNKNOWN}
+            else:
+                credentials = {"answered": None, "401": sides.UNKNOWN, "403": bench.outsider}
             told[name] = refused(bench, name, credentials)
     results.write("refusals", told)
 
@@ -155,7 +150,7 @@ def refused(bench, name, credentials):
 def tls():
     """HTTP/1.1 and HTTP/2 over TLS, and a connection for each call."""
     told = {}
-    with sides.Peers(asked(["nginx", "gateway", "haproxy"]), tls=True) as bench:
+    with sides.Peers(asked("tls"), tls=True) as bench:
         kept = {name: bench.wrk_script(name) for name in bench.sides}
         closed = {name: bench.wrk_script(name, fields={"Connection": "close"}) for name in bench.sides}
         loaded = {
@@ -173,10 +168,9 @@ def tls():
 
 def events():
     """What each adds to the delay of an event, and how many it can carry."""
-    told = {}
-    names = asked(["direct", *PROXIES])
+    told, names = {}, asked("streams", ["gateway-unlogged"])
     unlogged = {"gateway-unlogged": {"stream.log_events": 0}}
-    for count, pause_ms in ((1, 2), (100, 50), (1000, 1000)):
+    for count, pause_ms in ((1, 2), (100, 50), (1000, 1000)) if names else ():
         number = max(4, SECONDS * 1000 // pause_ms)
         with sides.Peers(names, streaming=True, agent=(512, number, pause_ms)) as bench:
             measured = streams.delays(bench, bench.sides, ROUNDS, count)
@@ -185,7 +179,9 @@ def events():
         streams.tell(measured, names[0])
         told[f"{count} streams"] = measured
     number = 5000
-    names = asked([*PROXIES, "gateway-unlogged"])
+    names = asked("streams", ["direct"])
+    if not names:
+        return results.write("streams", told)
     with sides.Peers(names, unlogged, streaming=True, agent=(512, number, 0)) as bench:
         measured = streams.delays(bench, bench.sides, ROUNDS, 16)
     print(f"16 streams of {number} events without a pause: events a second, CPU for each; x: against {names[0]}")
@@ -201,11 +197,11 @@ def held():
     told = {}
     gateways = {"gateway": {"server.max_exchanges": 20000}, "gateway-unlogged": {
         "server.max_exchanges": 20000, "stream.log_events": 0, "stream.linger": "0s"}}
-    for count in listed("STREAMS", [1000, 10_000]):
+    for count in usage.numbers("peers", "STREAMS"):
         # Each side has two sockets for each stream, and some files of its own.
         count = min(count, (harness.LIMIT - 1000) // 2)
         print(f"{count} open streams, {harness.THREADS} proxy thread(s), {harness.LIMIT} open files", flush=True)
-        with sides.Peers(asked([*PROXIES, "gateway-unlogged"]), gateways, streaming=True) as bench:
+        with sides.Peers(asked("memory"), gateways, streaming=True) as bench:
             measured = {name: memory.streams(bench, name, count) for name in bench.sides}
             memory.fallen(bench, measured, 60)
         told[count] = measured
@@ -214,14 +210,16 @@ def held():
 
 def caches():
     """The first call of each of CALLERS workspaces to its sibling after a start, against the next ones."""
-    count = int(os.environ.get("CALLERS", "2000"))
+    count = usage.number("peers", "CALLERS")
+    harness.progress(f"{count} workspaces are made")
     told = {"cold": [], "warm": []}
     with sides.Peers(["gateway"]) as bench:
         side = bench.sides["gateway"]
         tokens = [harness.workspace(side, f"many-{n}", "parent") for n in range(count)]
         requests = [bench.request(f"/workspaces/many-{(n + 1) % count}/a2a", "application/json", token=token)
                     for n, token in enumerate(tokens)]
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
+            harness.progress(f"round {number + 1} of {ROUNDS}")
             bench.restart_gateway("gateway")
             for kind, rounds in told.items():
                 before = side.cpu_seconds()
@@ -236,13 +234,14 @@ CASES = {"unary": unary, "latency": latency, "paced": paced, "refusals": refusal
 
 
 def main():
-    wanted = listed("CASES", list(CASES))
-    unknown = [name for name in wanted if name not in CASES]
-    if unknown:
-        raise SystemExit(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")
-    for name in wanted:
-        CASES[name]()
+    for name in usage.names("peers", "CASES"):
+        if asked(name):
+            harness.progress(f"case {name}")
+            CASES[name]()
+        else:
+            print(f"{name} is left out: it has only {', '.join(usage.PEERS[name])}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
+    harness.end_well()
     main()

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
@@ -17,12 +16,35 @@ import harness
 import loads
 import memory
 import results
+import usage
 
-SECONDS = int(sys.argv[1]) if len(sys.argv) > 1 else 6
+SECONDS = usage.GIVEN["SECONDS"]
 CALLS = 2000
 # Where the allocator keeps the length that is asked for: its second argument, or its first.
 PROBES = ["m=_rjem_malloc size=%di", "c=_rjem_calloc n=%di size=%si", "x=_rjem_mallocx size=%di",
           "r=_rjem_rallocx size=%si", "e=_rjem_realloc size=%si"]
+
+
+# What a library belongs to, on all threads but those of the audit; bare pass-through's own code is Pingora's proxy.
+AUDIT = ("BG audit", "sqlx-sqlite-wor")
+PARTS = {
+    "kernel": ["kernel"],
+    "signature and hashes": ["aws-lc (signature, hashes)"],
+    "audit, all of its threads": [],
+    "own code (bare: pingora_proxy)": ["a2a_gateway", "pingora_proxy"],
+    "tokio, core, alloc, std, clocks": ["tokio", "core", "alloc", "std", "[vdso]"],
+    "allocator and libc": ["allocator", "libc.so.6"],
+    "pingora, http, bytes": ["pingora_core", "pingora_http", "http", "bytes"],
+    "caches and the rest": []}
+
+
+def parts(shares):
+    """The shares of each thread and library, by part."""
+    found = dict.fromkeys(PARTS, 0.0)
+    for (thread, what), share in shares.items():
+        part = next((part for part, libraries in PARTS.items() if what in libraries), "caches and the rest")
+        found["audit, all of its threads" if thread in AUDIT else part] += share
+    return found
 
 
 def sample(side, folder, load):
@@ -114,15 +136,21 @@ def main():
             def load(seconds):
                 return loads.wrk(side.url, script, 64, seconds)
 
+            harness.progress(f"{name}: CPU time, {SECONDS} s")
             load(2)
             used, shares = sample(side, bench.folder, load)
+            harness.progress(f"{name}: system calls, {SECONDS} s")
             calls = system_calls(side, bench.folder, load)
+            harness.progress(f"{name}: allocations of {CALLS} calls")
             one, request = memory.connect(side.port, 1), bench.request(side.path, "application/json", name)
             counted = allocations(side, lambda: memory.ask(one, request, b'"result"'))
             measured[name] = {
                 "cpu_us": used, "shares_us": {" / ".join(key): share for key, share in shares.items()},
                 "system_calls": calls, "allocations": counted}
             print(f"{name}: {used:.1f} us of CPU a request")
+            for part, share in parts(shares).items():
+                print(f"  {share:6.1f} us  {part}")
+            print("  the same by thread and library, the largest:")
             for (thread, what), share in sorted(shares.items(), key=lambda one: -one[1])[:24]:
                 print(f"  {share:6.1f} us  {thread:16} {what}")
             print("  system calls: " + ", ".join(f"{call} {count:.2f}" for call, count in calls.items() if count >= 0.05))
@@ -135,4 +163,5 @@ def main():
 
 
 if __name__ == "__main__":
+    harness.end_well()
     main()

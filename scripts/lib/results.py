@@ -1,5 +1,6 @@
 """What a benchmark measured, as a file in bench/results/: the raw rounds, and all that is needed to judge them."""
 
+import hashlib
 import json
 import os
 import platform
@@ -32,6 +33,22 @@ def first_line(command):
     return next(iter((run.stdout + run.stderr).strip().splitlines()), None)
 
 
+def identity(binary):
+    """Which one it was: with BIN or BEFORE, the commit of this folder says nothing of it."""
+    try:
+        with open(binary, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()[:12]
+        modified = time.gmtime(os.path.getmtime(binary))
+    except OSError:
+        return None
+    return {"sha256": digest, "modified": time.strftime("%Y-%m-%dT%H:%M:%SZ", modified)}
+
+
+# As they are when the run begins.
+BINARY = identity(f"{harness.BIN}/a2a-gateway")
+BEFORE = harness.BEFORE and identity(harness.BEFORE)
+
+
 def cpu_model():
     with open("/proc/cpuinfo") as info:
         return next((line.split(":")[1].strip() for line in info if line.startswith("model name")), platform.machine())
@@ -45,6 +62,7 @@ def about(script):
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": first_line(["git", "describe", "--always", "--dirty", "--abbrev=12"]),
+        "binary": BINARY, **({"before": BEFORE} if BEFORE else {}),
         "command": shlex.join([*script, *sys.argv[1:]]),
         "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
         "machine": {"cpu": cpu_model(), "cores": len(harness.CORES), "kernel": platform.release(),

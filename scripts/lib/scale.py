@@ -16,7 +16,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -26,11 +25,12 @@ import loads
 import peers
 import results
 import stores
+import usage
 
-FEW, MANY = 1000, int(os.environ.get("WORKSPACES", "1000000"))
+FEW, MANY = 1000, usage.number("scale", "WORKSPACES")
 # Distinct pairs of the warm load, and distinct callers of `callers`.
-PAIRS, CALLERS = 1000, int(os.environ.get("CALLERS", "100000"))
-RATE = int(os.environ.get("RATE", "1000"))
+PAIRS, CALLERS = 1000, usage.number("scale", "CALLERS")
+RATE = usage.number("scale", "RATE")
 # First calls come slower, since each asks the stores.
 COLD_RATE = 250
 TREE, CHILDREN, LEVELS = 1000, 10, 64
@@ -151,13 +151,14 @@ class Site:
             env={**os.environ, "A2A_GATEWAY_ADMIN_TOKEN": harness.ADMIN}, stderr=open(f"{folder}/log", "a"))
         while True:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{control}/readyz", timeout=5).read()
-                return gateway
-            except OSError:
+                if is_ready(control):
+                    return gateway
                 if time.monotonic() - began > 60:
-                    harness.end(gateway)
-                    raise
+                    raise SystemExit(f"a gateway is not ready after 60 s: see {folder}/log")
                 time.sleep(0.002)
+            except BaseException:
+                harness.end(gateway)
+                raise
 
     def stop(self):
         if self.gateway:
@@ -177,6 +178,7 @@ class Site:
         return took, self.rss_mib()
 
     def seed(self):
+        harness.progress(f"{self.kind}: {self.count} workspaces are seeded")
         began = time.monotonic()
         tables = (("workspaces", WORKSPACES, workspace_rows(self.count, not self.servers)),
                   ("workspace_auth_tokens", TOKENS, token_rows(self.count)))
@@ -249,6 +251,14 @@ class Site:
                 for n in range(PAIRS)]
 
 
+def is_ready(control):
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{control}/readyz", timeout=5).read()
+        return True
+    except OSError:
+        return False
+
+
 def copy(servers, table, columns, rows):
     pipe = subprocess.Popen(
         ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", servers.sql_url, "-c", f"COPY {table} ({', '.join(columns)}) FROM STDIN"],
@@ -297,7 +307,8 @@ def refused(site, requests):
 def start(sites):
     """Starts, memory, and the first call of each of the pairs."""
     rounds = {str(site.count): [] for site in sites}
-    for _ in range(peers.ROUNDS):
+    for number in range(peers.ROUNDS):
+        harness.progress(f"round {number + 1} of {peers.ROUNDS}")
         for site in sites:
             took, rss = site.restart()
             cold = each_once(site, site.pairs(PAIRS), COLD_RATE)
@@ -440,15 +451,13 @@ CASES = {"start": start, "warm": warm, "deepest": deepest, "idle": idle, "caller
 
 def main():
     global AGENT
-    # What was started is ended, also where a clock ends this.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if PINNED:
         os.sched_setaffinity(0, harness.CORES[1:])
-    wanted = peers.listed("CASES", list(CASES))
+    wanted = usage.names("scale", "CASES")
     random.seed(1)
     AGENT = subprocess.Popen([f"{harness.BIN}/examples/upstream", f"127.0.0.1:{harness.AGENT}", "512"])
     try:
-        for kind in peers.listed("STORES", ["postgres", "sqlite"]):
+        for kind in usage.names("scale", "STORES"):
             folder, measured = tempfile.mkdtemp(prefix="a2a-bench-"), {}
             try:
                 with contextlib.ExitStack() as exits:
@@ -458,6 +467,7 @@ def main():
                     for site in sites:
                         site.restart()
                     for case in wanted:
+                        harness.progress(f"{kind}: {case}")
                         measured[case] = CASES[case](sites)
             finally:
                 shutil.rmtree(folder)
@@ -470,4 +480,5 @@ def main():
 
 
 if __name__ == "__main__":
+    harness.end_well()
     main()

@@ -8,15 +8,16 @@ before them and beside them, in the same run.
 import asyncio
 import collections
 import multiprocessing
+import signal
 import socket
 import subprocess
-import sys
 import time
 
 import harness
 import loads
+import usage
 
-CONNECTIONS, SECONDS = (int(sys.argv[n]) if len(sys.argv) > n else default for n, default in ((1, 2000), (2, 60)))
+CONNECTIONS, SECONDS = usage.GIVEN.values()
 HONEST = 16
 
 # Seconds between two first arrivals: a flood is another matter.
@@ -79,6 +80,9 @@ async def caller(kind, number, wires, end, lives):
 
 
 def drip(wires, seconds, results):
+    for one in harness.SIGNALS:
+        signal.signal(one, signal.SIG_DFL)
+
     async def run():
         lives = collections.defaultdict(list)
         end = time.monotonic() + seconds
@@ -111,23 +115,36 @@ def main():
     with harness.Bench() as bench:
         script = bench.wrk_script("gateway")
         pid = bench.sides["gateway"].roots[0]
+        harness.progress("the honest ones, undisturbed")
         load(script, 5)
         before = load(script, 20)
         rss = rss_kib(pid)
         results = multiprocessing.Queue()
         arriving = CONNECTIONS * STAGGER + 5
         dripping = multiprocessing.Process(target=drip, args=(wires(bench), SECONDS + arriving, results))
+        harness.progress(f"those that drip arrive, in {arriving:.0f} s")
         dripping.start()
-        time.sleep(arriving)
-        peak_open, began = open_sockets(pid), time.monotonic()
-        beside = load(script, SECONDS)
-        at_most, still = rss_kib(pid), open_sockets(pid)
-        lives = results.get(timeout=300)
-        dripping.join()
-        waited = time.monotonic() - began
-        time.sleep(2)
-        left, after = open_sockets(pid), rss_kib(pid)
-        report(before, beside, lives, (rss, at_most, after), (peak_open, still, left), waited)
+        try:
+            measure(bench, script, dripping, results, before, rss, arriving)
+        finally:
+            dripping.kill()
+
+
+def measure(bench, script, dripping, results, before, rss, arriving):
+    """Beside those that drip, and after them."""
+    pid = bench.sides["gateway"].roots[0]
+    time.sleep(arriving)
+    peak_open, began = open_sockets(pid), time.monotonic()
+    harness.progress(f"the honest ones beside them, {SECONDS} s")
+    beside = load(script, SECONDS)
+    at_most, still = rss_kib(pid), open_sockets(pid)
+    harness.progress(f"until the last was let go, up to {max(CLOCKS.values())} s")
+    lives = results.get(timeout=300)
+    dripping.join()
+    waited = time.monotonic() - began
+    time.sleep(2)
+    left, after = open_sockets(pid), rss_kib(pid)
+    report(before, beside, lives, (rss, at_most, after), (peak_open, still, left), waited)
 
 
 def report(before, beside, lives, memory, opened, waited):
@@ -149,4 +166,6 @@ def report(before, beside, lives, memory, opened, waited):
         raise SystemExit(f"not held: p99 ratio {ratio:.2f}, {late} let go late, {opened[2]} left open")
 
 
-main()
+if __name__ == "__main__":
+    harness.end_well()
+    main()

@@ -4,11 +4,11 @@ Started by `scripts/bench streams`; `scripts/bench peers` measures the same of i
 """
 
 import statistics
-import sys
 
 import harness
 import loads
 import results
+import usage
 
 PARTS = ("p50", "p90", "p99", "p999")
 
@@ -17,6 +17,7 @@ def delays(bench, sides, rounds, count):
     """Rounds of `count` streams each, of every side by turns; the first round warms up."""
     measured = {name: [] for name in sides}
     for number in range(rounds + 1):
+        harness.progress(f"{', '.join(sides)}: {f'round {number} of {rounds}' if number else 'they warm up'}")
         for name, side in sides.items():
             before = side.cpu_seconds()
             told = loads.streams(side, bench.request(side.path, "text/event-stream", name), count)
@@ -36,8 +37,7 @@ def tell(measured, against):
 
 
 def main():
-    rounds, events, pause_ms = (
-        int(sys.argv[n]) if len(sys.argv) > n else default for n, default in ((1, 5), (2, 2000), (3, 2)))
+    rounds, events, pause_ms = usage.GIVEN.values()
     gateways = {"gateway": {}, "unlogged": {"stream.log_events": 0}}
     with harness.Bench(gateways=gateways, agent=(512, events, pause_ms)) as bench:
         measured = delays(bench, bench.sides, rounds, 1)
@@ -48,4 +48,5 @@ def main():
 
 
 if __name__ == "__main__":
+    harness.end_well()
     main()

@@ -1,13 +1,11 @@
 """Mixed load, one fault after another, and a table of what came of it. Started by `scripts/soak [MINUTES]`."""
 
 import asyncio
-import os
 import random
 import resource
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
@@ -16,16 +14,14 @@ import faults
 import harness
 import ledger
 import load
+import options
 import report
 import results
 import stores
 import wire
 import world
 
-SHORT = bool(os.environ.get("SHORT"))
-# With 0 there is one round.
-MINUTES = float(sys.argv[1]) if len(sys.argv) > 1 else 0 if SHORT else 30
-SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
+SHORT, MINUTES, SEED = options.SHORT, options.MINUTES, options.SEED
 
 # Seconds: a thing stays broken; without an error it counts as recovered; it must have recovered; load before the first
 # fault; unfinished work may take to end after the load; gauges to come back to their base.
@@ -88,7 +84,7 @@ class Soak:
         await asyncio.sleep(WARM)
         self.rows["before the first fault"] = report.Row()
         self.rows["before the first fault"].add(0.0, time.monotonic(), None)
-        await self.break_things(began + MINUTES * 60, actors.runs)
+        await self.break_things(began + (MINUTES or 0) * 60, actors.runs)
         await self.finish(loops)
         self.seconds = time.monotonic() - began
         await self.check(actors)
@@ -108,10 +104,7 @@ class Soak:
     async def break_things(self, until, runs):
         """All of them, again and again until the time is over; a round that began is not cut short."""
         broken = faults.Faults(self.servers, self.pair, self.lone, self.client, self.shared, self.folder, HOLD, runs, self.upgrades)
-        words = [word.strip() for word in os.environ.get("FAULTS", "").split(",") if word.strip()]
-        names = list(faults.ALL)[:faults.SHORT] if SHORT and not words else list(faults.ALL)
-        names = [name for name in names if not words or any(word in name for word in words)]
-        chance, rounds = random.Random(SEED), 0
+        names, chance, rounds = list(options.FAULTS), random.Random(SEED), 0
         while rounds == 0 or time.monotonic() < until:
             rounds += 1
             for name in names:
@@ -234,6 +227,7 @@ class Soak:
     def close(self):
         for gateway in self.gateways:
             gateway.kill()
+            gateway.forget_clocks()
         if self.has_disk:
             subprocess.run(["umount", "-l", f"{self.folder}/lone"], check=False)
 
@@ -242,8 +236,8 @@ def main():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     folder = tempfile.mkdtemp(prefix="a2a-soak-")
-    print(f"seed {SEED}, {f'{MINUTES:g} min' if MINUTES else 'one round'}, logs in {folder}", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    print(f"seed {SEED}, {f'{MINUTES:g} min' if MINUTES else 'one round'}, logs in {folder} meanwhile", flush=True)
+    harness.end_well()
     try:
         with stores.Stores(folder) as servers:
             soak = Soak(folder, servers)
@@ -261,6 +255,7 @@ def main():
         print(f"logs are kept in {folder}", flush=True)
         raise SystemExit(1)
     shutil.rmtree(folder)
+    print("The logs are removed: they are only kept if something was wrong.", flush=True)
 
 
 main()

@@ -149,6 +149,9 @@ def tell(soak, seed):
         print(f"acknowledged and found at {name}: {', '.join(f'{count} {what}' for what, count in kept.sizes().items())}")
     unknown = sum(not answered for one in soak.shared.ledgers.values() for answered, _ in one.keyed.values())
     print(f"calls with a key whose outcome was said to be unknown: {unknown}")
+    if tally.odd:
+        print("what else came of calls: to misbehaving agents (agent: outcome), of strangers with a bad token, and of delegations;"
+              " how many of each:")
     for what, count in sorted(tally.odd.items()):
         print(f"  {count:6} {what}")
     for gateway in soak.gateways:

@@ -1,6 +1,7 @@
 """What the soak runs: gateways as child processes, and sites: gateways that share their stores, with their workspaces."""
 
 import asyncio
+import contextlib
 import glob
 import os
 import re
@@ -56,6 +57,8 @@ class Gateway:
         self.child = self.former = None
         # (process id, when it started, RSS once it was warm, in KiB)
         self.life = None
+        # Processes under libfaketime.
+        self.clocked = []
 
     def arguments(self):
         return [f"--set={key}={value}" for key, value in self.settings.items()]
@@ -69,6 +72,8 @@ class Gateway:
         with open(self.log, "a") as log:
             self.child = subprocess.Popen([f"{harness.BIN}/a2a-gateway", "serve", *self.arguments()], env=environment, stderr=log)
         self.life = [self.child.pid, time.monotonic(), None]
+        if self.own_clock:
+            self.clocked.append(self.child.pid)
 
     async def start(self, client):
         self.launch()
@@ -120,6 +125,13 @@ class Gateway:
             if child is not None and child.poll() is None:
                 child.kill()
                 child.wait()
+
+    def forget_clocks(self):
+        """What libfaketime leaves behind of processes that were killed."""
+        for pid in self.clocked:
+            for file in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"/dev/shm/{file}")
 
     def rss_kib(self):
         with open(f"/proc/{self.child.pid}/status") as status:

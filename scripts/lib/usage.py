@@ -1,0 +1,135 @@
+"""What `scripts/bench` can be asked for: arguments, names, binaries. What it cannot is refused in one line, with exit
+status 64. `scripts/bench` runs this first (`usage.py NAME ARGUMENT…`), before anything is installed, built or started.
+"""
+
+import os
+import sys
+
+PROXIES = ["bare", "gateway", "nginx", "haproxy"]
+ALL = ["bare", "gateway", "gateway-pair", "gateway-plain", "nginx", "haproxy", "diy", "diy-cached"]
+# The sides that each case of `peers` has.
+PEERS = {
+    "unary": ALL, "latency": ["direct", *ALL], "paced": ["direct", *ALL], "refusals": ["gateway", "gateway-limited", "diy"],
+    "tls": ["nginx", "gateway", "haproxy"], "streams": ["direct", *PROXIES, "gateway-unlogged"],
+    "memory": [*PROXIES, "gateway-unlogged"], "caches": ["gateway"]}
+NAMES = {
+    "peers": {"CASES": list(PEERS), "SIDES": ["direct", *ALL, "gateway-unlogged", "gateway-limited"]},
+    "scale": {"STORES": ["postgres", "sqlite"],
+              "CASES": ["start", "warm", "deepest", "idle", "callers", "caches", "hearing"]}}
+ONE_OF = {"CASES": "case", "SIDES": "side", "STORES": "kind of stores"}
+
+# With their defaults, in the order in which they are given.
+ARGUMENTS = {
+    "path": {"ROUNDS": 5, "SECONDS": 5, "CONNECTIONS": 64, "BODY_BYTES": 512},
+    "peers": {"ROUNDS": 5, "SECONDS": 5},
+    "streams": {"ROUNDS": 5, "EVENTS": 2000, "PAUSE_MS": 2},
+    "observed": {"ROUNDS": 5, "SECONDS": 5, "CONNECTIONS": 64, "SHARE_OF_TRACES": 0.1},
+    "console": {"ROUNDS": 5, "SECONDS": 5, "CONNECTIONS": 64},
+    "profile": {"SECONDS": 6},
+    "memory": {},
+    "beats": {"WORKSPACES": 300_000, "RATE": 10_000, "SECONDS": 30, "DISCOVER_RATE": 100},
+    "scale": {"ROUNDS": 5, "SECONDS": 5},
+    "slow": {"CONNECTIONS": 2000, "SECONDS": 60}}
+# Numbers, and lists of them, that come by the environment.
+SETTINGS = {
+    "peers": {"RATE": 2000, "CALLERS": 2000},
+    "scale": {"WORKSPACES": 1_000_000, "CALLERS": 100_000, "RATE": 1000},
+    "console": {"WORKSPACES": 5000, "RATE": 200}}
+LISTS = {"peers": {"BODIES": [512, 10_000, 100_000, 1_000_000], "CONNECTIONS": [1, 64, 512], "STREAMS": [1000, 10_000]}}
+# Where it is not 1.
+LEAST = {"PAUSE_MS": 0, "DISCOVER_RATE": 0}
+
+PROGRAMS = {"beats": ["load"], "scale": ["upstream", "load"], "streams": ["upstream", "passthrough", "load"],
+            "peers": ["upstream", "passthrough", "load"]}
+
+
+def refuse(text):
+    print(text, file=sys.stderr)
+    raise SystemExit(64)
+
+
+def whole(name, text):
+    least = LEAST.get(name, 1)
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        refuse(f"{name} has to be a whole number, at least {least}; it is {text!r}")
+    return int(text)
+
+
+def share(name, text):
+    try:
+        if 0 <= float(text) <= 1:
+            return float(text)
+    except ValueError:
+        pass
+    refuse(f"{name} has to be a number from 0 to 1; it is {text!r}")
+
+
+def arguments(what, given):
+    """By name."""
+    form = ARGUMENTS[what]
+    if len(given) > len(form):
+        names = "".join(f" [{name}]" for name in form)
+        refuse(f"too many arguments: {' '.join(given[len(form):])}; it is scripts/bench {what}{names}")
+    told = {name: (share if isinstance(default, float) else whole)(name, text)
+            for (name, default), text in zip(form.items(), given)}
+    return {**form, **told}
+
+
+def number(what, name):
+    """Of the environment."""
+    value = os.environ.get(name)
+    return whole(name, value) if value else SETTINGS[what][name]
+
+
+def numbers(what, name):
+    value = os.environ.get(name)
+    return [whole(name, one.strip()) for one in value.split(",")] if value else LISTS[what][name]
+
+
+def names(what, setting):
+    known, value = NAMES[what][setting], os.environ.get(setting)
+    wanted = [one.strip() for one in value.split(",")] if value else known
+    unknown = [one for one in wanted if one not in known]
+    if unknown:
+        refuse(f"no such {ONE_OF[setting]}: {', '.join(unknown)}; there are {', '.join(known)}")
+    return wanted
+
+
+def executable(setting, file, build):
+    if not os.access(file, os.X_OK) or os.path.isdir(file):
+        refuse(f"{setting}: there is no program {file}; it is built by `{build}`")
+
+
+def check(what, given):
+    """All of it."""
+    told = arguments(what, given)
+    for setting in NAMES.get(what, {}):
+        names(what, setting)
+    for setting in SETTINGS.get(what, {}):
+        number(what, setting)
+    for setting in LISTS.get(what, {}):
+        numbers(what, setting)
+    if what == "peers":
+        cases, sides = names(what, "CASES"), names(what, "SIDES")
+        if not any(set(PEERS[case]) & set(sides) for case in cases):
+            has = "; ".join(f"{case} has {', '.join(PEERS[case])}" for case in cases)
+            refuse(f"none of the cases has a side {', '.join(sides)}: {has}")
+    if what == "scale":
+        few, many = number(what, "CALLERS"), number(what, "WORKSPACES")
+        if many < 2000 or few > many:
+            refuse(f"WORKSPACES has to be at least 2000 and CALLERS at most as many; they are {many} and {few}")
+    if os.environ.get("BIN"):
+        for program in ["a2a-gateway", *(f"examples/{name}" for name in PROGRAMS.get(what, ["upstream", "passthrough"]))]:
+            executable("BIN", f"{os.environ['BIN']}/{program}", "cargo build --locked --release --bins --examples")
+    if os.environ.get("BEFORE"):
+        executable("BEFORE", os.environ["BEFORE"], "cargo build --locked --release --bin a2a-gateway")
+    return told
+
+
+THREADS = whole("THREADS", os.environ.get("THREADS") or "1")
+# The benchmark that runs, and its arguments.
+WHAT = os.path.basename(sys.argv[0]).removesuffix(".py")
+GIVEN = arguments(WHAT, sys.argv[1:]) if WHAT in ARGUMENTS else {}
+
+if __name__ == "__main__":
+    check(sys.argv[1], sys.argv[2:])
