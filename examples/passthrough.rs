@@ -55,7 +55,7 @@ fn main() {
         threads,
         grace_period_seconds: Some(0),
         // As the gateway.
-        work_stealing: false,
+        work_stealing: threads > 1,
         ..ServerConf::default()
     };
     let mut server = Server::new_with_opt_and_conf(None, conf);

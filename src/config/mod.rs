@@ -121,8 +121,6 @@ pub struct Server {
     pub trusted_proxies: Vec<IpNet>,
     /// Worker threads; 0: one a core.
     pub threads: usize,
-    /// Whether they take each other's work; otherwise a connection stays with its thread.
-    pub work_stealing: bool,
     /// Open caller connections at most.
     pub max_connections: usize,
     /// The same of one address; 0: no limit.

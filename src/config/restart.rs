@@ -4,7 +4,7 @@ use super::Config;
 
 /// Keys that count from the start of the process to its end: what it listens on and serves there, its threads, its
 /// stores and their keys, the room that caches were given, the form of the log, where spans go.
-pub const RESTART_KEYS: [&str; 24] = [
+pub const RESTART_KEYS: [&str; 23] = [
     "admin.console",
     "admin.listen",
     "audit.enabled",
@@ -18,7 +18,6 @@ pub const RESTART_KEYS: [&str; 24] = [
     "keys.seal_key",
     "server.listen",
     "server.threads",
-    "server.work_stealing",
     "stores.shared",
     "stores.sql",
     "stores.sql_connections",
@@ -51,7 +50,6 @@ pub(super) fn keep(new: &mut Config, in_force: &Config) {
     new.keys = old.keys;
     new.server.listen = old.server.listen;
     new.server.threads = old.server.threads;
-    new.server.work_stealing = old.server.work_stealing;
     new.stores = old.stores;
     let (new, old) = (&mut new.telemetry, old.telemetry);
     new.log_format = old.log_format;

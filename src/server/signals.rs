@@ -25,6 +25,10 @@ const LAST_WORDS_HURRIED: Duration = Duration::from_millis(500);
 /// How long the last spans may take.
 const LAST_SPANS: Duration = Duration::from_secs(3);
 
+/// How long the threads may take to end when nothing is left to do. One that reads a file from a mount that hangs
+/// would keep the process for ever.
+const THREADS_END: Duration = Duration::from_secs(5);
+
 /// SIGTERM and SIGINT drain; a second signal ends at once. SIGUSR2 has a new process go on.
 pub(super) struct Signals {
     /// What they end it by.
@@ -94,6 +98,7 @@ impl ShutdownSignalWatch for Signals {
         if let Some(gateway) = &self.gateway {
             tokio::join!(gateway.audit.flush(), gateway.console.goodbye());
         }
+        end_in_any_case();
         ShutdownSignal::FastShutdown
     }
 }
@@ -120,6 +125,19 @@ impl Signals {
                 false
             }
         }
+    }
+}
+
+/// Ends the process after [`THREADS_END`], if it still is there then. All that was to be said and written down has been.
+fn end_in_any_case() {
+    let watch = std::thread::Builder::new().name("end".into());
+    let watched = watch.spawn(|| {
+        std::thread::sleep(THREADS_END);
+        tracing::warn!("A thread does not end; the process does");
+        std::process::exit(0);
+    });
+    if let Err(error) = watched {
+        tracing::warn!(%error, "Nobody sees to it that the process ends");
     }
 }
 
