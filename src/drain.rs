@@ -1,6 +1,7 @@
 //! Ending without breaking a call: refuse what is new, let what runs finish, cut what is left. Where another process
 //! has taken the listeners over nothing is refused: what comes by connections that are open is served, and told to close.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::watch;
@@ -67,8 +68,8 @@ impl Drain {
     }
 
     /// A connection is open.
-    pub fn connect(&self) -> Running<'_> {
-        Running::of(&self.connections)
+    pub fn connect(self: &Arc<Self>) -> Running {
+        Running::of(self, |drain| &drain.connections)
     }
 
     /// How many that [`Drain::connect`] counted are not over.
@@ -76,9 +77,10 @@ impl Drain {
         self.connections.load(Ordering::Acquire)
     }
 
-    /// Something that must not be broken off begins.
-    pub fn enter(&self) -> Running<'_> {
-        Running::of(&self.running)
+    /// Something that must not be broken off begins. It counts from here on: whoever goes on in a task of its own enters
+    /// before that is spawned, or the process could end in between.
+    pub fn enter(self: &Arc<Self>) -> Running {
+        Running::of(self, |drain| &drain.running)
     }
 
     /// How many that [`Drain::enter`] counted are not over.
@@ -98,18 +100,24 @@ impl Drain {
 }
 
 /// Something in progress. Dropping it says that it is over.
-pub struct Running<'a>(&'a AtomicUsize);
+pub struct Running {
+    drain: Arc<Drain>,
+    count: fn(&Drain) -> &AtomicUsize,
+}
 
-impl<'a> Running<'a> {
-    fn of(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(count)
+impl Running {
+    fn of(drain: &Arc<Drain>, count: fn(&Drain) -> &AtomicUsize) -> Self {
+        count(drain).fetch_add(1, Ordering::AcqRel);
+        Self {
+            drain: Arc::clone(drain),
+            count,
+        }
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for Running {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        (self.count)(&self.drain).fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -117,6 +125,11 @@ impl Drop for Running<'_> {
 pub struct Cut(watch::Receiver<bool>);
 
 impl Cut {
+    /// Whether exchanges must end now.
+    pub fn is_requested(&self) -> bool {
+        *self.0.borrow()
+    }
+
     /// Resolves when exchanges must end; never, if the process ends without a drain.
     pub async fn requested(&mut self) {
         if self.0.wait_for(|cut| *cut).await.is_err() {

@@ -2,16 +2,19 @@
 //! finished, a refusal becomes JSON, and the answer is counted.
 
 use std::error::Error;
+use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
+use http::StatusCode;
 use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
-use http::{Method, StatusCode};
 
 use tokio::time::Instant;
 
@@ -52,12 +55,31 @@ pub(super) async fn wrong_method(path: MatchedPath) -> Rejection {
     Rejection::new(Reason::MethodNotAllowed, message)
 }
 
-/// Around every route.
+/// Around every route. A change goes on in a task of its own, with its record, so that a caller that leaves cannot stop
+/// it between the commit and the news of it: a revoked token must be refused everywhere, also when nobody waits for the
+/// answer, and whoever looks for who revoked it must find that. What is only read ends with its caller.
 pub(super) async fn frame(
     State(gateway): State<Arc<Gateway>>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
+    if request.method().is_safe() {
+        return framed(&gateway, request, next).await;
+    }
+    let running = gateway.drain.enter();
+    // How long it goes on alone is bounded by the clocks of the body and the stores.
+    let change = tokio::spawn(async move {
+        let _running = running;
+        framed(&gateway, request, next).await
+    });
+    change.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "A change of the control plane broke off");
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    })
+}
+
+/// The answer, counted and recorded.
+async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let admitted = Admitted::default();
     request.extensions_mut().insert(admitted.clone());
@@ -69,7 +91,8 @@ pub(super) async fn frame(
     let told = extensions.get::<Told>().cloned();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
 
-    let mut response = finish(method.clone(), request, next).await;
+    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let mut response = answered.unwrap_or_else(|_| broken().into_response());
     let pattern = route.as_ref().map_or(UNMATCHED, MatchedPath::as_str);
     let rejection = response.extensions_mut().remove::<Rejection>();
     let refused = rejection.as_ref().map(|rejection| rejection.reason);
@@ -115,23 +138,13 @@ pub(super) async fn frame(
     response
 }
 
-/// Runs a change in a task of its own, so that a caller that leaves cannot stop it between the
-/// commit and the news of it: a revoked token must be refused everywhere, also when nobody waits for
-/// the answer. What is only read ends with its caller.
-async fn finish(method: Method, request: Request, next: Next) -> Response {
-    if method.is_safe() {
-        return next.run(request).await;
-    }
-    // How long it goes on alone is bounded by the clocks of the body and the stores.
-    match tokio::spawn(next.run(request)).await {
-        Ok(response) => response,
-        Err(error) => Rejection::new(
-            Reason::Internal,
-            "the gateway failed; the log says more under the request's id",
-        )
-        .cause(error)
-        .into_response(),
-    }
+/// What panicked has been logged, without the request's id.
+fn broken() -> Rejection {
+    Rejection::new(
+        Reason::Internal,
+        "the gateway failed; the log says more under the request's id",
+    )
+    .cause(io::Error::other("the route panicked"))
 }
 
 /// The answer to a refusal: JSON, with the fields that its reason calls for.

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Agent, CALL, Gateway, Request};
+use crate::harness::{ADMIN, Agent, CALL, Connection, Gateway, Request};
 use crate::on_both_pairs;
 
 /// The one record of a request, once it is there.
@@ -156,6 +156,39 @@ on_both_pairs! {
         }
     }
 
+    async fn a_change_whose_caller_has_left_is_written_down(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let path = "/workspaces/caller/tokens";
+        let before = found(&gateway, "event_type=TOKEN_ISSUED").await.len();
+        let tokens = async || {
+            let listed = gateway.call(&Request::get(path).bearer(&caller.token)).await;
+            listed.json()["tokens"].as_array().unwrap().len()
+        };
+        let first = tokens().await;
+        for n in 0..20 {
+            let mut connection = Connection::open(gateway.public).await;
+            let request = ask("POST", path, &caller.token, &format!("left-{n}"));
+            connection.send(&request.wire(&gateway.public.to_string())).await;
+            // Some before it is read, some before it is answered.
+            tokio::time::sleep(Duration::from_micros(200 * n)).await;
+            drop(connection);
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let (mut made, mut records) = (0, 0);
+        for looks in 0.. {
+            let now = (tokens().await - first, found(&gateway, "event_type=TOKEN_ISSUED").await.len() - before);
+            // It is over when nothing comes any more.
+            if looks > 5 && now == (made, records) && (made == records || Instant::now() > deadline) {
+                break;
+            }
+            (made, records) = now;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert!(made > 0, "not one was read");
+        assert_eq!(made, records);
+    }
+
     async fn a_rotation_of_the_keys_is_written_down_once_with_what_came_and_went(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let folder = gateway.dir.join("keys");
@@ -176,15 +209,21 @@ on_both_pairs! {
         for rotations in 1..=2 {
             rotate();
             let deadline = Instant::now() + Duration::from_secs(20);
-            let records = loop {
+            // Of one that was caught half-way there are two before the next begins.
+            let (records, now) = loop {
                 let records = found(&gateway, "event_type=KEYS_CHANGED").await;
-                if records.len() >= rotations {
-                    break records;
+                let now = published().await;
+                let came = now.iter().find(|kid| !known.contains(kid));
+                let told = |kid: &Value| {
+                    let mut came = records.iter().filter_map(|record| record["detail"]["came"].as_array());
+                    came.any(|came| came.contains(kid))
+                };
+                if records.len() >= rotations && came.is_some_and(told) {
+                    break (records, now);
                 }
-                assert!(Instant::now() < deadline, "{records:?}");
+                assert!(Instant::now() < deadline, "{now:?}: {records:?}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             };
-            let now = published().await;
             // One may be caught half-way; together they say it all, and no two the same.
             let details: Vec<_> = records.iter().map(|record| record["detail"].clone()).collect();
             let came: Vec<_> = now.iter().filter(|kid| !known.contains(kid)).collect();

@@ -1,7 +1,5 @@
 //! Answers that the gateway gives itself: for one key once, as an agent's.
 
-use std::sync::Arc;
-
 use pingora::protocols::http::ServerSession;
 
 use super::Found;
@@ -40,9 +38,9 @@ impl Proxy {
                 break claim;
             }
         };
-        let drain = Arc::clone(&self.relay.drain);
+        let running = self.relay.drain.enter();
         let done = tokio::spawn(async move {
-            let _running = drain.enter();
+            let _running = running;
             match work.await {
                 Ok((answer, what)) => {
                     claim.answered(answer.clone(), None).await;

@@ -67,10 +67,10 @@ impl Run {
     /// Makes the call. What it streams comes to its caller piece by piece, and waits for it while it is there.
     pub(super) fn start(mut self, claim: Claim) -> mpsc::Receiver<Bytes> {
         let (live, pieces) = mpsc::channel(LIVE_PIECES);
+        let running = self.relay.drain.enter();
         tokio::spawn(async move {
-            let drain = Arc::clone(&self.relay.drain);
-            let _running = drain.enter();
-            let mut cut = drain.watch();
+            let _running = running;
+            let mut cut = self.relay.drain.watch();
             // It ends with this task.
             let mut span = self.span.take();
             if let Some(span) = &mut span {

@@ -19,9 +19,10 @@ pub(super) fn linger(feed: Feed, config: Live, drain: Arc<Drain>) {
     let Some(lingering) = log.and_then(|log| log.linger()) else {
         return;
     };
+    // Where another process follows it may go on to its end.
+    let running = drain.enter();
     tokio::spawn(async move {
-        // Where another process follows it may go on to its end.
-        let _running = drain.enter();
+        let _running = running;
         let how = follow(feed, &config, &drain).await;
         lingering.ended(how);
     });
