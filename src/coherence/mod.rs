@@ -25,6 +25,7 @@ use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::shared::{Notice, Shared};
+use crate::store::Unavailable;
 
 /// The channel on which replicas tell each other what to forget.
 const CHANNEL: &str = "gw:invalidate";
@@ -42,6 +43,9 @@ const UNSENT_MAX: usize = 1024;
 
 /// Pause between two tries to publish what is unsent.
 const RESEND_PAUSE: Duration = Duration::from_millis(250);
+
+/// `stores.timeout` of a store that nobody told of.
+const STORE_CLOCK: Duration = Duration::from_secs(1);
 
 /// Which cached facts are no longer true.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +128,8 @@ pub struct Coherence {
     resend: Notify,
     /// The way around the channel, for when it is only we who cannot publish.
     gaps: OnceLock<Gaps>,
+    /// `stores.timeout` of the SQL store.
+    store_clock: OnceLock<Duration>,
 }
 
 impl Coherence {
@@ -145,12 +151,14 @@ impl Coherence {
             unsent: Mutex::default(),
             resend: Notify::new(),
             gaps: OnceLock::new(),
+            store_clock: OnceLock::new(),
         })
     }
 
     /// Has what cannot be published noted in SQL, where every replica looks several times a second:
     /// the others may be linked well, and would go on trusting what they know.
     pub fn note_gaps_in(&self, db: &Db) {
+        let _ = self.store_clock.set(db.timeout());
         if self.link == Link::Channel && !db.is_embedded() {
             let _ = self.gaps.set(Gaps::new(db.clone()));
         }
@@ -194,6 +202,25 @@ impl Coherence {
                 tracing::warn!(%error, "nor could it be noted in SQL");
             }
         }
+    }
+
+    /// As [`Coherence::invalidate`], after a change with this outcome. Where the store did not say in time whether it made it,
+    /// it may make it until a clock of its own has passed, so what is read again until then is dropped once more.
+    pub async fn invalidate_after<T>(
+        self: &Arc<Self>,
+        outcome: &Result<T, Unavailable>,
+        what: Invalidation,
+    ) {
+        self.invalidate(what.clone()).await;
+        if outcome.is_ok() {
+            return;
+        }
+        let coherence = Arc::clone(self);
+        let clock = self.store_clock.get().copied();
+        tokio::spawn(async move {
+            tokio::time::sleep(2 * clock.unwrap_or(STORE_CLOCK)).await;
+            coherence.invalidate(what).await;
+        });
     }
 
     /// Listens and repeats, for as long as the process lives. A background task of the server.

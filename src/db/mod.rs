@@ -139,6 +139,11 @@ impl Db {
         }
     }
 
+    /// The store's clock: `stores.timeout`.
+    pub fn timeout(&self) -> Duration {
+        self.0.timeout
+    }
+
     /// Runs `work` under the store's clock and counts it as `operation` (a metric label: one of a
     /// closed set of short words).
     ///

@@ -120,9 +120,11 @@ impl Directory {
         ))
     }
 
+    /// Reads a row that is not as it was known. By every replica: what made it so may have been committed behind the
+    /// store's clock, and then nobody was told.
     async fn look_again(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Rejection> {
         self.coherence
-            .apply(&Invalidation::Workspace(id.clone()))
+            .invalidate(Invalidation::Workspace(id.clone()))
             .await;
         self.entry(id).await
     }

@@ -112,7 +112,7 @@ impl Directory {
         }
         if !matches!(outcome, Ok(Err(_))) {
             // Also when the store did not answer in time: it may have been changed.
-            self.forget(id, !wanted.is_empty()).await;
+            self.forget(id, !wanted.is_empty(), &outcome).await;
         }
         let changed = outcome??.ok_or_else(not_found)?;
         if changed.before.status != changed.after.status {
@@ -121,14 +121,19 @@ impl Directory {
         Ok(changed)
     }
 
-    /// Has every replica forget what it knows of the workspace and, if it moved, of those below it.
-    pub(super) async fn forget(&self, id: &WorkspaceId, moved: bool) {
-        if moved {
-            let lineage = Invalidation::Lineage(id.clone());
-            self.coherence.invalidate(lineage).await;
-        }
+    /// Has every replica forget what it knows of the workspace and, if it moved, of those below it, after a change with this
+    /// outcome.
+    pub(super) async fn forget<T>(
+        &self,
+        id: &WorkspaceId,
+        moved: bool,
+        outcome: &Result<T, Unavailable>,
+    ) {
         let workspace = Invalidation::Workspace(id.clone());
-        self.coherence.invalidate(workspace).await;
+        let lineage = moved.then(|| Invalidation::Lineage(id.clone()));
+        for what in lineage.into_iter().chain([workspace]) {
+            self.coherence.invalidate_after(outcome, what).await;
+        }
     }
 
     async fn vet_change<'a>(

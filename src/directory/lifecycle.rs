@@ -84,7 +84,7 @@ impl Directory {
     pub async fn update_card(&self, id: &WorkspaceId, card: &RawValue) -> Result<(), Rejection> {
         check_card(card)?;
         let updated = self.workspaces.set_card(id, card, Timestamp::now()).await;
-        self.forget(id, false).await;
+        self.forget(id, false, &updated).await;
         if updated? {
             let mut workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
             workspace.agent_card = Some(card.to_owned());
@@ -102,7 +102,7 @@ impl Directory {
     /// `workspace_not_found`, `store_unavailable`.
     pub async fn remove(&self, id: &WorkspaceId) -> Result<(), Rejection> {
         let outcome = self.workspaces.remove(id, Timestamp::now()).await;
-        self.forget(id, true).await;
+        self.forget(id, true, &outcome).await;
         let outcome = outcome?;
         match &outcome {
             Removed::Unknown => return Err(not_found()),

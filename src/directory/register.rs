@@ -198,7 +198,7 @@ impl Directory {
         let registered = self.workspaces.register(id, change, now).await;
         if registered.is_err() {
             // It may have been done all the same.
-            self.forget(id, false).await;
+            self.forget(id, false, &registered).await;
         }
         let workspace = registered?.ok_or_else(removed)?;
         self.tell_status(id, workspace.status);
@@ -294,7 +294,7 @@ impl Directory {
             None => self.workspaces.create(&new, now).await?,
         };
         if let Created::Done(workspace) = &created {
-            self.forget(&id, true).await;
+            self.forget(&id, true, &Ok(())).await;
             self.tell_status(&id, workspace.status);
         }
         Ok(created)

@@ -43,8 +43,9 @@ const LIST: &str = "SELECT id, caller_id, target_id, note, expires_at, created_a
     AND ($2 = '' OR caller_id = $2) AND ($3 = '' OR target_id = $3) ORDER BY id LIMIT $4";
 
 // Idempotent: whoever lost the first answer repeats it, and the replicas are told again.
-const REMOVE: &str = "UPDATE access_grants SET removed_at = COALESCE(removed_at, $2) \
-    WHERE id = $1 RETURNING caller_id, target_id";
+const REMOVE: &str = "UPDATE access_grants SET removed_at = COALESCE(removed_at, $2) WHERE id = $1";
+
+const PAIR: &str = "SELECT caller_id, target_id FROM access_grants WHERE id = $1";
 
 /// A grant that is to be made.
 #[derive(Clone, Debug)]
@@ -220,14 +221,20 @@ impl Grants {
         self.db.run("grant_list", work).await
     }
 
-    /// The pair whose grant it was.
-    async fn remove(&self, id: &str) -> Result<Option<(WorkspaceId, WorkspaceId)>, Unavailable> {
-        let query = sqlx::query(REMOVE).bind(id).bind(Timestamp::now().0);
+    /// The ends of a grant, also of one that was taken back.
+    async fn pair(&self, id: &str) -> Result<Option<(WorkspaceId, WorkspaceId)>, Unavailable> {
+        let query = sqlx::query(PAIR).bind(id);
         let work = async {
-            let row = self.db.changed(query).await?;
+            let row = query.fetch_optional(self.db.pool()).await?;
             row.map(|row| Ok((end(&row, "caller_id")?, end(&row, "target_id")?)))
                 .transpose()
         };
+        self.db.run("grant_pair", work).await
+    }
+
+    async fn remove(&self, id: &str) -> Result<(), Unavailable> {
+        let query = sqlx::query(REMOVE).bind(id).bind(Timestamp::now().0);
+        let work = async { query.execute(self.db.pool()).await.map(drop) };
         self.db.run("grant_remove", work).await
     }
 }
@@ -265,10 +272,9 @@ impl Hierarchy {
             };
             return Err(Rejection::new(reason, message));
         }
-        let granted = self.grants.put(new, now).await?;
-        self.forget_grant(new.caller.clone(), new.target.clone())
-            .await;
-        Ok(granted)
+        let granted = self.grants.put(new, now).await;
+        let pair = (new.caller.clone(), new.target.clone());
+        Ok(self.forget_grant(pair, granted).await?)
     }
 
     /// Grants that were not taken back, expired ones too, oldest first, beyond the id `after`, at most
@@ -292,16 +298,25 @@ impl Hierarchy {
     /// # Errors
     /// `store_unavailable`.
     pub async fn remove_grant(&self, id: &str) -> Result<bool, Rejection> {
-        let Some((caller, target)) = self.grants.remove(id).await? else {
+        // Before: where the store does not say whether it is gone, it must be known whose it was.
+        let Some(pair) = self.grants.pair(id).await? else {
             return Ok(false);
         };
-        self.forget_grant(caller, target).await;
+        let removed = self.grants.remove(id).await;
+        self.forget_grant(pair, removed).await?;
         Ok(true)
     }
 
-    async fn forget_grant(&self, caller: WorkspaceId, target: WorkspaceId) {
+    /// After the change, before the answer.
+    async fn forget_grant<T>(
+        &self,
+        (caller, target): (WorkspaceId, WorkspaceId),
+        changed: Result<T, Unavailable>,
+    ) -> Result<T, Unavailable> {
         let what = Invalidation::Grant(caller, target);
-        self.grants.coherence.invalidate(what).await;
+        let coherence = &self.grants.coherence;
+        coherence.invalidate_after(&changed, what).await;
+        changed
     }
 }
 

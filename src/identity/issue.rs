@@ -3,7 +3,7 @@
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::credential::{CredentialHash, Form, Fresh};
-use super::token::{Issue, IssuedToken, LIVE_TOKENS_MAX, TokenRow, fresh};
+use super::token::{Issue, IssuedToken, LIVE_TOKENS_MAX, Owner, TokenRow, fresh};
 use super::{Identity, Proof, now_ms};
 use crate::coherence::Invalidation;
 use crate::ids::WorkspaceId;
@@ -15,7 +15,7 @@ const ENROLMENT_TTL_MS: i64 = 24 * 3600 * 1000;
 
 /// How long ago a token may have ended for its end to be told again: longer than any replica trusts a
 /// proof.
-const RETOLD_MS: i64 = 600_000;
+const RETOLD_MS: i64 = 1_000_000;
 
 impl Identity {
     /// A new token of `workspace`.
@@ -94,8 +94,7 @@ impl Identity {
         workspace: &WorkspaceId,
         token_id: &str,
     ) -> Result<bool, Unavailable> {
-        let revoked = self.tokens.revoke_workspace(workspace, token_id).await?;
-        Ok(self.tell_revoked(revoked).await)
+        self.revoke(Owner::Workspace(workspace), token_id).await
     }
 
     /// Ends every token of `workspace`, its enrolment tokens included, here at once and on every
@@ -105,10 +104,9 @@ impl Identity {
     /// When the store cannot be asked.
     pub async fn revoke_all(&self, workspace: &WorkspaceId) -> Result<(), Unavailable> {
         let since = now_ms() - RETOLD_MS;
-        for hash in self.tokens.revoke_all(workspace, since).await? {
-            self.tell_revoked(Some(hash)).await;
-        }
-        Ok(())
+        let known = self.tokens.hashes_of_all(workspace, since).await?;
+        let revoked = self.tokens.revoke_all(workspace, since).await;
+        self.tell_revoked(known, revoked).await
     }
 
     /// A token for the one registration of `workspace`, good for 24 h.
@@ -195,19 +193,34 @@ impl Identity {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn revoke_org_token(&self, org: &str, token_id: &str) -> Result<bool, Unavailable> {
-        let revoked = self.tokens.revoke_org(org, token_id).await?;
-        Ok(self.tell_revoked(revoked).await)
+        self.revoke(Owner::Org(org), token_id).await
     }
 
-    /// Whether there was something to revoke. After the commit, before the answer.
-    async fn tell_revoked(&self, hash: Option<String>) -> bool {
-        let Some(hash) = hash else {
-            return false;
+    /// Whether there was something to revoke.
+    async fn revoke(&self, owner: Owner<'_>, token_id: &str) -> Result<bool, Unavailable> {
+        // Before: whoever gets no answer to the change must know what to drop.
+        let Some(hash) = self.tokens.hash(owner, token_id).await? else {
+            return Ok(false);
         };
-        self.coherence
-            .invalidate(Invalidation::Credential(hash))
-            .await;
-        true
+        let revoked = self.tokens.revoke(owner, token_id).await;
+        let known = vec![hash];
+        self.tell_revoked(known, revoked.map(Vec::from_iter))
+            .await?;
+        Ok(true)
+    }
+
+    /// After the commit, before the answer. `known` is what may be over where the store did not say so in time.
+    async fn tell_revoked(
+        &self,
+        known: Vec<String>,
+        revoked: Result<Vec<String>, Unavailable>,
+    ) -> Result<(), Unavailable> {
+        let hashes = revoked.as_ref().unwrap_or(&known);
+        for hash in hashes.iter().cloned() {
+            let what = Invalidation::Credential(hash);
+            self.coherence.invalidate_after(&revoked, what).await;
+        }
+        revoked.map(drop)
     }
 }
 

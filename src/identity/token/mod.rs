@@ -1,11 +1,14 @@
 //! The tables of opaque tokens: `workspace_auth_tokens`, `enrolment_tokens`, `org_tokens`,
-//! `admin_tokens`. The only file with SQL that touches them. What is stored is the SHA-256; a token
+//! `admin_tokens`. The only room with SQL that touches them. What is stored is the SHA-256; a token
 //! is shown once, by whoever made it.
+
+mod revoke;
 
 use secrecy::SecretString;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row};
 
+pub(super) use self::revoke::Owner;
 use super::credential::{CredentialHash, Form, Fresh};
 use super::now_ms;
 use crate::db::Db;
@@ -56,16 +59,6 @@ const INSERT_WORKSPACE: &str = "INSERT INTO workspace_auth_tokens \
 const LIST_WORKSPACE: &str = "SELECT id, prefix, CAST(NULL AS TEXT), created_at, last_used_at \
     FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL AND id > $2 \
     ORDER BY id LIMIT $3";
-// Idempotent: whoever lost the first answer repeats it, and the replicas are told again.
-const REVOKE_WORKSPACE: &str = "UPDATE workspace_auth_tokens \
-    SET revoked_at = COALESCE(revoked_at, $3) WHERE workspace_id = $1 AND id = $2 \
-    RETURNING token_hash";
-// Also those that ended a moment ago: of them not every replica may have heard.
-const REVOKE_ALL_WORKSPACE: &str = "UPDATE workspace_auth_tokens \
-    SET revoked_at = COALESCE(revoked_at, $2) \
-    WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $3) RETURNING token_hash";
-const REDEEM_ALL: &str = "UPDATE enrolment_tokens SET redeemed_at = COALESCE(redeemed_at, $2) \
-    WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $3) RETURNING token_hash";
 const NOTE_USES: &str = "UPDATE workspace_auth_tokens SET last_used_at = $1 WHERE id IN";
 
 const LIVE_WORKSPACE: &str = "SELECT prefix, token_hash FROM workspace_auth_tokens \
@@ -92,9 +85,6 @@ const INSERT_ORG: &str = "INSERT INTO org_tokens (id, org, token_hash, prefix, n
     WHERE (SELECT COUNT(*) FROM org_tokens WHERE org = $2 AND revoked_at IS NULL) < $7";
 const LIST_ORG: &str = "SELECT id, prefix, note, created_at, CAST(NULL AS BIGINT) \
     FROM org_tokens WHERE org = $1 AND revoked_at IS NULL AND id > $2 ORDER BY id LIMIT $3";
-const REVOKE_ORG: &str = "UPDATE org_tokens SET revoked_at = COALESCE(revoked_at, $3) \
-    WHERE org = $1 AND id = $2 RETURNING token_hash";
-
 const HOLD_FIRST_START: &str = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, $2) \
     ON CONFLICT (token_hash) DO UPDATE SET created_at = excluded.created_at";
 const COUNT_ADMIN: &str = "SELECT COUNT(*) FROM admin_tokens WHERE token_hash <> $1";
@@ -351,61 +341,6 @@ impl Tokens {
             rows.iter().map(token_row).collect()
         };
         self.db.run("list_tokens", work).await
-    }
-
-    /// The hash of the token that is now revoked.
-    pub(super) async fn revoke_workspace(
-        &self,
-        workspace: &WorkspaceId,
-        token_id: &str,
-    ) -> Result<Option<String>, Unavailable> {
-        self.revoke(REVOKE_WORKSPACE, workspace.as_str(), token_id)
-            .await
-    }
-
-    /// Likewise.
-    pub(super) async fn revoke_org(
-        &self,
-        org: &str,
-        token_id: &str,
-    ) -> Result<Option<String>, Unavailable> {
-        self.revoke(REVOKE_ORG, org, token_id).await
-    }
-
-    async fn revoke(
-        &self,
-        text: &'static str,
-        owner: &str,
-        token_id: &str,
-    ) -> Result<Option<String>, Unavailable> {
-        let query = sqlx::query(text).bind(owner).bind(token_id).bind(now_ms());
-        let work = async {
-            let row = self.db.changed(query).await?;
-            row.map(|row| row.try_get(0)).transpose()
-        };
-        self.db.run("revoke_token", work).await
-    }
-
-    /// The hashes of the tokens of `workspace`, its enrolment tokens included, that end now or ended
-    /// after `since`.
-    pub(super) async fn revoke_all(
-        &self,
-        workspace: &WorkspaceId,
-        since: i64,
-    ) -> Result<Vec<String>, Unavailable> {
-        let now = now_ms();
-        let work = async {
-            let mut hashes = Vec::new();
-            for text in [REVOKE_ALL_WORKSPACE, REDEEM_ALL] {
-                let query = sqlx::query_scalar::<_, String>(text)
-                    .bind(workspace.as_str())
-                    .bind(now)
-                    .bind(since);
-                hashes.extend(query.fetch_all(self.db.pool()).await?);
-            }
-            Ok(hashes)
-        };
-        self.db.run("revoke_all_tokens", work).await
     }
 
     pub(super) async fn insert_enrolment(

@@ -1,0 +1,125 @@
+//! How opaque tokens end before their time.
+
+use sqlx::Row as _;
+
+use super::Tokens;
+use crate::identity::now_ms;
+use crate::ids::WorkspaceId;
+use crate::store::Unavailable;
+
+const HASH_WORKSPACE: &str =
+    "SELECT token_hash FROM workspace_auth_tokens WHERE workspace_id = $1 AND id = $2";
+const HASH_ORG: &str = "SELECT token_hash FROM org_tokens WHERE org = $1 AND id = $2";
+
+// Idempotent: whoever lost the first answer repeats it, and the replicas are told again.
+const REVOKE_WORKSPACE: &str = "UPDATE workspace_auth_tokens \
+    SET revoked_at = COALESCE(revoked_at, $3) WHERE workspace_id = $1 AND id = $2 \
+    RETURNING token_hash";
+const REVOKE_ORG: &str = "UPDATE org_tokens SET revoked_at = COALESCE(revoked_at, $3) \
+    WHERE org = $1 AND id = $2 RETURNING token_hash";
+
+// Also those that ended a moment ago: of them not every replica may have heard.
+const HASHES_OF_ALL: [&str; 2] = [
+    "SELECT token_hash FROM workspace_auth_tokens \
+     WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2)",
+    "SELECT token_hash FROM enrolment_tokens \
+     WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $2)",
+];
+const REVOKE_ALL: [&str; 2] = [
+    "UPDATE workspace_auth_tokens SET revoked_at = COALESCE(revoked_at, $3) \
+     WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2) RETURNING token_hash",
+    "UPDATE enrolment_tokens SET redeemed_at = COALESCE(redeemed_at, $3) \
+     WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $2) RETURNING token_hash",
+];
+
+/// Whose token is meant.
+#[derive(Clone, Copy)]
+pub(in crate::identity) enum Owner<'a> {
+    Workspace(&'a WorkspaceId),
+    Org(&'a str),
+}
+
+impl<'a> Owner<'a> {
+    fn name(self) -> &'a str {
+        match self {
+            Self::Workspace(id) => id.as_str(),
+            Self::Org(org) => org,
+        }
+    }
+}
+
+impl Tokens {
+    /// The hash of a token, whether or not it was revoked; `None`: its owner never had it.
+    pub(in crate::identity) async fn hash(
+        &self,
+        owner: Owner<'_>,
+        token_id: &str,
+    ) -> Result<Option<String>, Unavailable> {
+        let text = match owner {
+            Owner::Workspace(_) => HASH_WORKSPACE,
+            Owner::Org(_) => HASH_ORG,
+        };
+        let query = sqlx::query_scalar(text).bind(owner.name()).bind(token_id);
+        let work = query.fetch_optional(self.db.pool());
+        self.db.run("token_hash", work).await
+    }
+
+    /// The hash of the token that is now revoked.
+    pub(in crate::identity) async fn revoke(
+        &self,
+        owner: Owner<'_>,
+        token_id: &str,
+    ) -> Result<Option<String>, Unavailable> {
+        let text = match owner {
+            Owner::Workspace(_) => REVOKE_WORKSPACE,
+            Owner::Org(_) => REVOKE_ORG,
+        };
+        let query = sqlx::query(text).bind(owner.name());
+        let query = query.bind(token_id).bind(now_ms());
+        let work = async {
+            let row = self.db.changed(query).await?;
+            row.map(|row| row.try_get(0)).transpose()
+        };
+        self.db.run("revoke_token", work).await
+    }
+
+    /// The hashes of the tokens of `workspace`, its enrolment tokens included, that are live or ended after `since`.
+    pub(in crate::identity) async fn hashes_of_all(
+        &self,
+        workspace: &WorkspaceId,
+        since: i64,
+    ) -> Result<Vec<String>, Unavailable> {
+        let work = async {
+            let mut hashes = Vec::new();
+            for text in HASHES_OF_ALL {
+                let query = sqlx::query_scalar::<_, String>(text)
+                    .bind(workspace.as_str())
+                    .bind(since);
+                hashes.extend(query.fetch_all(self.db.pool()).await?);
+            }
+            Ok(hashes)
+        };
+        self.db.run("token_hashes", work).await
+    }
+
+    /// The same, and all of them are over.
+    pub(in crate::identity) async fn revoke_all(
+        &self,
+        workspace: &WorkspaceId,
+        since: i64,
+    ) -> Result<Vec<String>, Unavailable> {
+        let now = now_ms();
+        let work = async {
+            let mut hashes = Vec::new();
+            for text in REVOKE_ALL {
+                let query = sqlx::query_scalar::<_, String>(text)
+                    .bind(workspace.as_str())
+                    .bind(since)
+                    .bind(now);
+                hashes.extend(query.fetch_all(self.db.pool()).await?);
+            }
+            Ok(hashes)
+        };
+        self.db.run("revoke_all_tokens", work).await
+    }
+}
