@@ -22,7 +22,7 @@ pub struct Free {
 pub struct Claim {
     calls: Arc<Calls>,
     key: Key,
-    run: String,
+    pub(super) run: String,
     tell: watch::Sender<Option<Outcome>>,
     stage: Stage,
 }
@@ -135,26 +135,39 @@ impl Claim {
 
     /// The stream is over.
     pub async fn ended(mut self, task_state: Option<TaskState>) {
-        if let Err(error) = self.calls.table.ended(&self.run, task_state).await {
-            tracing::debug!(error = %Chain(&error), "The end of a stream is not noted");
-            self.calls.settle_later(self.run.clone(), End::Unknown);
+        match self.calls.table.ended(&self.run, task_state).await {
+            Ok(true) => {}
+            // That it streams could not be noted, so nobody can be given what came.
+            Ok(false) => self.calls.settle(&self.run, End::Unknown).await,
+            Err(error) => {
+                tracing::debug!(error = %Chain(&error), "The end of a stream is not noted");
+                self.calls.settle_later(self.run.clone(), End::Unknown);
+            }
         }
-        self.stage = Stage::Settled;
+        self.close();
     }
 
-    async fn over(&mut self, outcome: Outcome) {
-        self.stage = Stage::Settled;
+    pub(super) async fn over(&mut self, outcome: Outcome) {
         self.tell.send_replace(Some(outcome));
         // Whoever comes now finds it written.
-        self.calls.close(&self.key);
+        self.close();
         self.calls.tell(&self.key.scope).await;
+    }
+
+    /// Once: from then on the key may be somebody else's.
+    fn close(&mut self) {
+        self.stage = Stage::Settled;
+        self.calls.close(&self.key);
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.calls.close(&self.key);
-        match self.stage {
+        let stage = self.stage;
+        if stage != Stage::Settled {
+            self.close();
+        }
+        match stage {
             Stage::Settled => {}
             Stage::Ours => self.calls.settle_later(self.run.clone(), End::Unknown),
             Stage::Claiming => {

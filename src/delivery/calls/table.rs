@@ -44,10 +44,13 @@ const KEEP: &str = "UPDATE idempotent_calls SET state = 'done', status = $2, fie
 const STREAM: &str =
     "UPDATE idempotent_calls SET status = $2, fields = $3, stream = $4 WHERE run = $1";
 
-const ENDED: &str = "UPDATE idempotent_calls SET state = 'done', task_state = $2 WHERE run = $1";
+/// Of an answer that is there, or of a stream that was noted.
+const ENDED: &str = "UPDATE idempotent_calls SET state = 'done', task_state = $2 \
+     WHERE run = $1 AND status IS NOT NULL";
 
-const UNKNOWN: &str =
-    "UPDATE idempotent_calls SET state = 'unknown' WHERE run = $1 AND state = 'running'";
+/// A stream that was noted is what came of it.
+const UNKNOWN: &str = "UPDATE idempotent_calls SET state = 'unknown' \
+     WHERE run = $1 AND state = 'running' AND stream IS NULL";
 
 const RELEASE: &str = "DELETE FROM idempotent_calls WHERE run = $1";
 
@@ -154,15 +157,16 @@ impl Table {
         self.0.run("call_stream", work).await
     }
 
+    /// Whether there was something to end.
     pub(super) async fn ended(
         &self,
         run: &str,
         task_state: Option<TaskState>,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<bool, Unavailable> {
         let query = sqlx::query(ENDED)
             .bind(run)
             .bind(task_state.map(TaskState::word));
-        let work = async { query.execute(self.0.pool()).await.map(drop) };
+        let work = async { Ok(query.execute(self.0.pool()).await?.rows_affected() == 1) };
         self.0.run("call_ended", work).await
     }
 

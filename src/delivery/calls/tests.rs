@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Calls, Key, Outcome, Source};
+use super::{Answer, Asked, Calls, End, Key, Outcome, Source};
 use crate::config::{self, Config, Live};
 use crate::db::Db;
 use crate::metrics::Metrics;
@@ -32,7 +32,10 @@ fn a_key_is_of_a_caller_a_target_a_place_and_a_name_and_its_body_is_told_apart()
 }
 
 fn calls() -> Arc<Calls> {
-    let folder = tempfile::tempdir().unwrap();
+    calls_in(&tempfile::tempdir().unwrap())
+}
+
+fn calls_in(folder: &tempfile::TempDir) -> Arc<Calls> {
     let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
     // It is opened when something is asked of it, which is never.
     let sql = format!("sqlite:{}", folder.path().join("gateway.db").display());
@@ -60,4 +63,67 @@ async fn a_call_that_runs_is_found_whoever_comes_with_another_body() {
     assert!(matches!(waiting.outcome().await, Outcome::Nothing));
     calls.close(&running);
     assert!(calls.open().is_empty());
+}
+
+#[tokio::test]
+async fn a_claim_that_is_over_leaves_the_key_to_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let calls = calls_in(&folder);
+    calls.table.0.migrate().await.unwrap();
+    let key = Key::new(("pm", "dev"), (Source::Field, "k"), ("send_message", b"1"));
+    let claim = async || {
+        let Asked::Free(free) = calls.ask(&key).await.unwrap() else {
+            panic!("not free");
+        };
+        calls.claim(free).await.unwrap().unwrap().0
+    };
+    let mut first = claim().await;
+    calls.settle(&first.run, End::Release).await;
+    first.over(Outcome::Nothing).await;
+    // Somebody is faster than whoever drops what is over.
+    let second = claim().await;
+    drop(first);
+    assert!(calls.waiting(&key).is_some(), "it runs, and is renewed");
+    drop(second);
+    assert!(calls.open().is_empty());
+}
+
+#[tokio::test]
+async fn a_stream_that_could_not_be_noted_is_unknown_and_one_that_was_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let calls = calls_in(&folder);
+    calls.table.0.migrate().await.unwrap();
+    for noted in [false, true] {
+        let name = if noted { "noted" } else { "not" };
+        let key = Key::new(("pm", "dev"), (Source::Field, name), ("send_message", b"1"));
+        let Asked::Free(free) = calls.ask(&key).await.unwrap() else {
+            panic!("not free");
+        };
+        let (claim, _) = calls.claim(free).await.unwrap().unwrap();
+        if noted {
+            let answer = Answer {
+                status: 200,
+                fields: http::HeaderMap::new(),
+                body: bytes::Bytes::new(),
+            };
+            claim.streams(answer, "s-1".to_owned()).await;
+        }
+        let run = claim.run.clone();
+        claim.ended(None).await;
+        // As where its end could not be written down at once.
+        calls.settle(&run, End::Unknown).await;
+        let Asked::Done(outcome) = calls.ask(&key).await.unwrap() else {
+            panic!("{name} is not over");
+        };
+        match outcome {
+            Outcome::Stream(answer, stream) => {
+                assert_eq!((noted, answer.status, &*stream), (true, 200, "s-1"))
+            }
+            Outcome::Refused(why) => {
+                assert!(!noted);
+                assert_eq!(why.facts, [("delivered", "unknown".to_owned())]);
+            }
+            _ => panic!("{name}"),
+        }
+    }
 }

@@ -176,6 +176,9 @@ impl Inbox {
                 for (answer, _) in answers {
                     let _ = answer.send(Err(not_written(&error, delivered)));
                 }
+                if delivered == "unknown" {
+                    self.wake_late(&entries);
+                }
                 return;
             }
         };
@@ -186,22 +189,38 @@ impl Inbox {
         }
     }
 
+    /// Has whoever waits look for entries that may be there, now and when the store, by a clock of its own, has made up its mind.
+    fn wake_late(&self, entries: &[Entry]) {
+        let topics: BTreeSet<_> = entries.iter().flat_map(topics).collect();
+        let (hub, late) = (Arc::clone(&self.hub), 2 * self.db.timeout());
+        tokio::spawn(async move {
+            hub.wake(topics.clone());
+            tokio::time::sleep(late).await;
+            hub.wake(topics);
+        });
+    }
+
     fn tell_of(&self, entries: &[Entry], outcomes: &[Outcome]) {
-        let mut topics = BTreeSet::new();
+        let mut woken = BTreeSet::new();
         let mut written = 0;
         for (entry, outcome) in entries.iter().zip(outcomes) {
-            let Ok(_) = outcome else { continue };
+            // One that is there already may have been committed behind the store's clock, and nobody heard of it.
+            if !matches!(outcome, Ok(_) | Err(Refused::Known)) {
+                continue;
+            }
+            woken.extend(topics(entry));
+            if outcome.is_err() {
+                continue;
+            }
             written += 1;
-            topics.insert(Topic::Inbox(entry.new.workspace.clone()));
             if let Some(task) = &entry.new.continues {
-                topics.insert(Topic::Task(task.clone()));
                 let (workspace, state) = (&entry.new.workspace, entry.continues_as);
                 self.metrics.tasks.seen(state);
                 self.events.tell(task_changed(workspace, task, state));
             }
         }
         self.metrics.inbox.batch(written);
-        self.hub.wake(topics);
+        self.hub.wake(woken);
     }
 
     fn refuse(&self, why: Refused, max: i64) -> Rejection {
@@ -222,6 +241,13 @@ impl Inbox {
             ),
         }
     }
+}
+
+/// What an entry changes.
+fn topics(entry: &Entry) -> impl Iterator<Item = Topic> {
+    let inbox = Topic::Inbox(entry.new.workspace.clone());
+    let task = entry.new.continues.clone().map(Topic::Task);
+    std::iter::once(inbox).chain(task)
 }
 
 fn overloaded() -> Rejection {

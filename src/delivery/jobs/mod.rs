@@ -10,6 +10,7 @@
 //! Invariants: what was accepted is committed; a row is sent by whoever moved it to `dispatched`, and by nobody
 //! afterwards, whatever crashes; nothing is decided here about who may.
 
+mod away;
 mod job;
 mod look;
 mod result;
@@ -17,20 +18,21 @@ mod sql;
 mod table;
 pub mod task;
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::{interval, sleep};
 
+pub use self::away::Try;
 pub use self::job::{
     Call, Content, Ending, Job, Kind, NewJob, State, expired, may_be_deferred, request_id,
 };
 
 pub use self::result::Shown;
 
+use self::away::Away;
 use self::table::{Claim, Table};
 use crate::coherence::{Coherence, Invalidation};
 use crate::config::Live;
@@ -57,9 +59,6 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Between two tries to write down how a job ended.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Targets that are known to be away at most; of others their return is found out by trying.
-const AWAY_MAX: usize = 10_000;
-
 /// The room.
 pub struct Jobs {
     config: Live,
@@ -71,47 +70,6 @@ pub struct Jobs {
     /// There may be something to send.
     news: Notify,
     away: Arc<Away>,
-}
-
-/// Targets whose jobs were put off here.
-#[derive(Default)]
-struct Away {
-    targets: Mutex<Targets>,
-    returned: Notify,
-}
-
-#[derive(Default)]
-struct Targets {
-    away: HashSet<WorkspaceId>,
-    /// Something about them has changed since.
-    returned: HashSet<WorkspaceId>,
-}
-
-impl Away {
-    fn targets(&self) -> std::sync::MutexGuard<'_, Targets> {
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn leaves(&self, target: &WorkspaceId) {
-        let mut targets = self.targets();
-        if targets.away.len() < AWAY_MAX {
-            targets.away.insert(target.clone());
-        }
-    }
-
-    fn returns(&self, target: Option<&WorkspaceId>) {
-        let mut targets = self.targets();
-        let returned: Vec<WorkspaceId> = match target {
-            Some(target) => targets.away.take(target).into_iter().collect(),
-            None => targets.away.drain().collect(),
-        };
-        let any = !returned.is_empty();
-        targets.returned.extend(returned);
-        drop(targets);
-        if any {
-            self.returned.notify_one();
-        }
-    }
 }
 
 /// A call that was accepted.
@@ -278,7 +236,7 @@ impl Jobs {
     pub async fn news(&self) {
         tokio::select! {
             () = self.news.notified() => {}
-            () = self.away.returned.notified() => {}
+            () = self.away.news() => {}
         }
     }
 
@@ -288,13 +246,10 @@ impl Jobs {
     /// When the store cannot be asked.
     pub async fn due(&self, limit: u32) -> Result<Vec<Job>, Unavailable> {
         let now = Timestamp::now();
-        let returned = std::mem::take(&mut self.away.targets().returned);
+        let returned = self.away.take();
         for target in &returned {
             if let Err(error) = self.table.unpark(target, now).await {
-                self.away
-                    .targets()
-                    .returned
-                    .extend(returned.iter().cloned());
+                self.away.put_back(returned);
                 return Err(error);
             }
         }
@@ -354,13 +309,21 @@ impl Jobs {
         }
     }
 
-    /// The target of `job` is away, or takes no more: nothing for it is due for `pause`, unless it returns.
-    pub async fn park(&self, target: &WorkspaceId, pause: Duration) {
+    /// An attempt at a target begins; nothing was found out about it yet.
+    pub fn attempt(&self, target: &WorkspaceId) -> Try {
+        self.away.attempt(target)
+    }
+
+    /// The target is away, or takes no more: nothing for it is due for `pause`, unless it returns, or did since the attempt
+    /// began.
+    pub async fn park(&self, attempt: Try, pause: Duration) {
+        let target = attempt.target();
         self.away.leaves(target);
         let now = Timestamp::now();
         if let Err(error) = self.table.park(target, now.after(pause), now).await {
             tracing::debug!(error = %Chain(&error), "Jobs of a target were not put off");
         }
+        attempt.failed();
     }
 
     /// The target may take one more.

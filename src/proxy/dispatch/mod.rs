@@ -139,6 +139,7 @@ impl Dispatcher {
                     jobs.put_back(&job, *pause, false).await;
                     continue;
                 }
+                let attempt = jobs.attempt(&job.target);
                 let outlook = if running.takes(&job.target) {
                     self.0.outlook(&job).await
                 } else {
@@ -147,14 +148,14 @@ impl Dispatcher {
                 match outlook {
                     Outlook::Now(admitted, slot) => {
                         let (proxy, target) = (Arc::clone(&self.0), job.target.clone());
-                        running.begin(target, proxy.send_job(job, admitted, slot));
+                        running.begin(target, proxy.send_job((job, attempt), admitted, slot));
                     }
                     Outlook::Later(why, tried) => {
                         let pause = if tried { job.backoff() } else { BUSY_PAUSE };
                         let reason = why.reason.word();
                         tracing::debug!(job = job.id, reason, ?pause, "A call is put off");
                         jobs.put_back(&job, pause, tried).await;
-                        jobs.park(&job.target, pause).await;
+                        jobs.park(attempt, pause).await;
                         away.insert(job.target, pause);
                     }
                     Outlook::Never(why) => {

@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -22,7 +23,7 @@ use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::reply::Reply;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::config::Complete;
-use crate::delivery::jobs::{Content, Ending, Job, expired, request_id};
+use crate::delivery::jobs::{Content, Ending, Job, Try, expired, request_id};
 use crate::directory::{Destination, Slot};
 use crate::proxy::Proxy;
 use crate::proxy::admit::Admitted;
@@ -54,7 +55,7 @@ impl Proxy {
     /// Makes an attempt, and notes how it ended.
     pub(super) async fn send_job(
         self: Arc<Self>,
-        job: Job,
+        (job, one_try): (Job, Try),
         admitted: Box<Admitted>,
         slot: Option<Slot>,
     ) {
@@ -71,11 +72,15 @@ impl Proxy {
             jobs.returned(&job.target);
         }
         match attempt {
+            // The process that goes on has it at once.
+            Attempt::Nothing(why) if why.reason == Reason::ShuttingDown => {
+                jobs.put_back(&job, Duration::ZERO, false).await;
+            }
             Attempt::Nothing(why) => {
                 let (reason, pause) = (why.reason.word(), job.backoff());
                 tracing::debug!(job = job.id, reason, ?pause, "A call was not delivered");
                 jobs.put_back(&job, pause, true).await;
-                jobs.park(&job.target, pause).await;
+                jobs.park(one_try, pause).await;
             }
             Attempt::Over(ending) => jobs.finish(&job, ending).await,
             Attempt::InInbox | Attempt::Taken => {}
@@ -184,15 +189,21 @@ impl Proxy {
         let mut cut = self.relay.drain.watch();
         exchange.calls();
         let connection = tokio::select! {
-            connection = self.connect(question.peer, question.deadline) => connection?,
+            biased;
             () = cut.requested() => return Err(shutting_down("false")),
+            connection = self.connect(question.peer, question.deadline) => connection?,
         };
         match self.gateway.delivery.jobs.begin(job).await {
             Ok(true) => {}
             Ok(false) => return Ok(Attempt::Taken),
             Err(away) => return Err(not_sent(away.into())),
         }
+        // Nothing has left yet: the process that goes on sends it.
+        if cut.is_requested() {
+            return Err(shutting_down("false"));
+        }
         let (head, body) = tokio::select! {
+            biased;
             answered = question.ask_over(connection, &self.relay) => answered?,
             () = cut.requested() => return Err(shutting_down("unknown")),
         };

@@ -7,11 +7,12 @@ use pingora::protocols::http::ServerSession;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::a2a::event::Framing;
+use crate::a2a::event::{Framing, final_event};
 use crate::delivery::calls::{Answer, Outcome};
 use crate::delivery::streams::Reader;
+use crate::drain::Cut;
 use crate::proxy::Proxy;
-use crate::proxy::ended::{Ended, internal, left, within};
+use crate::proxy::ended::{Ended, internal, left, shutting_down, within};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::fields::{REPLAY, response_head};
 use crate::proxy::relay::refuse_redirect;
@@ -61,7 +62,8 @@ impl Proxy {
                 exchange.status = answer.status;
                 exchange.streams();
                 stream::begin(session, exchange, head, name).await?;
-                follow(session, exchange, events).await
+                let cut = self.relay.drain.watch();
+                follow(session, exchange, (events, name), cut).await
             }
         }
     }
@@ -129,11 +131,12 @@ impl Events {
     }
 }
 
-/// Passes a stream on until it is over.
+/// Passes a stream on until it is over, or this process is. What the call of this process streams ends by itself then.
 async fn follow(
     session: &mut ServerSession,
     exchange: &mut Exchange,
-    mut events: Events,
+    (mut events, name): (Events, &str),
+    mut cut: Cut,
 ) -> Result<Ended, Ended> {
     let _open = OpenStream::begin(&exchange.metrics.open_streams);
     let timeouts = exchange.config.timeouts.clone();
@@ -141,13 +144,15 @@ async fn follow(
     let mut looked = false;
     loop {
         let quiet = Instant::now() + keepalive;
-        let piece = tokio::select! {
+        let kept = matches!(events, Events::Kept(_));
+        let (piece, parts) = tokio::select! {
             biased;
-            piece = events.next() => piece,
-            () = sleep_until(quiet) => Some(Framing::Lf.keepalive(true).into()),
+            piece = events.next() => (piece, false),
+            () = cut.requested(), if kept => (Some(parting(exchange, name)), true),
+            () = sleep_until(quiet) => (Some(Framing::Lf.keepalive(true).into()), false),
             () = left(session) => return Err(Ended::CallerLeft),
         };
-        let last = piece.is_none();
+        let last = piece.is_none() || parts;
         let piece: Bytes = piece.unwrap_or_default();
         // A stream says in its first event what it is about.
         if !std::mem::replace(&mut looked, true) {
@@ -160,4 +165,12 @@ async fn follow(
             return Ok(Ended::Answered);
         }
     }
+}
+
+/// The last event of a stream that goes on elsewhere.
+fn parting(exchange: &mut Exchange, name: &str) -> Bytes {
+    let cut = shutting_down("true");
+    let said = cut.parting(&exchange.request_id, exchange.rpc_id.as_deref(), name);
+    exchange.rejected(&cut);
+    final_event(&said, Framing::Lf)
 }

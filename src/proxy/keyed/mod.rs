@@ -5,6 +5,7 @@ mod answer;
 mod own;
 mod run;
 
+use std::future::pending;
 use std::sync::Arc;
 
 use http::HeaderName;
@@ -17,12 +18,13 @@ pub(super) use self::own::Own;
 use self::run::Run;
 use super::Proxy;
 use super::admit::single;
-use super::ended::{Ended, left, timed_out};
+use super::ended::{Ended, left, shutting_down, timed_out};
 use super::exchange::Exchange;
 use super::relay::Forward;
 use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
 use crate::delivery::calls::{Asked, Free, Key, Outcome, Source, Waiting};
+use crate::drain::Cut;
 use crate::rejection::{Reason, Rejection};
 
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -133,7 +135,8 @@ impl Proxy {
                 }
                 Asked::Wait(waiting) => {
                     metrics.counted("joined");
-                    wait(session, waiting, Some(until)).await?
+                    let cut = self.relay.drain.watch();
+                    wait(session, waiting, Some((until, cut))).await?
                 }
             };
             if !matches!(outcome, Outcome::Nothing) {
@@ -176,16 +179,26 @@ impl Proxy {
     }
 }
 
-/// Waits for what comes of a call that somebody makes.
+/// Waits for what comes of a call that somebody makes. `until` is when nobody waits any longer, and the end of this
+/// process: `None` for a call of its own, which has clocks, and is told of the end.
 async fn wait(
     session: &mut ServerSession,
     mut waiting: Waiting,
-    until: Option<Instant>,
+    until: Option<(Instant, Cut)>,
 ) -> Result<Outcome, Ended> {
+    let over = async {
+        let Some((until, mut cut)) = until else {
+            return pending().await;
+        };
+        tokio::select! {
+            () = sleep_until(until) => timed_out("total"),
+            () = cut.requested() => shutting_down("unknown"),
+        }
+    };
     tokio::select! {
         biased;
         outcome = waiting.outcome() => Ok(outcome),
-        () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => Err(timed_out("total").into()),
+        rejection = over => Err(rejection.into()),
         () = left(session) => Err(Ended::CallerLeft),
     }
 }

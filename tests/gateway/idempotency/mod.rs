@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Recorded, Request, Seat, Step,
-    ok_json,
+    calmly, ok_json,
 };
 use crate::on_both_pairs;
 
@@ -290,14 +290,17 @@ async fn keys_are_visible_text_stand_once_and_count_for_calls_that_send() {
 
 #[tokio::test]
 async fn an_answer_is_kept_for_its_time() {
-    let builder = Builder::new(Pair::Embedded).set("idempotency.ttl", "1s");
-    let case = Case::new(builder, counting()).await;
-    let request = case.keyed("short");
-    let first = case.call(&request).await.text();
-    let lapsed = Instant::now() + Duration::from_millis(1100);
-    assert_eq!(case.call(&request).await.text(), first);
-    tokio::time::sleep_until(lapsed.into()).await;
-    let again = case.call(&request).await;
-    assert_eq!(again.field(REPLAY), None);
-    assert_ne!(again.text(), first);
+    calmly(async || {
+        let builder = Builder::new(Pair::Embedded).set("idempotency.ttl", "1s");
+        let case = Case::new(builder, counting()).await;
+        let request = case.keyed("short");
+        let first = case.call(&request).await.text();
+        let lapsed = Instant::now() + Duration::from_millis(1100);
+        assert_eq!(case.call(&request).await.text(), first);
+        tokio::time::sleep_until(lapsed.into()).await;
+        let again = case.call(&request).await;
+        assert_eq!(again.field(REPLAY), None);
+        assert_ne!(again.text(), first);
+    })
+    .await;
 }

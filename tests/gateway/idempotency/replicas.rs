@@ -1,12 +1,13 @@
 //! Three gateways are one: equal calls at once reach the agent once.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use tokio::time::timeout;
 
 use super::{Case, REPLAY};
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Builder, CALL, Pair, Step, ok_json};
+use crate::harness::{Builder, CALL, Connection, Pair, SSE_HEAD, Step, chunk, ok_json};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_equal_calls_on_three_replicas_are_one() {
@@ -27,7 +28,12 @@ async fn two_hundred_equal_calls_on_three_replicas_are_one() {
         n => others[n - 1].call(&request),
     });
     let different = async {
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        // While the agent works on the first.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while case.target.agent.count() == 0 {
+            assert!(Instant::now() < deadline, "not one reaches the agent");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         let request = case.request(&CALL.replace("hi", "ho"));
         let request = request.field("Idempotency-Key", "all");
         others[0].call(&request).await
@@ -63,7 +69,7 @@ async fn a_call_of_a_replica_that_died_is_unknown_when_its_lease_is_over() {
     let mut case = Case::new(builder(), |_| vec![Step::Hang]).await;
     let other = builder().start().await;
     let request = case.keyed("died");
-    let mut connection = crate::harness::Connection::open(case.gateway.public).await;
+    let mut connection = Connection::open(case.gateway.public).await;
     connection
         .send(&request.wire(&case.gateway.public.to_string()))
         .await;
@@ -82,4 +88,54 @@ async fn a_call_of_a_replica_that_died_is_unknown_when_its_lease_is_over() {
     );
     assert_eq!(answer.fact("delivered").as_deref(), Some("unknown"));
     assert_eq!(case.target.agent.count(), 1);
+}
+
+/// For what takes a moment on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whoever follows elsewhere is not cut without a word by the end of the process that it asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_another_replica_ends_in_words_when_this_one_does() {
+    let redis = Redis::start();
+    let sql = servers::postgres().database();
+    let builder = || {
+        let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+        builder.set("server.drain", "500ms")
+    };
+    let steps = |_: &_| {
+        let event = Step::Write(chunk("data: 1\n\n"));
+        vec![Step::write(SSE_HEAD), event, Step::Hang]
+    };
+    let case = Case::new(builder(), steps).await;
+    let mut other = builder().start().await;
+    let request = case.keyed("streams");
+    let mut making = Connection::open(case.gateway.public).await;
+    let wire = request.wire(&case.gateway.public.to_string());
+    making.send(&wire).await;
+    let head = timeout(PATIENCE, making.read_head()).await.unwrap();
+    assert_eq!(head.expect("a head").status, 200);
+    making.next_chunk().await.expect("an event");
+    let mut following = Connection::open(other.public).await;
+    following
+        .send(&request.wire(&other.public.to_string()))
+        .await;
+    let head = timeout(PATIENCE, following.read_head()).await.unwrap();
+    let head = head.expect("a head");
+    assert_eq!((head.status, head.field(REPLAY)), (200, Some("true")));
+    let name = head.field("x-a2a-stream").expect("its name").to_owned();
+    let first = following.next_chunk().await.expect("an event");
+    assert!(first.starts_with(b"data: 1\nid: "));
+    other.terminate();
+    let rest = timeout(PATIENCE, following.read_body(head)).await.unwrap();
+    assert!(rest.whole, "{}", rest.text());
+    let text = rest.text();
+    let last: serde_json::Value = {
+        let data = text.lines().rfind(|line| line.starts_with("data: "));
+        serde_json::from_str(&data.expect("a last event")[6..]).unwrap()
+    };
+    assert!(text.contains("SHUTTING_DOWN"), "{last}");
+    assert!(text.contains(&name), "{last}");
+    assert_eq!(other.wait(Duration::from_secs(20)).code(), Some(0));
+    // The call goes on where it is made.
+    assert!(case.target.agent.closed_by_gateway().is_empty());
 }
