@@ -122,7 +122,7 @@ impl Cards {
             return Arc::clone(kept);
         }
         gateway.metrics.cache(metrics::Cache::Cards, false);
-        let make = async {
+        let make = || async {
             let fetched = match &source.place {
                 Ok(Some(place)) => fetch(relay, &gateway.directory, place, asked)
                     .await
@@ -139,9 +139,15 @@ impl Cards {
             );
             Arc::new(made)
         };
-        let entry = self.kept.entry_by_ref(&source.id);
-        let entry = Box::pin(entry.or_insert_with_if(make, |kept| !counts(kept))).await;
-        entry.into_value()
+        loop {
+            let entry = self.kept.entry_by_ref(&source.id);
+            let made = entry.or_insert_with_if(make(), |kept| !counts(kept));
+            let entry = Box::pin(made).await;
+            // Who waited for another's fetch gets what that found, which may be of a place that is not the card's any more.
+            if entry.is_fresh() || counts(entry.value()) {
+                return entry.into_value();
+            }
+        }
     }
 
     /// The card that [`Cards::get`] would answer without a fetch.

@@ -1,10 +1,12 @@
 //! Callers who wait for a card that does not come: each may leave, and none keeps the process from ending.
 //! And whose card is at the root.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use super::{add, served};
 use crate::harness::{
@@ -100,9 +102,39 @@ async fn who_waits_for_the_same_card_waits_on_when_another_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_when_the_agent_has_moved_gets_no_card_of_its_old_address() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let answered = Arc::new(Semaphore::new(0));
+    let held = Arc::clone(&answered);
+    let old = Agent::scripted(move |request| {
+        let card = json!({"name": "old", "url": "http://{agent}/"}).to_string();
+        let answer = served(request, CARD, &card);
+        vec![Step::Held(Arc::clone(&held)), Step::Write(answer)]
+    })
+    .await;
+    let new = silent_at_first(0).await;
+    add(&gateway, "target", json!({"url": old.url()})).await;
+    let [card, ..] = asking();
+    let mut first = begun(&gateway, &card, "first").await;
+    until("asked", async || old.count() == 1).await;
+    let moved = gateway.patch("target", json!({"url": new.url()})).await;
+    assert_eq!(moved.status, 200, "{}", moved.text());
+    let mut second = begun(&gateway, &card, "second").await;
+    let open = "a2a_gateway_open_exchanges";
+    until("both", async || gateway.metric(open, &[]).await == 2.0).await;
+    // For it to come to where the first one waits.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    answered.add_permits(1);
+    for (connection, name) in [(&mut first, "old"), (&mut second, "late")] {
+        let answer = connection.answer().await;
+        assert_eq!(answer.json()["name"], name, "{}", answer.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_card_that_does_not_come_keeps_no_process_from_ending() {
     let mut gateway = Builder::new(Pair::Embedded)
-        .set("server.drain", "500ms")
+        .set("server.drain", "2s")
         .start()
         .await;
     let agent = silent_at_first(usize::MAX).await;
