@@ -18,7 +18,7 @@ use crate::telemetry::Chain;
 use crate::trust::TokenHead;
 use crate::workspace::Timestamp;
 
-/// How often.
+/// How often, where what is kept is kept for longer.
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
 
 /// How often it is looked whether there are other keys. The first time something is pruned, too.
@@ -36,12 +36,15 @@ impl Audit {
         loop {
             tick.tick().await;
             let now = self.keys.kid();
-            let due = pruned.is_none_or(|at| at.elapsed() >= PRUNE_EVERY);
+            let retention = self.retention().unwrap_or(PRUNE_EVERY);
+            let every = PRUNE_EVERY.min(retention).max(LOOK_EVERY);
+            let due = pruned.is_none_or(|at| at.elapsed() >= every);
             if !due && now == kid {
                 continue;
             }
             match self.prune_once().await {
-                Ok(()) => (kid, pruned) = (now, Some(Instant::now())),
+                Ok(true) => (kid, pruned) = (now, Some(Instant::now())),
+                Ok(false) => {}
                 Err(error) => {
                     tracing::debug!(error = %Chain(&error), "The audit is not pruned this time");
                 }
@@ -49,11 +52,12 @@ impl Audit {
         }
     }
 
-    async fn prune_once(&self) -> Result<(), Unavailable> {
+    /// Whether it is done: of two that sign a chain at once one has to try again.
+    async fn prune_once(&self) -> Result<bool, Unavailable> {
         let retention = self.retention();
         let now = Timestamp::now();
         let oldest = retention.map(|kept| now.before(kept));
-        let mut cut = Vec::new();
+        let (mut cut, mut done) = (Vec::new(), true);
         for row in self.stored.table.chains().await? {
             let own = row.replica == self.replica.as_str();
             let Ok(stated) = row.stated(&self.keys) else {
@@ -66,19 +70,21 @@ impl Audit {
             }
             let first = oldest.map_or(stated.first, |oldest| first_kept(&stated, own, oldest));
             if own {
-                // For the writer, which signs it every minute.
-                self.first.store(first, Ordering::Relaxed);
+                // For the writer, which signs it every minute, and perhaps before it is signed here: told of now, and once.
+                let before = self.first.swap(first, Ordering::Relaxed);
+                if before.max(stated.first) < first {
+                    self.tell_pruned(&row, &stated, first);
+                }
             }
             // A key that goes takes its signatures with it.
             let anew = stated.first < first || self.is_signed_by_another(&row);
-            // Nothing goes before it is signed that it may. Of two that sign at once one tries again later.
+            // Nothing goes before it is signed that it may.
             if anew && !self.state_again(&row, &stated, first).await? {
+                done = false;
                 continue;
             }
-            if stated.first < first {
-                let whole = first > stated.last;
-                let detail = json!({"before": first, "replica": row.replica, "whole": whole});
-                self.record(Draft::new(EventType::AuditPruned).with(detail));
+            if !own && stated.first < first {
+                self.tell_pruned(&row, &stated, first);
             }
             if first > 1 {
                 cut.push((row.replica, first));
@@ -107,7 +113,14 @@ impl Audit {
                 self.stored.table.forget(&row).await?;
             }
         }
-        Ok(())
+        Ok(done)
+    }
+
+    /// That a chain begins with `first` from now on.
+    fn tell_pruned(&self, row: &ChainRow, stated: &Statement, first: i64) {
+        let whole = first > stated.last;
+        let detail = json!({"before": first, "replica": row.replica, "whole": whole});
+        self.record(Draft::new(EventType::AuditPruned).with(detail));
     }
 
     fn is_signed_by_another(&self, row: &ChainRow) -> bool {

@@ -227,13 +227,24 @@ impl<'a> Writer<'a> {
         self.audit.metrics.audit.checkpoints.inc();
     }
 
+    /// Resolves when no more records come.
+    async fn over(&self) {
+        while !self.state.lock().await.over {
+            self.more.notified().await;
+        }
+    }
+
     /// Writes what is there, oldest first, until all is written and no more comes.
     async fn write(&self) {
         let replica = self.audit.replica.as_str();
         let mut stated = Statement::of_none(replica);
         let mut looked: Option<Instant> = None;
         let mut failing = false;
-        self.audit.stored.table.await_schema().await;
+        // A process that ends before there is a schema does not wait for one.
+        tokio::select! {
+            () = self.audit.stored.table.await_schema() => {}
+            () = self.over() => {}
+        }
         loop {
             if looked.is_none_or(|at| at.elapsed() >= CHECKPOINT_EVERY)
                 && self.look_around(&stated).await

@@ -290,7 +290,6 @@ impl Drop for Exchange {
         });
         let metrics = &self.metrics;
         let elapsed = self.started.elapsed();
-        metrics.open_exchanges.dec();
         metrics.exchange(self.method, outcome, self.shape, elapsed);
         metrics.request_bytes.inc_by(self.request_bytes);
         metrics.response_bytes.inc_by(self.response_bytes);
@@ -323,6 +322,8 @@ impl Drop for Exchange {
             "A2A exchange ended"
         );
         self.write_down(outcome, elapsed, trace_id);
+        // The last: who sees that nothing is open finds all of it counted and written down.
+        self.metrics.open_exchanges.dec();
     }
 }
 

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pingora::Error;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::{H2Accept, H2Options, HttpSession, handshake};
 use pingora::protocols::{Digest, Stream};
@@ -104,13 +105,28 @@ pub(super) async fn serve(
                             break;
                         }
                     }
-                    Ok(None) | Err(_) => break,
+                    Ok(None) => break,
+                    Err(error) => {
+                        if is_flood(&error) {
+                            metrics.connection_cut(Cut::Resets);
+                        }
+                        break;
+                    }
                 }
             }
             () = sleep_until(idle_until), if streams.is_empty() => break,
         }
     }
     streams.detach_all();
+}
+
+/// Whether HTTP/2 itself has cut the connection: for resets beyond the bounds of [`options`].
+fn is_flood(error: &Error) -> bool {
+    let cause = error.cause.as_deref();
+    let cause = cause.and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|error| {
+        error.is_library() && error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM)
+    })
 }
 
 fn options() -> H2Options {

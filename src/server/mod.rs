@@ -94,7 +94,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let sockets = Sockets::new();
     claim_stores(&gateway, &sockets)?;
     let traces = Traces::start(&gateway.config, &gateway.metrics, &gateway.replica)?;
-    let caught = Caught::new().map_err(ServeError::Signals)?;
+    let caught = Caught::new(layers.is_some()).map_err(ServeError::Signals)?;
     let public_socket = sockets.socket("server.listen", config.server.listen)?;
     let admin_socket = sockets.socket("admin.listen", config.admin.listen)?;
     let (mut server, threads) = pingora(&config);

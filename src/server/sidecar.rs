@@ -27,7 +27,7 @@ use crate::telemetry::traces::Traces;
 pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<(), ServeError> {
     let config = live.hold();
     let listener = listener(&config);
-    let caught = Caught::new().map_err(ServeError::Signals)?;
+    let caught = Caught::new(false).map_err(ServeError::Signals)?;
     let sockets = Sockets::new();
     let front_socket = sockets.socket("server.listen", config.server.listen)?;
     let admin_socket = admin.map(|admin| sockets.socket("admin.listen", admin));

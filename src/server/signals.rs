@@ -47,11 +47,11 @@ pub(super) struct Signals {
 pub(super) struct Caught(Mutex<Option<[Signal; 3]>>);
 
 impl Caught {
-    /// Catches them.
+    /// Catches them. `reloads`: SIGHUP, too, which would end the process until somebody waits for it.
     ///
     /// # Errors
     /// The system has no room for it.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(reloads: bool) -> io::Result<Self> {
         // What is caught is caught for the process, and heard by the runtime that waits for it later.
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let _entered = runtime.enter();
@@ -61,6 +61,9 @@ impl Caught {
             SignalKind::user_defined2(),
         ];
         let [terminate, interrupt, follow] = kinds.map(signal);
+        if reloads {
+            signal(SignalKind::hangup()).map(drop)?;
+        }
         Ok(Self(Mutex::new(Some([terminate?, interrupt?, follow?]))))
     }
 
@@ -83,14 +86,16 @@ impl ShutdownSignalWatch for Signals {
                 _ = follow.recv() => if self.is_followed().await { break true },
             }
         };
-        tokio::select! {
-            () = drain(&self.drain, &self.config, followed) => {
-                last_words(&self.drain, LAST_WORDS).await;
-                if let Some(gateway) = &self.gateway {
-                    gateway.flush().await;
-                }
-                self.traces.stop(LAST_SPANS).await;
+        let in_order = async {
+            drain(&self.drain, &self.config, followed).await;
+            last_words(&self.drain, LAST_WORDS).await;
+            if let Some(gateway) = &self.gateway {
+                gateway.flush().await;
             }
+            self.traces.stop(LAST_SPANS).await;
+        };
+        tokio::select! {
+            () = in_order => {}
             _ = terminate.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
             _ = interrupt.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
         }

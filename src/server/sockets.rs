@@ -74,7 +74,7 @@ impl Sockets {
         let taken = if self.inherited() {
             socket.bind().map(|given| socket.given = Some(given))
         } else {
-            TcpListener::bind(address).map(drop)
+            socket.try_bind()
         };
         taken.map(|()| socket).map_err(|error| ServeError::Listen {
             key,
@@ -142,6 +142,14 @@ impl Socket {
     /// The address is taken by now, or the system has no room for it.
     fn listen(mut self) -> io::Result<TcpListener> {
         self.given.take().map_or_else(|| self.bind(), Ok)
+    }
+
+    /// Whether the address can be had. Nobody can connect meanwhile.
+    fn try_bind(&self) -> io::Result<()> {
+        let domain = socket2::Domain::for_address(self.address);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&self.address.into())
     }
 
     fn bind(&self) -> io::Result<TcpListener> {

@@ -237,8 +237,15 @@ pub struct Keys {
     folder: Folder,
     ring: ArcSwap<Ring>,
     reading: Mutex<()>,
-    /// When the last look for an unknown key began.
-    looked: tokio::sync::Mutex<Option<Instant>>,
+    /// The last look for an unknown key.
+    looked: tokio::sync::Mutex<Option<LastLook>>,
+}
+
+/// A look at the folder for whoever met a key that is not known.
+#[derive(Clone, Copy)]
+struct LastLook {
+    began: Instant,
+    succeeded: bool,
 }
 
 impl Keys {
@@ -404,14 +411,22 @@ impl Keys {
             let mut last = self.looked.lock().await;
             match *last {
                 // It began after we asked, so it has seen what we ask for.
-                Some(began) if began > asked => return Ok(()),
-                Some(began) => sleep_until(began + LOOK_PAUSE).await,
+                Some(look) if look.succeeded && look.began > asked => return Ok(()),
+                Some(look) => sleep_until(look.began + LOOK_PAUSE).await,
                 None => {}
             }
-            *last = Some(Instant::now());
+            let began = Instant::now();
+            // Also where whoever waits for it leaves: the next one has the pause to keep, and its own look to make.
+            let look = last.insert(LastLook {
+                began,
+                succeeded: false,
+            });
             let keys = Arc::clone(self);
             match spawn_blocking(move || keys.refresh()).await {
-                Ok(Ok(_)) => Ok(()),
+                Ok(Ok(_)) => {
+                    look.succeeded = true;
+                    Ok(())
+                }
                 Ok(Err(error)) => Err(LookError(Some(error))),
                 Err(_) => Err(LookError(None)),
             }
