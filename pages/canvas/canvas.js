@@ -249,8 +249,8 @@ async function send(entry, text) {
     keepingEnd(() => answer.pause());
   } catch (error) {
     keepingEnd(() => answer.fail(error));
-    // It may know more of the task than the stream told.
-    if (answer.taskId) await ask(entry, answer);
+    // It may know more of the task than the stream told. Whoever wants to send again does not wait for that.
+    if (answer.taskId) ask(entry, answer);
   } finally {
     entry.running = null;
     if (chosen === entry.data.id) showChosen();
