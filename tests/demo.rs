@@ -239,7 +239,7 @@ fn every_printed_command_does_what_its_title_says() {
 
     // It stays open: its beginning is enough.
     let watch = demo.command("watch");
-    let begins = pasted(&format!("timeout 2 {watch} | head -n 1"));
+    let begins = pasted(&format!("timeout 5 {watch} | head -n 1"));
     assert_eq!(begins, "retry: 2000\n");
 
     let counted = pasted(demo.command("counted"));

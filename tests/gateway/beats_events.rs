@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 
+use crate::events::IN_FORCE;
 use crate::harness::servers::{self, Redis};
 use crate::harness::{ADMIN, Agent, Builder, Connection, Gateway, Pair, Request, Seat, calmly};
 
@@ -87,6 +88,8 @@ async fn told_once_on_each(notices: &str) {
         all.push(builder.set("registry.heartbeat_ttl", "2s").start().await);
     }
     let target = all[0].seat("target", "", Agent::json("{}").await).await;
+    tokio::time::sleep(IN_FORCE).await;
+    beat(&all[0], &target, json!({})).await;
     let mut watches = Vec::new();
     for gateway in &all {
         watches.push(Watch::open(gateway).await);
@@ -108,10 +111,18 @@ async fn told_once_on_each(notices: &str) {
         beat(&all[(round + 1) % 3], &target, json!({})).await;
     }
     for watch in &mut watches {
-        let quiet = Instant::now() + Duration::from_millis(500);
+        let until = Instant::now() + NOTED;
+        watch.until_told("WORKSPACE_ONLINE", 6, until).await;
+    }
+    // All at once: the next lapse is not far.
+    let quiet = Instant::now() + Duration::from_millis(500);
+    let reading = watches.iter_mut().map(|watch| async move {
         while Instant::now() < quiet {
             watch.read(quiet).await;
         }
+    });
+    futures_util::future::join_all(reading).await;
+    for watch in &watches {
         let payload = json!({"status": "offline"});
         assert_eq!(watch.told("WORKSPACE_OFFLINE"), vec![payload; 3]);
         let payload = json!({"status": "degraded", "error_rate": 0.75, "sample_error": "no model"});

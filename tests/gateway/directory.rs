@@ -20,6 +20,7 @@ use a2a_gateway::shared::Shared;
 use a2a_gateway::trust::{Keys, Seal};
 use a2a_gateway::workspace::{DeliveryMode, Liveness, Status, Workspaces};
 
+use crate::harness::calmly;
 use crate::harness::servers::{self, Redis};
 
 /// What the contract promises for changes made elsewhere.
@@ -30,6 +31,7 @@ struct Replica {
     hierarchy: Hierarchy,
     identity: Identity,
     workspaces: Workspaces,
+    metrics: Arc<Metrics>,
     _folder: tempfile::TempDir,
 }
 
@@ -70,7 +72,13 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
         config.clone(),
     );
     let keys = Arc::new(Keys::load_or_create(folder.path()).unwrap());
-    let identity = Identity::new(config, db, keys, Arc::clone(&coherence), metrics);
+    let identity = Identity::new(
+        config,
+        db,
+        keys,
+        Arc::clone(&coherence),
+        Arc::clone(&metrics),
+    );
     let following = Arc::clone(&directory);
     tokio::spawn(async move { tokio::join!(coherence.run(), following.follow()) });
     Replica {
@@ -78,6 +86,7 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
         hierarchy,
         identity,
         workspaces,
+        metrics,
         _folder: folder,
     }
 }
@@ -114,6 +123,31 @@ impl Replica {
         }
     }
 
+    /// Asks for `name` until all that it takes stays in memory: what was said of its change may come back
+    /// only now, and a link that comes up makes all forgotten.
+    async fn warms(&self, name: &str) {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let (linked, misses) = (self.metrics.coherent.get() == 1, self.misses());
+            self.host(name).await;
+            if linked && self.misses() == misses {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{name} does not stay in memory");
+        }
+    }
+
+    /// How often something was read that was not in memory: the series, as they are shown.
+    fn misses(&self) -> Vec<String> {
+        let text = self.metrics.render();
+        let lookups = text
+            .lines()
+            .filter(|line| line.starts_with("a2a_gateway_cache_lookups_total{"));
+        let misses = lookups.filter(|line| line.contains(r#"result="miss""#));
+        misses.map(str::to_owned).collect()
+    }
+
     async fn register(&self, name: &str, url: &str) {
         let card = serde_json::value::RawValue::from_string(r#"{"name":"a"}"#.to_owned()).unwrap();
         let registration = Registration {
@@ -137,83 +171,89 @@ const LONG: Duration = Duration::from_secs(90);
 
 #[tokio::test]
 async fn replicas_agree_within_a_second() {
-    let sql = servers::postgres().database();
-    let redis = Redis::start();
-    let one = replica(&sql, &redis.url(), LONG).await;
-    let two = replica(&sql, &redis.url(), LONG).await;
-    assert_eq!(two.host("a").await, "workspace_not_found");
-    one.register("a", "http://127.0.0.1:9001/").await;
-    assert!(two.turns("a", "127.0.0.1:9001").await < SOON);
-    one.register("a", "http://127.0.0.1:9002/").await;
-    assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
-    // Another program moves the agent.
-    redis.command(&["SET", "ws:a:url", "http://127.0.0.1:9003/"]);
-    assert!(two.turns("a", "127.0.0.1:9003").await < SOON);
-    assert!(one.turns("a", "127.0.0.1:9003").await < SOON);
-    redis.command(&["DEL", "ws:a:url"]);
-    assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
-    let trouble = Beat {
-        error_rate: Some(1.0),
-        active_tasks: 2,
-        current_task: Some("t".to_owned()),
-        ..Beat::default()
-    };
-    two.directory.beat(&id("a"), &trouble).await.unwrap();
-    two.directory.flush_last_seen().await.unwrap();
-    let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
-    assert_eq!(row.status, Status::Degraded);
-    assert_eq!(
-        (row.active_tasks, row.current_task.as_deref()),
-        (2, Some("t"))
-    );
-    two.register("b", "http://127.0.0.1:9004/").await;
-    let calm = Beat {
-        error_rate: Some(0.0),
-        ..Beat::default()
-    };
-    two.directory.beat(&id("a"), &calm).await.unwrap();
-    two.directory
-        .beat(&id("b"), &Beat::default())
-        .await
-        .unwrap();
-    two.directory.flush_last_seen().await.unwrap();
-    let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
-    assert_eq!(
-        (row.status, row.active_tasks, row.current_task),
-        (Status::Online, 0, None)
-    );
+    calmly(async || {
+        let sql = servers::postgres().database();
+        let redis = Redis::start();
+        let one = replica(&sql, &redis.url(), LONG).await;
+        let two = replica(&sql, &redis.url(), LONG).await;
+        assert_eq!(two.host("a").await, "workspace_not_found");
+        one.register("a", "http://127.0.0.1:9001/").await;
+        assert!(two.turns("a", "127.0.0.1:9001").await < SOON);
+        one.register("a", "http://127.0.0.1:9002/").await;
+        assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
+        // Another program moves the agent.
+        redis.command(&["SET", "ws:a:url", "http://127.0.0.1:9003/"]);
+        assert!(two.turns("a", "127.0.0.1:9003").await < SOON);
+        assert!(one.turns("a", "127.0.0.1:9003").await < SOON);
+        redis.command(&["DEL", "ws:a:url"]);
+        assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
+        let trouble = Beat {
+            error_rate: Some(1.0),
+            active_tasks: 2,
+            current_task: Some("t".to_owned()),
+            ..Beat::default()
+        };
+        two.directory.beat(&id("a"), &trouble).await.unwrap();
+        two.directory.flush_last_seen().await.unwrap();
+        let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
+        assert_eq!(row.status, Status::Degraded);
+        assert_eq!(
+            (row.active_tasks, row.current_task.as_deref()),
+            (2, Some("t"))
+        );
+        two.register("b", "http://127.0.0.1:9004/").await;
+        let calm = Beat {
+            error_rate: Some(0.0),
+            ..Beat::default()
+        };
+        two.directory.beat(&id("a"), &calm).await.unwrap();
+        two.directory
+            .beat(&id("b"), &Beat::default())
+            .await
+            .unwrap();
+        two.directory.flush_last_seen().await.unwrap();
+        let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
+        assert_eq!(
+            (row.status, row.active_tasks, row.current_task),
+            (Status::Online, 0, None)
+        );
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_lapse_is_seen_everywhere_within_two_seconds_and_undone_by_a_heartbeat() {
-    let sql = servers::postgres().database();
-    let redis = Redis::start();
-    let ttl = Duration::from_millis(1_500);
-    let one = replica(&sql, &redis.url(), ttl).await;
-    let two = replica(&sql, &redis.url(), ttl).await;
-    one.register("a", "http://127.0.0.1:9001/").await;
-    one.register("b", "http://127.0.0.1:9001/").await;
-    let registered = Instant::now();
-    assert_eq!(two.host("a").await, "127.0.0.1:9001");
-    two.turns("a", "workspace_offline").await;
-    one.turns("a", "workspace_offline").await;
-    assert!(registered.elapsed() < ttl + Duration::from_secs(2));
-    assert_eq!(one.status("a").await, Status::Offline);
-    // Nobody asks for this one: the sweep finds it, and one of the two notes it.
-    let mut noted = Vec::new();
-    while registered.elapsed() < ttl + Duration::from_secs(2) {
-        let (first, second) = tokio::join!(one.directory.sweep(), two.directory.sweep());
-        noted.extend(first.unwrap());
-        noted.extend(second.unwrap());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert_eq!(noted, [id("b")]);
-    one.directory
-        .beat(&id("a"), &Beat::default())
-        .await
-        .unwrap();
-    assert_eq!(one.host("a").await, "127.0.0.1:9001");
-    assert!(two.turns("a", "127.0.0.1:9001").await < SOON);
+    calmly(async || {
+        let sql = servers::postgres().database();
+        let redis = Redis::start();
+        let ttl = Duration::from_millis(1_500);
+        let one = replica(&sql, &redis.url(), ttl).await;
+        let two = replica(&sql, &redis.url(), ttl).await;
+        one.register("a", "http://127.0.0.1:9001/").await;
+        one.register("b", "http://127.0.0.1:9001/").await;
+        let registered = Instant::now();
+        assert_eq!(two.host("a").await, "127.0.0.1:9001");
+        two.turns("a", "workspace_offline").await;
+        one.turns("a", "workspace_offline").await;
+        assert!(registered.elapsed() < ttl + Duration::from_secs(2));
+        assert_eq!(one.status("a").await, Status::Offline);
+        // Nobody asks for this one: the sweep finds it, and one of the two notes it.
+        let mut noted = Vec::new();
+        while registered.elapsed() < ttl + Duration::from_secs(2) {
+            let (first, second) = tokio::join!(one.directory.sweep(), two.directory.sweep());
+            noted.extend(first.unwrap());
+            noted.extend(second.unwrap());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(noted, [id("b")]);
+        one.directory
+            .beat(&id("a"), &Beat::default())
+            .await
+            .unwrap();
+        assert_eq!(one.host("a").await, "127.0.0.1:9001");
+        assert!(two.turns("a", "127.0.0.1:9001").await < SOON);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -272,20 +312,24 @@ async fn an_agent_is_found_while_redis_is_away_and_after_it_came_back_empty() {
 
 #[tokio::test]
 async fn what_was_known_is_found_while_postgresql_is_away_and_nothing_else() {
-    let postgres = servers::Postgres::start();
-    let sql = postgres.database();
-    let redis = Redis::start();
-    let one = replica(&sql, &redis.url(), LONG).await;
-    for name in ["a", "unseen"] {
-        one.register(name, "http://127.0.0.1:9001/").await;
-    }
-    assert_eq!(one.host("a").await, "127.0.0.1:9001");
-    // Not killed: this server commits late, and would lose the registrations.
-    postgres.pause();
-    assert_eq!(one.host("a").await, "127.0.0.1:9001");
-    assert_eq!(one.host("unseen").await, "store_unavailable");
-    postgres.resume();
-    one.turns("unseen", "127.0.0.1:9001").await;
+    calmly(async || {
+        let postgres = servers::Postgres::start();
+        let sql = postgres.database();
+        let redis = Redis::start();
+        let one = replica(&sql, &redis.url(), LONG).await;
+        for name in ["a", "unseen"] {
+            one.register(name, "http://127.0.0.1:9001/").await;
+        }
+        assert_eq!(one.host("a").await, "127.0.0.1:9001");
+        one.warms("a").await;
+        // Not killed: this server commits late, and would lose the registrations.
+        postgres.pause();
+        assert_eq!(one.host("a").await, "127.0.0.1:9001");
+        assert_eq!(one.host("unseen").await, "store_unavailable");
+        postgres.resume();
+        one.turns("unseen", "127.0.0.1:9001").await;
+    })
+    .await;
 }
 
 #[tokio::test]

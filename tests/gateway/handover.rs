@@ -236,7 +236,7 @@ async fn a_process_with_stores_of_its_own_is_not_followed() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let (caller, target) = gateway.pair(agent().await).await;
     gateway.signal("USR2");
-    told(&gateway, "No new process can take over", 1).await;
+    gateway.until_told("No new process can take over", 1).await;
     let request = Request::post(target.path(), CALL).bearer(&caller.token);
     assert_eq!(gateway.call(&request).await.status, 200);
 }
@@ -250,22 +250,13 @@ async fn a_process_that_cannot_be_followed_goes_on() {
     let (caller, target) = gateway.pair(agent().await).await;
     std::fs::write(&file, "this is no configuration").unwrap();
     gateway.signal("USR2");
-    told(&gateway, "The new process did not come to serve", 1).await;
+    gateway
+        .until_told("The new process did not come to serve", 1)
+        .await;
     let request = Request::post(target.path(), CALL).bearer(&caller.token);
     assert_eq!(gateway.call(&request).await.status, 200);
     let ready = gateway.admin_get("/readyz").await.unwrap();
     assert_eq!(ready.status, 200, "{}", ready.text());
-}
-
-/// Waits until the log has said something so often.
-async fn told(gateway: &Gateway, what: &str, times: usize) {
-    let told = async {
-        while gateway.log().matches(what).count() < times {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let told = tokio::time::timeout(PATIENCE, told).await;
-    assert!(told.is_ok(), "{what}: {}", gateway.log());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -291,7 +282,7 @@ async fn a_program_that_cannot_be_started_can_be_put_right() {
     for (round, spoil) in spoil.into_iter().enumerate() {
         spoil();
         assert!(signal(before, "USR2"));
-        told(&gateway, "cannot be started", round + 1).await;
+        gateway.until_told("cannot be started", round + 1).await;
         assert_eq!(gateway.call(&request).await.status, 200, "round {round}");
     }
     std::fs::rename(&away, &program).unwrap();
@@ -318,8 +309,12 @@ async fn a_process_does_not_go_over_to_stores_of_its_own() {
     let (caller, target) = gateway.pair(agent().await).await;
     start_with("\"${@/stores.sql=*/stores.sql=sqlite:other.db}\"");
     gateway.signal("USR2");
-    told(&gateway, "cannot go on for the process before", 1).await;
-    told(&gateway, "The new process did not come to serve", 1).await;
+    gateway
+        .until_told("cannot go on for the process before", 1)
+        .await;
+    gateway
+        .until_told("The new process did not come to serve", 1)
+        .await;
     let request = Request::post(target.path(), CALL).bearer(&caller.token);
     assert_eq!(gateway.call(&request).await.status, 200);
 }

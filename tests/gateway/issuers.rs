@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
+use crate::harness::gateway::free_address;
 use crate::harness::issuer::{Issuer, Key, tables, tls_door};
 use crate::harness::{ADMIN, Agent, Builder, CALL, Gateway, Pair, Request, Step, card};
 use crate::matrix::{Case, TABLE, Who};
@@ -170,10 +171,7 @@ async fn a_host_that_fails_is_named_and_holds_up_nobody_else() {
     let good = Issuer::start(NAME, &[&key]).await;
     let huge = format!(r#"{{"keys":[],"x":"{}"}}"#, "x".repeat(300 * 1024));
     let head = |status: &str| format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n");
-    let closed = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        format!("http://{}/", listener.local_addr().unwrap())
-    };
+    let closed = format!("http://{}/", free_address("127.0.0.1"));
     let many: Vec<_> = (0..101).map(|_| key.jwk()).collect();
     let faults = [
         ("hangs", "timed_out", vec![Step::Hang]),

@@ -226,7 +226,6 @@ async fn no_token_no_body_and_no_password_is_seen_anywhere() {
     let sql = sql.replace(DATABASE_PASSWORD, PASSWORD);
     let builder = Builder::new(Pair::Embedded)
         .stores(&sql, &shared)
-        .set("stores.timeout", "1s")
         .set("telemetry.log", "debug");
     let mut session = Session {
         gateway: builder.start().await,

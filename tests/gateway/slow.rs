@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -64,8 +65,18 @@ async fn blind(mut stream: TcpStream, probe: &[u8]) -> Duration {
     }
 }
 
-async fn tls(certificate: &Certificate, to: SocketAddr) -> impl AsyncRead + AsyncWrite + Unpin {
-    certificate.connect(to, &["http/1.1"]).await.expect("TLS")
+/// Handshakes at once: of all together, the last would not be done when the clock of its head is over.
+static HANDSHAKES: Semaphore = Semaphore::const_new(20);
+
+/// A connection after its handshake, and when that began.
+async fn tls(
+    certificate: &Certificate,
+    to: SocketAddr,
+) -> (impl AsyncRead + AsyncWrite + Unpin, Instant) {
+    let _place = HANDSHAKES.acquire().await.expect("never closed");
+    let begun = Instant::now();
+    let stream = certificate.connect(to, &["http/1.1"]).await.expect("TLS");
+    (stream, begun)
 }
 
 /// Honest calls until `until`, and the longest that one took.
@@ -130,16 +141,16 @@ async fn two_hundred_that_drip_are_let_go_while_others_are_served() {
                     ("nothing at all", silence(stream, begun).await, head)
                 }
                 2 => {
-                    let stream = tls(&certificate, to).await;
+                    let (stream, begun) = tls(&certificate, to).await;
                     ("nothing after TLS", silence(stream, begun).await, head)
                 }
                 3 => {
-                    let mut stream = tls(&certificate, to).await;
+                    let (mut stream, begun) = tls(&certificate, to).await;
                     stream.write_all(wires[0].as_bytes()).await.unwrap();
                     ("head", drip(stream, b"x", begun).await, head)
                 }
                 _ => {
-                    let mut stream = tls(&certificate, to).await;
+                    let (mut stream, begun) = tls(&certificate, to).await;
                     stream.write_all(wires[1].as_bytes()).await.unwrap();
                     // After the refusal the rest is still read for a while, so that it is seen.
                     let drained = body + Duration::from_secs(5);

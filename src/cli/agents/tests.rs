@@ -138,21 +138,28 @@ async fn what_is_not_a2a_0_3_is_a_fault() {
 #[tokio::test]
 async fn slow_streams_its_progress_as_it_happens() {
     let url = start(Kind::Slow).await;
-    let began = Instant::now();
-    let events = stream(&url, "message/stream", message("plan")).await;
-    let states: Vec<&str> = events
-        .iter()
-        .map(|(_, e)| e["status"]["state"].as_str().unwrap_or("artifact"))
-        .collect();
-    assert_eq!(states[0], "submitted");
-    assert_eq!(states[1..11], ["working"; 10]);
-    assert_eq!(states[11..], ["artifact", "completed"]);
-    assert_eq!(events[12].1["final"], true);
-    assert!(events[0].0 - began < Duration::from_millis(250));
-    for pair in events[..11].windows(2) {
-        let gap = pair[1].0 - pair[0].0;
-        assert!(gap > Duration::from_millis(200), "{gap:?}");
+    let mut rounds = Vec::new();
+    // A busy machine can hold up a round; what buffers is late in every one.
+    for _ in 0..5 {
+        let began = Instant::now();
+        let events = stream(&url, "message/stream", message("plan")).await;
+        let states: Vec<&str> = events
+            .iter()
+            .map(|(_, e)| e["status"]["state"].as_str().unwrap_or("artifact"))
+            .collect();
+        assert_eq!(states[0], "submitted");
+        assert_eq!(states[1..11], ["working"; 10]);
+        assert_eq!(states[11..], ["artifact", "completed"]);
+        assert_eq!(events[12].1["final"], true);
+        let first = events[0].0 - began;
+        let gaps = events[..11].windows(2).map(|pair| pair[1].0 - pair[0].0);
+        let least = gaps.min().unwrap();
+        if first < Duration::from_millis(250) && least > Duration::from_millis(200) {
+            return;
+        }
+        rounds.push((first, least));
     }
+    panic!("the first was late, or two came together, in every round: {rounds:?}");
 }
 
 #[tokio::test]

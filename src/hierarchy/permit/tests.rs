@@ -352,7 +352,7 @@ async fn a_grant_is_for_one_ordered_pair_and_crosses_orgs() {
 #[tokio::test]
 async fn a_grant_ends_to_the_millisecond_and_asks_no_store_for_it() {
     let room = room().await;
-    let first = room.grant("pm", "ext", Some(300)).await;
+    let first = room.grant("pm", "ext", Some(3_000)).await;
     let end = first.expires_at.unwrap();
     assert_eq!(room.ask(&workspace("pm"), "ext").await, Ok(Rule::Grant));
     let before = room.metrics.store_operations();

@@ -15,8 +15,8 @@ use a2a_gateway::trust::{Keys, published_keys};
 use serde_json::Value;
 
 use super::{audit, end, recorded};
-use crate::harness::servers::{self, Postgres};
-use crate::harness::{Agent, Builder, CALL, Connection, Gateway, Pair, Request};
+use crate::harness::servers::{Postgres, Redis};
+use crate::harness::{Agent, Builder, CALL, Connection, Gateway, Pair, Request, calmly};
 
 /// A number from the environment, for whoever wants to see more than CI has time for.
 #[expect(
@@ -100,105 +100,114 @@ async fn await_written(gateway: &Gateway) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_is_away_under_load_and_every_record_is_there_afterwards() {
-    let (seconds, rate) = (
-        asked("A2A_GATEWAY_AUDIT_OUTAGE", 5),
-        asked("A2A_GATEWAY_AUDIT_RATE", 200),
-    );
-    let postgres = Postgres::start();
-    let redis = servers::redis();
-    let builder = Builder::new(Pair::External).stores(&postgres.database(), &redis.url());
-    let mut gateway = builder.start().await;
-    let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
-    let load = Load::start(&gateway, &caller.token, rate);
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = load.sent.load(Ordering::Relaxed);
-    postgres.kill();
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let during = load.sent.load(Ordering::Relaxed) - before;
-    let (waiting, bytes) = (
-        gateway
-            .metric("a2a_gateway_audit_waiting_records", &[])
-            .await,
-        gateway.metric("a2a_gateway_audit_spool_bytes", &[]).await,
-    );
-    assert!(
-        waiting > 0.0 && bytes > 0.0,
-        "{waiting} records, {bytes} bytes"
-    );
-    let lag = gateway.metric("a2a_gateway_audit_lag_seconds", &[]).await;
-    assert!(lag > 2.0, "{lag}");
-    postgres.restart();
-    let (sent, failed) = load.stop().await;
-    let back = Instant::now();
-    await_written(&gateway).await;
-    println!(
-        "PostgreSQL away for {seconds} s: {during} calls meanwhile, {failed} of {sent} failed; {waiting} records and {bytes} bytes waited, written {:?} after the last call",
-        back.elapsed()
-    );
-    assert_eq!(failed, 0);
-    assert_eq!(
-        gateway.metric("a2a_gateway_audit_lost_total", &[]).await,
-        0.0
-    );
-    end(&mut gateway);
-    let (said, status) = audit(&gateway, &["verify"]);
-    assert_eq!(status, Some(0), "{said}");
-    print!("{said}");
-    let (lines, _) = audit(
-        &gateway,
-        &["export", "--target", "target", "--event-type", "A2A_CALL"],
-    );
-    let mut ids: Vec<String> = lines
-        .lines()
-        .map(|line| {
-            serde_json::from_str::<Value>(line).unwrap()["request_id"]
-                .as_str()
-                .unwrap()
-                .to_owned()
-        })
-        .collect();
-    ids.sort();
-    ids.dedup();
-    assert_eq!(ids.len(), sent, "each call once");
+    calmly(async || {
+        let (seconds, rate) = (
+            asked("A2A_GATEWAY_AUDIT_OUTAGE", 5),
+            asked("A2A_GATEWAY_AUDIT_RATE", 200),
+        );
+        let postgres = Postgres::start();
+        let redis = Redis::start();
+        let builder = Builder::new(Pair::External).stores(&postgres.database(), &redis.url());
+        let mut gateway = builder.start().await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        gateway.until_coherent().await;
+        let load = Load::start(&gateway, &caller.token, rate);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = load.sent.load(Ordering::Relaxed);
+        postgres.kill();
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        let during = load.sent.load(Ordering::Relaxed) - before;
+        let (waiting, bytes) = (
+            gateway
+                .metric("a2a_gateway_audit_waiting_records", &[])
+                .await,
+            gateway.metric("a2a_gateway_audit_spool_bytes", &[]).await,
+        );
+        assert!(
+            waiting > 0.0 && bytes > 0.0,
+            "{waiting} records, {bytes} bytes"
+        );
+        let lag = gateway.metric("a2a_gateway_audit_lag_seconds", &[]).await;
+        assert!(lag > 2.0, "{lag}");
+        postgres.restart();
+        let (sent, failed) = load.stop().await;
+        let back = Instant::now();
+        await_written(&gateway).await;
+        println!(
+            "PostgreSQL away for {seconds} s: {during} calls meanwhile, {failed} of {sent} failed; {waiting} records and {bytes} bytes waited, written {:?} after the last call",
+            back.elapsed()
+        );
+        assert_eq!(failed, 0);
+        assert_eq!(
+            gateway.metric("a2a_gateway_audit_lost_total", &[]).await,
+            0.0
+        );
+        end(&mut gateway);
+        let (said, status) = audit(&gateway, &["verify"]);
+        assert_eq!(status, Some(0), "{said}");
+        print!("{said}");
+        let (lines, _) = audit(
+            &gateway,
+            &["export", "--target", "target", "--event-type", "A2A_CALL"],
+        );
+        let mut ids: Vec<String> = lines
+            .lines()
+            .map(|line| {
+                serde_json::from_str::<Value>(line).unwrap()["request_id"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned()
+            })
+            .collect();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), sent, "each call once");
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_gateway_leaves_its_spool_to_the_next() {
-    let postgres = Postgres::start();
-    let redis = servers::redis();
-    let builder = Builder::new(Pair::External).stores(&postgres.database(), &redis.url());
-    let mut gateway = builder.start().await;
-    let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
-    let request = |id: &str| {
-        Request::post("/workspaces/target/a2a", CALL)
-            .bearer(&caller.token)
-            .field("X-Request-Id", id)
-    };
-    assert_eq!(gateway.call(&request("before")).await.status, 200);
-    recorded(&gateway, "request_id=before", 1).await;
-    postgres.kill();
-    for n in 0..20 {
-        assert_eq!(
-            gateway.call(&request(&format!("away-{n}"))).await.status,
-            200
-        );
-    }
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while gateway.metric("a2a_gateway_audit_spool_bytes", &[]).await < 8000.0 {
-        assert!(Instant::now() < deadline, "{}", gateway.log());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    gateway.kill();
-    postgres.restart();
-    gateway.restart().await;
-    let first = recorded(&gateway, "request_id=away-0", 1).await[0].clone();
-    let last = recorded(&gateway, "request_id=away-19", 1).await[0].clone();
-    assert_eq!(first["replica"], last["replica"]);
-    end(&mut gateway);
-    let (said, status) = audit(&gateway, &["verify"]);
-    assert_eq!(status, Some(0), "{said}");
-    let left = std::fs::read_dir(gateway.dir.join("data/audit")).map_or(0, Iterator::count);
-    assert_eq!(left, 0, "the spool is empty");
+    calmly(async || {
+        let postgres = Postgres::start();
+        let redis = Redis::start();
+        let builder = Builder::new(Pair::External).stores(&postgres.database(), &redis.url());
+        let mut gateway = builder.start().await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let request = |id: &str| {
+            Request::post("/workspaces/target/a2a", CALL)
+                .bearer(&caller.token)
+                .field("X-Request-Id", id)
+        };
+        let ask = async || assert_eq!(gateway.call(&request("warm")).await.status, 200);
+        gateway.until_warm(ask).await;
+        assert_eq!(gateway.call(&request("before")).await.status, 200);
+        recorded(&gateway, "request_id=before", 1).await;
+        postgres.kill();
+        for n in 0..20 {
+            assert_eq!(
+                gateway.call(&request(&format!("away-{n}"))).await.status,
+                200
+            );
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while gateway.metric("a2a_gateway_audit_spool_bytes", &[]).await < 8000.0 {
+            assert!(Instant::now() < deadline, "{}", gateway.log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        gateway.kill();
+        postgres.restart();
+        gateway.restart().await;
+        let first = recorded(&gateway, "request_id=away-0", 1).await[0].clone();
+        let last = recorded(&gateway, "request_id=away-19", 1).await[0].clone();
+        assert_eq!(first["replica"], last["replica"]);
+        end(&mut gateway);
+        let (said, status) = audit(&gateway, &["verify"]);
+        assert_eq!(status, Some(0), "{said}");
+        let left = std::fs::read_dir(gateway.dir.join("data/audit")).map_or(0, Iterator::count);
+        assert_eq!(left, 0, "the spool is empty");
+    })
+    .await;
 }
 
 /// The room alone, on an SQLite file that is not migrated yet: it is away.
@@ -280,6 +289,13 @@ async fn what_a_small_spool_loses_is_counted_and_the_chain_says_so() {
     );
 }
 
+/// The number of the newest record that is written.
+async fn newest(db: &Db) -> i64 {
+    let newest = "SELECT COALESCE(MAX(last_seq), 0) FROM audit_chains";
+    let newest = sqlx::query_scalar(newest).fetch_one(db.pool());
+    newest.await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_chain_is_verified() {
     let count = asked("A2A_GATEWAY_AUDIT_RECORDS", 10_000);
@@ -296,25 +312,12 @@ async fn a_long_chain_is_verified() {
         if n % 4000 == 3999 {
             // No faster than it writes.
             let written = i64::try_from(n).unwrap() - 8000;
-            while sqlx::query_scalar::<_, i64>(
-                "SELECT COALESCE(MAX(last_seq), 0) FROM audit_chains",
-            )
-            .fetch_one(db.pool())
-            .await
-            .unwrap()
-                < written
-            {
+            while newest(&db).await < written {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
     }
-    let last = "SELECT COALESCE(MAX(last_seq), 0) FROM audit_chains";
-    while sqlx::query_scalar::<_, i64>(last)
-        .fetch_one(db.pool())
-        .await
-        .unwrap()
-        <= i64::try_from(count).unwrap()
-    {
+    while newest(&db).await <= i64::try_from(count).unwrap() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     audit.flush().await;
@@ -349,53 +352,56 @@ fn lost(metrics: &Metrics) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_lost_before_the_end_is_told_of_by_the_end() {
-    let folder = tempfile::tempdir().unwrap();
-    // More than may be in memory, and less than will come.
-    let (audit, db, metrics) = room(folder.path(), 4_000_000);
-    let running = Arc::clone(&audit);
-    let run = tokio::spawn(async move { running.run().await });
-    for n in 0..20_000 {
-        audit.record(Draft::new(EventType::A2aCall));
-        if n % 1000 == 0 {
+    calmly(async || {
+        let folder = tempfile::tempdir().unwrap();
+        // More than may be in memory, and less than will come.
+        let (audit, db, metrics) = room(folder.path(), 4_000_000);
+        let running = Arc::clone(&audit);
+        let run = tokio::spawn(async move { running.run().await });
+        for n in 0..20_000 {
+            audit.record(Draft::new(EventType::A2aCall));
+            if n % 1000 == 0 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while lost(&metrics) < 5000 {
+            assert!(Instant::now() < deadline, "{}", lost(&metrics));
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-    }
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while lost(&metrics) < 5000 {
-        assert!(Instant::now() < deadline, "{}", lost(&metrics));
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    audit.flush().await;
-    run.abort();
-    let _ = run.await;
-    let lost = lost(&metrics);
-    drop(audit);
-    db.migrate().await.unwrap();
-    // The next start writes what waits.
-    let (next, db, _) = room(folder.path(), 100_000);
-    db.take_as_it_is();
-    let running = Arc::clone(&next);
-    let run = tokio::spawn(async move { running.run().await });
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let told = "SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type IN ('AUDIT_LOST', 'AUDIT_STOPPED')";
-    loop {
-        let told: String = sqlx::query_scalar(told).fetch_one(db.pool()).await.unwrap();
-        let sum: u64 = told
-            .split(|c: char| !c.is_ascii_digit())
-            .filter_map(|n| n.parse::<u64>().ok())
-            .sum();
-        if sum == lost {
-            break;
+        audit.flush().await;
+        run.abort();
+        let _ = run.await;
+        let lost = lost(&metrics);
+        drop(audit);
+        db.migrate().await.unwrap();
+        // The next start writes what waits.
+        let (next, db, _) = room(folder.path(), 100_000);
+        db.take_as_it_is();
+        let running = Arc::clone(&next);
+        let run = tokio::spawn(async move { running.run().await });
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let told = "SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type IN ('AUDIT_LOST', 'AUDIT_STOPPED')";
+        loop {
+            let told: String = sqlx::query_scalar(told).fetch_one(db.pool()).await.unwrap();
+            let sum: u64 = told
+                .split(|c: char| !c.is_ascii_digit())
+                .filter_map(|n| n.parse::<u64>().ok())
+                .sum();
+            if sum == lost {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{told}: not {lost}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        assert!(Instant::now() < deadline, "{told}: not {lost}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    next.flush().await;
-    run.abort();
-    let keys = published_keys(&folder.path().join("keys")).unwrap();
-    let verifier = Verifier::new(&keys, Scope::Database);
-    let report = next.stored.verify(verifier).await.unwrap();
-    assert_eq!((report.problems.len(), report.chains), (0, 2), "{report:?}");
+        next.flush().await;
+        run.abort();
+        let keys = published_keys(&folder.path().join("keys")).unwrap();
+        let verifier = Verifier::new(&keys, Scope::Database);
+        let report = next.stored.verify(verifier).await.unwrap();
+        assert_eq!((report.problems.len(), report.chains), (0, 2), "{report:?}");
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -441,13 +447,7 @@ async fn an_export_is_proven_also_when_records_come_while_it_is_read() {
     let run = tokio::spawn(async move { running.run().await });
     let written = async |count: i64| {
         let deadline = Instant::now() + Duration::from_secs(30);
-        let last = "SELECT COALESCE(MAX(last_seq), 0) FROM audit_chains";
-        while sqlx::query_scalar::<_, i64>(last)
-            .fetch_one(db.pool())
-            .await
-            .unwrap()
-            < count
-        {
+        while newest(&db).await < count {
             assert!(Instant::now() < deadline);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -150,7 +150,8 @@ async fn a_card_is_admitted_like_a_call() {
         );
     }
     let labels = ["method=\"agent_card\"", "outcome=\"answered\""];
-    assert!(gateway.metric("a2a_gateway_exchanges_total", &labels).await >= 5.0);
+    let exchanges = "a2a_gateway_exchanges_total";
+    gateway.until_counted(exchanges, &labels, 5.0).await;
     assert!(
         gateway
             .metric("a2a_gateway_card_fetches_total", &["outcome=\"fetched\""])

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{PUBLIC, generations, urls};
+use crate::events::IN_FORCE;
 use crate::harness::watcher::Feed;
 use crate::harness::{ADMIN, Agent, Answer, Builder, Gateway, Pair, Request, card};
 use crate::on_both_pairs;
@@ -42,6 +43,7 @@ impl Stage {
         let canvas = made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
         let org = made("/orgs/acme/tokens", "{}").await;
         let [target, caller] = tokens.try_into().unwrap();
+        tokio::time::sleep(IN_FORCE).await;
         Self {
             gateway,
             agent,

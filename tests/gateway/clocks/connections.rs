@@ -6,7 +6,7 @@ use crate::harness::calmly;
 #[tokio::test]
 async fn an_agent_that_is_not_there_is_unreachable() {
     calmly(async || {
-        let gateway = quick().await;
+        let gateway = quick().start().await;
         let agent = Agent::json("{}").await;
         let (caller, target) = gateway.pair(agent).await;
         let Seat { agent, .. } = target;

@@ -10,10 +10,16 @@ mod handshakes;
 mod replicas;
 mod tickets;
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
 use crate::harness::{Builder, Gateway, Pair, Request};
+
+/// Within this a change of access is in force on every replica (contract §8.1), and told of: who comes
+/// later hears nothing of it.
+pub(crate) const IN_FORCE: Duration = Duration::from_millis(1_100);
 
 /// Replicas on one Redis and one PostgreSQL.
 pub(crate) struct Replicas {
@@ -36,7 +42,9 @@ impl Replicas {
             for (key, value) in sets {
                 builder = builder.set(key, value);
             }
-            all.push(builder.start().await);
+            let gateway = builder.start().await;
+            gateway.until_coherent().await;
+            all.push(gateway);
         }
         Self {
             all,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Replicas, place, seat, token};
+use super::{IN_FORCE, Replicas, place, seat, token};
 use crate::harness::watcher::{Feed, Socket, handshake};
 use crate::harness::{ADMIN, Request};
 
@@ -121,6 +121,7 @@ async fn who_may_message_a_workspace_hears_of_it_and_of_a_move_only_what_they_ma
     let canvas = |org: &str| json!({"user": "ada", "org": org});
     let acme = token(one, "/canvas/tokens", canvas("acme")).await.0;
     let other = token(one, "/orgs/other/tokens", json!({})).await.0;
+    tokio::time::sleep(IN_FORCE).await;
     let mut watchers = Vec::new();
     for token in [&pm, &dev, &ext, &acme, &other] {
         watchers.push(Socket::open(two.public, &handshake("/ws").bearer(token)).await);

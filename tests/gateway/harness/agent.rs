@@ -1,6 +1,7 @@
 //! An agent that records the exact bytes it was sent, and answers by script: whole, slow, broken.
 
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -87,11 +88,14 @@ pub(crate) struct Agent {
     connections: Arc<AtomicUsize>,
     open: Arc<AtomicUsize>,
     closed_by_gateway: Arc<Mutex<Vec<Instant>>>,
+    listening: socket2::Socket,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
+        // The task ends a moment later; nobody is to get through until then.
+        let _ = self.listening.shutdown(Shutdown::Both);
         self.task.abort();
     }
 }
@@ -117,6 +121,8 @@ impl Agent {
     ) -> Self {
         let listener = TcpListener::bind(address).await.expect("a free port");
         let port = listener.local_addr().expect("bound").port();
+        let listening = listener.as_fd().try_clone_to_owned();
+        let listening = listening.expect("one more descriptor").into();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let connections = Arc::new(AtomicUsize::new(0));
         let open = Arc::new(AtomicUsize::new(0));
@@ -148,6 +154,7 @@ impl Agent {
             connections,
             open,
             closed_by_gateway: closed,
+            listening,
             task,
         }
     }

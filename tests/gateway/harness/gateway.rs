@@ -63,7 +63,7 @@ pub(crate) struct Builder {
     shared: String,
     host: String,
     /// A Redis of its own: databases of one server share channels and what is watched.
-    _redis: Option<Redis>,
+    redis: Option<Redis>,
 }
 
 /// A running gateway. Dropping it kills it.
@@ -96,7 +96,7 @@ impl Builder {
             sql,
             shared,
             host: "127.0.0.1".into(),
-            _redis: redis,
+            redis,
         }
         .set("rate.caller_per_second", "0")
         .set("rate.failures_per_second", "0")
@@ -141,10 +141,14 @@ impl Builder {
         self
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts it and waits until it is ready, and linked where it is on a Redis of its own.
     pub(crate) async fn start(self) -> Gateway {
         let gateway = self.spawn();
         gateway.await_ready().await;
+        let redis = gateway.builder.redis.as_ref().map(Redis::url);
+        if redis.is_some_and(|url| url == gateway.builder.shared) {
+            gateway.until_coherent().await;
+        }
         gateway
     }
 
@@ -236,7 +240,8 @@ impl Gateway {
         loop {
             let answer = self.admin_get("/readyz").await;
             if answer.as_ref().is_some_and(|a| a.status == 200) {
-                return;
+                // It may say so a moment before it listens.
+                return self.await_port();
             }
             assert!(
                 Instant::now() < deadline,
@@ -335,11 +340,10 @@ impl Gateway {
 
     /// A GET on the admin listener.
     pub(crate) async fn admin_get(&self, path: &str) -> Option<Answer> {
-        tokio::net::TcpStream::connect(self.admin).await.ok()?;
-        let mut connection = Connection::open(self.admin).await;
-        connection
-            .send(&Request::get(path).wire(&self.admin.to_string()))
-            .await;
+        let stream = tokio::net::TcpStream::connect(self.admin).await.ok()?;
+        let mut connection = Connection::over(stream);
+        let wire = Request::get(path).wire(&self.admin.to_string());
+        connection.try_send(&wire).await.ok()?;
         connection.try_answer().await
     }
 
@@ -484,9 +488,10 @@ pub(crate) fn card_1_0(name: &str) -> Value {
 pub(crate) fn free_address(host: &str) -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
-        let spread = u16::try_from(std::process::id() % 1000).expect("below 1000");
-        let offset = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 12_000 + (spread * 20 + offset) % 20_000;
+        // Far from where a process that began a moment before or after looks.
+        let spread = std::process::id().wrapping_mul(7919) % 20_000;
+        let offset = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(12_000 + (spread + offset) % 20_000).expect("a port");
         if let Ok(listener) = TcpListener::bind((host, port)) {
             return listener.local_addr().expect("bound");
         }

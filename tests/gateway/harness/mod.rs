@@ -21,6 +21,7 @@ pub(crate) mod seat;
 pub(crate) mod servers;
 pub(crate) mod sidecar;
 pub(crate) mod tls;
+pub(crate) mod warm;
 pub(crate) mod watcher;
 
 pub(crate) use self::agent::{Agent, LAST_CHUNK, Recorded, SSE_HEAD, Step, chunk, ok_json};

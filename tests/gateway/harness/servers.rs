@@ -3,7 +3,7 @@
 //! shell that reads from a pipe of ours, and cleans up when the pipe closes.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::gateway::free_address;
 use super::planted::DATABASE_PASSWORD;
 use super::relay::Relay;
 
@@ -227,9 +228,10 @@ impl Server {
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir();
         let folder = folder.unwrap().keep();
         let mut log = String::new();
-        // Another process may take the port between our look and the server's.
+        // Another process may take the port between our look and the server's. While a server is away, no
+        // agent is given it: those get ephemeral ones.
         for _ in 0..3 {
-            let address = free_address();
+            let address = free_address("127.0.0.1");
             let command = command(&folder, address.port());
             let running = Running::begin(&folder, &command);
             let server = Self {
@@ -338,11 +340,6 @@ impl Running {
         let id = line.trim().parse().unwrap();
         Self { keeper, id }
     }
-}
-
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap()
 }
 
 fn answers(address: SocketAddr, postgres: bool) -> bool {

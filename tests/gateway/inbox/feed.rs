@@ -106,6 +106,8 @@ on_both_pairs! {
             tell(&gateway, "dev", &dev, &n.to_string()).await;
             assert_eq!(text(&feed.event().await), n.to_string());
         }
+        // It has passed over them, too, while they were still an agent's.
+        assert!(canvas.is_silent(Duration::from_millis(300)).await);
         // As after a long absence: what they have seen, or were never to see, is pruned.
         let pool = sqlx::AnyPool::connect(&gateway.sql_url()).await.unwrap();
         let run = async |text: &'static str| { sqlx::query(text).execute(&pool).await.unwrap(); };
@@ -128,8 +130,9 @@ on_both_pairs! {
 async fn a_silent_feed_is_kept_open_by_comments() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let dev = seat(&gateway, "dev", None, None).await;
-    let mut feed = open(&gateway, &follow(&dev)).await;
+    // The gateway counts from its first word on, and we hear that later.
     let began = Instant::now();
+    let mut feed = open(&gateway, &follow(&dev)).await;
     let mut heard = String::new();
     while !heard.contains(": keepalive\n") {
         let chunk = feed.connection.next_chunk().await.expect("open");

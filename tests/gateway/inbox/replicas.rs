@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::{Room, SOON, id, messages, text};
-use crate::harness::Pair;
+use crate::harness::{Pair, calmly};
 
 const WRITERS: usize = 50;
 
@@ -84,72 +84,75 @@ async fn fifty_write_and_ten_read_each_message_once_and_in_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_ends_by_the_word_of_another_replica_and_without_redis_by_a_look() {
-    let one = Room::open(Pair::External, |config| {
-        config.stores.timeout = Duration::from_secs(2)
+    calmly(async || {
+        let one = Room::open(Pair::External, |config| {
+            config.stores.timeout = Duration::from_secs(2)
+        })
+        .await;
+        let two = one.beside().await;
+        let begun = one.put("dev", "1").await;
+        let mut inbox = two.inbox.watch(&id("dev"));
+        let mut task = two.inbox.watch_task(&begun.id);
+        // The link comes up with a wake-up, since what was told before was missed.
+        let quiet = async |watch: &mut a2a_gateway::delivery::inbox::Watch| {
+            while timeout(Duration::from_secs(2), watch.changed())
+                .await
+                .is_ok()
+            {}
+        };
+        tokio::join!(quiet(&mut inbox), quiet(&mut task));
+
+        let heard = Instant::now();
+        one.put("dev", "2").await;
+        timeout(SOON, inbox.changed()).await.expect("told");
+        assert!(
+            heard.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            heard.elapsed()
+        );
+        let pause = Duration::from_millis(300);
+        assert!(
+            timeout(pause, task.changed()).await.is_err(),
+            "another task is nobody's business"
+        );
+        let working = || Update::StatusUpdate(json!({"status": {"state": "working"}}));
+        one.inbox
+            .reply(&id("dev"), &begun.id, working(), "{}")
+            .await
+            .unwrap();
+        timeout(SOON, task.changed()).await.expect("told");
+
+        one.redis.as_ref().unwrap().kill();
+        // The first look wakes all, since nobody knows what was told before it.
+        tokio::join!(
+            async { timeout(SOON, inbox.changed()).await.expect("woken") },
+            async { timeout(SOON, task.changed()).await.expect("woken") },
+        );
+        let began = Instant::now();
+        one.put("dev", "3").await;
+        assert!(began.elapsed() < SOON, "no message waits for Redis");
+        timeout(SOON, inbox.changed()).await.expect("looked");
+        one.inbox
+            .reply(&id("dev"), &begun.id, working(), "{}")
+            .await
+            .unwrap();
+        timeout(SOON, task.changed()).await.expect("looked");
+        assert_eq!(two.after("dev", 1).await, ["2", "3"]);
+        assert!(
+            timeout(Duration::from_secs(3), inbox.changed())
+                .await
+                .is_err(),
+            "no news, no wake-up"
+        );
+
+        one.redis.as_ref().unwrap().restart();
+        timeout(SOON, inbox.changed())
+            .await
+            .expect("the link is back");
+        one.put("dev", "4").await;
+        timeout(SOON, inbox.changed()).await.expect("told");
     })
     .await;
-    let two = one.beside().await;
-    let begun = one.put("dev", "1").await;
-    let mut inbox = two.inbox.watch(&id("dev"));
-    let mut task = two.inbox.watch_task(&begun.id);
-    // The link comes up with a wake-up, since what was told before was missed.
-    let quiet = async |watch: &mut a2a_gateway::delivery::inbox::Watch| {
-        while timeout(Duration::from_secs(2), watch.changed())
-            .await
-            .is_ok()
-        {}
-    };
-    tokio::join!(quiet(&mut inbox), quiet(&mut task));
-
-    let heard = Instant::now();
-    one.put("dev", "2").await;
-    timeout(SOON, inbox.changed()).await.expect("told");
-    assert!(
-        heard.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        heard.elapsed()
-    );
-    let pause = Duration::from_millis(300);
-    assert!(
-        timeout(pause, task.changed()).await.is_err(),
-        "another task is nobody's business"
-    );
-    let working = || Update::StatusUpdate(json!({"status": {"state": "working"}}));
-    one.inbox
-        .reply(&id("dev"), &begun.id, working(), "{}")
-        .await
-        .unwrap();
-    timeout(SOON, task.changed()).await.expect("told");
-
-    one.redis.as_ref().unwrap().kill();
-    // The first look wakes all, since nobody knows what was told before it.
-    tokio::join!(
-        async { timeout(SOON, inbox.changed()).await.expect("woken") },
-        async { timeout(SOON, task.changed()).await.expect("woken") },
-    );
-    let began = Instant::now();
-    one.put("dev", "3").await;
-    assert!(began.elapsed() < SOON, "no message waits for Redis");
-    timeout(SOON, inbox.changed()).await.expect("looked");
-    one.inbox
-        .reply(&id("dev"), &begun.id, working(), "{}")
-        .await
-        .unwrap();
-    timeout(SOON, task.changed()).await.expect("looked");
-    assert_eq!(two.after("dev", 1).await, ["2", "3"]);
-    assert!(
-        timeout(Duration::from_secs(3), inbox.changed())
-            .await
-            .is_err(),
-        "no news, no wake-up"
-    );
-
-    one.redis.as_ref().unwrap().restart();
-    timeout(SOON, inbox.changed())
-        .await
-        .expect("the link is back");
-    one.put("dev", "4").await;
-    timeout(SOON, inbox.changed()).await.expect("told");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,7 +160,8 @@ async fn senders_are_told_whether_a_message_may_be_there() {
     let (relay, url) = crate::harness::servers::postgres().relayed();
     let room = Room::open(Pair::External, |config| {
         config.stores.sql = url.into();
-        config.stores.timeout = Duration::from_millis(500);
+        // Long enough for what is not slow; `slow` below is slower.
+        config.stores.timeout = Duration::from_secs(2);
     })
     .await;
     room.put("dev", "1").await;

@@ -1,14 +1,18 @@
 //! `Prefer: respond-async`: a call to a target that is away is kept, can be asked for as a task, and is made once
 //! the target is back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
+use super::crashes::until_past_a_lease;
 use super::odd::{odd_results, rpc};
 use super::{answer, echo, pause, texts, until};
 use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Request, Seat, Step, ok_json};
 use crate::on_both_pairs;
+use crate::stores::open_db;
 
 fn prefer(request: Request) -> Request {
     request.field("Prefer", "respond-async")
@@ -186,10 +190,12 @@ on_both_pairs! {
 
     async fn a_busy_target_gets_them_by_priority_then_by_age(pair: Pair) {
         let gateway = Gateway::start(pair).await;
-        let agent = Agent::scripted(|request| {
-            let slow = request.text().contains("first");
-            let wait = Duration::from_millis(if slow { 1500 } else { 1 });
-            vec![Step::Wait(wait), Step::Write(ok_json(&answer(request).to_string()))]
+        let first_ends = Arc::new(Semaphore::new(0));
+        let held = first_ends.clone();
+        let agent = Agent::scripted(move |request| {
+            let says = Step::Write(ok_json(&answer(request).to_string()));
+            let first = request.text().contains("first");
+            first.then(|| Step::Held(held.clone())).into_iter().chain([says]).collect()
         }).await;
         let (caller, target) = gateway.pair(agent).await;
         gateway.patch("target", json!({"max_concurrent": 1})).await;
@@ -202,6 +208,13 @@ on_both_pairs! {
             for (text, priority) in [("low", Some(1)), ("one", None), ("two", None), ("high", Some(99))] {
                 keep(&gateway, &caller, &target, &say(text, priority)).await;
             }
+            // All were tried, so that none is just being tried alone when the target takes one again.
+            let db = open_db(&gateway.sql_url());
+            let put_off = "SELECT COUNT(*) FROM delegations WHERE leased_until = 0 AND due_at > created_at";
+            until("all are put off", async || {
+                sqlx::query_scalar::<_, i64>(put_off).fetch_one(db.pool()).await.unwrap() == 4
+            }).await;
+            first_ends.add_permits(1);
         };
         let (answered, ()) = tokio::join!(running, rest);
         assert_eq!(answered.status, 200);
@@ -245,7 +258,7 @@ on_both_pairs! {
         let id = keep(&gateway, &caller, &target, CALL).await;
         gateway.kill();
         gateway.restart().await;
-        until("the end", async || state(&gateway, &caller, &target, &id).await == "failed").await;
+        until_past_a_lease(pair, "the end", async || state(&gateway, &caller, &target, &id).await == "failed").await;
         let task = about(&gateway, &caller.token, &target, "tasks/get", &id).await.json();
         assert_eq!(task["result"]["metadata"]["error"]["clock"], "deadline");
         assert_eq!(target.agent.count(), 0);

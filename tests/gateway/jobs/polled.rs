@@ -8,7 +8,7 @@ use a2a_gateway::delivery::inbox::Item;
 use a2a_gateway::ids::WorkspaceId;
 use serde_json::json;
 
-use super::{Inboxes, delegate, delegate_with, delegation, delegation_in, until};
+use super::{Inboxes, delegate, delegate_with, delegation_in, until};
 use crate::harness::{Agent, Gateway, Pair, Request, Seat, card};
 use crate::on_both_pairs;
 
@@ -39,7 +39,8 @@ on_both_pairs! {
             assert_eq!((item.activity_type.as_str(), item.source_id.as_deref()), ("a2a_receive", Some("caller")));
             let call: serde_json::Value = serde_json::from_str(item.request_body.unwrap().get()).unwrap();
             assert_eq!(call["params"]["message"]["metadata"]["delegation_id"], id.as_str());
-            assert_eq!(delegation(&gateway, &caller, &id).await["status"], "dispatched");
+            // Noted once it is there.
+            delegation_in(&gateway, &caller, &id, "dispatched").await;
             let poller = WorkspaceId::parse("poller").unwrap();
             let task = inboxes.0.reply(&poller, &item.id, update, "{}").await.unwrap();
             assert!(matches!(task.state, TaskState::Completed | TaskState::Failed));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::load::Stage;
-use super::{metrics, series, series_of};
+use super::series::settled;
 use crate::harness::{ADMIN, Builder, CALL, Gateway, Request};
 use crate::on_both_pairs;
 
@@ -43,6 +43,7 @@ on_both_pairs! {
             ("a2a_gateway_task_states_total", "\"input_required\"", 1.0),
             ("a2a_gateway_task_states_total", "\"failed\"", 0.0),
         ] {
+            reaches(gateway, name, &[labels], value).await;
             assert_eq!(gateway.metric(name, &[labels]).await, value, "{name} {labels}");
         }
         // Two pauses of 20 ms each; of what comes late on a busy machine, the next comes sooner behind it.
@@ -77,9 +78,13 @@ on_both_pairs! {
             ("control", "not_found", 1.0),
             ("control", "unauthenticated", 1.0),
         ] {
+            let labels = [format!("plane=\"{plane}\""), format!("reason=\"{reason}\"")];
+            reaches(gateway, "a2a_gateway_refusals_total", &[&labels[0], &labels[1]], count).await;
             assert_eq!(refused(plane, reason).await, count, "{plane} {reason}");
         }
         for (why, count) in [("missing", 1.0), ("unknown", 1.0), ("unknown_key", 1.0), ("expired", 0.0)] {
+            let label = format!("why=\"{why}\"");
+            reaches(gateway, "a2a_gateway_credentials_refused_total", &[&label], count).await;
             assert_eq!(credential(why).await, count, "{why}");
         }
         assert_eq!(credential("form").await + credential("misplaced").await, 2.0);
@@ -152,13 +157,12 @@ on_both_pairs! {
             assert!(range.contains(&value), "{name} {labels}: {value}");
         }
         // What is closed begins at 0, so that a rate sees the first of its kind.
-        let text = metrics(&gateway).await;
+        let text = settled(&gateway).await;
         for reason in a2a_gateway::rejection::Reason::ALL {
             for plane in ["a2a", "control"] {
                 let line = format!("a2a_gateway_refusals_total{{plane=\"{plane}\",reason=\"{}\"}} 0", reason.word());
                 assert!(text.contains(&line), "{line}");
             }
         }
-        assert_eq!(series_of(&text), series(&gateway).await);
     }
 }

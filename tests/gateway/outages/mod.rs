@@ -149,26 +149,15 @@ impl Site {
         site
     }
 
-    /// What a change overtakes while it is read is not kept, and the revocation may come back by the link only now:
-    /// the warm are asked about until all is in memory.
+    /// The revocation may come back by the link only now.
     async fn warms(&self) {
-        let deadline = Instant::now() + RECOVERY;
-        loop {
-            let misses = self.misses().await;
+        let ask = async || {
             assert_eq!(beat(&self.gateway, &self.target).await.status, 200);
             for who in [Who::Warm, Who::Stranger] {
                 self.question(who).expect(all_is_well).await;
             }
-            if self.misses().await == misses {
-                return;
-            }
-            assert!(Instant::now() < deadline, "nothing stays in memory");
-        }
-    }
-
-    async fn misses(&self) -> f64 {
-        let lookups = "a2a_gateway_cache_lookups_total";
-        self.gateway.metric(lookups, &[r#"result="miss""#]).await
+        };
+        self.gateway.until_warm(ask).await;
     }
 
     fn question(&self, who: Who) -> Question {

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 use super::{RECOVERY, Site, Who, all_is_well, beat};
 use crate::harness::calmly;
 
+/// `registry.heartbeat_ttl` of the case that waits for a lapse: `far`, which never beats, is asked before it.
+const TTL: Duration = Duration::from_secs(10);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_slow_by_200_ms_slows_down_only_what_is_not_in_memory() {
     calmly(async || {
@@ -50,7 +53,7 @@ async fn redis_flapping_is_not_seen_by_callers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_restarted_empty_has_everything_again_after_the_next_heartbeat() {
     calmly(async || {
-        let site = Site::with(|builder| builder.set("registry.heartbeat_ttl", "4s")).await;
+        let site = Site::with(|builder| builder.set("registry.heartbeat_ttl", "10s")).await;
         assert_eq!(beat(&site.gateway, &site.target).await.status, 200);
         site.redis.kill();
         site.look(Duration::from_millis(300), all_is_well).await;
@@ -60,7 +63,7 @@ async fn redis_restarted_empty_has_everything_again_after_the_next_heartbeat() {
         // Leases that were lost prove no lapse …
         assert_eq!(site.ask(Who::Warm).await.status, 200);
         // … and heartbeats that stay away do, by SQL.
-        let deadline = Instant::now() + RECOVERY;
+        let deadline = Instant::now() + TTL + RECOVERY;
         let refused = loop {
             let answer = site.ask(Who::Warm).await;
             if answer.status != 200 {

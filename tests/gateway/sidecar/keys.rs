@@ -83,11 +83,7 @@ async fn a_gateway_that_publishes_no_key_makes_nothing_ready() {
     let issuer = Issuer::start(ISSUER, &[]).await;
     let agent = Agent::json("{}").await;
     let sidecar = Sidecar::spawn(&agent, &arguments(&issuer, &[]));
-    let deadline = Instant::now() + PAUSE;
-    while !sidecar.log().contains("publishes no usable key") {
-        assert!(Instant::now() < deadline, "{}", sidecar.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    sidecar.until_told("publishes no usable key", 1).await;
     let answer = sidecar.call(&Request::get("/auth/ready")).await;
     assert_eq!(answer.reason(), "store_unavailable");
     assert_eq!(sidecar.admin_get("/readyz").await.status, 503);

@@ -318,7 +318,7 @@ async fn bodies_are_bounded_and_read_before_the_agent_sees_a_byte() {
         "--set",
         "limits.request_bytes=1MiB",
         "--set",
-        "timeouts.request_body=300ms",
+        "timeouts.request_body=3s",
     ])
     .await;
     let big = format!(

@@ -14,8 +14,11 @@ use a2a_gateway::db::Db;
 use a2a_gateway::metrics::Metrics;
 use a2a_gateway::shared::{Notice, Shared, Subscription};
 
-/// `stores.timeout` of these cases.
+/// `stores.timeout` of cases in which a store is away.
 const TIMEOUT: Duration = Duration::from_millis(800);
+
+/// The same where none is: nothing there may run out of time.
+const AMPLE: Duration = Duration::from_secs(30);
 
 /// What a busy machine may add to a clock.
 const SLACK: Duration = Duration::from_millis(1_200);
@@ -24,13 +27,13 @@ fn settings(sql: &str, shared: &str) -> Stores {
     Stores {
         sql: sql.into(),
         shared: shared.into(),
-        timeout: TIMEOUT,
+        timeout: AMPLE,
         sql_connections: 4,
     }
 }
 
 pub(crate) fn open_db(url: &str) -> Db {
-    open_db_with(url, TIMEOUT)
+    open_db_with(url, AMPLE)
 }
 
 fn open_db_with(url: &str, timeout: Duration) -> Db {
@@ -42,7 +45,15 @@ fn open_db_with(url: &str, timeout: Duration) -> Db {
 }
 
 fn open_shared(url: &str) -> Shared {
-    Shared::open(&settings("sqlite:unused.db", url), Arc::new(Metrics::new())).unwrap()
+    open_shared_with(url, AMPLE)
+}
+
+fn open_shared_with(url: &str, timeout: Duration) -> Shared {
+    let settings = Stores {
+        timeout,
+        ..settings("sqlite:unused.db", url)
+    };
+    Shared::open(&settings, Arc::new(Metrics::new())).unwrap()
 }
 
 /// The next notice, which must come soon.

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use a2a_gateway::shared::{Notice, Shared};
 
-use super::{SLACK, TIMEOUT, message, next, open_shared};
+use super::{SLACK, TIMEOUT, message, next, open_shared_with};
+use crate::harness::calmly;
 use crate::harness::servers::Redis;
 
 /// Coherence rests on it: a dead link is known within 1 s.
@@ -30,139 +31,160 @@ async fn recovers(shared: &Shared) {
 
 #[tokio::test]
 async fn a_killed_server_is_told_and_a_new_one_is_found() {
-    let redis = Redis::start();
-    let shared = open_shared(&redis.url());
-    let mut news = listening(&shared).await;
-    shared.ping().await.unwrap();
-    redis.kill();
-    assert_eq!(next(&mut news).await, Notice::Down);
-    let started = Instant::now();
-    let refused = shared.get("key").await.unwrap_err();
-    assert_eq!((refused.store, refused.operation), ("shared", "get"));
-    assert!(
-        started.elapsed() < TIMEOUT,
-        "a refused connection is no wait"
-    );
-    redis.restart();
-    assert_eq!(next(&mut news).await, Notice::Up);
-    recovers(&shared).await;
-    shared.publish("case:news", "back").await.unwrap();
-    assert_eq!(next(&mut news).await, message("back"));
+    calmly(async || {
+        let redis = Redis::start();
+        let shared = open_shared_with(&redis.url(), TIMEOUT);
+        let mut news = listening(&shared).await;
+        shared.ping().await.unwrap();
+        redis.kill();
+        assert_eq!(next(&mut news).await, Notice::Down);
+        let started = Instant::now();
+        let refused = shared.get("key").await.unwrap_err();
+        assert_eq!((refused.store, refused.operation), ("shared", "get"));
+        assert!(
+            started.elapsed() < TIMEOUT,
+            "a refused connection is no wait"
+        );
+        redis.restart();
+        assert_eq!(next(&mut news).await, Notice::Up);
+        recovers(&shared).await;
+        shared.publish("case:news", "back").await.unwrap();
+        assert_eq!(next(&mut news).await, message("back"));
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_server_that_comes_late_is_found() {
-    let redis = Redis::start();
-    let url = redis.url();
-    redis.kill();
-    let shared = open_shared(&url);
-    let mut news = shared.subscribe("case:news");
-    let early = tokio::time::timeout(Duration::from_millis(300), news.next());
-    assert!(early.await.is_err());
-    assert!(shared.ping().await.is_err());
-    redis.restart();
-    assert_eq!(next(&mut news).await, Notice::Up);
-    recovers(&shared).await;
+    calmly(async || {
+        let redis = Redis::start();
+        let url = redis.url();
+        redis.kill();
+        let shared = open_shared_with(&url, TIMEOUT);
+        let mut news = shared.subscribe("case:news");
+        let early = tokio::time::timeout(Duration::from_millis(300), news.next());
+        assert!(early.await.is_err());
+        assert!(shared.ping().await.is_err());
+        redis.restart();
+        assert_eq!(next(&mut news).await, Notice::Up);
+        recovers(&shared).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_silent_server_costs_each_caller_one_clock_and_is_used_again() {
-    let redis = Redis::start();
-    let shared = open_shared(&redis.url());
-    let mut news = listening(&shared).await;
-    shared.ping().await.unwrap();
-    redis.pause();
-    let started = Instant::now();
-    let callers = (0..50).map(|_| {
-        let shared = shared.clone();
-        tokio::spawn(async move { shared.get("key").await })
-    });
-    let callers = callers.collect::<Vec<_>>();
-    assert_eq!(next(&mut news).await, Notice::Down);
-    assert!(started.elapsed() < NOTICED + SLACK / 2);
-    for caller in callers {
-        assert!(caller.await.unwrap().is_err());
-    }
-    assert!(started.elapsed() < TIMEOUT + SLACK);
-    redis.resume();
-    assert_eq!(next(&mut news).await, Notice::Up);
-    recovers(&shared).await;
+    calmly(async || {
+        let redis = Redis::start();
+        let shared = open_shared_with(&redis.url(), TIMEOUT);
+        let mut news = listening(&shared).await;
+        shared.ping().await.unwrap();
+        redis.pause();
+        let started = Instant::now();
+        let callers = (0..50).map(|_| {
+            let shared = shared.clone();
+            tokio::spawn(async move { shared.get("key").await })
+        });
+        let callers = callers.collect::<Vec<_>>();
+        assert_eq!(next(&mut news).await, Notice::Down);
+        assert!(started.elapsed() < NOTICED + SLACK / 2);
+        for caller in callers {
+            assert!(caller.await.unwrap().is_err());
+        }
+        assert!(started.elapsed() < TIMEOUT + SLACK);
+        redis.resume();
+        assert_eq!(next(&mut news).await, Notice::Up);
+        recovers(&shared).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_dead_connection_is_left_behind_although_nobody_closes_it() {
-    let redis = Redis::start();
-    let (relay, url) = redis.relayed();
-    let shared = open_shared(&url);
-    let mut news = listening(&shared).await;
-    shared.ping().await.unwrap();
-    let started = Instant::now();
-    relay.strand();
-    assert_eq!(next(&mut news).await, Notice::Down);
-    assert!(started.elapsed() < NOTICED + SLACK / 2);
-    assert_eq!(next(&mut news).await, Notice::Up);
-    // One operation finds out; the next has a new connection.
-    assert!(shared.get("key").await.is_err());
-    shared.get("key").await.unwrap();
+    calmly(async || {
+        let redis = Redis::start();
+        let (relay, url) = redis.relayed();
+        let shared = open_shared_with(&url, TIMEOUT);
+        let mut news = listening(&shared).await;
+        shared.ping().await.unwrap();
+        let started = Instant::now();
+        relay.strand();
+        assert_eq!(next(&mut news).await, Notice::Down);
+        assert!(started.elapsed() < NOTICED + SLACK / 2);
+        assert_eq!(next(&mut news).await, Notice::Up);
+        // One operation finds out; the next has a new connection.
+        assert!(shared.get("key").await.is_err());
+        shared.get("key").await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn idle_connections_that_the_server_drops_fail_nothing() {
-    let redis = Redis::start();
-    let shared = open_shared(&redis.url());
-    for round in 0..5 {
-        shared.set("key", "1", None).await.unwrap();
-        redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-        // Reads are asked again at once; a write needs the news that the connection is gone.
-        assert!(shared.get("key").await.is_ok(), "read {round}");
-        redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        shared
-            .increment("count", Duration::from_secs(60))
-            .await
-            .unwrap();
-    }
+    calmly(async || {
+        let redis = Redis::start();
+        let shared = open_shared_with(&redis.url(), TIMEOUT);
+        for round in 0..5 {
+            shared.set("key", "1", None).await.unwrap();
+            redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+            // Reads are asked again at once; a write needs the news that the connection is gone.
+            assert!(shared.get("key").await.is_ok(), "read {round}");
+            redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            shared
+                .increment("count", Duration::from_secs(60))
+                .await
+                .unwrap();
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_slow_network_is_slow_but_works_within_the_clock() {
-    let redis = Redis::start();
-    let (relay, url) = redis.relayed();
-    let shared = open_shared(&url);
-    let mut news = listening(&shared).await;
-    relay.delay(Duration::from_millis(50));
-    for number in 0..5 {
-        shared
-            .publish("case:news", &number.to_string())
-            .await
-            .unwrap();
-        assert_eq!(next(&mut news).await, message(&number.to_string()));
-    }
-    relay.delay(TIMEOUT);
-    let started = Instant::now();
-    assert!(shared.get("key").await.is_err());
-    assert!(started.elapsed() < TIMEOUT + SLACK);
-    relay.resume();
-    recovers(&shared).await;
+    calmly(async || {
+        let redis = Redis::start();
+        let (relay, url) = redis.relayed();
+        let shared = open_shared_with(&url, TIMEOUT);
+        let mut news = listening(&shared).await;
+        relay.delay(Duration::from_millis(50));
+        for number in 0..5 {
+            shared
+                .publish("case:news", &number.to_string())
+                .await
+                .unwrap();
+            assert_eq!(next(&mut news).await, message(&number.to_string()));
+        }
+        relay.delay(TIMEOUT);
+        let started = Instant::now();
+        assert!(shared.get("key").await.is_err());
+        assert!(started.elapsed() < TIMEOUT + SLACK);
+        relay.resume();
+        recovers(&shared).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_flapping_link_tells_each_break_in_turn() {
-    let redis = Redis::start();
-    let (relay, url) = redis.relayed();
-    let shared = open_shared(&url);
-    let mut news = listening(&shared).await;
-    for _ in 0..3 {
-        relay.cut();
+    calmly(async || {
+        let redis = Redis::start();
+        let (relay, url) = redis.relayed();
+        let shared = open_shared_with(&url, TIMEOUT);
+        let mut news = listening(&shared).await;
+        for _ in 0..3 {
+            relay.cut();
+            assert_eq!(next(&mut news).await, Notice::Down);
+            assert!(shared.ping().await.is_err());
+            relay.resume();
+            assert_eq!(next(&mut news).await, Notice::Up);
+            recovers(&shared).await;
+        }
+        relay.black_hole();
         assert_eq!(next(&mut news).await, Notice::Down);
-        assert!(shared.ping().await.is_err());
         relay.resume();
         assert_eq!(next(&mut news).await, Notice::Up);
         recovers(&shared).await;
-    }
-    relay.black_hole();
-    assert_eq!(next(&mut news).await, Notice::Down);
-    relay.resume();
-    assert_eq!(next(&mut news).await, Notice::Up);
-    recovers(&shared).await;
+    })
+    .await;
 }

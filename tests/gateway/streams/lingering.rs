@@ -8,6 +8,19 @@ use crate::harness::{Builder, Connection, Pair, Step, calmly, unnumbered};
 const LINGERING: &str = "a2a_gateway_lingering_streams";
 const LINGERED: &str = "a2a_gateway_lingered_streams_total";
 
+/// Waits until a gauge says so: what is counted beside it may come a moment earlier.
+async fn becomes(case: &Case, gauge: &str, value: f64) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let is = case.gateway.metric(gauge, &[]).await;
+        if is == value {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{gauge}: {is}, not {value}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Ends a case: the call is over at its agent, and nothing is held for it.
 async fn freed(case: &Case, outcome: &str) {
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -17,7 +30,7 @@ async fn freed(case: &Case, outcome: &str) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     case.gateway.assert_idle().await;
-    assert_eq!(case.gateway.metric(LINGERING, &[]).await, 0.0);
+    becomes(case, LINGERING, 0.0).await;
 }
 
 #[tokio::test]
@@ -26,19 +39,12 @@ async fn a_stream_goes_on_without_its_caller_and_is_there_when_it_comes_back() {
         let mut events = plain(1..=2);
         events.push(String::new());
         events.extend(plain(3..=4));
-        let agent = streaming(events, Duration::from_millis(800), ended()).await;
+        let agent = streaming(events, Duration::from_secs(3), ended()).await;
         let case = Case::new(Builder::new(Pair::Embedded), agent).await;
         let (seen, stream) = case.left_behind("data: 2\n").await;
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while case.gateway.metric(LINGERING, &[]).await < 1.0 {
-            assert!(Instant::now() < deadline, "it does not go on");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        becomes(&case, LINGERING, 1.0).await;
         // Its record is closed, and its place at the target is not free.
-        assert_eq!(
-            case.gateway.metric("a2a_gateway_open_exchanges", &[]).await,
-            0.0
-        );
+        becomes(&case, "a2a_gateway_open_exchanges", 0.0).await;
         assert_eq!(
             case.gateway.metric("a2a_gateway_target_permits", &[]).await,
             1.0
@@ -107,21 +113,15 @@ async fn as_many_go_on_as_may_and_a_drain_ends_them_in_words() {
         let builder = Builder::new(Pair::Embedded).set("stream.lingering", "1");
         let mut case = Case::new(builder, agent).await;
         case.left_behind("data: 2\n").await;
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while case.gateway.metric(LINGERING, &[]).await < 1.0 {
-            assert!(Instant::now() < deadline, "it does not go on");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        becomes(&case, LINGERING, 1.0).await;
         case.left_behind("data: 2\n").await;
+        let deadline = Instant::now() + Duration::from_secs(5);
         let full = ["outcome=\"full\""];
         while case.gateway.metric(LINGERED, &full).await < 1.0 {
             assert!(Instant::now() < deadline, "one too many");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        assert_eq!(
-            case.gateway.metric("a2a_gateway_target_permits", &[]).await,
-            1.0
-        );
+        becomes(&case, "a2a_gateway_target_permits", 1.0).await;
         case.gateway.terminate();
         let begun = Instant::now();
         assert!(case.gateway.wait(Duration::from_secs(10)).success());

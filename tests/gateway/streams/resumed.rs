@@ -239,11 +239,11 @@ async fn where_there_is_no_room_a_stream_passes_without_ids_and_is_counted() {
 #[tokio::test]
 async fn a_log_is_forgotten_after_its_time() {
     let agent = streaming(plain(1..=2), Duration::ZERO, ended()).await;
-    let builder = Builder::new(Pair::Embedded).set("stream.log_ttl", "1s");
+    let builder = Builder::new(Pair::Embedded).set("stream.log_ttl", "4s");
     let case = Case::new(builder, agent).await;
     let stream = case.whole().await.1;
     assert_eq!(case.resumed(&stream, 1).await.status, 200);
-    tokio::time::sleep(Duration::from_millis(1200)).await;
+    tokio::time::sleep(Duration::from_millis(4500)).await;
     assert_eq!(case.resumed(&stream, 1).await.status, 404);
 }
 

@@ -86,6 +86,7 @@ async fn a_collector_that_is_away_is_counted_told_of_once_and_harms_nobody() {
             counted(&case, "failed", 50.0).await;
             calls(&case, 1).await;
             counted(&case, "failed", 102.0).await;
+            case.gateway.until_told("Spans are lost", 1).await;
             let told = case.gateway.log().matches("Spans are lost").count();
             assert_eq!(told, 1, "{protocol}: {}", case.gateway.log());
         }
@@ -110,11 +111,8 @@ async fn a_collector_that_refuses_is_counted_and_taken_up_again() {
             assert_eq!(case.call("again", &[]).await.status, 200);
             case.collector.of_request("again", 2).await;
             counted(&case, "exported", 2.0).await;
-            let log = case.gateway.log();
-            assert!(
-                log.contains("Spans are lost") && log.contains("takes spans again"),
-                "{log}"
-            );
+            case.gateway.until_told("Spans are lost", 1).await;
+            case.gateway.until_told("takes spans again", 1).await;
         }
     })
     .await;

@@ -248,7 +248,7 @@ async fn keys_that_cannot_be_read_again_are_told_of_and_change_nothing() {
         }
     };
     until(0.0).await;
-    assert!(gateway.log().contains("next.pem"), "{}", gateway.log());
+    gateway.until_told("next.pem", 1).await;
     assert_eq!(family.call(&token).await.0, 200);
     claims(gateway, &family.pair_token().await, "two").await;
     std::fs::write(&next, good).unwrap();
