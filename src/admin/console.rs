@@ -282,8 +282,10 @@ async fn rotate(
     body: Body,
 ) -> Response {
     let id = RequestId::from_caller(headers.get("x-request-id").map(HeaderValue::as_bytes));
-    // In a task of its own, so that a page that leaves cannot stop it before the record.
+    // In a task of its own, so that a page that leaves cannot stop it before the record; and the process waits for it.
+    let running = gateway.drain.enter();
     let work = tokio::spawn(async move {
+        let _running = running;
         let asked = Rotation::read(body).await;
         let turned = match asked {
             Ok(asked) => turn(&gateway, asked).await,

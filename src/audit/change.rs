@@ -102,10 +102,11 @@ impl Audit {
             return;
         }
         let About { target, mut detail } = about.unwrap_or_default();
+        // Of what was refused nobody knows that it is a name: it may be a credential in a wrong place.
+        let known = refused.is_none();
+        let target = target.filter(|id| known || !may_be_credential(id.as_str()));
         let mut in_path = None;
         for (name, value) in names(asked.pattern, asked.path) {
-            // Of what was refused nobody knows that it is a name: it may be a credential in a wrong place.
-            let known = refused.is_none();
             if name == "id" {
                 let named = known || !may_be_credential(value);
                 in_path = named.then(|| WorkspaceId::parse(value).ok()).flatten();
@@ -128,7 +129,8 @@ impl Audit {
         );
         let target = target
             .or(in_path)
-            .or_else(|| own.filter(|_| by_itself).cloned());
+            // Who is refused may have meant another.
+            .or_else(|| own.filter(|_| by_itself && known).cloned());
         self.record(Draft {
             request_id: Some(asked.id.clone()),
             target,

@@ -126,6 +126,8 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
         proof: admitted.proof(),
     };
     let about = response.extensions_mut().remove::<About>();
+    let meant = admitted.target().filter(|_| refused.is_some());
+    let about = about.or_else(|| meant.map(About::workspace));
     let audit = &gateway.audit;
     audit.record_change(asked, about, status, refused);
     let headers = response.headers_mut();

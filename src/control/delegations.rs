@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json as Answer;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json as Answer};
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use super::body::Json;
 use super::extract::{Caller, PathDelegationId, PathId, not_permitted};
 use super::page::Page;
+use crate::audit::change::About;
 use crate::delivery::jobs::{Content, Job, Kind, NewJob, Shown};
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
@@ -72,6 +73,7 @@ pub(super) async fn create(
         let key = field.map(|field| field.to_str().unwrap_or_default());
         new.idempotency_key = key.map(str::to_owned);
     }
+    caller.means(&target);
     check(&id, &target, &new)?;
     let seconds = new.deadline_seconds.unwrap_or(DEADLINE_SECONDS_DEFAULT);
     gateway.hierarchy.permit(&caller.0, &target).await?;
@@ -91,13 +93,16 @@ pub(super) async fn create(
     } else {
         (StatusCode::ACCEPTED, "delegated")
     };
+    let about = About::workspace(&new.target)
+        .with("delegation_id", accepted.id.as_str())
+        .with("known", accepted.known);
     let delegated = Delegated {
         delegation_id: accepted.id,
         status,
         target_id: new.target.to_string(),
         idempotent_hit: accepted.known,
     };
-    Ok((code, Answer(delegated)).into_response())
+    Ok((code, Extension(about), Answer(delegated)).into_response())
 }
 
 fn check(id: &WorkspaceId, target: &WorkspaceId, new: &New) -> Result<(), Rejection> {

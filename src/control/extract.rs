@@ -20,9 +20,14 @@ use crate::workspace::Status;
 const NAME_CHARS_MAX: usize = 256;
 
 /// Who asks, proven.
-pub(super) struct Caller(pub(super) Arc<Proof>);
+pub(super) struct Caller(pub(super) Arc<Proof>, Admitted);
 
 impl Caller {
+    /// Says which workspace the request is about, where that stands in its body: the record of a refusal names it, too.
+    pub(super) fn means(&self, id: &WorkspaceId) {
+        let _ = self.1.0.target.set(id.clone());
+    }
+
     /// Who it is.
     pub(super) fn principal(&self) -> &Principal {
         &self.0.principal
@@ -44,6 +49,7 @@ impl Caller {
     /// # Errors
     /// `not_permitted`.
     pub(super) fn require_own(&self, id: &WorkspaceId) -> Result<(), Rejection> {
+        self.means(id);
         match self.principal() {
             Principal::Operator => Ok(()),
             Principal::Workspace { id: own } if own == id => Ok(()),
@@ -101,7 +107,7 @@ impl FromRequestParts<Arc<Gateway>> for Caller {
         let field = authorization(&parts.headers)?;
         let proof = gateway.identity.authenticate(field).await?;
         admit(gateway, parts, &proof)?;
-        Ok(Self(proof))
+        Ok(Self(proof, Admitted::of(parts)))
     }
 }
 
@@ -160,7 +166,7 @@ impl FromRequestParts<Arc<Gateway>> for Registrant {
         let field = authorization(&parts.headers)?;
         let proof = gateway.identity.authenticate_enrolment(field).await?;
         admit(gateway, parts, &proof)?;
-        Ok(Self(Caller(proof)))
+        Ok(Self(Caller(proof, Admitted::of(parts))))
     }
 }
 
@@ -185,9 +191,20 @@ pub(super) struct Admitted(Arc<Entered>);
 struct Entered {
     proof: OnceLock<Arc<Proof>>,
     allowance: OnceLock<Allowance>,
+    target: OnceLock<WorkspaceId>,
 }
 
 impl Admitted {
+    /// That of a request. One without, as in a test of a handler alone, is told to nobody.
+    fn of(parts: &Parts) -> Self {
+        parts.extensions.get().cloned().unwrap_or_default()
+    }
+
+    /// The workspace that the request is about, if its body said so.
+    pub(super) fn target(&self) -> Option<&WorkspaceId> {
+        self.0.target.get()
+    }
+
     /// Who asks, once that is proven.
     pub(super) fn proof(&self) -> Option<Arc<Proof>> {
         self.0.proof.get().cloned()

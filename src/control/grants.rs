@@ -54,6 +54,9 @@ pub(super) async fn create(
     caller: Caller,
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
+    if let Ok(target) = WorkspaceId::parse(&new.target_id) {
+        caller.means(&target);
+    }
     caller.require_operator()?;
     let (one, other) = (&new.caller_id, &new.target_id);
     let (caller, target) = (WorkspaceId::parse(one)?, WorkspaceId::parse(other)?);

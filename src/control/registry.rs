@@ -54,6 +54,7 @@ pub(super) async fn register(
 ) -> Result<(Extension<About>, Answer<Registered>), Rejection> {
     refuse_large_card(&body.agent_card)?;
     let id = WorkspaceId::parse(&body.id)?;
+    caller.means(&id);
     let registrar = registrar(&gateway, &caller, &id, &body).await?;
     let registration = Registration {
         id,

@@ -156,6 +156,49 @@ on_both_pairs! {
         }
     }
 
+    async fn what_is_refused_names_whom_it_meant_and_what_is_delegated_its_target(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = || Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#);
+        let (caller, _target) = gateway.pair(agent().await).await;
+        let _far = gateway.seat("far", "target", agent().await).await;
+        let send = async |path: &str, body: Value, token: &str, id: &str| {
+            let request = Request::post(path, body.to_string()).bearer(token);
+            gateway.call(&request.field("X-Request-Id", id)).await
+        };
+        let delegate = "/workspaces/caller/delegate";
+        for (id, path, body) in [
+            ("deregister", "/registry/deregister", json!({"workspace_id": "far"})),
+            ("update", "/registry/update-card", json!({"workspace_id": "far", "agent_card": {}})),
+            ("register", "/registry/register", json!({"id": "far", "url": "http://127.0.0.1:1", "agent_card": {}})),
+            ("grant", "/grants", json!({"caller_id": "caller", "target_id": "far"})),
+            ("delegate", delegate, json!({"target_id": "far", "task": "x"})),
+        ] {
+            let answer = send(path, body, &caller.token, id).await;
+            assert_eq!(answer.reason(), "not_permitted", "{id}: {}", answer.text());
+            let record = of_request(&gateway, id).await;
+            assert_eq!((&record["target"], &record["outcome"]), (&json!("far"), &json!("not_permitted")), "{record}");
+            assert_eq!(record["caller"], "caller", "{record}");
+        }
+        // Accepted, and refused when it would be sent: the grant is gone by then.
+        let grant = json!({"caller_id": "caller", "target_id": "far"});
+        let granted = gateway.as_operator(Request::post("/grants", grant.to_string())).await;
+        let grant_id = granted.json()["id"].as_str().unwrap().to_owned();
+        let paused = gateway.as_operator(Request::post("/workspaces/far/pause", "")).await;
+        assert_eq!(paused.status, 200, "{}", paused.text());
+        let accepted = send(delegate, json!({"target_id": "far", "task": "x"}), &caller.token, "accepted").await;
+        assert_eq!(accepted.status, 202, "{}", accepted.text());
+        let id = accepted.json()["delegation_id"].as_str().unwrap().to_owned();
+        let record = of_request(&gateway, "accepted").await;
+        assert_eq!((&record["target"], &record["detail"]["delegation_id"]), (&json!("far"), &json!(id)), "{record}");
+        let taken = gateway.as_operator(Request::new("DELETE", format!("/grants/{grant_id}"))).await;
+        assert_eq!(taken.status, 200, "{}", taken.text());
+        let resumed = gateway.as_operator(Request::post("/workspaces/far/resume", "")).await;
+        assert_eq!(resumed.status, 200, "{}", resumed.text());
+        let record = of_request(&gateway, &id).await;
+        assert_eq!((&record["event_type"], &record["outcome"]), (&json!("A2A_CALL"), &json!("not_permitted")), "{record}");
+        assert_eq!((&record["caller"], &record["target"]), (&json!("caller"), &json!("far")), "{record}");
+    }
+
     async fn a_change_whose_caller_has_left_is_written_down(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let (caller, _target) = gateway.pair(Agent::json("{}").await).await;

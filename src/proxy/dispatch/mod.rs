@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Proxy;
 use super::admit::Admitted;
-use crate::delivery::jobs::{Content, Ending, Job};
+use crate::delivery::jobs::{Content, Job};
 use crate::directory::{Destination, Slot};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -172,12 +172,6 @@ impl Dispatcher {
 }
 
 impl Proxy {
-    async fn give_up(self: Arc<Self>, job: Job, why: Rejection) {
-        let jobs = &self.gateway.delivery.jobs;
-        jobs.finish(&job, Ending::Failed(why)).await;
-        jobs.returned(&job.target);
-    }
-
     /// The checks that a message passes, in their order, but for those that are about a request.
     async fn outlook(&self, job: &Job) -> Outlook {
         let gateway = &self.gateway;

@@ -25,6 +25,7 @@ use crate::a2a::task::{Binding, TaskScan};
 use crate::config::Complete;
 use crate::delivery::jobs::{Content, Ending, Job, Try, expired, request_id};
 use crate::directory::{Destination, Slot};
+use crate::identity::Proof;
 use crate::proxy::Proxy;
 use crate::proxy::admit::Admitted;
 use crate::proxy::body::{self, CallShape};
@@ -90,19 +91,18 @@ impl Proxy {
 
     /// Sends it, and awaits the answer; leaves a record as every exchange does.
     async fn attempt(&self, job: &Job, admitted: &Admitted) -> Attempt {
-        let events = Some(&self.gateway.events);
-        let mut exchange = Exchange::begin(&self.relay, events, request_id(job))
-            .audited(&self.gateway.audit)
-            .shown(&self.gateway.console);
-        exchange.method = A2aMethod::SendMessage;
-        exchange.proof = Some(Arc::clone(&admitted.proof));
-        exchange.callee = Some(job.target.clone());
+        let mut exchange = self.exchange_of(job, Some(Arc::clone(&admitted.proof)));
         exchange.rule = Some(admitted.permit.rule().word());
         exchange.org = admitted.permit.org().map(str::to_owned);
         let attempt = self.exchange_job(job, admitted, &mut exchange);
         // Its type is deeper than the compiler looks into when this one goes into a task.
         let attempt = attempt.boxed().await;
         match attempt {
+            // Whoever asked for it has taken it back, as a caller does who leaves.
+            Ok(Attempt::Taken) => {
+                exchange.request_bytes = 0;
+                Attempt::Taken
+            }
             Ok(attempt) => {
                 // It cannot fail: nothing is left to be told.
                 let _ = exchange.ended(Ok(Ended::Answered));
@@ -114,6 +114,30 @@ impl Proxy {
                 self.judge(job, why)
             }
         }
+    }
+
+    /// A call that can never be sent is over; it leaves a record as one that is refused at once.
+    pub(super) async fn give_up(self: Arc<Self>, job: Job, why: Rejection) {
+        let proof = self.gateway.identity.recall(&job.caller).map(Arc::new);
+        let mut exchange = self.exchange_of(&job, proof);
+        exchange.rejected(&why);
+        exchange.status = why.reason.status();
+        drop(exchange);
+        let jobs = &self.gateway.delivery.jobs;
+        jobs.finish(&job, Ending::Failed(why)).await;
+        jobs.returned(&job.target);
+    }
+
+    /// The exchange of a call that is made later.
+    fn exchange_of(&self, job: &Job, proof: Option<Arc<Proof>>) -> Exchange {
+        let events = Some(&self.gateway.events);
+        let mut exchange = Exchange::begin(&self.relay, events, request_id(job))
+            .audited(&self.gateway.audit)
+            .shown(&self.gateway.console);
+        exchange.method = A2aMethod::SendMessage;
+        exchange.proof = proof;
+        exchange.callee = Some(job.target.clone());
+        exchange
     }
 
     fn judge(&self, job: &Job, why: Rejection) -> Attempt {
