@@ -349,7 +349,9 @@ async fn insert(
         .bind(new.upstream_auth.as_ref().map(Sealed::as_str))
         .bind(tls_text(new.upstream_tls.as_ref())?)
         .bind(new.push_notifications.map(i64::from));
-    let created = optional(row.fetch_optional(connection).await?, workspace)?;
+    // All of it: SQLite commits behind the row, and what was answered as created could still fail (`Db::changed`).
+    let rows = row.fetch_all(connection).await?;
+    let created = optional(rows.into_iter().next(), workspace)?;
     Ok(created.map_or(Created::Taken, |workspace| {
         Created::Done(Box::new(workspace))
     }))

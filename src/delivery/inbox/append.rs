@@ -177,7 +177,7 @@ impl Inbox {
                     let _ = answer.send(Err(not_written(&error, delivered)));
                 }
                 if delivered == "unknown" {
-                    self.wake_late(&entries);
+                    self.wake_late(entries.iter().flat_map(topics));
                 }
                 return;
             }
@@ -189,9 +189,9 @@ impl Inbox {
         }
     }
 
-    /// Has whoever waits look for entries that may be there, now and when the store, by a clock of its own, has made up its mind.
-    fn wake_late(&self, entries: &[Entry]) {
-        let topics: BTreeSet<_> = entries.iter().flat_map(topics).collect();
+    /// Has whoever waits look for what may be there, now and when the store, by a clock of its own, has made up its mind.
+    pub(super) fn wake_late(&self, topics: impl IntoIterator<Item = Topic>) {
+        let topics: BTreeSet<_> = topics.into_iter().collect();
         let (hub, late) = (Arc::clone(&self.hub), 2 * self.db.timeout());
         tokio::spawn(async move {
             hub.wake(topics.clone());

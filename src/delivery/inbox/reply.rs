@@ -1,5 +1,7 @@
 //! What an agent says of a task, and what others may read of it.
 
+use std::sync::OnceLock;
+
 use serde_json::json;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
@@ -165,6 +167,7 @@ impl Inbox {
         }
         let bytes_max = self.config.get().limits.response_bytes.0;
         let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
+        let concerned = OnceLock::new();
         let work = async {
             let at = Timestamp::now();
             let mut tx = self.db.begin().await?;
@@ -176,6 +179,7 @@ impl Inbox {
                 return Ok(Err(Rejection::new(Reason::TaskNotFound, message)));
             };
             let mut task = task(&row)?;
+            let _ = concerned.set(task.id.clone());
             if let Some(rejection) = refuse(&task, state) {
                 return Ok(Err(rejection));
             }
@@ -199,7 +203,16 @@ impl Inbox {
             tx.commit().await?;
             Ok(Ok(task))
         };
-        let task = self.db.run("inbox_reply", work).await??;
+        let replied = self.db.run("inbox_reply", work).await;
+        let concerned = concerned.into_inner().map(Topic::Task);
+        match &replied {
+            Ok(Ok(_)) => {}
+            // It may be over by a reply of which nobody heard.
+            Ok(Err(_)) => self.hub.wake(concerned),
+            // This one may be committed all the same.
+            Err(_) => self.wake_late(concerned),
+        }
+        let task = replied??;
         self.hub.wake([Topic::Task(task.id.clone())]);
         self.metrics.tasks.seen(task.state);
         self.events.tell(task_changed(target, &task.id, task.state));

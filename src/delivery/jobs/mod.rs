@@ -135,7 +135,10 @@ impl Jobs {
         }
         let (id, now) = (new.fresh_id(), Timestamp::now());
         let unfinished_max = self.config.get().delegation.max_pending;
-        if !self.table.insert(&id, new, now, unfinished_max).await? {
+        let inserted = self.table.insert(&id, new, now, unfinished_max).await;
+        // It may be there all the same: a key that it came with is not free.
+        let inserted = inserted.map_err(|away| Rejection::from(away).fact("delivered", "unknown"));
+        if !inserted? {
             // At the same moment the same key.
             return match self.known(new).await? {
                 Some(known) => known,
