@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::harness::calm::note;
 use crate::harness::warm::ECHO;
 use crate::harness::{
     Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat, Step, calmly, card,
@@ -432,29 +431,21 @@ async fn x_timeout_raises_the_clocks_of_one_request_up_to_the_most_there_is() {
         let never = Agent::scripted(|_| vec![Step::Hang]).await;
         let never = gateway.seat("never", "", never).await;
         let request = Request::post(never.path(), CALL).bearer(&caller.token);
+        let started = Instant::now();
+        let request = request.field("X-Request-Id", "most");
+        let answer = gateway.call(&request.field("X-Timeout", "99999")).await;
+        let took = started.elapsed();
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (504, "agent_timeout")
+        );
         let bound = Duration::from_millis(2_900)..Duration::from_millis(5_000);
-        for name in ["most", "again"] {
-            let request = request.clone().field("X-Request-Id", name);
-            let started = Instant::now();
-            let answer = gateway.call(&request.field("X-Timeout", "99999")).await;
-            let took = started.elapsed();
-            assert_eq!(
-                (answer.status, answer.reason().as_str()),
-                (504, "agent_timeout")
-            );
-            if bound.contains(&took) {
-                break;
-            }
-            // Seen twice in some twenty runs of all cases, 11 and 12 s, on a machine that did not stand still; why is
-            // not known. Its line says whether the clock was late or what came before it: that is written down, and
-            // a second call must be in time.
-            let late = format!(
-                "timeouts.max is 3 s, it took {took:?}: {:?}",
-                gateway.access_lines(name).await
-            );
-            assert!(name == "most" && took > bound.end, "{late}");
-            note(&late);
-        }
+        // Its line says whether the clock was late, or what came before it.
+        let lines = gateway.access_lines("most").await;
+        assert!(
+            bound.contains(&took),
+            "timeouts.max is 3 s, it took {took:?}: {lines:?}"
+        );
         gateway.assert_idle().await;
     })
     .await;

@@ -37,7 +37,7 @@ pub(crate) async fn calmly(case: impl AsyncFn()) {
 }
 
 /// Writes down that a case is tried again: what a test prints is not seen when it passes in the end. `scripts/test` shows it.
-pub(crate) fn note(excuse: &str) {
+fn note(excuse: &str) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tried-again");
     let case = thread::current();
     let line = format!("{}: {excuse}\n", case.name().unwrap_or_default());
