@@ -102,9 +102,6 @@ on_both_pairs! {
         let gateway = builder.start().await;
         let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
         let (caller, target) = gateway.pair(agent).await;
-        while gateway.metric("a2a_gateway_coherent", &[]).await != 1.0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
         let request = Request::post(target.path(), CALL).bearer(&caller.token);
         let mut connection = Connection::open(gateway.public).await;
         let mut one = async || assert_eq!(connection.call(&request).await.status, 200);
@@ -194,9 +191,7 @@ impl Replicas {
             all.push(builder.start().await);
         }
         for gateway in &all {
-            while gateway.metric("a2a_gateway_coherent", &[]).await != 1.0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            gateway.until_coherent().await;
         }
         let enrolment = all[0]
             .create(json!({"id": "caller", "name": "caller"}))

@@ -61,17 +61,6 @@ pub(crate) async fn ask_nothing(gateway: &Gateway, mut one: impl AsyncFnMut(), c
     assert_eq!(asked(gateway).await, before);
 }
 
-/// A gateway whose link to other replicas is up: when it comes up, everything is asked again.
-pub(crate) async fn linked(builder: Builder) -> Gateway {
-    let gateway = builder.start().await;
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while gateway.metric("a2a_gateway_coherent", &[]).await != 1.0 {
-        assert!(Instant::now() < deadline, "no link");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    gateway
-}
-
 fn sum(asked: &BTreeMap<String, u64>) -> u64 {
     asked.values().sum()
 }
@@ -82,7 +71,7 @@ fn request(caller: &Seat, target: &Seat) -> Request {
 
 on_both_pairs! {
     async fn five_hundred_requests_in_steady_state_ask_no_store(pair: Pair) {
-        let gateway = linked(Builder::new(pair)).await;
+        let gateway = Builder::new(pair).start().await;
         let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
         let (caller, target) = gateway.pair(agent).await;
         let request = request(&caller, &target);
@@ -99,7 +88,7 @@ on_both_pairs! {
     }
 
     async fn a_hundred_first_requests_at_once_ask_as_often_as_one(pair: Pair) {
-        let gateway = linked(Builder::new(pair)).await;
+        let gateway = Builder::new(pair).start().await;
         let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
         let (caller, target) = gateway.pair(agent).await;
         let request = request(&caller, &target);

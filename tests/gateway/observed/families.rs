@@ -9,19 +9,6 @@ use super::series::settled;
 use crate::harness::{ADMIN, Builder, CALL, Gateway, Request};
 use crate::on_both_pairs;
 
-/// Waits until the sum of a metric is as large as `least`: a record is closed behind its answer.
-async fn reaches(gateway: &Gateway, name: &str, labels: &[&str], least: f64) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        let value = gateway.metric(name, labels).await;
-        if value >= least {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{name} {labels:?}: {value}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
 on_both_pairs! {
     async fn streams_are_timed_and_states_of_tasks_are_counted(pair: Pair) {
         let stage = Stage::on(Builder::new(pair).start().await).await;
@@ -33,7 +20,7 @@ on_both_pairs! {
         }
         let keyed = stage.ask("target", &stream).field("Idempotency-Key", "k");
         assert_eq!(gateway.call(&keyed).await.status, 200);
-        reaches(gateway, "a2a_gateway_exchanges_total", &["answered"], 4.0).await;
+        gateway.until_counted("a2a_gateway_exchanges_total", &["answered"], 4.0).await;
         for (name, labels, value) in [
             ("a2a_gateway_first_event_seconds_count", "", 2.0),
             ("a2a_gateway_between_events_seconds_count", "", 4.0),
@@ -43,7 +30,7 @@ on_both_pairs! {
             ("a2a_gateway_task_states_total", "\"input_required\"", 1.0),
             ("a2a_gateway_task_states_total", "\"failed\"", 0.0),
         ] {
-            reaches(gateway, name, &[labels], value).await;
+            gateway.until_counted(name, &[labels], value).await;
             assert_eq!(gateway.metric(name, &[labels]).await, value, "{name} {labels}");
         }
         // Two pauses of 20 ms each; of what comes late on a busy machine, the next comes sooner behind it.
@@ -68,7 +55,7 @@ on_both_pairs! {
         }
         let ticket = Request::get("/workspaces").bearer(&format!("a2at_{}", "x".repeat(43)));
         gateway.call(&ticket).await;
-        reaches(gateway, "a2a_gateway_refusals_total", &["a2a", "parse_error"], 1.0).await;
+        gateway.until_counted("a2a_gateway_refusals_total", &["a2a", "parse_error"], 1.0).await;
         for (plane, reason, count) in [
             ("a2a", "parse_error", 1.0),
             ("a2a", "not_permitted", 2.0),
@@ -79,12 +66,12 @@ on_both_pairs! {
             ("control", "unauthenticated", 1.0),
         ] {
             let labels = [format!("plane=\"{plane}\""), format!("reason=\"{reason}\"")];
-            reaches(gateway, "a2a_gateway_refusals_total", &[&labels[0], &labels[1]], count).await;
+            gateway.until_counted("a2a_gateway_refusals_total", &[&labels[0], &labels[1]], count).await;
             assert_eq!(refused(plane, reason).await, count, "{plane} {reason}");
         }
         for (why, count) in [("missing", 1.0), ("unknown", 1.0), ("unknown_key", 1.0), ("expired", 0.0)] {
             let label = format!("why=\"{why}\"");
-            reaches(gateway, "a2a_gateway_credentials_refused_total", &[&label], count).await;
+            gateway.until_counted("a2a_gateway_credentials_refused_total", &[&label], count).await;
             assert_eq!(credential(why).await, count, "{why}");
         }
         assert_eq!(credential("form").await + credential("misplaced").await, 2.0);
@@ -120,10 +107,10 @@ on_both_pairs! {
         let body = json!({"target_id": "away", "task": "do"});
         let request = Request::post("/workspaces/caller/delegate", body.to_string()).bearer(&stage.caller.token);
         assert_eq!(gateway.call(&request).await.status, 202);
-        reaches(gateway, "a2a_gateway_queue_entries", &["\"inbox\""], 3.0).await;
-        reaches(gateway, "a2a_gateway_queue_entries", &["\"jobs\""], 1.0).await;
-        reaches(gateway, "a2a_gateway_queue_oldest_seconds", &["\"inbox\""], 0.001).await;
-        reaches(gateway, "a2a_gateway_queue_oldest_seconds", &["\"jobs\""], 0.001).await;
+        gateway.until_counted("a2a_gateway_queue_entries", &["\"inbox\""], 3.0).await;
+        gateway.until_counted("a2a_gateway_queue_entries", &["\"jobs\""], 1.0).await;
+        gateway.until_counted("a2a_gateway_queue_oldest_seconds", &["\"inbox\""], 0.001).await;
+        gateway.until_counted("a2a_gateway_queue_oldest_seconds", &["\"jobs\""], 0.001).await;
         // Acknowledged, it waits no more.
         let own = Request::get("/workspaces/poller/activity").bearer(ADMIN);
         let newest = gateway.call(&own).await.json()[0]["id"].clone();
@@ -140,7 +127,7 @@ on_both_pairs! {
 
     async fn keys_process_and_build_are_told(pair: Pair) {
         let gateway = Gateway::start(pair).await;
-        reaches(&gateway, "a2a_gateway_keys", &["\"active\""], 1.0).await;
+        gateway.until_counted("a2a_gateway_keys", &["\"active\""], 1.0).await;
         for (name, labels, range) in [
             ("a2a_gateway_keys", "\"next\"", 1.0..=1.0),
             ("a2a_gateway_keys", "\"retired\"", 0.0..=0.0),

@@ -11,7 +11,7 @@ use crate::harness::{
     Step, assert_refusal, chunk, ok_json,
 };
 use crate::on_both_pairs;
-use crate::steady::{ask_nothing, linked};
+use crate::steady::ask_nothing;
 
 /// An agent that answers a message with the result that its text spells, or with one event for each
 /// line of it; and everything else with "served".
@@ -253,7 +253,7 @@ on_both_pairs! {
     async fn without_a_task_and_for_its_owner_no_store_is_asked(pair: Pair) {
         // Copies of streams for other replicas are written in the background.
         let builder = crate::harness::Builder::new(pair).set("stream.log_events", "0");
-        let gateway = linked(builder).await;
+        let gateway = builder.start().await;
         let team = Team::below(&gateway, "").await;
         let mut connection = Connection::open(gateway.public).await;
         let plain = send("message/send", r#"{"kind":"message","messageId":"m","parts":[]}"#);
