@@ -302,6 +302,7 @@ impl Proxy {
             return Ok(None);
         };
         exchange.callee.get_or_insert_with(|| job.target.clone());
+        exchange.task = Some(job.id.clone());
         if !sees(&self.gateway.hierarchy, proof, &job.owner).await? {
             let message =
                 "there is no such task for this caller: a task belongs to whoever started it";

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _, stream};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::job::{Ending, Job, expired, lost};
 use super::result::apart;
 use super::table::Claim;
-use super::{Jobs, LEASE};
+use super::{GRACE, Jobs, LEASE, RENEWAL};
 use crate::rejection::Rejection;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -45,6 +45,7 @@ impl Jobs {
         // On an SQLite file nobody but this process works: leases from before its start are nobody's.
         let mut waiting = String::new();
         let mut fresh = self.table.is_alone();
+        let mut looks = Looks::default();
         loop {
             tick.tick().await;
             let looked = async {
@@ -52,21 +53,28 @@ impl Jobs {
                     self.table.end_leases(self.started.after(LEASE)).await?;
                     fresh = false;
                 }
-                self.look(&mut waiting).await
+                looks.begin(Instant::now());
+                self.look(&mut waiting, &looks).await
             };
-            if let Err(error) = looked.await {
-                tracing::debug!(error = %Chain(&error), "No look at jobs this time");
+            match looked.await {
+                Ok(()) => looks.done(Instant::now()),
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), "No look at jobs this time");
+                }
             }
         }
     }
 
     /// `waiting`: up to where inboxes were looked at.
-    async fn look(&self, waiting: &mut String) -> Result<(), Unavailable> {
+    async fn look(&self, waiting: &mut String, looks: &Looks) -> Result<(), Unavailable> {
         loop {
             let now = Timestamp::now();
             let until = now.after(LEASE);
             let overdue = self.table.claim(Claim::Overdue, now, until, BATCH).await?;
-            let lost = self.table.claim(Claim::Lost, now, until, BATCH).await?;
+            let lost = match looks.spares(Instant::now()) {
+                true => Vec::new(),
+                false => self.table.claim(Claim::Lost, now, until, BATCH).await?,
+            };
             let mut count = overdue.len().max(lost.len());
             let mut ends = Vec::with_capacity(overdue.len() + lost.len());
             for job in &overdue {
@@ -82,7 +90,7 @@ impl Jobs {
             // Together, so that those who are told share commits.
             let ends = stream::iter(ends);
             ends.for_each_concurrent(AT_ONCE, |(job, ending)| {
-                apart(&job.id, self.finish(job, ending)).map(drop)
+                apart(&job.id, self.give_up(job, ending)).map(drop)
             })
             .await;
             self.look_at_inboxes(waiting).await?;
@@ -90,6 +98,16 @@ impl Jobs {
             if count < BATCH as usize {
                 return Ok(());
             }
+        }
+    }
+
+    /// Writes down that a job ends without an answer, and tells of it.
+    async fn give_up(&self, job: &Job, ending: Ending) {
+        let finished = self.finish(job, &ending).await;
+        if let (Ending::Expired(why) | Ending::Failed(why), true) = (&ending, finished)
+            && let Some(told) = self.given_up.get()
+        {
+            told(job, why);
         }
     }
 
@@ -130,6 +148,31 @@ impl Jobs {
     }
 }
 
+/// When it was looked last. After a time without looks the leases that have ended may be those of everybody whom the store
+/// did not hear either: they get the time to say that they live.
+#[derive(Default)]
+struct Looks {
+    last: Option<Instant>,
+    spared_until: Option<Instant>,
+}
+
+impl Looks {
+    fn begin(&mut self, now: Instant) {
+        if self.last.is_some_and(|last| now - last > RENEWAL) {
+            self.spared_until = Some(now + RENEWAL + GRACE);
+        }
+    }
+
+    fn done(&mut self, now: Instant) {
+        self.last = Some(now);
+    }
+
+    /// Whether nothing is lost yet.
+    fn spares(&self, now: Instant) -> bool {
+        self.spared_until.is_some_and(|until| now < until)
+    }
+}
+
 /// Why a job of somebody who is gone has no answer.
 fn lost_job(job: &Job) -> Rejection {
     tracing::warn!(
@@ -137,4 +180,28 @@ fn lost_job(job: &Job) -> Rejection {
         "A job was sent by a gateway that ended before there was an answer"
     );
     lost()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_time_without_looks_nothing_is_lost_until_everybody_could_say_that_it_lives() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut looks = Looks::default();
+        let mut look = |now| {
+            looks.begin(now);
+            let spares = looks.spares(now);
+            looks.done(now);
+            spares
+        };
+        assert!(!look(at(0)), "before a start there were no looks to miss");
+        assert!(!look(at(9)));
+        for during in [60, 67, 74] {
+            assert!(look(at(during)), "{during}");
+        }
+        assert!(!look(at(75)));
+    }
 }

@@ -18,7 +18,7 @@ mod sql;
 mod table;
 pub mod task;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::json;
@@ -59,6 +59,12 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Between two tries to write down how a job ended.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
+/// How often it is tried to put a job back.
+const PUT_BACK_TRIES: u32 = 3;
+
+/// Who hears of jobs that are given up here, and why.
+type GivenUp = Box<dyn Fn(&Job, &Rejection) + Send + Sync>;
+
 /// The room.
 pub struct Jobs {
     config: Live,
@@ -70,6 +76,7 @@ pub struct Jobs {
     /// There may be something to send.
     news: Notify,
     away: Arc<Away>,
+    given_up: OnceLock<GivenUp>,
 }
 
 /// A call that was accepted.
@@ -116,7 +123,13 @@ impl Jobs {
             started: Timestamp::now(),
             news: Notify::new(),
             away,
+            given_up: OnceLock::new(),
         })
+    }
+
+    /// Has `told` hear of every job that ends without a further attempt to send it: too late, or lost. Once.
+    pub fn on_given_up(&self, told: impl Fn(&Job, &Rejection) + Send + Sync + 'static) {
+        let _ = self.given_up.set(Box::new(told));
     }
 
     /// What was not sent yet, of everybody.
@@ -303,9 +316,13 @@ impl Jobs {
     pub async fn put_back(&self, job: &Job, pause: Duration, tried: bool) {
         let now = Timestamp::now();
         let due_at = now.after(pause);
-        if let Err(error) = self.table.put_back(job, due_at, tried, now).await {
-            // Its lease ends, and it is due then.
-            tracing::debug!(error = %Chain(&error), "A job was not put back");
+        for left in (0..PUT_BACK_TRIES).rev() {
+            match self.table.put_back(job, due_at, tried, now).await {
+                Ok(()) => break,
+                Err(_) if left > 0 => sleep(RETRY_PAUSE).await,
+                // Its lease ends. Then it is due, or, if it was noted that it leaves, lost.
+                Err(error) => tracing::debug!(error = %Chain(&error), "A job was not put back"),
+            }
         }
         if tried {
             self.metrics.jobs.retries.inc();
@@ -334,16 +351,21 @@ impl Jobs {
         self.away.returns(Some(target));
     }
 
-    /// Writes down how a job ended, trying until it is, and tells of it. Unless somebody else has it by now.
-    pub async fn finish(&self, job: &Job, ending: Ending) {
-        while let Err(error) = self.finish_now(job, &ending).await {
-            tracing::warn!(job = job.id, error = %Chain(&error), "How a job ended is not written down; trying on");
-            sleep(RETRY_PAUSE).await;
+    /// Writes down how a job ended, trying until it is, and tells of it. Unless somebody else has it by now: false.
+    pub async fn finish(&self, job: &Job, ending: &Ending) -> bool {
+        loop {
+            match self.finish_now(job, ending).await {
+                Ok(finished) => return finished,
+                Err(error) => {
+                    tracing::warn!(job = job.id, error = %Chain(&error), "How a job ended is not written down; trying on");
+                    sleep(RETRY_PAUSE).await;
+                }
+            }
         }
     }
 
     /// The same, tried once.
-    async fn finish_now(&self, job: &Job, ending: &Ending) -> Result<(), Unavailable> {
+    async fn finish_now(&self, job: &Job, ending: &Ending) -> Result<bool, Unavailable> {
         let unreadable = ending.unreadable().filter(|_| job.kind == Kind::Deferred);
         let columns = unreadable.as_ref().unwrap_or(ending).columns();
         let now = Timestamp::now();
@@ -353,13 +375,13 @@ impl Jobs {
                 job = job.id,
                 "A job was given up as lost before its answer came"
             );
-            return Ok(());
+            return Ok(false);
         };
         let (kind, state) = (finished.kind.word(), finished.state.word());
         self.metrics.jobs.finished(kind, state);
         self.tell_of(&finished);
         self.put_result(&finished).await;
-        Ok(())
+        Ok(true)
     }
 
     /// Tells those who watch: ids and states, never content.

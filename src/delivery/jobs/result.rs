@@ -179,7 +179,7 @@ impl Jobs {
             Err(_) => None,
         };
         match ended {
-            Some(ending) => self.finish_now(job, &ending).await,
+            Some(ending) => self.finish_now(job, &ending).await.map(drop),
             None => Ok(()),
         }
     }

@@ -75,8 +75,9 @@ pub(super) const DISPATCH: &str = "UPDATE delegations \
 pub(super) const RENEW: &str = "UPDATE delegations SET leased_until = $3 \
     WHERE id = $1 AND fence = $2 AND state IN ('pending', 'dispatched')";
 
+// What the one who had it may still have under way comes too late.
 pub(super) const PUT_BACK: &str = "UPDATE delegations \
-    SET state = 'pending', leased_until = 0, due_at = $3, attempts = attempts + $4, updated_at = $5 \
+    SET state = 'pending', leased_until = 0, fence = fence + 1, due_at = $3, attempts = attempts + $4, updated_at = $5 \
     WHERE id = $1 AND fence = $2 AND state IN ('pending', 'dispatched')";
 
 pub(super) const PARK: &str = "UPDATE delegations SET due_at = $2 \

@@ -97,6 +97,12 @@ enum Outlook {
 
 impl Dispatcher {
     pub(super) fn new(proxy: Arc<Proxy>) -> Self {
+        let told = Arc::downgrade(&proxy);
+        proxy.gateway.delivery.jobs.on_given_up(move |job, why| {
+            if let Some(proxy) = told.upgrade() {
+                proxy.given_up(job, why);
+            }
+        });
         Self(proxy)
     }
 

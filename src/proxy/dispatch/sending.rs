@@ -83,7 +83,9 @@ impl Proxy {
                 jobs.put_back(&job, pause, true).await;
                 jobs.park(one_try, pause).await;
             }
-            Attempt::Over(ending) => jobs.finish(&job, ending).await,
+            Attempt::Over(ending) => {
+                jobs.finish(&job, &ending).await;
+            }
             Attempt::InInbox | Attempt::Taken => {}
         }
         gauge.dec();
@@ -118,22 +120,23 @@ impl Proxy {
 
     /// A call that can never be sent is over; it leaves a record as one that is refused at once.
     pub(super) async fn give_up(self: Arc<Self>, job: Job, why: Rejection) {
-        let proof = self.gateway.identity.recall(&job.caller).map(Arc::new);
-        let mut exchange = self.exchange_of(&job, proof);
-        exchange.rejected(&why);
-        exchange.status = why.reason.status();
-        drop(exchange);
+        self.given_up(&job, &why);
         let jobs = &self.gateway.delivery.jobs;
-        jobs.finish(&job, Ending::Failed(why)).await;
+        jobs.finish(&job, &Ending::Failed(why)).await;
         jobs.returned(&job.target);
+    }
+
+    /// Leaves the record of a call that is not made, or of which nobody knows.
+    pub(super) fn given_up(&self, job: &Job, why: &Rejection) {
+        let proof = self.gateway.identity.recall(&job.caller).map(Arc::new);
+        let mut exchange = self.exchange_of(job, proof);
+        exchange.rejected(why);
+        exchange.status = why.reason.status();
     }
 
     /// The exchange of a call that is made later.
     fn exchange_of(&self, job: &Job, proof: Option<Arc<Proof>>) -> Exchange {
-        let events = Some(&self.gateway.events);
-        let mut exchange = Exchange::begin(&self.relay, events, request_id(job))
-            .audited(&self.gateway.audit)
-            .shown(&self.gateway.console);
+        let mut exchange = self.begin(request_id(job), true);
         exchange.method = A2aMethod::SendMessage;
         exchange.proof = proof;
         exchange.callee = Some(job.target.clone());
@@ -240,6 +243,7 @@ impl Proxy {
                 .tasks
                 .learn(&job.owner, &job.target, &task)
                 .await;
+            exchange.task = Some(task);
         }
         Ok(Attempt::Over(ending))
     }
