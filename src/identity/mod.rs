@@ -35,6 +35,7 @@ pub use self::ticket::TICKET_TTL;
 pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow};
 
 use self::authenticate::Refusal;
+use self::credential::{Form, Fresh};
 use self::issuers::{Issuers, Signer};
 use self::token::Tokens;
 use crate::coherence::{Coherence, Coherent, Invalidation};
@@ -288,15 +289,31 @@ impl Identity {
     }
 
     /// Makes an admin token if there is none at all: neither configured nor stored. To be printed
-    /// once by the caller; every replica that starts at the same time gets `None` but one.
+    /// once by the caller; every replica that starts at the same time gets `None` but one. Whoever tries
+    /// again does so with the same `candidate`: where the store did not answer in time it may be there.
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn ensure_admin_token(&self) -> Result<Option<SecretString>, Unavailable> {
+    pub async fn ensure_admin_token(
+        &self,
+        candidate: &FirstAdmin,
+    ) -> Result<Option<SecretString>, Unavailable> {
         if !self.admins.get().is_empty() {
             return Ok(None);
         }
-        self.tokens.create_first_admin(now_ms()).await
+        let Fresh { hash, text, .. } = &candidate.0;
+        let made = self.tokens.create_first_admin(*hash, now_ms()).await?;
+        Ok(made.then(|| text.clone()))
+    }
+}
+
+/// The admin token that a first start is to have.
+pub struct FirstAdmin(Fresh);
+
+impl Default for FirstAdmin {
+    /// A new one.
+    fn default() -> Self {
+        Self(Fresh::new(Form::Admin))
     }
 }
 

@@ -87,8 +87,9 @@ const LIST_ORG: &str = "SELECT id, prefix, note, created_at, CAST(NULL AS BIGINT
     FROM org_tokens WHERE org = $1 AND revoked_at IS NULL AND id > $2 ORDER BY id LIMIT $3";
 const HOLD_FIRST_START: &str = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, $2) \
     ON CONFLICT (token_hash) DO UPDATE SET created_at = excluded.created_at";
-const COUNT_ADMIN: &str = "SELECT COUNT(*) FROM admin_tokens WHERE token_hash <> $1";
-const INSERT_ADMIN: &str = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, $2)";
+const COUNT_ADMIN: &str = "SELECT COUNT(*) FROM admin_tokens WHERE token_hash NOT IN ($1, $2)";
+const INSERT_ADMIN: &str = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, $2) \
+    ON CONFLICT (token_hash) DO NOTHING";
 
 /// A token just made. Its text is in no other place.
 #[derive(Debug)]
@@ -222,29 +223,29 @@ impl Tokens {
         self.db.run("note_use", work).await.map(|_| ())
     }
 
-    /// One admin token, if there is none: whoever holds the first-start row decides.
+    /// The admin token of `hash`, if there is no other: whoever holds the first-start row decides. Whether it is there.
     pub(super) async fn create_first_admin(
         &self,
+        hash: CredentialHash,
         now: i64,
-    ) -> Result<Option<SecretString>, Unavailable> {
-        let fresh = Fresh::new(Form::Admin);
+    ) -> Result<bool, Unavailable> {
+        let hash = hash.to_hex();
         let work = async {
             let mut tx = self.db.begin().await?;
             let hold = sqlx::query(HOLD_FIRST_START).bind(FIRST_START).bind(now);
             hold.execute(&mut *tx).await?;
-            let count = sqlx::query_scalar(COUNT_ADMIN).bind(FIRST_START);
-            let there: i64 = count.fetch_one(&mut *tx).await?;
-            if there == 0 {
-                let insert = sqlx::query(INSERT_ADMIN)
-                    .bind(fresh.hash.to_hex())
-                    .bind(now);
+            let count = sqlx::query_scalar(COUNT_ADMIN)
+                .bind(FIRST_START)
+                .bind(&hash);
+            let others: i64 = count.fetch_one(&mut *tx).await?;
+            if others == 0 {
+                let insert = sqlx::query(INSERT_ADMIN).bind(&hash).bind(now);
                 insert.execute(&mut *tx).await?;
             }
             tx.commit().await?;
-            Ok(there == 0)
+            Ok(others == 0)
         };
-        let made = self.db.run("first_admin_token", work).await?;
-        Ok(made.then_some(fresh.text))
+        self.db.run("first_admin_token", work).await
     }
 
     /// A token for `workspace`, if it has fewer than `live_max` live ones.
