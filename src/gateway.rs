@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use crate::audit::change::settings;
 use crate::audit::{Audit, Draft, EventType};
 use crate::coherence::Coherence;
+use crate::config::load::Source;
 use crate::config::{Config, Live};
 use crate::console::Console;
 use crate::db::Db;
@@ -19,7 +21,7 @@ use crate::directory::Directory;
 use crate::drain::Drain;
 use crate::events::Events;
 use crate::hierarchy::Hierarchy;
-use crate::identity::{CredentialKind, Identity, Rates};
+use crate::identity::{CredentialKind, FirstAdmin, Identity, Rates};
 use crate::ids::ReplicaId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
@@ -117,6 +119,7 @@ impl Gateway {
             Arc::clone(&keys),
             Arc::clone(&metrics),
             replica.clone(),
+            beginning(&config, &keys, &seal),
         );
         let events = Events::new(config.clone(), shared.clone(), Arc::clone(&metrics));
         events.recorded_by(&audit);
@@ -182,8 +185,9 @@ impl Gateway {
     /// is none at all: to be shown once. Until then what needs SQL is `store_unavailable`.
     pub async fn prepare(&self) -> Option<SecretString> {
         let mut told = false;
+        let candidate = FirstAdmin::default();
         loop {
-            match self.try_prepare().await {
+            match self.try_prepare(&candidate).await {
                 Ok(admin_token) => return admin_token,
                 Err(error) if !told => {
                     told = true;
@@ -196,9 +200,12 @@ impl Gateway {
         }
     }
 
-    async fn try_prepare(&self) -> Result<Option<SecretString>, Unavailable> {
+    async fn try_prepare(
+        &self,
+        candidate: &FirstAdmin,
+    ) -> Result<Option<SecretString>, Unavailable> {
         self.db.migrate().await?;
-        let made = self.identity.ensure_admin_token().await?;
+        let made = self.identity.ensure_admin_token(candidate).await?;
         if made.is_some() {
             let detail = json!({"kind": CredentialKind::Admin.word()});
             self.audit
@@ -343,6 +350,20 @@ impl Gateway {
     pub fn draining(&self) -> bool {
         self.drain.leaving()
     }
+}
+
+/// What this run begins with, for its first record: its keys, and the settings that somebody made. So that also what
+/// was changed while no gateway ran, or was made by a first start, is written down.
+fn beginning(config: &Live, keys: &Keys, seal: &Seal) -> Value {
+    let told = config.told();
+    let made = told.settings.iter();
+    let made = made.filter(|setting| setting.source != Source::Default);
+    let KnownKeys { active, all } = KnownKeys::of(keys);
+    json!({
+        "keys": {"active": active, "all": all, "seal": seal.kid()},
+        "settings": settings(made),
+        "version": env!("CARGO_PKG_VERSION"),
+    })
 }
 
 /// Which trust keys were in force when somebody last looked.

@@ -261,6 +261,29 @@ impl Rejection {
         self
     }
 
+    /// The change was made, or with `partly` a part of it, and what failed came after: asking again completes it.
+    #[must_use]
+    pub fn after_commit(mut self, partly: bool) -> Self {
+        if self.committed().is_some() {
+            return self;
+        }
+        if self.reason == Reason::StoreUnavailable {
+            self.message = if partly {
+                "a part of it is done, and then a store went away; send the same request again to complete it"
+            } else {
+                "it is done, but a store went away before everything that follows from it was; send the same request again to complete it"
+            }
+            .into();
+        }
+        self.fact(COMMITTED, if partly { "partly" } else { "true" })
+    }
+
+    /// What [`Rejection::after_commit`] said of it.
+    pub fn committed(&self) -> Option<Value> {
+        let said = self.facts.iter().find(|(name, _)| *name == COMMITTED);
+        said.map(|(_, value)| fact(value))
+    }
+
     /// Adds one response field.
     #[must_use]
     pub fn field(mut self, name: &'static str, value: impl ToString) -> Self {
@@ -331,14 +354,20 @@ impl Rejection {
             body.insert("restarting".into(), true.into());
         }
         for (name, value) in &self.facts {
-            // `"reregister":true` is what agents look for (contract §4.2).
-            let value = match value.as_str() {
-                "true" => Value::Bool(true),
-                text => text.into(),
-            };
-            body.insert((*name).into(), value);
+            body.insert((*name).into(), fact(value));
         }
         Value::Object(body).to_string()
+    }
+}
+
+/// The fact that a change was made all the same.
+pub const COMMITTED: &str = "committed";
+
+/// A fact in JSON: `"reregister":true` is what agents look for (contract §4.2).
+fn fact(value: &str) -> Value {
+    match value {
+        "true" => Value::Bool(true),
+        text => text.into(),
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -13,6 +14,7 @@ use http::{HeaderMap, HeaderValue, header};
 use url::{Position, Url};
 
 use super::reject;
+use crate::audit::Audit;
 use crate::audit::change::Asked;
 use crate::gateway::Gateway;
 use crate::identity::{Principal, Proof};
@@ -53,7 +55,7 @@ pub(super) async fn operators_with_token(
         Err(rejection) => Err(rejection),
     };
     let (proof, rejection) = match asked {
-        Ok(proof) => match require_admin(&proof) {
+        Ok(proof) => match require_admin(&proof).and_then(|()| open(&gateway, &request)) {
             Ok(()) => {
                 request.extensions_mut().insert(Operator(proof));
                 return next.run(request).await;
@@ -67,19 +69,27 @@ pub(super) async fn operators_with_token(
         Some(client) => gateway.rates.failed(client, rejection),
         None => rejection,
     };
-    write_down(
-        &gateway,
-        &request,
-        proof,
-        (reason, rejection.reason.status()),
-    );
+    let told = (reason, rejection.reason.status());
+    write_down(&gateway.audit, &request, proof, told);
     reject(&rejection, request.headers())
+}
+
+/// Nothing is changed any more by a process that ends: the record of it might not be written.
+///
+/// # Errors
+/// `shutting_down`.
+fn open(gateway: &Gateway, request: &Request) -> Result<(), Rejection> {
+    if request.method().is_safe() || !gateway.drain.begun() {
+        return Ok(());
+    }
+    let message = "this process is shutting down; ask another, or this one when it is back";
+    Err(Rejection::new(Reason::ShuttingDown, message).retry_after(Duration::from_secs(1)))
 }
 
 /// Writes a change down that was refused here, as the public listener does with those that it refuses. What passes is
 /// written down where it is made.
-fn write_down(
-    gateway: &Gateway,
+pub(super) fn write_down(
+    audit: &Audit,
     request: &Request,
     proof: Option<Arc<Proof>>,
     (reason, status): (Reason, u16),
@@ -97,7 +107,6 @@ fn write_down(
         id: &RequestId::from_caller(field.map(HeaderValue::as_bytes)),
         proof,
     };
-    let audit = &gateway.audit;
     audit.record_change(asked, None, status, Some(reason));
 }
 

@@ -24,6 +24,7 @@ use axum::routing::{MethodRouter, get};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
+use crate::audit::Audit;
 use crate::config::Live;
 use crate::explain::Explain;
 use crate::gateway::Gateway;
@@ -40,6 +41,8 @@ pub use self::console::CONSOLE_ROUTES;
 struct Process {
     config: Live,
     metrics: Arc<Metrics>,
+    /// Where refused changes are written down. A sidecar has none.
+    audit: Option<Arc<Audit>>,
 }
 
 /// Every route of the admin listener. `explain`: who answers how a message would fare; `control`: the control plane,
@@ -48,6 +51,7 @@ pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>, control: &Router)
     let process = Process {
         config: gateway.config.clone(),
         metrics: Arc::clone(&gateway.metrics),
+        audit: Some(Arc::clone(&gateway.audit)),
     };
     let mut told = told_to_operators(Arc::clone(&gateway), explain);
     if gateway.config().admin.console {
@@ -84,6 +88,7 @@ pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
     let process = Process {
         config: sidecar.config.clone(),
         metrics: Arc::clone(&sidecar.metrics),
+        audit: None,
     };
     let readyz = get(move || sidecar_readyz(Arc::clone(&sidecar)));
     routes(process, readyz, Router::new())
@@ -226,20 +231,24 @@ async fn guard(State(process): State<Process>, mut request: Request, next: Next)
     let twice = [header::HOST, header::ORIGIN]
         .iter()
         .any(|name| request.headers().get_all(name).iter().nth(1).is_some());
-    let mut response = if twice {
+    let refused = if twice {
         let message = "the request has several Host or Origin fields";
-        reject(
-            &Rejection::new(Reason::InvalidRequest, message),
-            request.headers(),
-        )
+        Some(Rejection::new(Reason::InvalidRequest, message))
     } else if host::is_ours(host, &process.config.get()) {
-        next.run(request).await
+        None
     } else {
         let message = "this Host is not one of the gateway's; add the name to server.hosts";
-        reject(
-            &Rejection::new(Reason::Misdirected, message),
-            request.headers(),
-        )
+        Some(Rejection::new(Reason::Misdirected, message))
+    };
+    let mut response = match refused {
+        None => next.run(request).await,
+        Some(rejection) => {
+            if let Some(audit) = &process.audit {
+                let told = (rejection.reason, rejection.reason.status());
+                gate::write_down(audit, &request, None, told);
+            }
+            reject(&rejection, request.headers())
+        }
     };
     if let Some(value) = named {
         response.headers_mut().insert("x-request-id", value);

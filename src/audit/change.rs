@@ -5,9 +5,11 @@
 use std::sync::Arc;
 
 use http::Method;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::{Audit, DONE, Draft, EventType};
+use crate::config::load::Setting;
 use crate::identity::{Proof, may_be_credential};
 use crate::ids::{RequestId, WorkspaceId, is_made_here};
 use crate::rejection::Reason;
@@ -79,11 +81,31 @@ pub fn event(method: &Method, pattern: &str) -> Option<EventType> {
         ("DELETE", "/workspaces/{id}/tokens/{token_id}" | "/orgs/{org}/tokens/{token_id}") => {
             E::TokenRevoked
         }
+        // Changes nothing, and is how the answer to a call reaches its caller after all.
+        ("GET", "/workspaces/{id}/streams/{stream}") => E::StreamResumed,
         // Of the admin listener.
         ("POST", "/console/keys/rotate") => E::KeysChanged,
         _ => return None,
     })
 }
+
+/// Settings as records have them: masked as operators see them, and a long one by its hash.
+pub fn settings<'a>(settings: impl Iterator<Item = &'a Setting>) -> Map<String, Value> {
+    let written_down = |setting: &Setting| {
+        let value = setting.json();
+        let text = value.to_string();
+        if text.len() <= SETTING_BYTES_MAX {
+            return value;
+        }
+        json!({"sha256": hex::encode(Sha256::digest(&text))})
+    };
+    settings
+        .map(|setting| (setting.key.clone(), written_down(setting)))
+        .collect()
+}
+
+/// Longest value of a setting that is written down, in bytes of JSON.
+const SETTING_BYTES_MAX: usize = 1024;
 
 impl Audit {
     /// Writes a change down, if it is one. `refused`: the reason why it was not made.
@@ -98,7 +120,8 @@ impl Audit {
             return;
         };
         // Who only reads where a workspace is gets no token.
-        if asked.method == Method::GET && about.is_none() && refused.is_none() {
+        let issues = event_type == EventType::TokenIssued;
+        if issues && asked.method == Method::GET && about.is_none() && refused.is_none() {
             return;
         }
         let About { target, mut detail } = about.unwrap_or_default();
@@ -110,7 +133,8 @@ impl Audit {
             if name == "id" {
                 let named = known || !may_be_credential(value);
                 in_path = named.then(|| WorkspaceId::parse(value).ok()).flatten();
-            } else {
+            } else if name != "stream" {
+                // Which a stream is only its caller and the gateway know: its last event proves itself by it.
                 let kept =
                     is_made_here(value) || (name == "org" && known && !may_be_credential(value));
                 let kept = kept.then(|| value.chars().take(NAME_CHARS_MAX).collect::<String>());

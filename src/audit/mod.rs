@@ -23,10 +23,11 @@ pub mod words;
 mod writer;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 
 pub use self::ends::ChainEnd;
@@ -68,18 +69,23 @@ pub struct Audit {
     first: AtomicI64,
     spool: (PathBuf, u64),
     waiting: Mutex<Option<mpsc::Receiver<Draft>>>,
+    /// What the first record says of this run.
+    begins_with: Value,
+    /// What was in progress when the last record was asked for.
+    running: AtomicUsize,
     ending: Notify,
     ended: Notify,
 }
 
 impl Audit {
-    /// Assembles the room; asks nothing.
+    /// Assembles the room; asks nothing. `begins_with`: what the first record is to say of this run, an object.
     pub fn new(
         config: Live,
         db: Db,
         keys: Arc<Keys>,
         metrics: Arc<Metrics>,
         replica: ReplicaId,
+        begins_with: Value,
     ) -> Arc<Self> {
         let at_start = config.hold();
         let settings = &at_start.audit;
@@ -97,6 +103,8 @@ impl Audit {
             first: AtomicI64::new(1),
             spool: (settings.spool_dir.clone(), settings.spool_bytes.0),
             waiting: Mutex::new(settings.enabled.then_some(waiting)),
+            begins_with,
+            running: AtomicUsize::new(0),
             ending: Notify::new(),
             ended: Notify::new(),
             config,
@@ -157,11 +165,13 @@ impl Audit {
     }
 
     /// Writes the last records and the last checkpoint: before the end. What cannot be written waits in
-    /// the spool for the next start.
-    pub async fn flush(&self) {
+    /// the spool for the next start. `running`: exchanges and changes that are in progress, and of which the chain
+    /// will not say how they ended.
+    pub async fn flush(&self, running: usize) {
         if self.drafts.is_none() {
             return;
         }
+        self.running.store(running, Ordering::Relaxed);
         self.ending.notify_one();
         if tokio::time::timeout(FLUSH_MAX, self.ended.notified())
             .await

@@ -40,6 +40,8 @@ macro_rules! event_types {
 event_types! {
     /// An exchange on an A2A route, whatever came of it.
     A2aCall = "A2A_CALL",
+    /// A caller goes on reading a stream whose connection was lost.
+    StreamResumed = "STREAM_RESUMED",
     /// A workspace was created.
     WorkspaceCreated = "WORKSPACE_CREATED",
     /// An operator changed a workspace: its place, address, limits.

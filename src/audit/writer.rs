@@ -96,8 +96,8 @@ impl<'a> Writer<'a> {
             loss_told: None,
         };
         self.try_spool().await;
-        let version = json!({"version": env!("CARGO_PKG_VERSION")});
-        let mut batch = vec![Draft::new(EventType::AuditStarted).with(version)];
+        let begins_with = self.audit.begins_with.clone();
+        let mut batch = vec![Draft::new(EventType::AuditStarted).with(begins_with)];
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut over = false;
@@ -117,6 +117,10 @@ impl<'a> Writer<'a> {
                 }
                 _ = tick.tick() => {}
             }
+            if over {
+                // First: what comes from here on is counted as lost.
+                drafts.close();
+            }
             while batch.len() < BATCH || over {
                 match drafts.try_recv() {
                     Ok(draft) => batch.push(draft),
@@ -124,8 +128,9 @@ impl<'a> Writer<'a> {
                 }
             }
             if over {
-                drafts.close();
-                batch.push(Draft::new(EventType::AuditStopped));
+                let running = self.audit.running.load(Ordering::Relaxed);
+                let last = Draft::new(EventType::AuditStopped);
+                batch.push(last.with(json!({"running": running})));
             }
             self.measure().await;
         }

@@ -216,11 +216,15 @@ impl Coherence {
             return;
         }
         let coherence = Arc::clone(self);
-        let clock = self.store_clock.get().copied();
         tokio::spawn(async move {
-            tokio::time::sleep(2 * clock.unwrap_or(STORE_CLOCK)).await;
+            tokio::time::sleep(coherence.doubt()).await;
             coherence.invalidate(what).await;
         });
+    }
+
+    /// How long after a store did not answer in time it may make a change all the same.
+    pub fn doubt(&self) -> Duration {
+        2 * self.store_clock.get().copied().unwrap_or(STORE_CLOCK)
     }
 
     /// Listens and repeats, for as long as the process lives. A background task of the server.

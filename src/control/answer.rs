@@ -25,7 +25,7 @@ use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
-use crate::rejection::{REFUSED, Reason, Rejection};
+use crate::rejection::{COMMITTED, REFUSED, Reason, Rejection};
 use crate::telemetry::traces::Told;
 
 /// The label of requests that no route matched: callers choose paths, so a path is no label.
@@ -40,6 +40,10 @@ impl IntoResponse for Rejection {
         response
     }
 }
+
+/// A request that was refused before its route was asked, as an extension: nothing of it is done.
+#[derive(Clone)]
+pub struct Refused(pub Rejection);
 
 /// No such path.
 pub(super) async fn unknown_path() -> Rejection {
@@ -91,11 +95,17 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
     let told = extensions.get::<Told>().cloned();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
 
-    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
-    let mut response = answered.unwrap_or_else(|_| broken().into_response());
+    let mut response = match request.extensions_mut().remove::<Refused>() {
+        Some(Refused(rejection)) => rejection.into_response(),
+        None => {
+            let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+            answered.unwrap_or_else(|_| broken().into_response())
+        }
+    };
     let pattern = route.as_ref().map_or(UNMATCHED, MatchedPath::as_str);
     let rejection = response.extensions_mut().remove::<Rejection>();
     let refused = rejection.as_ref().map(|rejection| rejection.reason);
+    let committed = rejection.as_ref().and_then(Rejection::committed);
     if let Some(told) = told {
         told.tell(pattern, refused);
     }
@@ -128,6 +138,10 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
     let about = response.extensions_mut().remove::<About>();
     let meant = admitted.target().filter(|_| refused.is_some());
     let about = about.or_else(|| meant.map(About::workspace));
+    let about = match committed {
+        Some(committed) => Some(about.unwrap_or_default().with(COMMITTED, committed)),
+        None => about,
+    };
     let audit = &gateway.audit;
     audit.record_change(asked, about, status, refused);
     let headers = response.headers_mut();

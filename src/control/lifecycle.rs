@@ -157,7 +157,11 @@ pub(super) async fn remove(
     }
     let removed = gateway.directory.remove(&id).await;
     if removed.as_ref().err().is_none_or(is_gone) {
-        gateway.identity.revoke_all(&id).await?;
+        let revoked = gateway.identity.revoke_all(&id).await;
+        revoked.map_err(|away| match removed {
+            Ok(()) => Rejection::from(away).after_commit(false),
+            Err(_) => away.into(),
+        })?;
     }
     removed?;
     Ok(axum::Json(Removed { status: "removed" }))

@@ -146,7 +146,8 @@ async fn enrol(
         let first = gateway
             .identity
             .issue_first_workspace_token(&registration.id);
-        Ok((registered.workspace, first.await?))
+        let first = first.await.map_err(|why| why.after_commit(false));
+        Ok((registered.workspace, first?))
     };
     match done.await {
         Ok(done) => Ok(done),

@@ -152,15 +152,18 @@ impl Directory {
         if workspace.status == to && timeout.is_none() {
             return Ok(true);
         }
-        if workspace.status != to
-            && !self
+        if workspace.status != to {
+            let set = self
                 .workspaces
                 .set_status(id, workspace.status, to, now)
-                .await?
-        {
-            return Ok(false);
-        }
-        if workspace.status != to {
+                .await;
+            if set.is_err() {
+                // It may be all the same.
+                self.tell_status_if_made(id, now);
+            }
+            if !set? {
+                return Ok(false);
+            }
             self.tell_status_with(id, to, why(to, beat));
         }
         if let Some(seconds) = timeout {

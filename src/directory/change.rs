@@ -85,10 +85,13 @@ impl Directory {
         // The keys count before SQL, so what was loaded in between is not it.
         let told = Invalidation::Workspace(id.clone());
         self.coherence.invalidate(told).await;
-        published?;
-        if vetted.url.is_some() || vetted.internal_url.is_some() {
-            self.catch_up(&changed.after).await?;
-        }
+        let done = match published {
+            Ok(()) if vetted.url.is_some() || vetted.internal_url.is_some() => {
+                self.catch_up(&changed.after).await
+            }
+            published => published.map_err(Rejection::from),
+        };
+        done.map_err(|why| why.after_commit(false))?;
         Ok(self.as_of_now(changed.after))
     }
 
@@ -113,6 +116,9 @@ impl Directory {
         if !matches!(outcome, Ok(Err(_))) {
             // Also when the store did not answer in time: it may have been changed.
             self.forget(id, !wanted.is_empty(), &outcome).await;
+        }
+        if outcome.is_err() {
+            self.tell_status_if_made(id, now);
         }
         let changed = outcome??.ok_or_else(not_found)?;
         if changed.before.status != changed.after.status {

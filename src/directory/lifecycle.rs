@@ -73,8 +73,11 @@ impl Directory {
             Ok(settings)
         };
         let changed = self.alter(id, &Move::default(), leave).await?;
-        self.drop_presence(id).await?;
-        self.catch_up(&changed.after).await
+        let done = match self.drop_presence(id).await {
+            Ok(()) => self.catch_up(&changed.after).await,
+            Err(away) => Err(away.into()),
+        };
+        done.map_err(|why| why.after_commit(false))
     }
 
     /// Takes over another card.
@@ -86,7 +89,9 @@ impl Directory {
         let updated = self.workspaces.set_card(id, card, Timestamp::now()).await;
         self.forget(id, false, &updated).await;
         if updated? {
-            let mut workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
+            let found = self.workspaces.find(id).await;
+            let found = found.map_err(|away| Rejection::from(away).after_commit(false));
+            let mut workspace = found?.ok_or_else(not_found)?;
             workspace.agent_card = Some(card.to_owned());
             self.tell_card(workspace).await;
             return Ok(());
@@ -109,10 +114,12 @@ impl Directory {
             Removed::Now(line) => self.tell_removed(id, line),
             Removed::Before => {}
         }
-        self.drop_presence(id).await?;
+        let dropped = self.drop_presence(id).await;
         match outcome {
-            Removed::Now(_) => Ok(()),
-            Removed::Before | Removed::Unknown => Err(removed()),
+            Removed::Now(_) => dropped.map_err(|away| Rejection::from(away).after_commit(false)),
+            Removed::Before | Removed::Unknown => {
+                Err(dropped.map_or_else(Rejection::from, |()| removed()))
+            }
         }
     }
 }

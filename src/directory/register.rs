@@ -157,6 +157,7 @@ impl Directory {
             .await?;
         let card_url = terms.and_then(|terms| terms.card_url.as_deref());
         let card_url = self.vet("card_url", card_url, Lookup::Required).await?;
+        let moved = place.is_some();
         if let Some(place) = place {
             let change = Change {
                 place,
@@ -182,9 +183,11 @@ impl Directory {
             card_url,
         };
         let old_card = found.as_ref().and_then(|w| w.agent_card.as_deref());
-        let workspace = self
-            .bring_online(&registration.id, &change, old_card)
-            .await?;
+        let online = self.bring_online(&registration.id, &change, old_card).await;
+        let workspace = online.map_err(|why| match created || moved {
+            true => why.after_commit(true),
+            false => why,
+        })?;
         Ok(Some(Registered { workspace, created }))
     }
 
@@ -199,6 +202,7 @@ impl Directory {
         if registered.is_err() {
             // It may have been done all the same.
             self.forget(id, false, &registered).await;
+            self.tell_status_if_made(id, now);
         }
         let workspace = registered?.ok_or_else(removed)?;
         self.tell_status(id, workspace.status);
@@ -212,8 +216,11 @@ impl Directory {
         self.coherence
             .invalidate(Invalidation::Workspace(id.clone()))
             .await;
-        shared?;
-        self.catch_up(&workspace).await?;
+        let done = match shared {
+            Ok(()) => self.catch_up(&workspace).await,
+            Err(away) => Err(away.into()),
+        };
+        done.map_err(|why| why.after_commit(false))?;
         self.tell_if_overtaken(id, workspace.status).await;
         Ok(workspace)
     }

@@ -120,7 +120,13 @@ impl Directory {
     /// next, the sweep at the latest, does it again.
     pub(super) async fn note_lapse(&self, id: &WorkspaceId, noticed: Noticed) -> bool {
         let now = Timestamp::now();
-        match self.workspaces.lapse(id, now).await {
+        let noted = self.workspaces.lapse(id, now).await;
+        if noted.is_err() {
+            // It may be all the same.
+            self.forget(id, false, &noted).await;
+            self.tell_status_if_made(id, now);
+        }
+        match noted {
             Ok(true) => {}
             Ok(false) => return false,
             Err(error) => {
@@ -150,6 +156,7 @@ impl Directory {
             Ok(true) => self.tell_status(id, to),
             Ok(false) => {}
             Err(error) => {
+                self.tell_status_if_made(id, now);
                 tracing::debug!(%error, workspace.id = %id, "the next heartbeat will revive it");
             }
         }

@@ -4,6 +4,7 @@ use std::slice;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use super::{Beat, Directory};
 use crate::events::{Event, Kind};
@@ -14,6 +15,9 @@ use crate::workspace::{Changed, Status, Step, Timestamp, Workspace};
 /// Longest card in an event, in bytes. A longer one is to be read.
 const EVENT_CARD_BYTES_MAX: usize = 16 * 1024;
 
+/// How often it is looked whether a change was made that the store did not answer for, while the store is away.
+const LATE_LOOKS_MAX: u32 = 5;
+
 impl Directory {
     /// It has another status, or registered.
     pub(super) fn tell_status(&self, id: &WorkspaceId, status: Status) {
@@ -21,14 +25,8 @@ impl Directory {
     }
 
     /// The same, and what else there is to say of it, in an object.
-    pub(super) fn tell_status_with(&self, id: &WorkspaceId, status: Status, mut payload: Value) {
-        let kind = match status {
-            Status::Online => Kind::WorkspaceOnline,
-            Status::Degraded => Kind::WorkspaceDegraded,
-            _ => Kind::WorkspaceOffline,
-        };
-        payload["status"] = json!(status);
-        self.events.tell(Event::new(kind, id, payload));
+    pub(super) fn tell_status_with(&self, id: &WorkspaceId, status: Status, payload: Value) {
+        self.events.tell(of_status(id, status, payload));
     }
 
     /// After a status was told: of two that change it at the same moment, on two replicas, the earlier
@@ -41,6 +39,26 @@ impl Directory {
         {
             self.tell_status(id, row.status);
         }
+    }
+
+    /// The same of a change at `at` for which the store did not answer in time: it may have been made all the same. Best
+    /// effort, as long as the process lives.
+    pub(super) fn tell_status_if_made(&self, id: &WorkspaceId, at: Timestamp) {
+        let (workspaces, events) = (self.workspaces.clone(), Arc::clone(&self.events));
+        let (id, doubt) = (id.clone(), self.coherence.doubt());
+        tokio::spawn(async move {
+            for _ in 0..LATE_LOOKS_MAX {
+                sleep(doubt).await;
+                let Ok(row) = workspaces.find(&id).await else {
+                    continue;
+                };
+                let row = row.filter(|row| row.updated_at == at && row.status != Status::Removed);
+                if let Some(row) = row {
+                    events.tell(of_status(&id, row.status, json!({})));
+                }
+                return;
+            }
+        });
     }
 
     /// What a heartbeat said.
@@ -96,4 +114,14 @@ impl Directory {
         event.was = Lineage::of_line(line.to_vec()).map(Arc::new);
         self.events.tell(event);
     }
+}
+
+fn of_status(id: &WorkspaceId, status: Status, mut payload: Value) -> Event {
+    let kind = match status {
+        Status::Online => Kind::WorkspaceOnline,
+        Status::Degraded => Kind::WorkspaceDegraded,
+        _ => Kind::WorkspaceOffline,
+    };
+    payload["status"] = json!(status);
+    Event::new(kind, id, payload)
 }

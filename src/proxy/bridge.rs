@@ -22,6 +22,7 @@ use super::ended::{chunk, left, patiently};
 use super::received::{Share, full};
 use super::reject::{Dialect, answer};
 use super::{Proxy, Slot};
+use crate::control::Refused;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
@@ -79,25 +80,45 @@ pub(super) async fn pass(
     session: &mut ServerSession,
     asked: Asked<'_>,
 ) -> Result<(), ()> {
-    let request_id = asked.0;
     let passed = if opens_socket(session) {
-        socket(proxy, session, asked).await
+        socket(proxy, session, asked.clone()).await
     } else {
-        run(proxy, session, asked).await
+        run(proxy, session, asked.clone()).await
     };
     match passed {
         Ok(()) => Ok(()),
         Err(Broken::CallerLeft) => Err(()),
-        Err(Broken::Refused(rejection)) => answer(
-            session,
-            &proxy.origins.get(),
-            request_id,
-            &rejection,
-            Dialect::Plain,
-        )
-        .await
-        .map_err(|_| ()),
+        Err(Broken::Refused(rejection)) => refuse(proxy, session, asked, rejection).await,
     }
+}
+
+/// Answers a request that is refused before its route is asked. The control plane tells it, counts it and writes it down,
+/// as what it refuses itself.
+///
+/// # Errors
+/// When the connection must be broken off.
+pub(super) async fn refuse(
+    proxy: &Proxy,
+    session: &mut ServerSession,
+    asked: Asked<'_>,
+    rejection: Rejection,
+) -> Result<(), ()> {
+    let request_id = asked.0;
+    let answered = match request(proxy, session, asked, Body::empty()) {
+        Ok(mut request) => {
+            request.extensions_mut().insert(Refused(rejection));
+            let response = proxy.control.clone().oneshot(request).await;
+            let response = response.unwrap_or_else(|never| match never {});
+            send(proxy, session, response, None).await
+        }
+        // What no request can be made of has no route.
+        Err(_) => {
+            let (origins, dialect) = (proxy.origins.get(), Dialect::Plain);
+            let told = answer(session, &origins, request_id, &rejection, dialect).await;
+            told.map_err(|_| Broken::CallerLeft)
+        }
+    };
+    answered.map_err(|_| ())
 }
 
 async fn run(proxy: &Proxy, session: &mut ServerSession, asked: Asked<'_>) -> Result<(), Broken> {
@@ -116,7 +137,7 @@ async fn run(proxy: &Proxy, session: &mut ServerSession, asked: Asked<'_>) -> Re
         // Only a handshake that was seen before its body was read may change the protocol.
         return Err(Broken::Refused(not_a_socket()));
     }
-    send(proxy, session, response, slot).await
+    send(proxy, session, response, Some(slot)).await
 }
 
 /// Sends an answer as it comes.
@@ -124,7 +145,7 @@ async fn send(
     proxy: &Proxy,
     session: &mut ServerSession,
     response: Response,
-    slot: Slot<'_>,
+    slot: Option<Slot<'_>>,
 ) -> Result<(), Broken> {
     let (parts, mut body) = response.into_parts();
     let mut head = head(proxy, session, parts);
@@ -137,7 +158,7 @@ async fn send(
         .get(header::CONTENT_TYPE)
         .is_some_and(|value| value == "text/event-stream");
     // The others keep their place until they are answered.
-    let slot = (!streams).then_some(slot);
+    let slot = slot.filter(|_| !streams);
     let patience = if streams { READER_MAX } else { PIECE_MAX };
     patiently(
         session.get_write_timeout(),
@@ -228,7 +249,7 @@ async fn socket(
     let asked = proxy.control.clone().oneshot(request);
     let response = asked.await.unwrap_or_else(|never| match never {});
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return send(proxy, session, response, slot).await;
+        return send(proxy, session, response, Some(slot)).await;
     }
     drop(slot);
     let (parts, output) = response.into_parts();

@@ -49,7 +49,7 @@ pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline
             Ok(Err(Unread::Refused(why))) => {
                 listener.relay.metrics.connection_cut(Cut::BadHead);
                 // Boxed, here and below: a connection that waits for its next head should hold little.
-                return Box::pin(refuse(&mut stream, &held, &scan, why)).await;
+                return Box::pin(refuse(listener, &mut stream, &held, (&scan, why))).await;
             }
             Err(_) => {
                 listener.relay.metrics.connection_cut(Cut::SlowHead);
@@ -63,7 +63,7 @@ pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline
             if chunks.feed(&held[whole.end - whole.start..]).is_err() {
                 listener.relay.metrics.connection_cut(Cut::BadHead);
                 let why = "the framing of the request body is broken";
-                return Box::pin(refuse(&mut stream, &held, &scan, why)).await;
+                return Box::pin(refuse(listener, &mut stream, &held, (&scan, why))).await;
             }
             if chunks != Chunks::Over {
                 stream = Watched::from(stream, chunks);
@@ -140,20 +140,24 @@ async fn read(
 
 /// Refuses what is no head in words, in the dialect of its route, and closes: nobody knows where the
 /// next request would begin.
-async fn refuse(stream: &mut Stream, held: &[u8], scan: &Scan, why: &'static str) {
+async fn refuse(
+    listener: &Listener,
+    stream: &mut Stream,
+    held: &[u8],
+    (scan, why): (&Scan, &'static str),
+) {
     let rejection = Rejection::new(Reason::InvalidRequest, why);
     let request_id = RequestId::from_caller(scan.value(held, "x-request-id"));
-    let dialect = match scan.path(held).map(route) {
-        Some(Route::A2a(_) | Route::Card(_) | Route::Below(..)) => Dialect::Rpc(None),
-        Some(
-            Route::CardBeside(_)
-            | Route::DefaultCard
-            | Route::TaskBeside(..)
-            | Route::Task(_)
-            | Route::Control,
-        )
-        | None => Dialect::Plain,
+    let route = scan.path(held).map_or(Route::Control, route);
+    let dialect = match route {
+        Route::A2a(_) | Route::Card(_) | Route::Below(..) => Dialect::Rpc(None),
+        Route::CardBeside(_)
+        | Route::DefaultCard
+        | Route::TaskBeside(..)
+        | Route::Task(_)
+        | Route::Control => Dialect::Plain,
     };
+    listener.unreadable(&route, &request_id, &rejection);
     let answer = wire(&rejection, &request_id, dialect, scan.is_head);
     part(stream, &answer, DRAIN).await;
 }

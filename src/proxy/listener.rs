@@ -8,8 +8,10 @@ use tokio::time::timeout;
 
 use super::dispatch::Dispatcher;
 use super::ended::patiently;
+use super::exchange::Exchange;
 use super::explain::Explainer;
 use super::relay::Relay;
+use super::route::Route;
 use super::sidecar::Guard;
 use super::{Proxy, reject};
 use crate::gateway::Gateway;
@@ -76,6 +78,31 @@ impl Listener {
         let guard = Guard::new(Arc::clone(sidecar), Arc::clone(&relay));
         let behind = Behind::Sidecar(guard);
         Self { relay, behind }
+    }
+
+    /// Leaves a record of what is no call for want of a head that could be read, where a call was meant.
+    pub(super) fn unreadable(
+        &self,
+        route: &Route<'_>,
+        request_id: &RequestId,
+        rejection: &Rejection,
+    ) {
+        let request_id = request_id.clone();
+        let mut exchange = match (&self.behind, route) {
+            (Behind::Gateway(_), Route::Control) => return,
+            (Behind::Gateway(proxy), _) => proxy.begin(request_id, false),
+            (Behind::Sidecar(_), _) => Exchange::begin(&self.relay, None, request_id),
+        };
+        exchange.callee = match route {
+            Route::A2a(id)
+            | Route::Card(id)
+            | Route::CardBeside(id)
+            | Route::Below(id, _)
+            | Route::TaskBeside(id, _) => id.as_ref().ok().cloned(),
+            Route::DefaultCard | Route::Task(_) | Route::Control => None,
+        };
+        exchange.status = rejection.reason.status();
+        exchange.rejected(rejection);
     }
 
     /// Serves one request.

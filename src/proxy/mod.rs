@@ -67,7 +67,6 @@ pub use self::hygiene::check as check_head;
 use self::listener::BrokenOff;
 pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
-use self::reject::{Dialect, answer};
 use self::relay::Relay;
 pub use self::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
 use self::route::{Route, route};
@@ -174,10 +173,7 @@ impl Proxy {
             return answered;
         }
         let _running = self.gateway.drain.enter();
-        let events = Some(&self.gateway.events);
-        let mut exchange = Exchange::begin(&self.relay, events, request_id)
-            .audited(&self.gateway.audit)
-            .shown(&self.gateway.console);
+        let mut exchange = self.begin(request_id, true);
         exchange.trace(&self.relay, session.req_header(), asked.came());
         let mut words = Words::Rpc;
         let ended = match asked {
@@ -196,6 +192,14 @@ impl Proxy {
             Ok(ended) => ended,
             Err(rejection) => self.refuse(session, exchange, rejection, words).await,
         }
+    }
+
+    /// Begins the record of an exchange. `heard`: who watches its target hears of it.
+    fn begin(&self, request_id: RequestId, heard: bool) -> Exchange {
+        let watchers = heard.then_some(&self.gateway.events);
+        Exchange::begin(&self.relay, watchers, request_id)
+            .audited(&self.gateway.audit)
+            .shown(&self.gateway.console)
     }
 
     /// Tells the caller of a refusal, with what it may still ask for.
@@ -228,13 +232,10 @@ impl Proxy {
         let mut span = self.control_span(session, &request_id);
         let asked = (&request_id, span.as_ref().map(ControlSpan::told));
         let answered = match self.preliminaries(session) {
-            Ok(()) => BrokenOff::unless(bridge::pass(self, session, asked).await),
-            Err(rejection) => {
-                let (origins, dialect) = (self.origins.get(), Dialect::Plain);
-                let told = answer(session, &origins, &request_id, &rejection, dialect).await;
-                BrokenOff::unless(told)
-            }
+            Ok(()) => bridge::pass(self, session, asked).await,
+            Err(rejection) => bridge::refuse(self, session, asked, rejection).await,
         };
+        let answered = BrokenOff::unless(answered);
         if let Some(span) = &mut span {
             span.answered(session);
         }

@@ -10,6 +10,7 @@ use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::watch::Files;
+use crate::audit::change::settings;
 use crate::audit::{Draft, EventType};
 use crate::coherence::Invalidation;
 use crate::config::load::{ConfigError, Layers, Problem, Source, load};
@@ -145,6 +146,19 @@ fn refused(gateway: &Gateway, error: &ConfigError) {
 
 /// The new one is in force: forgets what was judged by the old one, and says what changed.
 async fn follow(gateway: &Gateway, change: &Change) {
+    // First: what follows is judged by it.
+    if !change.applied.is_empty() || !change.waiting.is_empty() {
+        let told = gateway.config.told();
+        let applied = told.settings.iter();
+        let applied = applied.filter(|setting| change.applied.contains(&setting.key));
+        let detail = json!({
+            "keys": change.applied,
+            "settings": settings(applied),
+            "waiting": change.waiting,
+        });
+        let changed = Draft::new(EventType::ConfigChanged).with(detail);
+        gateway.audit.record(changed);
+    }
     let of = |key: &String| JUDGED_BY.iter().any(|judged| key.starts_with(judged));
     let within = |section: &str| change.applied.iter().any(|key| key.starts_with(section));
     if within("auth.issuers") {
@@ -166,10 +180,6 @@ async fn follow(gateway: &Gateway, change: &Change) {
         gateway.look_for_default_workspace().await;
     }
     if !change.applied.is_empty() {
-        let detail = json!({"keys": change.applied});
-        gateway
-            .audit
-            .record(Draft::new(EventType::ConfigChanged).with(detail));
         let keys = change.applied.join(", ");
         tracing::info!(keys, "A changed configuration is in force");
     }

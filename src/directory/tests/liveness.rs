@@ -233,3 +233,22 @@ async fn a_url_key_does_not_come_back_after_its_agent_left_on_another_replica() 
     room.beat("a", &Beat::default()).await;
     assert_eq!(room.shared.get_many(&keys).await.unwrap(), [None, None]);
 }
+
+#[tokio::test]
+async fn a_status_for_which_the_store_did_not_answer_is_told_if_it_was_changed() {
+    let room = room().await;
+    room.online("a").await;
+    let (a, at) = (id("a"), Timestamp::now());
+    let (from, to) = (Status::Online, Status::Degraded);
+    let set = room.workspaces.set_status(&a, from, to, at).await;
+    assert!(set.unwrap());
+    // Nobody publishes here: what was told waits.
+    let told = || room.metrics.queues.events_kept.get();
+    let before = told();
+    room.directory.tell_status_if_made(&a, at);
+    let other = at.after(Duration::from_millis(1));
+    room.directory.tell_status_if_made(&a, other);
+    assert_eq!(told(), before, "not before its doubt is over");
+    tokio::time::sleep(room.coherence.doubt() + Duration::from_secs(1)).await;
+    assert_eq!(told(), before + 1);
+}

@@ -74,9 +74,7 @@ impl Proxy {
         }
         let _running = self.gateway.drain.enter();
         // Nobody who watches the target hears of it: it is no call.
-        let mut exchange = Exchange::begin(&self.relay, None, request_id)
-            .audited(&self.gateway.audit)
-            .shown(&self.gateway.console);
+        let mut exchange = self.begin(request_id, false);
         exchange.method = method::Method::AgentCard;
         exchange.trace(&self.relay, session.req_header(), whose.came(words));
         let ended = self.card_exchange(session, &mut exchange, whose).await;

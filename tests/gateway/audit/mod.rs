@@ -1,5 +1,6 @@
 //! Who called whom, and who changed what: written down, read, exported, and proven.
 
+mod edges;
 mod outage;
 mod records;
 mod retention;

@@ -4,6 +4,7 @@
 //!
 //! A "warm" workspace was messaged before the outage, a "cold" one was only registered.
 
+mod changes;
 mod delivery;
 mod lasting;
 mod passing;

@@ -1,0 +1,199 @@
+//! What leaves a record although no room of the gateway was ever asked, and what a run says of its beginning and its end.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{end, recorded};
+use crate::harness::{
+    Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Step, chunk,
+};
+use crate::on_both_pairs;
+use crate::reload::{Written, in_force};
+
+async fn of_request(gateway: &Gateway, request_id: &str) -> Value {
+    let records = recorded(gateway, &format!("request_id={request_id}"), 1).await;
+    assert_eq!(records.len(), 1, "{records:?}");
+    records[0].clone()
+}
+
+/// The members of a record that say what was asked of whom, and what came of it.
+fn said(record: &Value) -> [&str; 3] {
+    ["event_type", "target", "outcome"].map(|name| record[name].as_str().unwrap_or_default())
+}
+
+on_both_pairs! {
+    async fn a_change_that_is_refused_before_its_route_is_asked_is_written_down(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (_, target) = gateway.pair(Agent::json("{}").await).await;
+        let pause = || Request::post("/workspaces/target/pause", "").bearer(&target.token);
+        let before = gateway.metric("a2a_gateway_refusals_total", &[r#"plane="control""#, r#"reason="origin_forbidden""#]).await;
+        let foreign = pause().field("Origin", "https://evil.example").field("X-Request-Id", "foreign");
+        assert_eq!(gateway.call(&foreign).await.reason(), "origin_forbidden");
+        assert_eq!(said(&of_request(&gateway, "foreign").await), ["WORKSPACE_PAUSED", "target", "origin_forbidden"]);
+        let after = gateway.metric("a2a_gateway_refusals_total", &[r#"plane="control""#, r#"reason="origin_forbidden""#]).await;
+        assert!((after - before - 1.0).abs() < 0.1, "{before} {after}");
+        let large = Request::post("/registry/register", "x".repeat(1024 * 1024 + 1));
+        let large = large.bearer(&target.token).field("X-Request-Id", "large");
+        assert_eq!(gateway.call(&large).await.reason(), "body_too_large");
+        assert_eq!(said(&of_request(&gateway, "large").await), ["WORKSPACE_REGISTERED", "", "body_too_large"]);
+        // What changes nothing leaves none, refused or not.
+        let read = Request::get("/workspaces/target").field("Origin", "https://evil.example");
+        let read = gateway.call(&read.field("X-Request-Id", "read")).await;
+        assert_eq!(read.reason(), "origin_forbidden");
+        // On the admin listener.
+        let mut connection = Connection::open(gateway.admin).await;
+        let rebound = Request::post("/api/workspaces/target/pause", "").field("X-Request-Id", "rebound");
+        connection.send(&rebound.wire("evil.example")).await;
+        assert_eq!(connection.answer().await.reason(), "misdirected");
+        assert_eq!(said(&of_request(&gateway, "rebound").await), ["WORKSPACE_PAUSED", "target", "misdirected"]);
+        assert!(recorded(&gateway, "request_id=read", 0).await.is_empty());
+    }
+
+    async fn a_call_whose_head_cannot_be_read_is_written_down(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        for (path, id, target) in [
+            ("/workspaces/target/a2a", "broken", "target"),
+            ("/tasks/t-1", "task", ""),
+        ] {
+            let mut connection = Connection::open(gateway.public).await;
+            let head = format!("POST {path} HTTP/1.1\r\nHost: h\r\nX-Request-Id: {id}\r\nno colon\r\n\r\n");
+            connection.send(head.as_bytes()).await;
+            let answer = connection.answer().await;
+            assert_eq!((answer.status, &*answer.reason()), (400, "invalid_request"));
+            assert_eq!(said(&of_request(&gateway, id).await), ["A2A_CALL", target, "invalid_request"]);
+            assert_eq!(gateway.access_lines(id).await[0]["status"], 400);
+        }
+        gateway.assert_idle().await;
+    }
+
+    async fn a_kept_call_that_nobody_can_make_is_written_down_with_its_end(pair: Pair) {
+        let gateway = Builder::new(pair).set("delegation.deferred_ttl", "2s").start().await;
+        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+        let paused = gateway.as_operator(Request::post("/workspaces/target/pause", "")).await;
+        assert_eq!(paused.status, 200);
+        let keep = Request::post(target.path(), CALL).bearer(&caller.token);
+        let kept = gateway.call(&keep.field("Prefer", "respond-async")).await;
+        assert_eq!(kept.status, 202, "{}", kept.text());
+        let job = kept.json()["activity_id"].as_str().unwrap().to_owned();
+        let asked = json!({"jsonrpc": "2.0", "id": 7, "method": "tasks/get", "params": {"id": job}});
+        let asked = Request::post(target.path(), asked.to_string()).bearer(&caller.token);
+        assert_eq!(gateway.call(&asked.field("X-Request-Id", "asked")).await.status, 200);
+        assert_eq!(of_request(&gateway, "asked").await["task_id"], json!(job));
+        let record = of_request(&gateway, &job).await;
+        assert_eq!(said(&record), ["A2A_CALL", "target", "agent_timeout"]);
+        assert_eq!(["caller", "credential_kind"].map(|name| &record[name]), ["caller", "stored"]);
+    }
+
+    async fn whoever_takes_a_stream_up_again_is_written_down(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::scripted(|_| vec![
+            Step::write(SSE_HEAD),
+            Step::Write(chunk("data: 1\n\n")),
+            Step::write(LAST_CHUNK),
+        ]).await;
+        let (caller, target) = gateway.pair(agent).await;
+        let whole = gateway.call(&Request::post(target.path(), CALL).bearer(&caller.token)).await;
+        let stream = whole.field("x-a2a-stream").unwrap();
+        let path = format!("/workspaces/target/streams/{stream}");
+        for (token, id, outcome) in [(&caller.token, "resumed", "done"), (&target.token, "other", "not_found")] {
+            let resumed = Request::get(&*path).bearer(token).field("X-Request-Id", id);
+            gateway.call(&resumed).await;
+            let record = of_request(&gateway, id).await;
+            assert_eq!(said(&record), ["STREAM_RESUMED", "target", outcome]);
+            assert!(!record.to_string().contains(stream), "{record}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_says_which_keys_and_settings_it_begins_with_and_what_was_left_at_its_end() {
+    let file = Written::new("[rate]\ncaller_per_second = 50\n");
+    let mut gateway = Builder::new(Pair::Embedded).file(file.path()).start().await;
+    let started = recorded(&gateway, "event_type=AUDIT_STARTED", 1).await[0]["detail"].clone();
+    let jwks = gateway.call(&Request::get("/.well-known/jwks.json")).await;
+    let kids = jwks.json()["keys"].as_array().unwrap().clone();
+    let mut kids: Vec<_> = kids.iter().map(|key| key["kid"].clone()).collect();
+    let mut all = started["keys"]["all"].as_array().unwrap().clone();
+    for list in [&mut kids, &mut all] {
+        list.sort_by_key(Value::to_string);
+    }
+    assert_eq!(all, kids, "{started}");
+    assert!(all.contains(&started["keys"]["active"]), "{started}");
+    assert!(started["keys"]["seal"].is_string(), "{started}");
+    assert_eq!(started["settings"]["rate.caller_per_second"], 50);
+    assert_eq!(
+        started["settings"].get("rate.failures_per_second"),
+        None,
+        "a default"
+    );
+    let text = started.to_string();
+    assert!(!text.contains(crate::harness::ADMIN), "{text}");
+    file.save("[rate]\ncaller_per_second = 60\n[server]\nthreads = 7\n");
+    in_force(&gateway, "rate.caller_per_second", json!(60)).await;
+    let changed = recorded(&gateway, "event_type=CONFIG_CHANGED", 1).await[0]["detail"].clone();
+    let expected = json!({
+        "keys": ["rate.caller_per_second"],
+        "settings": {"rate.caller_per_second": 60},
+        "waiting": ["server.threads"],
+    });
+    assert_eq!(changed, expected);
+    end(&mut gateway);
+    gateway.restart().await;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let stopped = recorded(&gateway, "event_type=AUDIT_STOPPED", 1).await;
+        let started = recorded(&gateway, "event_type=AUDIT_STARTED", 2).await;
+        assert_eq!(stopped[0]["detail"]["running"], 0, "{stopped:?}");
+        if started[0]["detail"]["settings"]["rate.caller_per_second"] == 60 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{started:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chain_that_ends_in_a_hurry_holds_what_was_cut_and_says_how_much_was_not() {
+    let mut gateway = Gateway::start(Pair::External).await;
+    let (caller, target) = gateway
+        .pair(Agent::scripted(|_| vec![Step::Hang]).await)
+        .await;
+    let mut connection = Connection::open(gateway.public).await;
+    let call = Request::post(target.path(), CALL).bearer(&caller.token);
+    let call = call.field("X-Request-Id", "cut");
+    connection.send(&call.wire("127.0.0.1")).await;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while target.agent.count() == 0 {
+        assert!(Instant::now() < deadline, "the call does not come");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    gateway.terminate();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    // Changes are refused on the admin listener, too, from here on.
+    loop {
+        let mut admin = Connection::open(gateway.admin).await;
+        let pause = Request::post("/api/workspaces/target/pause", "");
+        let pause = pause
+            .bearer(crate::harness::ADMIN)
+            .field("X-Request-Id", "late");
+        admin.send(&pause.wire(&gateway.admin.to_string())).await;
+        let answer = admin.answer().await;
+        if answer.status == 503 {
+            assert_eq!(answer.reason(), "shutting_down");
+            break;
+        }
+        assert!(Instant::now() < deadline, "{}", answer.text());
+    }
+    gateway.terminate();
+    assert!(gateway.wait(Duration::from_secs(20)).success());
+    gateway.restart().await;
+    let stopped = recorded(&gateway, "event_type=AUDIT_STOPPED", 1).await;
+    assert_eq!(stopped[0]["detail"], json!({"running": 0}), "{stopped:?}");
+    let late = of_request(&gateway, "cut").await;
+    assert_eq!(said(&late), ["A2A_CALL", "target", "shutting_down"]);
+    let late = recorded(&gateway, "request_id=late", 1).await;
+    assert_eq!(
+        said(&late[0]),
+        ["WORKSPACE_PAUSED", "target", "shutting_down"]
+    );
+}
