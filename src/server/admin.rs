@@ -30,6 +30,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tower::ServiceExt as _;
 
+use super::lasting::unopened;
 use super::sockets::{GivenUp, Socket};
 use crate::metrics::{Cut, Metrics};
 
@@ -72,12 +73,10 @@ impl BackgroundService for AdminListener {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let listener = match socket.map(Socket::into_tokio) {
-            Some(Ok(listener)) => listener,
-            Some(Err(error)) => {
-                return tracing::error!(%error, "The admin listener cannot be opened");
-            }
-            None => return,
+        let Some(socket) = socket else { return };
+        let listener = match socket.into_tokio() {
+            Ok(listener) => listener,
+            Err(error) => unopened(error).await,
         };
         let mut given_up = self.given_up.clone();
         let places = Arc::new(Places::default());

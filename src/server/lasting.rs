@@ -1,12 +1,22 @@
 //! Work that goes on for as long as the process. Without it a gateway would go on answering, by facts that it follows
 //! no more: revocations, addresses, deadlines. So where it panics the process ends, and whoever supervises it starts
-//! it again.
+//! it again. The same where a listener cannot be opened.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::time::sleep;
+
+use super::ServeError;
+
+/// Ends the process, of which nothing can be asked without this listener. Its address could be had when the process began:
+/// another that was started at the same moment has it.
+pub(super) async fn unopened(error: ServeError) -> ! {
+    tracing::error!(%error, "The process ends");
+    sleep(LAST_LINE).await;
+    std::process::exit(1);
+}
 
 /// `EX_SOFTWARE` of sysexits.h.
 const EXIT: i32 = 70;

@@ -20,6 +20,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::ServeError;
+use super::lasting::unopened;
 
 /// Connections that wait to be accepted at most; the system may allow fewer. Pingora's own choice.
 const BACKLOG: i32 = 65_535;
@@ -36,6 +37,8 @@ pub(super) struct Sockets {
 /// One of them, for whoever accepts from it.
 pub(super) struct Socket {
     sockets: Arc<Sockets>,
+    /// The configuration key of the address.
+    key: &'static str,
     address: SocketAddr,
     /// By the process before.
     given: Option<TcpListener>,
@@ -67,6 +70,7 @@ impl Sockets {
     ) -> Result<Socket, ServeError> {
         let mut socket = Socket {
             sockets: Arc::clone(self),
+            key,
             address,
             given: None,
         };
@@ -76,11 +80,10 @@ impl Sockets {
         } else {
             socket.try_bind()
         };
-        taken.map(|()| socket).map_err(|error| ServeError::Listen {
-            key,
-            address,
-            error,
-        })
+        match taken {
+            Ok(()) => Ok(socket),
+            Err(error) => Err(socket.refused(error)),
+        }
     }
 
     /// Says that this process serves: to the one before, which ends then, and to whoever supervises.
@@ -140,8 +143,17 @@ impl Socket {
     ///
     /// # Errors
     /// The address is taken by now, or the system has no room for it.
-    fn listen(mut self) -> io::Result<TcpListener> {
-        self.given.take().map_or_else(|| self.bind(), Ok)
+    fn listen(mut self) -> Result<TcpListener, ServeError> {
+        let listener = self.given.take().map_or_else(|| self.bind(), Ok);
+        listener.map_err(|error| self.refused(error))
+    }
+
+    fn refused(&self, error: io::Error) -> ServeError {
+        ServeError::Listen {
+            key: self.key,
+            address: self.address,
+            error,
+        }
     }
 
     /// Whether the address can be had. Nobody can connect meanwhile.
@@ -170,8 +182,14 @@ impl Socket {
     ///
     /// # Errors
     /// As above.
-    pub(super) fn into_tokio(self) -> io::Result<tokio::net::TcpListener> {
-        tokio::net::TcpListener::from_std(self.listen()?)
+    pub(super) fn into_tokio(self) -> Result<tokio::net::TcpListener, ServeError> {
+        let (key, address) = (self.key, self.address);
+        let listener = tokio::net::TcpListener::from_std(self.listen()?);
+        listener.map_err(|error| ServeError::Listen {
+            key,
+            address,
+            error,
+        })
     }
 }
 
@@ -241,9 +259,7 @@ impl<S: ServiceWithDependents> ServiceWithDependents for OnSocket<S> {
             let address = socket.address;
             match socket.listen() {
                 Ok(listener) => fds.lock().add(address.to_string(), listener.into_raw_fd()),
-                Err(error) => {
-                    return tracing::error!(%address, %error, "The listener cannot be opened");
-                }
+                Err(error) => unopened(error).await,
             }
         }
         // What depends on it is here: rooms are made before there is a listener.

@@ -1,15 +1,17 @@
 //! A new process goes on with the listening sockets of the one before (SIGUSR2): between the two no call fails.
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
+use crate::harness::gateway::free_address;
 use crate::harness::{
     Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step,
     chunk, ok_json,
@@ -317,4 +319,38 @@ async fn a_process_does_not_go_over_to_stores_of_its_own() {
         .await;
     let request = Request::post(target.path(), CALL).bearer(&caller.token);
     assert_eq!(gateway.call(&request).await.status, 200);
+}
+
+#[test]
+fn of_two_that_start_at_once_on_one_address_one_ends() {
+    let address = free_address("127.0.0.1");
+    let folder = tempfile::tempdir().unwrap();
+    let mut both = [1, 2].map(|n| {
+        let home = folder.path().join(n.to_string());
+        fs::create_dir(&home).unwrap();
+        let mut one = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+        one.args(["serve", "--set", "admin.listen=127.0.0.1:0"]);
+        one.args(["--set", &format!("server.listen={address}")]);
+        one.current_dir(home).stdin(Stdio::null());
+        one.stdout(Stdio::null()).stderr(Stdio::null());
+        one.spawn().unwrap()
+    });
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let ended = loop {
+        let over = |one: &mut Child| one.try_wait().unwrap().is_some();
+        if let Some(ended) = both.iter_mut().position(over) {
+            break ended;
+        }
+        assert!(Instant::now() < deadline, "both go on");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(both[ended].wait().unwrap().code(), Some(1));
+    let other = &mut both[1 - ended];
+    while std::net::TcpStream::connect(address).is_err() {
+        assert!(Instant::now() < deadline, "the other does not serve");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(other.try_wait().unwrap(), None);
+    other.kill().unwrap();
+    other.wait().unwrap();
 }
