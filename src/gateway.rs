@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Guard;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -112,7 +113,7 @@ impl Gateway {
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
-        let replica = ReplicaId::random();
+        let (replica, drain) = (ReplicaId::random(), Arc::<Drain>::default());
         let audit = Audit::new(
             config.clone(),
             db.clone(),
@@ -123,7 +124,6 @@ impl Gateway {
         );
         let events = Events::new(config.clone(), shared.clone(), Arc::clone(&metrics));
         events.recorded_by(&audit);
-        let drain = Arc::<Drain>::default();
         let facts = (db.clone(), shared.clone(), workspaces.clone());
         let process = (Arc::clone(&drain), Arc::clone(&metrics), replica.clone());
         let console = Console::new(facts, &coherence, process);
@@ -240,9 +240,9 @@ impl Gateway {
             self.directory.follow(),
             self.directory.follow_lapses(),
             self.events.run(&self.hierarchy),
-            self.delivery.run(),
             // Boxed: together they would be too much for the stack of a thread, whose size Pingora's runtime takes
             // from nobody.
+            Box::pin(self.delivery.run()),
             Box::pin(self.console.run()),
             self.sweep(),
             self.flush_regularly(),
@@ -256,6 +256,9 @@ impl Gateway {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
+            if self.drain.closed() {
+                continue;
+            }
             match self.directory.sweep().await {
                 Ok(lapsed) if lapsed.is_empty() => {}
                 Ok(lapsed) => tracing::info!(count = lapsed.len(), "Workspaces went offline"),
@@ -326,6 +329,12 @@ impl Gateway {
         }
     }
 
+    /// From here on nothing is changed but by what runs already: the record of it might not be written any more.
+    pub fn close(&self) {
+        self.drain.close();
+        self.delivery.jobs.close();
+    }
+
     /// Writes down all that heartbeats said, whose tasks are, and how streams ended: before the end.
     pub async fn flush(&self) {
         self.tasks.flush().await;
@@ -358,10 +367,16 @@ fn beginning(config: &Live, keys: &Keys, seal: &Seal) -> Value {
     let told = config.told();
     let made = told.settings.iter();
     let made = made.filter(|setting| setting.source != Source::Default);
+    let mut made = settings(made);
+    // It comes by the environment alone, and so is no setting that is shown.
+    if let Some(token) = &config.get().auth.admin_token {
+        let hash = hex::encode(Sha256::digest(token.expose_secret()));
+        made.insert("auth.admin_token".to_owned(), json!({"sha256": hash}));
+    }
     let KnownKeys { active, all } = KnownKeys::of(keys);
     json!({
         "keys": {"active": active, "all": all, "seal": seal.kid()},
-        "settings": settings(made),
+        "settings": made,
         "version": env!("CARGO_PKG_VERSION"),
     })
 }

@@ -371,6 +371,10 @@ fn fact(value: &str) -> Value {
     }
 }
 
+/// The refusal of a request to the control plane whose route is not asked, as an extension: nothing of it is done.
+#[derive(Clone, Debug)]
+pub struct Refused(pub Rejection);
+
 impl From<Unavailable> for Rejection {
     fn from(error: Unavailable) -> Self {
         Self::new(

@@ -18,6 +18,23 @@ pub struct Unavailable {
     pub source: Cause,
 }
 
+impl Unavailable {
+    /// Whether nothing was changed: the store itself said no. Of all else it may have done what was asked, or do it yet.
+    pub fn is_refusal(&self) -> bool {
+        self.source.downcast_ref::<Refused>().is_some()
+    }
+}
+
+/// What the database refused, without the detail line, in which PostgreSQL repeats whole rows.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("database error {code}: {message}")]
+pub struct Refused {
+    /// As the database has it (SQLSTATE).
+    pub code: String,
+    /// In its words.
+    pub message: String,
+}
+
 /// The store took longer than its clock allows.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no answer within {0:?}")]

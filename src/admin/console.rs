@@ -283,7 +283,7 @@ async fn rotate(
 ) -> Response {
     let id = RequestId::from_caller(headers.get("x-request-id").map(HeaderValue::as_bytes));
     // In a task of its own, so that a page that leaves cannot stop it before the record; and the process waits for it.
-    let running = gateway.drain.enter();
+    let running = (gateway.drain.enter(), gateway.audit.owe());
     let work = tokio::spawn(async move {
         let _running = running;
         let asked = Rotation::read(body).await;

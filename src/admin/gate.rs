@@ -49,6 +49,8 @@ pub(super) async fn operators_with_token(
     mut request: Request,
     next: Next,
 ) -> Response {
+    // Before it is looked whether the process ends: what is let through is waited for.
+    let _running = gateway.drain.enter();
     let headers = request.headers();
     let asked = match refuse_foreign(headers) {
         Ok(()) => prove(&gateway, headers).await,

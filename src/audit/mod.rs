@@ -71,10 +71,19 @@ pub struct Audit {
     waiting: Mutex<Option<mpsc::Receiver<Draft>>>,
     /// What the first record says of this run.
     begins_with: Value,
-    /// What was in progress when the last record was asked for.
-    running: AtomicUsize,
+    /// Changes that are in progress.
+    owed: AtomicUsize,
     ending: Notify,
     ended: Notify,
+}
+
+/// A change whose record is not there yet.
+pub struct Owed(Arc<Audit>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.0.owed.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Audit {
@@ -104,7 +113,7 @@ impl Audit {
             spool: (settings.spool_dir.clone(), settings.spool_bytes.0),
             waiting: Mutex::new(settings.enabled.then_some(waiting)),
             begins_with,
-            running: AtomicUsize::new(0),
+            owed: AtomicUsize::new(0),
             ending: Notify::new(),
             ended: Notify::new(),
             config,
@@ -114,6 +123,12 @@ impl Audit {
     /// Whether anything is recorded: who would only make drafts for nothing may ask.
     pub fn is_on(&self) -> bool {
         self.drafts.is_some()
+    }
+
+    /// A change begins, of which a record will tell. Dropping what is returned says that it does, or that there is none.
+    pub fn owe(self: &Arc<Self>) -> Owed {
+        self.owed.fetch_add(1, Ordering::Relaxed);
+        Owed(Arc::clone(self))
     }
 
     /// Takes what happened. Never waits; what does not fit is lost, and counted.
@@ -165,13 +180,11 @@ impl Audit {
     }
 
     /// Writes the last records and the last checkpoint: before the end. What cannot be written waits in
-    /// the spool for the next start. `running`: exchanges and changes that are in progress, and of which the chain
-    /// will not say how they ended.
-    pub async fn flush(&self, running: usize) {
+    /// the spool for the next start.
+    pub async fn flush(&self) {
         if self.drafts.is_none() {
             return;
         }
-        self.running.store(running, Ordering::Relaxed);
         self.ending.notify_one();
         if tokio::time::timeout(FLUSH_MAX, self.ended.notified())
             .await

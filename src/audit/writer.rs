@@ -128,7 +128,9 @@ impl<'a> Writer<'a> {
                 }
             }
             if over {
-                let running = self.audit.running.load(Ordering::Relaxed);
+                let exchanges = self.audit.metrics.open_exchanges.get();
+                let changes = self.audit.owed.load(Ordering::Relaxed);
+                let running = usize::try_from(exchanges).unwrap_or(0) + changes;
                 let last = Draft::new(EventType::AuditStopped);
                 batch.push(last.with(json!({"running": running})));
             }

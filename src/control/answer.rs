@@ -25,7 +25,7 @@ use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
-use crate::rejection::{COMMITTED, REFUSED, Reason, Rejection};
+use crate::rejection::{COMMITTED, REFUSED, Reason, Refused, Rejection};
 use crate::telemetry::traces::Told;
 
 /// The label of requests that no route matched: callers choose paths, so a path is no label.
@@ -40,10 +40,6 @@ impl IntoResponse for Rejection {
         response
     }
 }
-
-/// A request that was refused before its route was asked, as an extension: nothing of it is done.
-#[derive(Clone)]
-pub struct Refused(pub Rejection);
 
 /// No such path.
 pub(super) async fn unknown_path() -> Rejection {
@@ -70,7 +66,7 @@ pub(super) async fn frame(
     if request.method().is_safe() {
         return framed(&gateway, request, next).await;
     }
-    let running = gateway.drain.enter();
+    let running = (gateway.drain.enter(), gateway.audit.owe());
     // How long it goes on alone is bounded by the clocks of the body and the stores.
     let change = tokio::spawn(async move {
         let _running = running;

@@ -1,7 +1,7 @@
 //! CONTROL PLANE: what a message needs to be there first. HTTP shapes only; rooms decide and store.
 //!
 //! The data plane calls the router in process, with the request's [`RequestId`](crate::ids::RequestId)
-//! and [`ClientAddr`](crate::identity::ClientAddr) as extensions, and with [`Refused`] what it refuses itself. Every refusal leaves through
+//! and [`ClientAddr`](crate::identity::ClientAddr) as extensions, and with [`Refused`](crate::rejection::Refused) what it refuses itself. Every refusal leaves through
 //! `answer`, every credential comes in through `extract`.
 
 mod activity;
@@ -31,7 +31,6 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodFilter, on};
 
-pub use self::answer::Refused;
 use crate::gateway::Gateway;
 
 macro_rules! routes {

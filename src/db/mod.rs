@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use self::open::{Backend, Location};
 use crate::config;
 use crate::metrics::Metrics;
-use crate::store::{Cause, InvalidUrl, TooSlow, Unavailable};
+use crate::store::{Cause, InvalidUrl, Refused, TooSlow, Unavailable};
 
 /// Handle to the SQL store. Clones share one pool.
 #[derive(Clone)]
@@ -226,14 +226,6 @@ const SQLITE_CONNECTIONS_MAX: u32 = 8;
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the schema is not up to date yet")]
 struct NotMigrated;
-
-/// What the database refused, without the detail line, in which PostgreSQL repeats whole rows.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("database error {code}: {message}")]
-struct Refused {
-    code: String,
-    message: String,
-}
 
 fn cause(error: sqlx::Error) -> Cause {
     match error {

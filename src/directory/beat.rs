@@ -157,21 +157,18 @@ impl Directory {
                 .workspaces
                 .set_status(id, workspace.status, to, now)
                 .await;
-            if set.is_err() {
-                // It may be all the same.
-                self.tell_status_if_made(id, now);
-            }
+            self.doubt(id, now, &set).await;
             if !set? {
                 return Ok(false);
             }
             self.tell_status_with(id, to, why(to, beat));
         }
-        if let Some(seconds) = timeout {
-            self.workspaces.set_idle_timeout(id, seconds, now).await?;
-        }
-        self.coherence
-            .invalidate(Invalidation::Workspace(id.clone()))
-            .await;
+        let timed = match timeout {
+            Some(seconds) => self.workspaces.set_idle_timeout(id, seconds, now).await,
+            None => Ok(()),
+        };
+        self.forget(id, false, &timed).await;
+        timed?;
         if workspace.status != to {
             self.tell_if_overtaken(id, to).await;
         }

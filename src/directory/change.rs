@@ -2,6 +2,8 @@
 //! `PATCH`). All of it or nothing: judged and written in one transaction, then the shared state, then
 //! every cache; a failure after that is told, and doing it again completes it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::entry::{called_at, not_found, removed};
 use super::intake::{Lookup, check_label, conflict, invalid};
 use super::place::{Editor, settle};
@@ -103,11 +105,14 @@ impl Directory {
         judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, Rejection>,
     ) -> Result<Changed, Rejection> {
         let now = Timestamp::now();
+        let new_status = AtomicBool::new(false);
         let judge = |workspace: &Workspace, around: &Surroundings| {
             if workspace.status == Status::Removed {
                 return Err(removed());
             }
-            judge(workspace, around)
+            let settings = judge(workspace, around)?;
+            new_status.store(settings.status != workspace.status, Ordering::Relaxed);
+            Ok(settings)
         };
         let outcome = self.workspaces.change(id, wanted, now, judge).await;
         if let Ok(Ok(Some(changed))) = &outcome {
@@ -117,7 +122,7 @@ impl Directory {
             // Also when the store did not answer in time: it may have been changed.
             self.forget(id, !wanted.is_empty(), &outcome).await;
         }
-        if outcome.is_err() {
+        if new_status.load(Ordering::Relaxed) && outcome.is_err() {
             self.tell_status_if_made(id, now);
         }
         let changed = outcome??.ok_or_else(not_found)?;

@@ -199,11 +199,7 @@ impl Directory {
     ) -> Result<Workspace, Rejection> {
         let now = Timestamp::now();
         let registered = self.workspaces.register(id, change, now).await;
-        if registered.is_err() {
-            // It may have been done all the same.
-            self.forget(id, false, &registered).await;
-            self.tell_status_if_made(id, now);
-        }
+        self.doubt(id, now, &registered).await;
         let workspace = registered?.ok_or_else(removed)?;
         self.tell_status(id, workspace.status);
         if let Some(card) = &workspace.agent_card

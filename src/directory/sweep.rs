@@ -121,11 +121,7 @@ impl Directory {
     pub(super) async fn note_lapse(&self, id: &WorkspaceId, noticed: Noticed) -> bool {
         let now = Timestamp::now();
         let noted = self.workspaces.lapse(id, now).await;
-        if noted.is_err() {
-            // It may be all the same.
-            self.forget(id, false, &noted).await;
-            self.tell_status_if_made(id, now);
-        }
+        self.doubt(id, now, &noted).await;
         match noted {
             Ok(true) => {}
             Ok(false) => return false,
@@ -151,12 +147,13 @@ impl Directory {
 
     async fn revive(&self, id: &WorkspaceId, now: Timestamp) {
         let (from, to) = (Status::Offline, Status::Online);
-        match self.workspaces.set_status(id, from, to, now).await {
+        let set = self.workspaces.set_status(id, from, to, now).await;
+        self.doubt(id, now, &set).await;
+        match set {
             // It may have been degraded before; the next heartbeat says so again.
             Ok(true) => self.tell_status(id, to),
             Ok(false) => {}
             Err(error) => {
-                self.tell_status_if_made(id, now);
                 tracing::debug!(%error, workspace.id = %id, "the next heartbeat will revive it");
             }
         }

@@ -10,6 +10,7 @@ use super::{Beat, Directory};
 use crate::events::{Event, Kind};
 use crate::hierarchy::Lineage;
 use crate::ids::WorkspaceId;
+use crate::store::Unavailable;
 use crate::workspace::{Changed, Status, Step, Timestamp, Workspace};
 
 /// Longest card in an event, in bytes. A longer one is to be read.
@@ -41,8 +42,22 @@ impl Directory {
         }
     }
 
-    /// The same of a change at `at` for which the store did not answer in time: it may have been made all the same. Best
-    /// effort, as long as the process lives.
+    /// After a change of status at `at`: where the store did not say whether it made it, everybody forgets what is known of
+    /// the workspace, and what became of it is told when it is known.
+    pub(super) async fn doubt<T>(
+        &self,
+        id: &WorkspaceId,
+        at: Timestamp,
+        outcome: &Result<T, Unavailable>,
+    ) {
+        if outcome.as_ref().is_err_and(|error| !error.is_refusal()) {
+            self.forget(id, false, outcome).await;
+            self.tell_status_if_made(id, at);
+        }
+    }
+
+    /// Tells of a change at `at` for which the store did not answer in time, if it was made all the same. Best effort, as
+    /// long as the process lives.
     pub(super) fn tell_status_if_made(&self, id: &WorkspaceId, at: Timestamp) {
         let (workspaces, events) = (self.workspaces.clone(), Arc::clone(&self.events));
         let (id, doubt) = (id.clone(), self.coherence.doubt());

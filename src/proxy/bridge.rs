@@ -22,10 +22,9 @@ use super::ended::{chunk, left, patiently};
 use super::received::{Share, full};
 use super::reject::{Dialect, answer};
 use super::{Proxy, Slot};
-use crate::control::Refused;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Reason, Refused, Rejection};
 use crate::telemetry::traces::Told;
 
 /// Largest control-plane request. The largest legitimate one carries a card of 256 KiB.

@@ -14,6 +14,7 @@ use super::relay::Relay;
 use super::route::Route;
 use super::sidecar::Guard;
 use super::{Proxy, reject};
+use crate::a2a::method::Method;
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
@@ -101,6 +102,12 @@ impl Listener {
             | Route::TaskBeside(id, _) => id.as_ref().ok().cloned(),
             Route::DefaultCard | Route::Task(_) | Route::Control => None,
         };
+        if matches!(
+            route,
+            Route::Card(_) | Route::CardBeside(_) | Route::DefaultCard
+        ) {
+            exchange.method = Method::AgentCard;
+        }
         exchange.status = rejection.reason.status();
         exchange.rejected(rejection);
     }

@@ -6,7 +6,7 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::watch::Files;
@@ -151,9 +151,13 @@ async fn follow(gateway: &Gateway, change: &Change) {
         let told = gateway.config.told();
         let applied = told.settings.iter();
         let applied = applied.filter(|setting| change.applied.contains(&setting.key));
+        let mut values = settings(applied);
+        for key in &change.applied {
+            values.entry(key.as_str()).or_insert(Value::Null);
+        }
         let detail = json!({
             "keys": change.applied,
-            "settings": settings(applied),
+            "settings": values,
             "waiting": change.waiting,
         });
         let changed = Draft::new(EventType::ConfigChanged).with(detail);

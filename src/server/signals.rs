@@ -101,8 +101,8 @@ impl ShutdownSignalWatch for Signals {
         }
         // Also in a hurry: a chain without its end looks like one whose end was taken away.
         if let Some(gateway) = &self.gateway {
-            let running = self.drain.running();
-            tokio::join!(gateway.audit.flush(running), gateway.console.goodbye());
+            gateway.close();
+            tokio::join!(gateway.audit.flush(), gateway.console.goodbye());
         }
         end_in_any_case();
         ShutdownSignal::FastShutdown

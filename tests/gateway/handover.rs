@@ -69,13 +69,13 @@ impl Drop for Supervisor {
 fn signal(pid: u32, name: &str) -> bool {
     let mut kill = Command::new("kill");
     kill.args(["-s", name, &pid.to_string()]);
-    kill.stderr(std::process::Stdio::null());
+    kill.stderr(Stdio::null());
     kill.status().expect("kill runs").success()
 }
 
 /// Whether it has ended. One that was not waited for has, too.
 fn has_ended(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat
         .rsplit_once(") ")
         .and_then(|(_, rest)| rest.chars().next());
@@ -247,10 +247,10 @@ async fn a_process_with_stores_of_its_own_is_not_followed() {
 async fn a_process_that_cannot_be_followed_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gateway.toml");
-    std::fs::write(&file, "").unwrap();
+    fs::write(&file, "").unwrap();
     let gateway = Builder::new(Pair::External).file(&file).start().await;
     let (caller, target) = gateway.pair(agent().await).await;
-    std::fs::write(&file, "this is no configuration").unwrap();
+    fs::write(&file, "this is no configuration").unwrap();
     gateway.signal("USR2");
     gateway
         .until_told("The new process did not come to serve", 1)
@@ -267,7 +267,7 @@ async fn a_program_that_cannot_be_started_can_be_put_right() {
     let mut supervisor = Supervisor::new(folder.path());
     let notify = folder.path().join("notify");
     let [program, away] = ["a2a-gateway", "away"].map(|name| folder.path().join(name));
-    std::fs::copy(env!("CARGO_BIN_EXE_a2a-gateway"), &program).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_a2a-gateway"), &program).unwrap();
     let builder = Builder::new(Pair::External).program(&program);
     let builder = builder.env("NOTIFY_SOCKET", notify.to_str().unwrap());
     let mut gateway = builder.start().await;
@@ -275,11 +275,11 @@ async fn a_program_that_cannot_be_started_can_be_put_right() {
     let (caller, target) = gateway.pair(agent().await).await;
     let request = Request::post(target.path(), CALL).bearer(&caller.token);
     // Not there, not to be run, and no program.
-    std::fs::rename(&program, &away).unwrap();
-    let spoil: [&dyn Fn(); 3] = [&|| {}, &|| std::fs::write(&program, "").unwrap(), &|| {
-        std::fs::remove_file(&program).unwrap();
-        std::fs::write(&program, "exit 1").unwrap();
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    fs::rename(&program, &away).unwrap();
+    let spoil: [&dyn Fn(); 3] = [&|| {}, &|| fs::write(&program, "").unwrap(), &|| {
+        fs::remove_file(&program).unwrap();
+        fs::write(&program, "exit 1").unwrap();
+        fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     }];
     for (round, spoil) in spoil.into_iter().enumerate() {
         spoil();
@@ -287,7 +287,7 @@ async fn a_program_that_cannot_be_started_can_be_put_right() {
         gateway.until_told("cannot be started", round + 1).await;
         assert_eq!(gateway.call(&request).await.status, 200, "round {round}");
     }
-    std::fs::rename(&away, &program).unwrap();
+    fs::rename(&away, &program).unwrap();
     assert!(signal(before, "USR2"));
     let after = tokio::task::block_in_place(|| supervisor.next());
     assert_ne!(after, before);
@@ -302,8 +302,8 @@ async fn a_process_does_not_go_over_to_stores_of_its_own() {
     let start_with = |arguments: &str| {
         let gateway = env!("CARGO_BIN_EXE_a2a-gateway");
         let script = format!("#!/usr/bin/env bash\nexec -a \"$0\" {gateway} {arguments}\n");
-        std::fs::write(&program, script).unwrap();
-        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     };
     start_with("\"$@\"");
     let builder = Builder::new(Pair::External).program(&program);

@@ -1,6 +1,7 @@
 //! What nobody else will find: deadlines that passed, what crashed replicas left behind, results whose
 //! delegators were not told, what is old enough to be forgotten. Every replica looks each second.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _, stream};
@@ -44,8 +45,9 @@ impl Jobs {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // On an SQLite file nobody but this process works: leases from before its start are nobody's.
         let mut waiting = String::new();
-        let mut fresh = self.table.is_alone();
-        let mut looks = Looks::default();
+        let alone = self.table.is_alone();
+        let mut fresh = alone;
+        let mut looks = Looks::begins(Instant::now(), alone);
         loop {
             tick.tick().await;
             let looked = async {
@@ -53,21 +55,22 @@ impl Jobs {
                     self.table.end_leases(self.started.after(LEASE)).await?;
                     fresh = false;
                 }
-                looks.begin(Instant::now());
-                self.look(&mut waiting, &looks).await
+                // Boxed, as what ends a job: the stack of a thread is not deep enough for all of it.
+                Box::pin(self.look(&mut waiting, &mut looks)).await
             };
-            match looked.await {
-                Ok(()) => looks.done(Instant::now()),
-                Err(error) => {
-                    tracing::debug!(error = %Chain(&error), "No look at jobs this time");
-                }
+            if let Err(error) = looked.await {
+                tracing::debug!(error = %Chain(&error), "No look at jobs this time");
             }
         }
     }
 
     /// `waiting`: up to where inboxes were looked at.
-    async fn look(&self, waiting: &mut String, looks: &Looks) -> Result<(), Unavailable> {
+    async fn look(&self, waiting: &mut String, looks: &mut Looks) -> Result<(), Unavailable> {
         loop {
+            // Whoever goes on finds them: the record of their ends might not be written here any more.
+            if self.closing.load(Ordering::Acquire) {
+                return Ok(());
+            }
             let now = Timestamp::now();
             let until = now.after(LEASE);
             let overdue = self.table.claim(Claim::Overdue, now, until, BATCH).await?;
@@ -75,6 +78,8 @@ impl Jobs {
                 true => Vec::new(),
                 false => self.table.claim(Claim::Lost, now, until, BATCH).await?,
             };
+            // Here: what follows may wait for a store that goes away meanwhile.
+            looks.done(Instant::now());
             let mut count = overdue.len().max(lost.len());
             let mut ends = Vec::with_capacity(overdue.len() + lost.len());
             for job in &overdue {
@@ -90,7 +95,7 @@ impl Jobs {
             // Together, so that those who are told share commits.
             let ends = stream::iter(ends);
             ends.for_each_concurrent(AT_ONCE, |(job, ending)| {
-                apart(&job.id, self.give_up(job, ending)).map(drop)
+                apart(&job.id, Box::pin(self.give_up(job, ending))).map(drop)
             })
             .await;
             self.look_at_inboxes(waiting).await?;
@@ -103,12 +108,15 @@ impl Jobs {
 
     /// Writes down that a job ends without an answer, and tells of it.
     async fn give_up(&self, job: &Job, ending: Ending) {
-        let finished = self.finish(job, &ending).await;
-        if let (Ending::Expired(why) | Ending::Failed(why), true) = (&ending, finished)
-            && let Some(told) = self.given_up.get()
+        let Some(settled) = self.settled(job, &ending).await else {
+            return;
+        };
+        if let (Ending::Expired(why) | Ending::Failed(why), Some(told)) =
+            (&ending, self.given_up.get())
         {
             told(job, why);
         }
+        self.put_result(&settled).await;
     }
 
     /// Tells of what ended, and answers of how many it tried to. Each is put off before it is tried, so that one
@@ -148,30 +156,39 @@ impl Jobs {
     }
 }
 
-/// When it was looked last. After a time without looks the leases that have ended may be those of everybody whom the store
-/// did not hear either: they get the time to say that they live.
-#[derive(Default)]
+/// When it was looked last. After a time without looks, a start included, the leases that have ended may be those of
+/// everybody whom the store did not hear either: they get the time to say that they live.
 struct Looks {
-    last: Option<Instant>,
-    spared_until: Option<Instant>,
+    last: Instant,
+    spared_until: Instant,
 }
 
 impl Looks {
-    fn begin(&mut self, now: Instant) {
-        if self.last.is_some_and(|last| now - last > RENEWAL) {
-            self.spared_until = Some(now + RENEWAL + GRACE);
+    /// None yet. `alone`: nobody else has leases.
+    fn begins(now: Instant, alone: bool) -> Self {
+        let spared = if alone { Duration::ZERO } else { SPARED };
+        Self {
+            last: now,
+            spared_until: now + spared,
         }
     }
 
-    fn done(&mut self, now: Instant) {
-        self.last = Some(now);
+    /// Whether nothing is lost yet.
+    fn spares(&mut self, now: Instant) -> bool {
+        if now - self.last > RENEWAL {
+            self.spared_until = now + SPARED;
+        }
+        now < self.spared_until
     }
 
-    /// Whether nothing is lost yet.
-    fn spares(&self, now: Instant) -> bool {
-        self.spared_until.is_some_and(|until| now < until)
+    /// The store has answered.
+    fn done(&mut self, now: Instant) {
+        self.last = now;
     }
 }
+
+/// What whoever lives needs to renew its leases, once the store is back.
+const SPARED: Duration = RENEWAL.saturating_add(GRACE);
 
 /// Why a job of somebody who is gone has no answer.
 fn lost_job(job: &Job) -> Rejection {
@@ -190,18 +207,19 @@ mod tests {
     fn after_a_time_without_looks_nothing_is_lost_until_everybody_could_say_that_it_lives() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut looks = Looks::default();
+        let mut looks = Looks::begins(start, false);
         let mut look = |now| {
-            looks.begin(now);
             let spares = looks.spares(now);
             looks.done(now);
             spares
         };
-        assert!(!look(at(0)), "before a start there were no looks to miss");
-        assert!(!look(at(9)));
+        for (at_seconds, spared) in [(0, true), (9, true), (15, false), (24, false)] {
+            assert_eq!(look(at(at_seconds)), spared, "{at_seconds}");
+        }
         for during in [60, 67, 74] {
             assert!(look(at(during)), "{during}");
         }
         assert!(!look(at(75)));
+        assert!(!Looks::begins(start, true).spares(start));
     }
 }

@@ -18,6 +18,7 @@ mod sql;
 mod table;
 pub mod task;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -77,6 +78,7 @@ pub struct Jobs {
     news: Notify,
     away: Arc<Away>,
     given_up: OnceLock<GivenUp>,
+    closing: AtomicBool,
 }
 
 /// A call that was accepted.
@@ -124,7 +126,13 @@ impl Jobs {
             news: Notify::new(),
             away,
             given_up: OnceLock::new(),
+            closing: AtomicBool::new(false),
         })
+    }
+
+    /// Nothing is given up from here on: the process ends.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
     }
 
     /// Has `told` hear of every job that ends without a further attempt to send it: too late, or lost. Once.
@@ -312,20 +320,27 @@ impl Jobs {
         });
     }
 
-    /// Nothing was delivered: it is due again after `pause`. `tried`: whether it counts as an attempt.
-    pub async fn put_back(&self, job: &Job, pause: Duration, tried: bool) {
+    /// Nothing was delivered: it is due again after `pause`. `tried`: whether it counts as an attempt. Whether it is noted;
+    /// otherwise it is due when its lease ends.
+    pub async fn put_back(&self, job: &Job, pause: Duration, tried: bool) -> bool {
         let now = Timestamp::now();
-        let due_at = now.after(pause);
-        for left in (0..PUT_BACK_TRIES).rev() {
-            match self.table.put_back(job, due_at, tried, now).await {
-                Ok(()) => break,
-                Err(_) if left > 0 => sleep(RETRY_PAUSE).await,
-                // Its lease ends. Then it is due, or, if it was noted that it leaves, lost.
-                Err(error) => tracing::debug!(error = %Chain(&error), "A job was not put back"),
-            }
-        }
-        if tried {
+        let put = self.table.put_back(job, now.after(pause), tried, now).await;
+        if let Err(error) = &put {
+            tracing::debug!(error = %Chain(error), "A job was not put back");
+        } else if tried {
             self.metrics.jobs.retries.inc();
+        }
+        put.is_ok()
+    }
+
+    /// The same after an attempt, which may have noted that it leaves: then it would be lost when its lease ends. So it is
+    /// tried a few times.
+    pub async fn put_back_surely(&self, job: &Job, pause: Duration, tried: bool) {
+        for left in (0..PUT_BACK_TRIES).rev() {
+            if self.put_back(job, pause, tried).await || left == 0 {
+                return;
+            }
+            sleep(RETRY_PAUSE).await;
         }
     }
 
@@ -351,12 +366,21 @@ impl Jobs {
         self.away.returns(Some(target));
     }
 
-    /// Writes down how a job ended, trying until it is, and tells of it. Unless somebody else has it by now: false.
-    pub async fn finish(&self, job: &Job, ending: &Ending) -> bool {
+    /// Writes down how a job ended, trying until it is, and tells of it. Unless somebody else has it by now.
+    pub async fn finish(&self, job: &Job, ending: &Ending) {
+        if let Some(settled) = self.settled(job, ending).await {
+            self.put_result(&settled).await;
+        }
+    }
+
+    /// The same, but for the inbox of whoever waits for it. `None`: somebody else has it.
+    async fn settled(&self, job: &Job, ending: &Ending) -> Option<Job> {
+        let mut doubted = false;
         loop {
-            match self.finish_now(job, ending).await {
-                Ok(finished) => return finished,
+            match Box::pin(self.settle(job, ending, doubted)).await {
+                Ok(settled) => return settled,
                 Err(error) => {
+                    doubted = true;
                     tracing::warn!(job = job.id, error = %Chain(&error), "How a job ended is not written down; trying on");
                     sleep(RETRY_PAUSE).await;
                 }
@@ -364,24 +388,37 @@ impl Jobs {
         }
     }
 
-    /// The same, tried once.
-    async fn finish_now(&self, job: &Job, ending: &Ending) -> Result<bool, Unavailable> {
+    /// The same, tried once. `doubted`: an earlier try may have done it, though the store did not say so.
+    async fn settle(
+        &self,
+        job: &Job,
+        ending: &Ending,
+        doubted: bool,
+    ) -> Result<Option<Job>, Unavailable> {
         let unreadable = ending.unreadable().filter(|_| job.kind == Kind::Deferred);
         let columns = unreadable.as_ref().unwrap_or(ending).columns();
         let now = Timestamp::now();
         let finished = self.table.finish(job, columns, now, now.after(GRACE));
-        let Some(finished) = finished.await? else {
-            tracing::warn!(
+        let finished = match finished.await? {
+            None if doubted => {
+                let row = self.table.find(&job.id).await?;
+                // Whoever takes a job from another raises its fence.
+                row.filter(|row| row.fence == job.fence && row.state.is_final())
+            }
+            finished => finished,
+        };
+        match &finished {
+            None => tracing::warn!(
                 job = job.id,
                 "A job was given up as lost before its answer came"
-            );
-            return Ok(false);
-        };
-        let (kind, state) = (finished.kind.word(), finished.state.word());
-        self.metrics.jobs.finished(kind, state);
-        self.tell_of(&finished);
-        self.put_result(&finished).await;
-        Ok(true)
+            ),
+            Some(finished) => {
+                let (kind, state) = (finished.kind.word(), finished.state.word());
+                self.metrics.jobs.finished(kind, state);
+                self.tell_of(finished);
+            }
+        }
+        Ok(finished)
     }
 
     /// Tells those who watch: ids and states, never content.

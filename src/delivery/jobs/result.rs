@@ -133,6 +133,14 @@ impl Jobs {
         Ok(())
     }
 
+    /// Writes down how a job ended, tried once, and tells of it.
+    async fn finish_now(&self, job: &Job, ending: &Ending) -> Result<(), Unavailable> {
+        if let Some(settled) = Box::pin(self.settle(job, ending, false)).await? {
+            self.put_result(&settled).await;
+        }
+        Ok(())
+    }
+
     /// Whether a job that is pending is in the inbox of its target all the same: whoever put it there did not get
     /// to write it down. `None`: nobody knows.
     pub(super) async fn is_in_inbox(&self, job: &Job) -> Option<bool> {
@@ -161,7 +169,7 @@ impl Jobs {
     pub(super) async fn look_at_inboxes(&self, after: &mut String) -> Result<(), Unavailable> {
         let (waiting, next) = self.table.waiting(after, WAITING_PAGE).await?;
         for job in &waiting {
-            apart(&job.id, self.look_at_inbox_of(job))
+            apart(&job.id, Box::pin(self.look_at_inbox_of(job)))
                 .await
                 .unwrap_or(Ok(()))?;
         }
@@ -179,7 +187,7 @@ impl Jobs {
             Err(_) => None,
         };
         match ended {
-            Some(ending) => self.finish_now(job, &ending).await.map(drop),
+            Some(ending) => self.finish_now(job, &ending).await,
             None => Ok(()),
         }
     }

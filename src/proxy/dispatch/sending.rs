@@ -75,17 +75,15 @@ impl Proxy {
         match attempt {
             // The process that goes on has it at once.
             Attempt::Nothing(why) if why.reason == Reason::ShuttingDown => {
-                jobs.put_back(&job, Duration::ZERO, false).await;
+                jobs.put_back_surely(&job, Duration::ZERO, false).await;
             }
             Attempt::Nothing(why) => {
                 let (reason, pause) = (why.reason.word(), job.backoff());
                 tracing::debug!(job = job.id, reason, ?pause, "A call was not delivered");
-                jobs.put_back(&job, pause, true).await;
+                jobs.put_back_surely(&job, pause, true).await;
                 jobs.park(one_try, pause).await;
             }
-            Attempt::Over(ending) => {
-                jobs.finish(&job, &ending).await;
-            }
+            Attempt::Over(ending) => jobs.finish(&job, &ending).await,
             Attempt::InInbox | Attempt::Taken => {}
         }
         gauge.dec();

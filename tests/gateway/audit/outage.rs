@@ -275,7 +275,7 @@ async fn what_a_small_spool_loses_is_counted_and_the_chain_says_so() {
         );
     };
     println!("{lost} of {sent} lost and told of");
-    audit.flush(0).await;
+    audit.flush().await;
     run.abort();
     let keys = published_keys(&folder.path().join("keys")).unwrap();
     let report = audit
@@ -321,7 +321,7 @@ async fn a_long_chain_is_verified() {
     while newest(&db).await <= i64::try_from(count).unwrap() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    audit.flush(0).await;
+    audit.flush().await;
     run.abort();
     let keys = published_keys(&folder.path().join("keys")).unwrap();
     let started = Instant::now();
@@ -370,7 +370,7 @@ async fn what_is_lost_before_the_end_is_told_of_by_the_end() {
             assert!(Instant::now() < deadline, "{}", lost(&metrics));
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        audit.flush(0).await;
+        audit.flush().await;
         run.abort();
         let _ = run.await;
         let lost = lost(&metrics);
@@ -395,7 +395,7 @@ async fn what_is_lost_before_the_end_is_told_of_by_the_end() {
             assert!(Instant::now() < deadline, "{told}: not {lost}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        next.flush(0).await;
+        next.flush().await;
         run.abort();
         let keys = published_keys(&folder.path().join("keys")).unwrap();
         let verifier = Verifier::new(&keys, Scope::Database);
@@ -433,7 +433,7 @@ async fn without_a_spool_what_is_not_written_by_the_end_is_counted_as_lost() {
         assert!(Instant::now() < deadline, "{} wait", waits());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    audit.flush(0).await;
+    audit.flush().await;
     run.abort();
     // The start and the stop of the chain, too, and its checkpoint.
     assert_eq!(lost(&metrics), 13);
@@ -468,7 +468,7 @@ async fn an_export_is_proven_also_when_records_come_while_it_is_read() {
         }
         text.push_str(&more);
     }
-    audit.flush(0).await;
+    audit.flush().await;
     run.abort();
     let keys = published_keys(&folder.path().join("keys")).unwrap();
     let lines: Vec<Line> = text
