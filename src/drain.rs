@@ -10,7 +10,6 @@ use tokio::sync::watch;
 pub struct Drain {
     draining: AtomicBool,
     leaving: AtomicBool,
-    closed: AtomicBool,
     running: AtomicUsize,
     connections: AtomicUsize,
     began: watch::Sender<bool>,
@@ -23,7 +22,6 @@ impl Default for Drain {
         Self {
             draining: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
             running: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             began: watch::Sender::new(false),
@@ -93,16 +91,6 @@ impl Drain {
     /// `server.drain` has passed: what is left ends now, in words.
     pub fn cut(&self) {
         self.cut.send_replace(true);
-    }
-
-    /// The last records are written: nothing may begin any more by itself.
-    pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-    }
-
-    /// Whether [`Drain::close`] was called.
-    pub fn closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
     }
 
     /// A view for one exchange.

@@ -4,16 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Guard;
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::audit::change::settings;
+use crate::audit::change::{settings, token};
 use crate::audit::{Audit, Draft, EventType};
 use crate::coherence::Coherence;
-use crate::config::load::Source;
+use crate::config::load::{ADMIN_TOKEN, Source};
 use crate::config::{Config, Live};
 use crate::console::Console;
 use crate::db::Db;
@@ -256,9 +255,6 @@ impl Gateway {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            if self.drain.closed() {
-                continue;
-            }
             match self.directory.sweep().await {
                 Ok(lapsed) if lapsed.is_empty() => {}
                 Ok(lapsed) => tracing::info!(count = lapsed.len(), "Workspaces went offline"),
@@ -331,7 +327,7 @@ impl Gateway {
 
     /// From here on nothing is changed but by what runs already: the record of it might not be written any more.
     pub fn close(&self) {
-        self.drain.close();
+        self.directory.close();
         self.delivery.jobs.close();
     }
 
@@ -369,9 +365,9 @@ fn beginning(config: &Live, keys: &Keys, seal: &Seal) -> Value {
     let made = made.filter(|setting| setting.source != Source::Default);
     let mut made = settings(made);
     // It comes by the environment alone, and so is no setting that is shown.
-    if let Some(token) = &config.get().auth.admin_token {
-        let hash = hex::encode(Sha256::digest(token.expose_secret()));
-        made.insert("auth.admin_token".to_owned(), json!({"sha256": hash}));
+    let token = token(&config.get());
+    if !token.is_null() {
+        made.insert(ADMIN_TOKEN.to_owned(), token);
     }
     let KnownKeys { active, all } = KnownKeys::of(keys);
     json!({

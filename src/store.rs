@@ -21,7 +21,12 @@ pub struct Unavailable {
 impl Unavailable {
     /// Whether nothing was changed: the store itself said no. Of all else it may have done what was asked, or do it yet.
     pub fn is_refusal(&self) -> bool {
-        self.source.downcast_ref::<Refused>().is_some()
+        let refused = self.source.downcast_ref::<Refused>();
+        // A connection that broke behind a pooler, a server that was stopped, and "completion unknown" come as these, too.
+        refused.is_some_and(|refused| {
+            let code = refused.code.as_str();
+            !code.starts_with("08") && !code.starts_with("57P") && code != "40003"
+        })
     }
 }
 

@@ -5,10 +5,12 @@
 use std::sync::Arc;
 
 use http::Method;
+use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{Audit, DONE, Draft, EventType};
+use crate::config::Config;
 use crate::config::load::Setting;
 use crate::identity::{Proof, may_be_credential};
 use crate::ids::{RequestId, WorkspaceId, is_made_here};
@@ -102,6 +104,15 @@ pub fn settings<'a>(settings: impl Iterator<Item = &'a Setting>) -> Map<String, 
     settings
         .map(|setting| (setting.key.clone(), written_down(setting)))
         .collect()
+}
+
+/// The operator's token of the environment, by its hash; `null`: there is none.
+pub fn token(config: &Config) -> Value {
+    let token = config.auth.admin_token.as_ref();
+    token.map_or(Value::Null, |token| {
+        let hash = Sha256::digest(token.expose_secret());
+        json!({"sha256": hex::encode(hash)})
+    })
 }
 
 /// Longest value of a setting that is written down, in bytes of JSON.

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::ROUTES;
 use super::extract::Admitted;
-use crate::audit::change::{About, Asked};
+use crate::audit::change::{About, Asked, event};
 use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
@@ -66,7 +66,9 @@ pub(super) async fn frame(
     if request.method().is_safe() {
         return framed(&gateway, request, next).await;
     }
-    let running = (gateway.drain.enter(), gateway.audit.owe());
+    let pattern = request.extensions().get::<MatchedPath>();
+    let recorded = pattern.and_then(|pattern| event(request.method(), pattern.as_str()));
+    let running = (gateway.drain.enter(), recorded.map(|_| gateway.audit.owe()));
     // How long it goes on alone is bounded by the clocks of the body and the stores.
     let change = tokio::spawn(async move {
         let _running = running;

@@ -1,6 +1,7 @@
 //! `/registry`: registration, heartbeats, another card, and leaving (contract §4.1 to §4.3).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::{Extension, Json as Answer};
@@ -146,7 +147,11 @@ async fn enrol(
         let first = gateway
             .identity
             .issue_first_workspace_token(&registration.id);
-        let first = first.await.map_err(|why| why.after_commit(false));
+        // A token whose making was doubtful is withdrawn when the doubt is over, and then another can be made.
+        let again = gateway.coherence.doubt() + Duration::from_secs(1);
+        let first = first
+            .await
+            .map_err(|why| why.after_commit(false).retry_after(again));
         Ok((registered.workspace, first?))
     };
     match done.await {

@@ -36,7 +36,7 @@ mod webhook;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use moka::future::Cache;
@@ -162,6 +162,7 @@ pub struct Directory {
     url_key: KeyPattern,
     internal_url_key: KeyPattern,
     config: Live,
+    closing: AtomicBool,
 }
 
 impl Directory {
@@ -207,6 +208,7 @@ impl Directory {
             url_key: KeyPattern::new(&at_start.directory.url_key),
             internal_url_key: KeyPattern::new(&at_start.directory.internal_url_key),
             config: config.clone(),
+            closing: AtomicBool::new(false),
             workspaces,
             shared,
             coherence,
@@ -214,6 +216,11 @@ impl Directory {
             seal,
             metrics,
         }
+    }
+
+    /// No lapse is noted from here on: the process ends, and others note it.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
     }
 
     /// The address to dial: looked up, judged by the address policy, and not to be looked up again.

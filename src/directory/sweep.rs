@@ -2,6 +2,8 @@
 //! second for all that no notice was given of. Each is verified against its lease, and noted in SQL
 //! by exactly one replica, which tells the others and those who watch.
 
+use std::sync::atomic::Ordering;
+
 use futures_util::StreamExt as _;
 use futures_util::stream;
 
@@ -109,6 +111,9 @@ impl Directory {
 
     async fn note_lapses(&self, dead: Vec<WorkspaceId>, noticed: Noticed) -> Vec<WorkspaceId> {
         let note = |id: WorkspaceId| async move {
+            if self.closing.load(Ordering::Acquire) {
+                return None;
+            }
             let noted = self.note_lapse(&id, noticed).await;
             noted.then_some(id)
         };

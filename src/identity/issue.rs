@@ -17,6 +17,9 @@ const ENROLMENT_TTL_MS: i64 = 24 * 3600 * 1000;
 /// proof.
 const RETOLD_MS: i64 = 1_000_000;
 
+/// How often it is tried to end a token that nobody knows.
+const WITHDRAWALS_MAX: u32 = 5;
+
 impl Identity {
     /// A new token of `workspace`.
     ///
@@ -52,7 +55,11 @@ impl Identity {
         let issue = self
             .tokens
             .issue_workspace(workspace, &token, hash, live_max);
-        match issue.await? {
+        let issued = issue.await;
+        if issued.as_ref().is_err_and(|error| !error.is_refusal()) {
+            self.withdraw_later(workspace, &token.token_id);
+        }
+        match issued? {
             Issue::Done => Ok(Some(token)),
             Issue::Full => Ok(None),
             Issue::NoWorkspace => Err(Rejection::new(
@@ -60,6 +67,22 @@ impl Identity {
                 "there is no such workspace, or it was removed; create it with POST /workspaces",
             )),
         }
+    }
+
+    /// Ends a token that nobody knows, if it was made all the same when the store did not answer in time: it would keep its
+    /// workspace from a first one. Best effort, as long as the process lives.
+    fn withdraw_later(&self, workspace: &WorkspaceId, token_id: &str) {
+        let (tokens, doubt) = (self.tokens.clone(), self.coherence.doubt());
+        let (workspace, token_id) = (workspace.clone(), token_id.to_owned());
+        tokio::spawn(async move {
+            for _ in 0..WITHDRAWALS_MAX {
+                tokio::time::sleep(doubt).await;
+                let owner = Owner::Workspace(&workspace);
+                if tokens.revoke(owner, &token_id).await.is_ok() {
+                    return;
+                }
+            }
+        });
     }
 
     /// How many live tokens `workspace` has.

@@ -56,11 +56,9 @@ pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline
                 return;
             }
         };
-        // The empty line that may stand in front is nobody's.
-        let _ = held.split_to(whole.start);
         if whole.chunked {
             let mut chunks = Chunks::BEGIN;
-            if chunks.feed(&held[whole.end - whole.start..]).is_err() {
+            if chunks.feed(&held[whole.end..]).is_err() {
                 listener.relay.metrics.connection_cut(Cut::BadHead);
                 let why = "the framing of the request body is broken";
                 return Box::pin(refuse(listener, &mut stream, &held, (&scan, why))).await;
@@ -69,6 +67,8 @@ pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline
                 stream = Watched::from(stream, chunks);
             }
         }
+        // The empty line that may stand in front is nobody's.
+        let _ = held.split_to(whole.start);
         let mut session = Box::new(ServerSession::new_http1(stream));
         session.set_keepalive(KEEP);
         session.set_pipelining_enabled(true);

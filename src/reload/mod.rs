@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::watch::Files;
-use crate::audit::change::settings;
+use crate::audit::change::{settings, token};
 use crate::audit::{Draft, EventType};
 use crate::coherence::Invalidation;
+use crate::config::load::ADMIN_TOKEN;
 use crate::config::load::{ConfigError, Layers, Problem, Source, load};
 use crate::config::reload::{Change, Outcome};
 use crate::gateway::Gateway;
@@ -147,22 +148,20 @@ fn refused(gateway: &Gateway, error: &ConfigError) {
 /// The new one is in force: forgets what was judged by the old one, and says what changed.
 async fn follow(gateway: &Gateway, change: &Change) {
     // First: what follows is judged by it.
-    if !change.applied.is_empty() || !change.waiting.is_empty() {
-        let told = gateway.config.told();
-        let applied = told.settings.iter();
-        let applied = applied.filter(|setting| change.applied.contains(&setting.key));
-        let mut values = settings(applied);
-        for key in &change.applied {
-            values.entry(key.as_str()).or_insert(Value::Null);
-        }
-        let detail = json!({
-            "keys": change.applied,
-            "settings": values,
-            "waiting": change.waiting,
-        });
-        let changed = Draft::new(EventType::ConfigChanged).with(detail);
-        gateway.audit.record(changed);
+    let told = gateway.config.told();
+    let applied = told.settings.iter();
+    let applied = applied.filter(|setting| change.applied.contains(&setting.key));
+    let mut values = settings(applied);
+    for key in &change.applied {
+        let value = || match key.as_str() {
+            ADMIN_TOKEN => token(&gateway.config()),
+            _ => Value::Null,
+        };
+        values.entry(key.as_str()).or_insert_with(value);
     }
+    let detail = json!({"keys": change.applied, "settings": values, "waiting": change.waiting});
+    let changed = Draft::new(EventType::ConfigChanged).with(detail);
+    gateway.audit.record(changed);
     let of = |key: &String| JUDGED_BY.iter().any(|judged| key.starts_with(judged));
     let within = |section: &str| change.applied.iter().any(|key| key.starts_with(section));
     if within("auth.issuers") {

@@ -22,6 +22,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use pingora::server::ShutdownWatch;
+use pingora::services::ServiceReadyNotifier;
 use pingora::services::background::BackgroundService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -67,7 +68,11 @@ pub(super) struct AdminListener {
 
 #[async_trait]
 impl BackgroundService for AdminListener {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
+    async fn start_with_ready_notifier(
+        &self,
+        mut shutdown: ShutdownWatch,
+        ready: ServiceReadyNotifier,
+    ) {
         let socket = self
             .socket
             .lock()
@@ -78,6 +83,7 @@ impl BackgroundService for AdminListener {
             Ok(listener) => listener,
             Err(error) => unopened(error).await,
         };
+        ready.notify_ready();
         let mut given_up = self.given_up.clone();
         let places = Arc::new(Places::default());
         let mut open = JoinSet::new();

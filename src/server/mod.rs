@@ -126,7 +126,12 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let mut audit = background_service("audit", Audited(Arc::clone(&gateway.audit)));
     audit.threads = Some(1);
     server.add_service(audit);
-    server.add_service(admin);
+    let admin = server.add_service(admin);
+    let public = OnSocket::new(public, public_socket, Arc::clone(&sockets));
+    let public = server.add_service(public);
+    public.add_dependency(&rooms);
+    // In the same order in every process: of two that begin at once one has both addresses.
+    public.add_dependency(&admin);
     if let Some(layers) = layers {
         let reloads = Reloads(Arc::clone(&gateway), layers);
         let mut reloads = background_service("reload", reloads);
@@ -136,10 +141,9 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     if let Some(dispatcher) = dispatcher {
         let mut dispatch = background_service("dispatch", Dispatches(dispatcher));
         dispatch.threads = Some(1);
-        server.add_service(dispatch).add_dependency(&rooms);
+        // What ends for want of an address sends nothing.
+        server.add_service(dispatch).add_dependency(&public);
     }
-    let public = OnSocket::new(public, public_socket, Arc::clone(&sockets));
-    server.add_service(public).add_dependency(&rooms);
 
     let address = config.server.listen;
     let pid = std::process::id();

@@ -322,14 +322,14 @@ async fn a_process_does_not_go_over_to_stores_of_its_own() {
 }
 
 #[test]
-fn of_two_that_start_at_once_on_one_address_one_ends() {
-    let address = free_address("127.0.0.1");
+fn of_two_that_start_at_once_on_the_same_addresses_one_ends() {
+    let (address, admin) = (free_address("127.0.0.1"), free_address("127.0.0.1"));
     let folder = tempfile::tempdir().unwrap();
     let mut both = [1, 2].map(|n| {
         let home = folder.path().join(n.to_string());
         fs::create_dir(&home).unwrap();
         let mut one = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
-        one.args(["serve", "--set", "admin.listen=127.0.0.1:0"]);
+        one.args(["serve", "--set", &format!("admin.listen={admin}")]);
         one.args(["--set", &format!("server.listen={address}")]);
         one.current_dir(home).stdin(Stdio::null());
         one.stdout(Stdio::null()).stderr(Stdio::null());

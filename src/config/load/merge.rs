@@ -12,7 +12,7 @@ use super::{ConfigError, Loaded, Problem, Setting, Source, Unmasked};
 use crate::config::{Config, check, exposure, layer};
 
 /// The operator's token in the environment.
-const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
+pub const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
 
 /// Longest file of settings, in bytes. The one that explains all has some 15 KiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use secrecy::{ExposeSecret, SecretString};
 
+pub use self::merge::ADMIN_TOKEN;
 use self::merge::Merge;
 use super::{Config, layer};
 

@@ -7,11 +7,8 @@ use std::time::SystemTime;
 use secrecy::ExposeSecret;
 
 use super::live::Live;
-use super::load::{ConfigError, Loaded, Problem, Setting, Source};
+use super::load::{ADMIN_TOKEN, ConfigError, Loaded, Problem, Setting, Source};
 use super::{Config, check, restart};
-
-/// How the operator's token of the environment is called among the keys that changed.
-const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
 
 /// What an operator may see of the configuration in force.
 #[derive(Clone, Debug)]

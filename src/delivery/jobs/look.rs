@@ -74,9 +74,14 @@ impl Jobs {
             let now = Timestamp::now();
             let until = now.after(LEASE);
             let overdue = self.table.claim(Claim::Overdue, now, until, BATCH).await?;
-            let lost = match looks.spares(Instant::now()) {
+            let spares = looks.spares(Instant::now(), self.unrenewed());
+            let lost = match spares {
                 true => Vec::new(),
-                false => self.table.claim(Claim::Lost, now, until, BATCH).await?,
+                false => self
+                    .table
+                    .claim(Claim::Lost, now, until, BATCH)
+                    .await
+                    .inspect_err(|_| looks.missed(Instant::now()))?,
             };
             // Here: what follows may wait for a store that goes away meanwhile.
             looks.done(Instant::now());
@@ -108,15 +113,22 @@ impl Jobs {
 
     /// Writes down that a job ends without an answer, and tells of it.
     async fn give_up(&self, job: &Job, ending: Ending) {
-        let Some(settled) = self.settled(job, &ending).await else {
+        if self.closing.load(Ordering::Acquire) {
             return;
-        };
+        }
+        if let Some(settled) = self.settled(job, &ending).await {
+            self.tell_given_up(job, &ending);
+            self.put_result(&settled).await;
+        }
+    }
+
+    /// Tells whoever keeps the records that a job ended without an answer, if it did.
+    pub(super) fn tell_given_up(&self, job: &Job, ending: &Ending) {
         if let (Ending::Expired(why) | Ending::Failed(why), Some(told)) =
-            (&ending, self.given_up.get())
+            (ending, self.given_up.get())
         {
             told(job, why);
         }
-        self.put_result(&settled).await;
     }
 
     /// Tells of what ended, and answers of how many it tried to. Each is put off before it is tried, so that one
@@ -173,12 +185,20 @@ impl Looks {
         }
     }
 
-    /// Whether nothing is lost yet.
-    fn spares(&mut self, now: Instant) -> bool {
+    /// Whether nothing is lost yet. `unrenewed`: when a lease could not be renewed here last.
+    fn spares(&mut self, now: Instant, unrenewed: Option<Instant>) -> bool {
         if now - self.last > RENEWAL {
-            self.spared_until = now + SPARED;
+            self.missed(now);
+        }
+        if let Some(at) = unrenewed {
+            self.missed(at);
         }
         now < self.spared_until
+    }
+
+    /// What is read may be answered, and what is written not.
+    fn missed(&mut self, at: Instant) {
+        self.spared_until = self.spared_until.max(at + SPARED);
     }
 
     /// The store has answered.
@@ -209,7 +229,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut looks = Looks::begins(start, false);
         let mut look = |now| {
-            let spares = looks.spares(now);
+            let spares = looks.spares(now, None);
             looks.done(now);
             spares
         };
@@ -220,6 +240,11 @@ mod tests {
             assert!(look(at(during)), "{during}");
         }
         assert!(!look(at(75)));
-        assert!(!Looks::begins(start, true).spares(start));
+        let mut alone = Looks::begins(start, true);
+        assert!(!alone.spares(start, None));
+        assert!(alone.spares(at(3), Some(at(2))));
+        alone.done(at(12));
+        assert!(alone.spares(at(16), Some(at(2))));
+        assert!(!alone.spares(at(17), Some(at(2))));
     }
 }

@@ -19,12 +19,12 @@ mod table;
 pub mod task;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::Notify;
-use tokio::time::{interval, sleep};
+use tokio::time::{Instant, interval, sleep};
 
 pub use self::away::Try;
 pub use self::job::{
@@ -79,6 +79,8 @@ pub struct Jobs {
     away: Arc<Away>,
     given_up: OnceLock<GivenUp>,
     closing: AtomicBool,
+    /// When a lease could not be renewed last.
+    unrenewed: Mutex<Option<Instant>>,
 }
 
 /// A call that was accepted.
@@ -127,7 +129,15 @@ impl Jobs {
             away,
             given_up: OnceLock::new(),
             closing: AtomicBool::new(false),
+            unrenewed: Mutex::default(),
         })
+    }
+
+    fn unrenewed(&self) -> Option<Instant> {
+        *self
+            .unrenewed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing is given up from here on: the process ends.
@@ -293,6 +303,10 @@ impl Jobs {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
+                    *self
+                        .unrenewed
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
                     tracing::debug!(error = %Chain(&error), "A job is not renewed this time")
                 }
             }

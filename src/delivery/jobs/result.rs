@@ -136,6 +136,7 @@ impl Jobs {
     /// Writes down how a job ended, tried once, and tells of it.
     async fn finish_now(&self, job: &Job, ending: &Ending) -> Result<(), Unavailable> {
         if let Some(settled) = Box::pin(self.settle(job, ending, false)).await? {
+            self.tell_given_up(job, ending);
             self.put_result(&settled).await;
         }
         Ok(())

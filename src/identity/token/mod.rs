@@ -145,6 +145,7 @@ pub(super) enum Issue {
 }
 
 /// The four tables.
+#[derive(Clone)]
 pub(super) struct Tokens {
     db: Db,
 }

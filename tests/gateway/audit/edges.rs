@@ -54,12 +54,16 @@ on_both_pairs! {
 
     async fn a_call_whose_head_cannot_be_read_is_written_down(pair: Pair) {
         let gateway = Gateway::start(pair).await;
-        for (path, id, target) in [
-            ("/workspaces/target/a2a", "broken", "target"),
-            ("/tasks/t-1", "task", ""),
+        let field = "no colon\r\n\r\n";
+        let chunks = "Transfer-Encoding: chunked\r\n\r\nzz\r\n";
+        for (begins, path, rest, id, target) in [
+            ("", "/workspaces/target/a2a", field, "broken", "target"),
+            ("", "/tasks/t-1", field, "task", ""),
+            // An empty line in front is allowed.
+            ("\r\n", "/workspaces/target/a2a", chunks, "chunks", "target"),
         ] {
             let mut connection = Connection::open(gateway.public).await;
-            let head = format!("POST {path} HTTP/1.1\r\nHost: h\r\nX-Request-Id: {id}\r\nno colon\r\n\r\n");
+            let head = format!("{begins}POST {path} HTTP/1.1\r\nHost: h\r\nX-Request-Id: {id}\r\n{rest}");
             connection.send(head.as_bytes()).await;
             let answer = connection.answer().await;
             assert_eq!((answer.status, &*answer.reason()), (400, "invalid_request"));
@@ -135,7 +139,7 @@ async fn a_run_says_which_keys_and_settings_it_begins_with_and_what_was_left_at_
         "a default"
     );
     let hash = hex::encode(Sha256::digest(ADMIN));
-    let admin = &started["settings"]["auth.admin_token"];
+    let admin = &started["settings"]["A2A_GATEWAY_ADMIN_TOKEN"];
     assert_eq!(admin, &json!({"sha256": hash}));
     let text = started.to_string();
     assert!(text.contains("telemetry.otlp_headers"), "{text}");
