@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::audit::change::{settings, token};
+use crate::audit::change::{operator_token, settings};
 use crate::audit::{Audit, Draft, EventType};
 use crate::coherence::Coherence;
 use crate::config::load::{ADMIN_TOKEN, Source};
@@ -365,7 +365,7 @@ fn beginning(config: &Live, keys: &Keys, seal: &Seal) -> Value {
     let made = made.filter(|setting| setting.source != Source::Default);
     let mut made = settings(made);
     // It comes by the environment alone, and so is no setting that is shown.
-    let token = token(&config.get());
+    let token = operator_token(&config.get());
     if !token.is_null() {
         made.insert(ADMIN_TOKEN.to_owned(), token);
     }

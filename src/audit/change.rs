@@ -107,7 +107,7 @@ pub fn settings<'a>(settings: impl Iterator<Item = &'a Setting>) -> Map<String, 
 }
 
 /// The operator's token of the environment, by its hash; `null`: there is none.
-pub fn token(config: &Config) -> Value {
+pub fn operator_token(config: &Config) -> Value {
     let token = config.auth.admin_token.as_ref();
     token.map_or(Value::Null, |token| {
         let hash = Sha256::digest(token.expose_secret());

@@ -1,8 +1,9 @@
 //! CONTROL PLANE: what a message needs to be there first. HTTP shapes only; rooms decide and store.
 //!
 //! The data plane calls the router in process, with the request's [`RequestId`](crate::ids::RequestId)
-//! and [`ClientAddr`](crate::identity::ClientAddr) as extensions, and with [`Refused`](crate::rejection::Refused) what it refuses itself. Every refusal leaves through
-//! `answer`, every credential comes in through `extract`.
+//! and [`ClientAddr`](crate::identity::ClientAddr) as extensions, and what it refuses itself with
+//! [`Refused`](crate::rejection::Refused). Every refusal leaves through `answer`, every credential comes in through
+//! `extract`.
 
 mod activity;
 mod answer;

@@ -4,6 +4,7 @@ use std::slice;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::{Beat, Directory};
@@ -58,7 +59,7 @@ impl Directory {
 
     /// Tells of a change at `at` for which the store did not answer in time, if it was made all the same. Best effort, as
     /// long as the process lives.
-    pub(super) fn tell_status_if_made(&self, id: &WorkspaceId, at: Timestamp) {
+    pub(super) fn tell_status_if_made(&self, id: &WorkspaceId, at: Timestamp) -> JoinHandle<()> {
         let (workspaces, events) = (self.workspaces.clone(), Arc::clone(&self.events));
         let (id, doubt) = (id.clone(), self.coherence.doubt());
         tokio::spawn(async move {
@@ -73,7 +74,7 @@ impl Directory {
                 }
                 return;
             }
-        });
+        })
     }
 
     /// What a heartbeat said.

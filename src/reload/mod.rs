@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::watch::Files;
-use crate::audit::change::{settings, token};
+use crate::audit::change::{operator_token, settings};
 use crate::audit::{Draft, EventType};
 use crate::coherence::Invalidation;
 use crate::config::load::ADMIN_TOKEN;
@@ -154,7 +154,7 @@ async fn follow(gateway: &Gateway, change: &Change) {
     let mut values = settings(applied);
     for key in &change.applied {
         let value = || match key.as_str() {
-            ADMIN_TOKEN => token(&gateway.config()),
+            ADMIN_TOKEN => operator_token(&gateway.config()),
             _ => Value::Null,
         };
         values.entry(key.as_str()).or_insert_with(value);

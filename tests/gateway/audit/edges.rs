@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::records::of_request;
 use super::{end, recorded};
 use crate::harness::{
     ADMIN, Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Step,
@@ -12,12 +13,6 @@ use crate::harness::{
 };
 use crate::on_both_pairs;
 use crate::reload::{Written, in_force};
-
-async fn of_request(gateway: &Gateway, request_id: &str) -> Value {
-    let records = recorded(gateway, &format!("request_id={request_id}"), 1).await;
-    assert_eq!(records.len(), 1, "{records:?}");
-    records[0].clone()
-}
 
 /// The members of a record that say what was asked of whom, and what came of it.
 fn said(record: &Value) -> [&str; 3] {

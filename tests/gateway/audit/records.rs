@@ -18,7 +18,7 @@ async fn message(gateway: &Gateway, token: &str, request_id: &str) -> u16 {
 }
 
 /// The one record of a request.
-async fn of_request(gateway: &Gateway, request_id: &str) -> Value {
+pub(super) async fn of_request(gateway: &Gateway, request_id: &str) -> Value {
     let records = recorded(gateway, &format!("request_id={request_id}"), 1).await;
     assert_eq!(records.len(), 1, "{records:?}");
     records[0].clone()

@@ -15,8 +15,7 @@ async fn change(site: &Site, method: &str, path: &str, body: &str, id: &str) -> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_is_made_before_redis_fails_says_so_and_is_completed_by_the_next() {
     let site = Site::new().await;
-    site.redis_link.cut();
-    let card = json!({"workspace_id": "far"}).to_string();
+    let leaving = json!({"workspace_id": "far"}).to_string();
     for (method, path, body, id, again) in [
         (
             "PATCH",
@@ -25,7 +24,13 @@ async fn a_change_that_is_made_before_redis_fails_says_so_and_is_completed_by_th
             "patched",
             200,
         ),
-        ("POST", "/registry/deregister", &*card, "deregistered", 200),
+        (
+            "POST",
+            "/registry/deregister",
+            &*leaving,
+            "deregistered",
+            200,
+        ),
         ("DELETE", "/workspaces/cold", "", "removed", 410),
     ] {
         site.redis_link.cut();
