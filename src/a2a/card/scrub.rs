@@ -14,6 +14,9 @@ const ADDRESSES_MAX: usize = 64;
 /// Longest scheme and user name in front of an address that go with it, in bytes.
 const URL_START_MAX: usize = 256;
 
+/// How often a text in which something was replaced is looked through again. Once does, as far as we know.
+const AGAIN_MAX: usize = 8;
+
 /// What must not be shown.
 #[derive(Debug, Default)]
 pub(super) struct Addresses(Vec<Address>);
@@ -91,6 +94,18 @@ impl Addresses {
 
     /// `None`: there is nothing to replace.
     fn replaced(&self, said: &str, base: &str) -> Option<String> {
+        let mut clean = self.replaced_once(said, base)?;
+        // What was replaced may have been all that made a longer name, or a port, of what is before it.
+        for _ in 0..AGAIN_MAX {
+            match self.replaced_once(&clean, base) {
+                Some(cleaner) => clean = cleaner,
+                None => break,
+            }
+        }
+        Some(clean)
+    }
+
+    fn replaced_once(&self, said: &str, base: &str) -> Option<String> {
         let lower = said.to_ascii_lowercase();
         let mut clean = String::new();
         let mut copied = 0;
@@ -177,12 +192,16 @@ fn scheme_start(before: &str) -> usize {
     if !user.is_empty() && !is_user {
         return before.len();
     }
-    let scheme = before[..authority - 3]
+    let before = &before[..authority - 3];
+    let scheme = before
         .rfind(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.')))
         .map_or(0, |at| {
             at + before[at..].chars().next().map_or(1, char::len_utf8)
         });
-    scheme.min(before.len())
+    // A scheme begins with a letter (RFC 3986, 3.1): a digit before it is the end of something else.
+    before[scheme..]
+        .find(|c: char| c.is_ascii_alphabetic())
+        .map_or(before.len(), |letter| scheme + letter)
 }
 
 /// How the place of `url` may be spelled. gRPC interfaces are often no URL: `10.0.0.7:50051`.

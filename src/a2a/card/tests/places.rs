@@ -40,6 +40,15 @@ fn nothing_tells_where_the_agent_listens() {
         ),
         ("https://gw.example/x", "https://gw.example/x".to_owned()),
         ("ü http://127.0.0.1:8001 ü", format!("ü {BASE} ü")),
+        // A port is no part of the scheme behind it; nor does it stay one whose digits are replaced.
+        (
+            "http://agent.internal:4http://agent.internal",
+            format!("http://agent.internal:4{BASE}"),
+        ),
+        (
+            "http://agent.internal:10.0.0.9:50051",
+            format!("{BASE}:{BASE}"),
+        ),
     ];
     for (said, expected) in cases {
         let card = card_0_3(json!({"description": said, "x": {said: [said]},
