@@ -157,7 +157,8 @@ impl Upstream {
         deadline: Instant,
         metrics: &Metrics,
     ) -> Result<Box<HttpSession>, Rejection> {
-        let connection = self.connect(peer).await?;
+        let connected = timeout_at(deadline, self.connect(peer)).await;
+        let connection = connected.unwrap_or_else(|_| Err(not_connected()))?;
         self.send_over(connection, peer, call, deadline, metrics)
             .await
     }
@@ -178,7 +179,8 @@ impl Upstream {
         let mut written = timeout_at(deadline, write(&mut stream, call)).await;
         if reused && matches!(written, Ok(Err(Unsent::Nothing(_)))) {
             metrics.resends.inc();
-            stream = self.dial(peer).await?;
+            let dialled = timeout_at(deadline, self.dial(peer)).await;
+            stream = dialled.unwrap_or_else(|_| Err(not_connected()))?;
             written = timeout_at(deadline, write(&mut stream, call)).await;
         }
         let session = Box::new(HttpSession::new_with_options(stream, peer));
@@ -265,6 +267,14 @@ async fn early_answer(
         .fact("delivered", "unknown")
         .cause(error)),
     }
+}
+
+/// The call's own clock passed before `timeouts.connect` did.
+fn not_connected() -> Rejection {
+    let message = "no connection to the agent in time (timeouts.total; of a gateway, X-Timeout may ask for more)";
+    Rejection::new(Reason::AgentTimeout, message)
+        .fact("clock", "total")
+        .fact("delivered", "false")
 }
 
 fn unreachable(error: Box<Error>, peer: &HttpPeer) -> Rejection {

@@ -411,7 +411,9 @@ async fn x_timeout_raises_the_clocks_of_one_request_up_to_the_most_there_is() {
         let timed_out = gateway.call(&request).await;
         assert_eq!(
             (timed_out.status, timed_out.reason().as_str()),
-            (504, "agent_timeout")
+            (504, "agent_timeout"),
+            "{}",
+            timed_out.text()
         );
         let patient = request.clone().field("X-Timeout", "3");
         let answer = gateway.call(&patient).await;
@@ -426,7 +428,9 @@ async fn x_timeout_raises_the_clocks_of_one_request_up_to_the_most_there_is() {
         let took = started.elapsed();
         assert_eq!(
             (answer.status, answer.reason().as_str()),
-            (504, "agent_timeout")
+            (504, "agent_timeout"),
+            "{}",
+            answer.text()
         );
         let bound = Duration::from_millis(2_900)..Duration::from_millis(5_000);
         // Its line says whether the clock was late, or what came before it.
@@ -435,6 +439,34 @@ async fn x_timeout_raises_the_clocks_of_one_request_up_to_the_most_there_is() {
             bound.contains(&took),
             "timeouts.max is 3 s, it took {took:?}: {lines:?}"
         );
+        gateway.assert_idle().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_waits_no_longer_for_its_connection_than_for_its_answer() {
+    calmly(async || {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        // Takes the connection, and says nothing to the TLS that it is greeted with: `timeouts.connect` is 5 s.
+        let mute = Agent::scripted(|_| vec![Step::Hang]).await;
+        let enrolment = gateway.create(json!({"id": "mute", "name": "mute"})).await;
+        let url = format!("https://127.0.0.1:{}/", mute.port);
+        gateway
+            .register("mute", &enrolment, &url, card("mute"))
+            .await;
+        let request = Request::post("/workspaces/mute/a2a", CALL).bearer(&caller.token);
+        for request in [request.clone(), request.field("Idempotency-Key", "once")] {
+            let started = Instant::now();
+            let answer = gateway.call(&request.field("X-Timeout", "1")).await;
+            let took = started.elapsed();
+            let told = (answer.fact("clock"), answer.fact("delivered"));
+            assert_eq!(answer.reason(), "agent_timeout", "{}", answer.text());
+            assert_eq!(told, (Some("total".into()), Some("false".into())));
+            let bound = Duration::from_millis(900)..Duration::from_millis(3_000);
+            assert!(bound.contains(&took), "X-Timeout is 1 s, it took {took:?}");
+        }
         gateway.assert_idle().await;
     })
     .await;
