@@ -88,7 +88,11 @@ fn leak(text: &str) -> Option<String> {
     if let Some(line) = tokens.next() {
         return Some(line);
     }
-    let planted = PLANTED.lock().unwrap_or_else(PoisonError::into_inner);
+    // A copy: a log of megabytes is looked through for seconds, and every request of every case plants.
+    let planted = PLANTED
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
     let all = planted
         .iter()
         .map(String::as_str)
