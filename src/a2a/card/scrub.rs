@@ -44,9 +44,11 @@ impl Addresses {
     /// Those of `urls`, but for what the gateway's base has in it.
     pub(super) fn of<'u>(urls: impl Iterator<Item = &'u str>, base: &str) -> Self {
         let base = base.to_ascii_lowercase();
+        let own = addresses(&base);
         let mut found = Vec::new();
         for address in urls.flat_map(addresses) {
-            let new = address.find(&base, 0).is_none() && !found.contains(&address);
+            let others = !own.contains(&address) && address.find(&base, 0).is_none();
+            let new = others && !found.contains(&address);
             if new && found.len() < ADDRESSES_MAX {
                 found.push(address);
             }

@@ -39,6 +39,7 @@ fn nothing_tells_where_the_agent_listens() {
             "http://agent.internal:8443 http://agent.internal.example".to_owned(),
         ),
         ("https://gw.example/x", "https://gw.example/x".to_owned()),
+        ("gw.example:443", "gw.example:443".to_owned()),
         ("ü http://127.0.0.1:8001 ü", format!("ü {BASE} ü")),
         // A port is no part of the scheme behind it; nor does it stay one whose digits are replaced.
         (
