@@ -93,6 +93,11 @@ impl Drain {
         self.cut.send_replace(true);
     }
 
+    /// Whether [`Drain::cut`] was called. Who waits on [`Cut::requested`] may hear of it a moment later.
+    pub fn is_cut(&self) -> bool {
+        *self.cut.borrow()
+    }
+
     /// A view for one exchange.
     pub fn watch(&self) -> Cut {
         Cut(self.cut.subscribe())

@@ -1,6 +1,7 @@
 //! Cards in memory: fetched once for all who ask at the same time, and kept while they are fresh. What
 //! is registered anew, another configuration and another key count at once.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -106,7 +107,8 @@ impl Default for Cards {
 }
 
 impl Cards {
-    /// The card of a workspace, fetched if what is remembered does not count any more.
+    /// The card of a workspace, fetched if what is remembered does not count any more. From
+    /// [`Drain::cut`](crate::drain::Drain::cut) on no fetch begins, and this may not resolve: await the cut beside it.
     pub(super) async fn get(
         &self,
         (gateway, relay): (&Gateway, &Relay),
@@ -123,6 +125,11 @@ impl Cards {
         }
         gateway.metrics.cache(metrics::Cache::Cards, false);
         let make = || async {
+            // Who waited for a fetch that the cut broke off may be woken by that before it is told of the cut itself. It
+            // must not begin a fetch of its own, and is told now.
+            if relay.drain.is_cut() {
+                return pending().await;
+            }
             let fetched = match &source.place {
                 Ok(Some(place)) => fetch(relay, &gateway.directory, place, asked)
                     .await

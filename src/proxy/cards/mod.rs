@@ -204,8 +204,6 @@ impl Proxy {
             }
         };
         tokio::select! {
-            // The end first: who had waited for another's fetch, which the end broke off, must not begin one of its own.
-            biased;
             () = cut.requested() => Err(shutting_down("false").into()),
             kept = kept => Ok(kept),
             () = gone => Err(Ended::CallerLeft),
