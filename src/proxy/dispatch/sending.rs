@@ -26,6 +26,7 @@ use crate::config::Complete;
 use crate::delivery::jobs::{Content, Ending, Job, Try, expired, request_id};
 use crate::directory::{Destination, Slot};
 use crate::identity::Proof;
+use crate::metrics::InProgress;
 use crate::proxy::Proxy;
 use crate::proxy::admit::Admitted;
 use crate::proxy::body::{self, CallShape};
@@ -62,8 +63,7 @@ impl Proxy {
     ) {
         let _running = self.gateway.drain.enter();
         let jobs = &self.gateway.delivery.jobs;
-        let gauge = &self.gateway.metrics.jobs.running;
-        gauge.inc();
+        let _sending = InProgress::begin(&self.gateway.metrics.jobs.running);
         let attempt = tokio::select! {
             attempt = self.attempt(&job, &admitted) => attempt,
             () = jobs.hold(&job) => Attempt::Taken,
@@ -86,7 +86,6 @@ impl Proxy {
             Attempt::Over(ending) => jobs.finish(&job, &ending).await,
             Attempt::InInbox | Attempt::Taken => {}
         }
-        gauge.dec();
     }
 
     /// Sends it, and awaits the answer; leaves a record as every exchange does.

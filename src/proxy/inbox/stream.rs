@@ -12,11 +12,11 @@ use crate::a2a::event::{self, Framing};
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{InboxTask, Watch};
 use crate::ids::stream_id;
+use crate::metrics::InProgress;
 use crate::proxy::Proxy;
 use crate::proxy::ended::{Ended, chunk, internal, left, shutting_down, timed_out, within};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::rewrite::Rewrite;
-use crate::proxy::stream::OpenStream;
 use crate::rejection::{Rejection, STREAM};
 
 /// What is left of a wait.
@@ -36,7 +36,7 @@ impl Proxy {
         (task, (document, mut seen)): (InboxTask, (Value, i64)),
     ) -> Result<Ended, Ended> {
         let mut watch = self.inbox().watch_task(&task.id);
-        let _open = OpenStream::begin(&exchange.metrics.open_streams);
+        let _open = InProgress::begin(&exchange.metrics.open_streams);
         let name = stream_id().simple().to_string();
         let head = self.stream_head(session, exchange, &outward, &name)?;
         let deadline = Instant::now() + exchange.config.timeouts.write;

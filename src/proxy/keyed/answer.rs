@@ -11,12 +11,13 @@ use crate::a2a::event::{Framing, final_event};
 use crate::delivery::calls::{Answer, Outcome};
 use crate::delivery::streams::Reader;
 use crate::drain::Cut;
+use crate::metrics::InProgress;
 use crate::proxy::Proxy;
 use crate::proxy::ended::{Ended, internal, left, shutting_down, within};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::fields::{REPLAY, response_head};
 use crate::proxy::relay::refuse_redirect;
-use crate::proxy::stream::{self, OpenStream};
+use crate::proxy::stream;
 use crate::rejection::{Reason, Rejection};
 
 /// What is told, and how.
@@ -138,7 +139,7 @@ async fn follow(
     (mut events, name): (Events, &str),
     mut cut: Cut,
 ) -> Result<Ended, Ended> {
-    let _open = OpenStream::begin(&exchange.metrics.open_streams);
+    let _open = InProgress::begin(&exchange.metrics.open_streams);
     let timeouts = exchange.config.timeouts.clone();
     let keepalive = exchange.config.stream.keepalive;
     let mut looked = false;

@@ -31,23 +31,8 @@ use super::upstream::Home;
 use crate::delivery::streams::Log;
 use crate::directory::Slot;
 use crate::drain::Cut;
+use crate::metrics::InProgress;
 use crate::rejection::STREAM;
-
-/// One stream in progress. The gauge falls when it is dropped.
-pub(super) struct OpenStream(prometheus::IntGauge);
-
-impl OpenStream {
-    pub(super) fn begin(gauge: &prometheus::IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
 
 /// A stream that begins, besides its connections.
 pub(super) struct Begun {
@@ -71,7 +56,7 @@ pub(super) async fn pass(
     head: ResponseHeader,
     begun: Begun,
 ) -> Result<Ended, Ended> {
-    let _open = OpenStream::begin(&exchange.metrics.open_streams);
+    let _open = InProgress::begin(&exchange.metrics.open_streams);
     let ids = (exchange.request_id.clone(), exchange.rpc_id.clone());
     let (config, learner) = (Arc::clone(&exchange.config), exchange.learner.take());
     let log = log(relay, exchange);
