@@ -98,11 +98,10 @@ impl Records {
     /// Has `verifier` look at all chains in the database.
     ///
     /// # Errors
-    /// When the store fails.
+    /// When the store fails, or retention removed records of a chain in which something seems to be missing.
     pub async fn verify(&self, mut verifier: Verifier<'_>) -> Result<Report, Unavailable> {
-        for row in self.table.chains().await? {
-            verifier.chain(&row);
-        }
+        let then = self.table.chains().await?;
+        then.iter().for_each(|row| verifier.chain(row));
         let checkpoints = Filter {
             event_type: Some(EventType::AuditCheckpoint.word().to_owned()),
             ..Filter::default()
@@ -125,7 +124,13 @@ impl Records {
             records.iter().for_each(|record| verifier.record(record));
         }
         let now = self.table.chains().await?;
-        Ok(verifier.finish(&now))
+        let report = verifier.finish(&now);
+        let doubtful = |replica: &str| report.problems.iter().any(|one| one.replica == replica);
+        let pruned = pruned(&then, &now).find(|row| doubtful(&row.replica));
+        match pruned {
+            Some(row) => Err(Table::pruned_meanwhile(&row.replica)),
+            None => Ok(report),
+        }
     }
 }
 
@@ -163,11 +168,7 @@ impl Exported<'_> {
             return Ok(String::new());
         };
         let now = self.table.chains().await?;
-        let cut = |then: &&ChainRow| {
-            let now = now.iter().find(|now| now.replica == then.replica);
-            now.is_none_or(|now| now.first_seq > then.first_seq)
-        };
-        if let Some(row) = chains.iter().find(cut) {
+        if let Some(row) = pruned(&chains, &now).next() {
             return Err(Table::pruned_meanwhile(&row.replica));
         }
         self.chains = Some(Vec::new());
@@ -177,6 +178,14 @@ impl Exported<'_> {
             .map(|end| line(&end))
             .collect())
     }
+}
+
+/// Chains of which retention removed records meanwhile.
+fn pruned<'r>(then: &'r [ChainRow], now: &'r [ChainRow]) -> impl Iterator<Item = &'r ChainRow> {
+    then.iter().filter(|then| {
+        let now = now.iter().find(|now| now.replica == then.replica);
+        now.is_none_or(|now| now.first_seq > then.first_seq)
+    })
 }
 
 fn line<T: Serialize>(what: &T) -> String {

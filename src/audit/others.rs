@@ -11,7 +11,6 @@ use super::spool::Spool;
 use super::table::ChainRow;
 use super::waiting::{front, lock, on_disk};
 use super::writer::Writer;
-use crate::metrics::AuditLoss;
 use crate::workspace::Timestamp;
 
 /// Other chains that one checkpoint tells of at most.
@@ -107,15 +106,7 @@ impl Writer<'_> {
                         "Audit records of an earlier start are written"
                     );
                 }
-                if front.damaged > 0 {
-                    let damaged = front.damaged;
-                    self.audit.lose(AuditLoss::Spool, damaged);
-                    tracing::error!(
-                        damaged,
-                        replica,
-                        "Lines in audit.spool_dir are no audit records any more: their file is kept as .damaged"
-                    );
-                }
+                self.tell_of_damage(&replica, front.damaged);
                 let over = on_disk(Arc::clone(&spool), move |spool| {
                     spool.drop_front(&front);
                     spool.is_empty()

@@ -160,7 +160,7 @@ impl<'a> Scan<'a> {
         self.over = records.len() < SCANNED;
         let last = records.last().map(Place::of);
         if let (Some(before), Some(last)) = (&self.after, &last)
-            && (&last.replica, last.seq) <= (&before.replica, before.seq)
+            && !table.goes_on(before, last)
         {
             return Err(Table::disordered(&last.replica));
         }

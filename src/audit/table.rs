@@ -1,6 +1,7 @@
 //! The tables `structure_events` and `audit_chains`. Rows are written many to a statement, each member a
 //! parameter: SQLite takes twice as long to pick members out of a JSON text.
 
+use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -272,9 +273,10 @@ impl Table {
                 format!("time <= ${time} AND (time, replica, seq) < (${time}, ${replica}, ${seq})"),
                 "time DESC, replica DESC, seq DESC",
             ),
+            // The time at the end, since PostgreSQL's key lets somebody put a number in twice.
             Order::Chains | Order::Rows => (
-                format!("(replica, seq) > (${}, ${})", n + 1, n + 2),
-                "replica, seq",
+                format!("(replica, seq, time) > (${replica}, ${seq}, ${time})"),
+                "replica, seq, time",
             ),
         };
         if after.is_some() {
@@ -296,10 +298,8 @@ impl Table {
             query = query.bind(time);
         }
         if let Some(place) = after {
-            if order == Order::Newest {
-                query = query.bind(place.ms);
-            }
-            query = query.bind(&place.replica).bind(place.seq);
+            query = query.bind(place.ms).bind(&place.replica);
+            query = query.bind(place.seq);
         }
         let rows = self.db.run("audit_page", query.fetch_all(self.db.pool()));
         Ok(rows.await?.iter().map(record).collect())
@@ -359,6 +359,17 @@ impl Table {
         let begun = Instant::now();
         while !self.db.is_migrated() && begun.elapsed() < SCHEMA_MAX {
             sleep(SCHEMA_PAUSE).await;
+        }
+    }
+
+    /// Whether a page of [`Order::Chains`] or [`Order::Rows`] ends behind the page before it. In SQLite
+    /// somebody may have put what is no text or no number; PostgreSQL orders texts by its own collation.
+    pub(super) fn goes_on(&self, before: &Place, last: &Place) -> bool {
+        let of_chain = |place: &Place| (place.seq, place.ms);
+        match last.replica.cmp(&before.replica) {
+            Ordering::Equal => of_chain(last) > of_chain(before),
+            Ordering::Less => !self.db.is_embedded(),
+            Ordering::Greater => true,
         }
     }
 

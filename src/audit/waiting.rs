@@ -82,12 +82,25 @@ impl Writer<'_> {
         let mut state = self.state.lock().await;
         state.in_hand = (0, None);
         if let Taken::Spool(front) = taken {
+            self.tell_of_damage(self.audit.replica.as_str(), front.damaged);
             let spool = Arc::clone(&state.spool);
             let empty = on_disk(spool, move |spool| {
                 spool.drop_front(&front);
                 spool.is_empty()
             });
             state.spooling = !empty.await.unwrap_or(false);
+        }
+    }
+
+    /// Counts records that were in the spool, and cannot be read there any more.
+    pub(super) fn tell_of_damage(&self, replica: &str, damaged: u64) {
+        if damaged > 0 {
+            self.audit.lose(AuditLoss::Spool, damaged);
+            tracing::error!(
+                damaged,
+                replica,
+                "Lines in audit.spool_dir are no audit records any more (their file is kept as .damaged), or their file was removed"
+            );
         }
     }
 

@@ -50,7 +50,7 @@ enum Command {
         /// A record that must be there: REPLICA:SEQ:HASH of an `Audit checkpoint` line in a log that was kept
         #[arg(long, value_name = "CHECKPOINT", value_parser = expected)]
         expect: Vec<Expected>,
-        /// The file holds an excerpt: say nothing about where chains begin and end
+        /// The file holds an excerpt: chains may begin and end anywhere, but each needs a signed checkpoint behind its first record
         #[arg(long, requires = "file")]
         partial: bool,
         #[command(flatten)]
@@ -424,8 +424,11 @@ fn verdict(report: &Report) -> String {
         format!("{chains} not proven, for want of the keys of their time")
     } else if report.records == 0 {
         "there is no record, so nothing is proven".to_owned()
-    } else if !report.is_proven() {
-        "no checkpoint in it is signed, so nothing is proven".to_owned()
+    } else if report.unproven_chains == report.chains as u64 {
+        "no record in it is before a signed checkpoint, so nothing is proven".to_owned()
+    } else if report.unproven_chains > 0 {
+        let chains = counted(report.unproven_chains, "chain");
+        format!("{chains} with no record before a signed checkpoint, so nothing of that is proven")
     } else if report.unproven > 0 {
         let last = counted(report.unproven, "record");
         format!("all as they were written, but for the last {last}, behind which nothing is signed")

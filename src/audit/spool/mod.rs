@@ -23,6 +23,8 @@ const LOCK: &str = "lock";
 struct Segment {
     number: u32,
     bytes: u64,
+    /// Records that this process wrote to it.
+    records: u64,
 }
 
 /// The records of one chain that wait.
@@ -35,6 +37,8 @@ pub(super) struct Spool {
     open: Option<File>,
     /// How far the first segment has been read.
     read: u64,
+    /// Records that were read from it.
+    taken: u64,
     /// A line of it was no record.
     damaged: bool,
     /// Records that wait.
@@ -49,9 +53,7 @@ pub(super) struct Spool {
 pub(super) struct Front {
     pub(super) records: Vec<Chained>,
     read: u64,
-    /// The segment ends in half a line.
-    torn: bool,
-    /// Lines that are no records.
+    /// Lines that are no records, and records whose file somebody removed or cut.
     pub(super) damaged: u64,
 }
 
@@ -65,6 +67,7 @@ impl Spool {
             segments: VecDeque::new(),
             open: None,
             read: 0,
+            taken: 0,
             damaged: false,
             records: 0,
             oldest: None,
@@ -93,7 +96,11 @@ impl Spool {
                 continue;
             };
             let bytes = fs::metadata(spool.path(number)).map_or(0, |file| file.len());
-            spool.segments.push_back(Segment { number, bytes });
+            spool.segments.push_back(Segment {
+                number,
+                bytes,
+                records: 0,
+            });
         }
         left.retain_mut(|spool| spool.claim().is_ok());
         left
@@ -163,6 +170,7 @@ impl Spool {
         }
         if let Some(segment) = self.segments.back_mut() {
             segment.bytes += more;
+            segment.records += count;
         }
         self.records += count;
         self.oldest = oldest;
@@ -220,7 +228,11 @@ impl Spool {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
         self.open = Some(options.open(self.path(number))?);
-        self.segments.push_back(Segment { number, bytes: 0 });
+        self.segments.push_back(Segment {
+            number,
+            bytes: 0,
+            records: 0,
+        });
         Ok(0)
     }
 
@@ -245,23 +257,33 @@ impl Spool {
         let mut front = Front {
             records: Vec::new(),
             read: self.read,
-            torn: false,
             damaged: 0,
         };
         let Some(segment) = self.segments.front() else {
             return Ok(front);
         };
-        let mut file = BufReader::new(File::open(self.path(segment.number))?);
+        let file = match File::open(self.path(segment.number)) {
+            Ok(file) => file,
+            // What is behind it must not wait for what will not come back.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                front.read = segment.bytes;
+                front.damaged = segment.records.saturating_sub(self.taken).max(1);
+                return Ok(front);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut file = BufReader::new(file);
         file.seek(SeekFrom::Start(self.read))?;
         let mut line = Vec::new();
-        loop {
+        while front.records.len() < max {
             line.clear();
-            if front.records.len() == max || file.read_until(b'\n', &mut line)? == 0 {
-                break;
-            }
-            // A process that was killed may have left half a line: nothing was promised of it.
+            file.read_until(b'\n', &mut line)?;
+            // A process that was killed may have left half a line: nothing was promised of it. But what this one
+            // wrote has been here, and what is behind must not wait for it.
             let Some(whole) = line.strip_suffix(b"\n") else {
-                front.torn = true;
+                let met = self.taken + front.records.len() as u64 + front.damaged;
+                front.damaged += segment.records.saturating_sub(met);
+                front.read = front.read.max(segment.bytes);
                 break;
             };
             match std::str::from_utf8(whole).ok().and_then(Chained::parse) {
@@ -275,12 +297,14 @@ impl Spool {
 
     /// Forgets what was read.
     pub(super) fn drop_front(&mut self, front: &Front) {
-        self.records = self.records.saturating_sub(front.records.len() as u64);
+        let taken = front.records.len() as u64 + front.damaged;
+        self.records = self.records.saturating_sub(taken);
+        self.taken += taken;
         self.read = front.read;
         self.oldest = front.records.last().map(|record| record.ms).or(self.oldest);
         self.damaged |= front.damaged > 0;
         // More may have been written to it since.
-        let read = |segment: &Segment| front.torn || segment.bytes <= front.read;
+        let read = |segment: &Segment| segment.bytes <= front.read;
         if !self.segments.front().is_some_and(read) {
             return;
         }
@@ -292,7 +316,7 @@ impl Spool {
                 fs::remove_file(path)
             };
         }
-        self.read = 0;
+        (self.read, self.taken) = (0, 0);
         if self.segments.is_empty() {
             self.open = None;
             self.records = 0;
@@ -340,94 +364,4 @@ impl Chained {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::chain::Chain;
-    use super::super::record::{Draft, EventType};
-    use super::*;
-
-    fn records(chain: &mut Chain, count: usize) -> Vec<Chained> {
-        let draft = |_| Draft::new(EventType::A2aCall);
-        (0..count)
-            .map(draft)
-            .map(|draft| chain.push(draft))
-            .collect()
-    }
-
-    fn numbers(records: &[Chained]) -> Vec<i64> {
-        records.iter().map(|one| one.record.seq).collect()
-    }
-
-    #[test]
-    fn records_come_out_in_the_order_in_which_they_went_in() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut chain = Chain::new("here");
-        let mut spool = Spool::new(folder.path(), "here", 1 << 30);
-        // More than two segments.
-        for _ in 0..20 {
-            spool.append(records(&mut chain, 1000).iter()).unwrap();
-        }
-        assert!(spool.segments.len() > 2);
-        let mut seen = Vec::new();
-        while !spool.is_empty() {
-            let front = spool.front(777).unwrap();
-            seen.extend(numbers(&front.records));
-            spool.drop_front(&front);
-        }
-        assert_eq!(seen, (1..=20_000).collect::<Vec<i64>>());
-        assert_eq!((spool.bytes(), spool.records()), (0, 0));
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn a_full_spool_takes_nothing_and_loses_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut chain = Chain::new("here");
-        let mut spool = Spool::new(folder.path(), "here", 10_000);
-        spool.append(records(&mut chain, 3).iter()).unwrap();
-        let refused = spool.append(records(&mut chain, 100).iter());
-        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::StorageFull);
-        assert_eq!(numbers(&spool.front(10).unwrap().records), [1, 2, 3]);
-    }
-
-    #[test]
-    fn what_is_no_record_any_more_is_counted_and_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut chain = Chain::new("here");
-        let mut spool = Spool::new(folder.path(), "here", 1 << 20);
-        spool.append(records(&mut chain, 2).iter()).unwrap();
-        let path = spool.path(1);
-        drop(spool);
-        let mut bytes = fs::read(&path).unwrap();
-        bytes.extend(b"\xff\xfe\nno record\n");
-        fs::write(&path, bytes).unwrap();
-        let mut left = Spool::left(folder.path());
-        let front = left[0].front(100).unwrap();
-        assert_eq!((front.records.len(), front.damaged), (2, 2));
-        left[0].drop_front(&front);
-        assert!(left[0].is_empty());
-        assert!(path.with_extension("damaged").exists());
-        // A folder of the name of a segment, and what only looks like one.
-        fs::create_dir(folder.path().join("other.00000001.spool")).unwrap();
-        assert!(Spool::left(folder.path()).is_empty());
-    }
-
-    #[test]
-    fn what_a_killed_process_left_is_taken_over_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut chain = Chain::new("gone");
-        let mut spool = Spool::new(folder.path(), "gone", 1 << 20);
-        spool.append(records(&mut chain, 5).iter()).unwrap();
-        assert!(Spool::left(folder.path()).is_empty(), "it lives");
-        let half = spool.path(1);
-        drop(spool);
-        let mut file = OpenOptions::new().append(true).open(half).unwrap();
-        file.write_all(b"123 6 abc {\"half").unwrap();
-        let mut left = Spool::left(folder.path());
-        assert!(Spool::left(folder.path()).is_empty(), "taken");
-        let front = left[0].front(100).unwrap();
-        assert_eq!(numbers(&front.records), [1, 2, 3, 4, 5]);
-        left[0].drop_front(&front);
-        assert!(left[0].is_empty());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-    }
-}
+mod tests;

@@ -4,12 +4,15 @@
 //! A chain proves its end by a statement that a trust key signed. So whoever changes, removes, puts in
 //! or reorders a record has to make all later hashes anew, and cannot sign where the chain ends then.
 
+mod state;
+
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
+use self::state::{State, unproven};
 use super::chain::{CHECKPOINT_TYP, END_TYP, Statement};
-use super::record::{EventType, NO_RECORD, Record};
+use super::record::{EventType, Record};
 use super::table::ChainRow;
 use crate::trust::{KeySet, TokenError};
 
@@ -25,6 +28,9 @@ pub struct Problem {
     /// Nothing is: it cannot be told without a key that is not known here.
     pub key_missing: bool,
 }
+
+/// Who says that a record must be there, if it is no other chain.
+const GIVEN: &str = "the checkpoint that you give";
 
 /// What is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +56,8 @@ pub struct Report {
     pub unknown: u64,
     /// Records behind which nothing is signed.
     pub unproven: u64,
+    /// Chains of whose records none is proven.
+    pub unproven_chains: u64,
     /// Rows before the signed beginning of their chain, which retention is about to remove: they prove nothing.
     pub outside: u64,
     /// Chains that are not as they were written, each with the first thing that is wrong.
@@ -58,9 +66,9 @@ pub struct Report {
 
 impl Report {
     /// Whether there was something, and all of it is as it was written. No record at all proves nothing, and
-    /// neither does an excerpt in which nothing is signed.
+    /// neither does an excerpt with a chain in which nothing is signed.
     pub fn is_proven(&self) -> bool {
-        self.problems.is_empty() && self.records > self.unproven
+        self.problems.is_empty() && self.records > 0 && self.unproven_chains == 0
     }
 }
 
@@ -74,29 +82,15 @@ pub(super) struct CheckpointDetail {
     pub(super) seen: BTreeMap<String, (i64, String)>,
 }
 
-/// Where one chain is.
-#[derive(Default)]
-struct State {
-    records: u64,
-    first: i64,
-    last: i64,
-    hash: String,
-    /// What is signed of it, and how long ago.
-    stated: Option<Statement>,
-    /// The last checkpoint, signed by a key that is not known here.
-    unknown_key: Option<i64>,
-    /// The last record that is signed by a known key, by a checkpoint behind it.
-    signed: i64,
-    problem: Option<Problem>,
-}
-
 /// Takes the records of all chains, each chain in its order.
 pub struct Verifier<'k> {
     keys: &'k KeySet,
     scope: Scope,
     chains: BTreeMap<String, State>,
-    /// What others saw: records that must be there, by number their hash and who says so.
-    seen: HashMap<String, BTreeMap<i64, (String, String)>>,
+    /// The last record of each chain that others saw, its hash and who says so: all before it follow from it.
+    seen: HashMap<String, (i64, String, String)>,
+    /// Records that must be there, by number, with their hash.
+    expected: HashMap<String, BTreeMap<i64, String>>,
     report: Report,
 }
 
@@ -108,14 +102,14 @@ impl<'k> Verifier<'k> {
             scope,
             chains: BTreeMap::new(),
             seen: HashMap::new(),
+            expected: HashMap::new(),
             report: Report::default(),
         }
     }
 
     /// A record that must be there, from a checkpoint that somebody kept. Before the first record.
     pub fn expect(&mut self, replica: String, seq: i64, hash: String) {
-        let by = (hash, "the checkpoint that you give".to_owned());
-        self.seen.entry(replica).or_default().insert(seq, by);
+        self.expected.entry(replica).or_default().insert(seq, hash);
     }
 
     /// What is signed of a chain. All of them before the first record.
@@ -140,12 +134,19 @@ impl<'k> Verifier<'k> {
 
     /// What a checkpoint says of other chains. For all of them, before the first record.
     pub fn foresee(&mut self, record: &Record) {
+        // What retention is about to remove may tell of chains that are forgotten already.
+        let stated = self.chains.get(&record.replica);
+        let stated = stated.and_then(|state| state.stated.as_ref());
+        if stated.is_some_and(|stated| record.seq < stated.first) {
+            return;
+        }
         let detail = record.detail.as_deref().map_or("null", |raw| raw.get());
         if let Ok(checkpoint) = serde_json::from_str::<CheckpointDetail>(detail) {
             for (replica, (seq, hash)) in checkpoint.seen {
-                let by = (hash, format!("a checkpoint of {}", record.replica));
-                let seen = self.seen.entry(replica).or_default();
-                seen.entry(seq).or_insert(by);
+                if self.seen.get(&replica).is_none_or(|known| known.0 < seq) {
+                    let by = format!("a checkpoint of {}", record.replica);
+                    self.seen.insert(replica, (seq, hash, by));
+                }
             }
         }
     }
@@ -154,6 +155,10 @@ impl<'k> Verifier<'k> {
     pub fn record(&mut self, record: &Record) {
         let state = self.chains.entry(record.replica.clone()).or_default();
         if state.problem.is_some() {
+            return;
+        }
+        if self.scope == Scope::Database && state.stated.is_none() {
+            state.begun.get_or_insert(record.seq);
             return;
         }
         let first = state.stated.as_ref().map_or(1, |stated| stated.first);
@@ -175,14 +180,7 @@ impl<'k> Verifier<'k> {
             return;
         };
         match checked {
-            Ok(good) => {
-                match good {
-                    Some(true) => state.signed = record.seq - 1,
-                    Some(false) => state.unknown_key = Some(record.seq),
-                    None => {}
-                }
-                state.took(record);
-            }
+            Ok(good) => state.took(record, good),
             Err(what) => state.fail(&record.replica, Some(record.seq), what),
         }
     }
@@ -218,9 +216,14 @@ impl<'k> Verifier<'k> {
 
     /// Whether it is what other chains saw.
     fn look_at_seen(&self, record: &Record) -> Result<(), String> {
-        let seen = self.seen.get(&record.replica);
-        match seen.and_then(|seen| seen.get(&record.seq)) {
-            Some((hash, by)) if hash != record.hash() => {
+        let expected = self.expected.get(&record.replica);
+        if let Some(hash) = expected.and_then(|expected| expected.get(&record.seq))
+            && hash != record.hash()
+        {
+            return Err(format!("{GIVEN} saw another record in its place"));
+        }
+        match self.seen.get(&record.replica) {
+            Some((seq, hash, by)) if *seq == record.seq && hash != record.hash() => {
                 Err(format!("{by} saw another record in its place"))
             }
             _ => Ok(()),
@@ -233,34 +236,27 @@ impl<'k> Verifier<'k> {
         let mut report = std::mem::take(&mut self.report);
         for (replica, state) in &mut self.chains {
             report.records += state.records;
-            if self.scope != Scope::Excerpt && state.problem.is_none() {
-                let now = rows.iter().find(|row| row.replica == *replica);
-                let now = now.map(|row| {
-                    let read = self
-                        .keys
-                        .verify_statement::<Statement>(&row.statement, END_TYP);
-                    read.map_or(0, |stated| stated.last)
-                });
+            let now = rows.iter().find(|row| row.replica == *replica);
+            let now = now.map(|row| {
+                let read = self
+                    .keys
+                    .verify_statement::<Statement>(&row.statement, END_TYP);
+                read.ok().filter(|stated| stated.replica == *replica)
+            });
+            if let Some(seq) = state.begun
+                && now.as_ref().is_none_or(Option::is_none)
+            {
+                let what = "belongs to a chain of which nothing is signed".to_owned();
+                state.fail(replica, Some(seq), what);
+            }
+            if self.scope == Scope::Excerpt {
+                state.leave_off(replica, &mut report);
+            } else if state.problem.is_none() {
+                let now = now.map(|stated| stated.map_or(0, |stated| stated.last));
                 state.end(replica, now);
             }
-            if state.problem.is_none()
-                && let Some(seq) = state.unknown_key
-                && state.signed < seq
-                && state.stated.is_none()
-            {
-                let what = "the checkpoint is signed by a key that is not known, and nothing behind it by one \
-                            that is: give the keys of that time with --jwks";
-                state.fail(replica, Some(seq), what.to_owned());
-                state.for_want_of_a_key(TokenError::UnknownKey);
-            }
-            if state.stated.is_none() {
-                let behind = state.last - state.signed.max(state.first - 1);
-                report.unproven += u64::try_from(behind).unwrap_or(0);
-            }
         }
-        if self.scope != Scope::Excerpt {
-            self.missing_records(&mut report);
-        }
+        self.missing_records(&mut report);
         report.chains = self
             .chains
             .values()
@@ -271,162 +267,38 @@ impl<'k> Verifier<'k> {
         report
     }
 
-    /// Records that others saw and that are not there.
-    fn missing_records(&mut self, report: &mut Report) {
-        for (replica, seen) in &self.seen {
-            let Some((seq, (_, by))) = seen.last_key_value() else {
-                continue;
-            };
+    /// Records that somebody saw and that are not there, one of each chain. An excerpt need only have those
+    /// that were asked for.
+    fn missing_records(&self, report: &mut Report) {
+        let absent = |replica: &str, seq: i64| {
             let state = self.chains.get(replica);
-            // A chain that retention removed is remembered, signed, for as long as others may tell of it.
-            let there = state.is_some_and(|state| {
-                let first = state.stated.as_ref().map_or(1, |stated| stated.first);
-                state.problem.is_some() || *seq <= state.last || *seq < first
-            });
-            if !there {
-                let what = match state {
-                    Some(_) => format!("is missing: {by} saw it"),
-                    None => format!("the whole chain is missing: {by} saw it"),
-                };
-                report.problems.push(Problem {
-                    replica: replica.clone(),
-                    seq: Some(*seq),
-                    what,
-                    key_missing: false,
-                });
+            state.is_none_or(|state| !state.has(seq, self.scope))
+        };
+        let mut missing = BTreeMap::new();
+        if self.scope != Scope::Excerpt {
+            for (replica, (seq, _, by)) in &self.seen {
+                if absent(replica, *seq) {
+                    missing.insert(replica, (*seq, by.as_str()));
+                }
             }
         }
-    }
-}
-
-impl State {
-    fn fail(&mut self, replica: &str, seq: Option<i64>, what: String) {
-        self.problem.get_or_insert_with(|| Problem {
-            replica: replica.to_owned(),
-            seq,
-            what,
-            key_missing: false,
-        });
-    }
-
-    /// That it failed says nothing of what it holds.
-    fn for_want_of_a_key(&mut self, error: TokenError) {
-        if let Some(problem) = &mut self.problem
-            && matches!(error, TokenError::UnknownKey)
-        {
-            problem.key_missing = true;
+        for (replica, records) in &self.expected {
+            if let Some(seq) = records.keys().find(|seq| absent(replica, **seq)) {
+                missing.insert(replica, (*seq, GIVEN));
+            }
         }
-    }
-
-    /// Whether a record is what comes next.
-    fn place(&self, record: &Record, scope: Scope) -> Result<(), String> {
-        let whole = match scope {
-            Scope::Database => record.is_as_written(),
-            Scope::Export | Scope::Excerpt => record.is_whole(),
-        };
-        if !whole {
-            return Err("was changed: its content does not give its hash".to_owned());
-        }
-        if record.seq < 1 {
-            return Err("was put in: chains begin with 1".to_owned());
-        }
-        if self.records == 0 {
-            return self.begin(record, scope);
-        }
-        let next = self.last + 1;
-        if record.seq > next {
-            let last = record.seq - 1;
-            return Err(if next == last {
-                format!("comes too early: record {next} is missing before it")
+        for (replica, (seq, by)) in missing {
+            let what = if self.chains.contains_key(replica) {
+                format!("is missing: {by} saw it")
             } else {
-                format!("comes too early: records {next} to {last} are missing before it")
+                format!("the whole chain is missing: {by} saw it")
+            };
+            report.problems.push(Problem {
+                replica: replica.clone(),
+                seq: Some(seq),
+                what,
+                key_missing: false,
             });
         }
-        if record.seq < next {
-            return Err("is out of its order, or stands twice".to_owned());
-        }
-        if record.prev != self.hash {
-            return Err(format!(
-                "does not follow record {}: one of the two was replaced",
-                self.last
-            ));
-        }
-        if let Some(stated) = &self.stated
-            && record.seq == stated.last
-            && record.hash() != stated.hash
-        {
-            return Err("is not the one that was signed as the end of the chain".to_owned());
-        }
-        Ok(())
-    }
-
-    fn begin(&self, record: &Record, scope: Scope) -> Result<(), String> {
-        if scope == Scope::Excerpt {
-            return Ok(());
-        }
-        let Some(stated) = &self.stated else {
-            return Err("belongs to a chain of which nothing is signed".to_owned());
-        };
-        let first = stated.first;
-        if record.seq > first {
-            return Err(format!(
-                "is the first of its chain: records {first} to {} are missing before it",
-                record.seq - 1
-            ));
-        }
-        if first == 1 && record.prev != NO_RECORD {
-            return Err("is the first of all, and says that there was one before".to_owned());
-        }
-        if first > 1 && record.event_type != EventType::AuditCheckpoint.word() {
-            return Err("is where retention ended, which is always a checkpoint".to_owned());
-        }
-        if record.seq == stated.last && record.hash() != stated.hash {
-            return Err("is not the one that was signed as the end of the chain".to_owned());
-        }
-        Ok(())
-    }
-
-    fn took(&mut self, record: &Record) {
-        if self.records == 0 {
-            self.first = record.seq;
-        }
-        self.records += 1;
-        self.last = record.seq;
-        record.hash().clone_into(&mut self.hash);
-    }
-
-    /// Whether it ends where it should. `now`: where it ends by now.
-    fn end(&mut self, replica: &str, now: Option<i64>) {
-        let Some(stated) = &self.stated else {
-            return;
-        };
-        let (first, last) = (stated.first, stated.last);
-        if self.records == 0 && last < first {
-            return;
-        }
-        if self.last < last {
-            let next = (self.last + 1).max(first);
-            let what = if next == last {
-                "is missing: it is signed as the end of the chain".to_owned()
-            } else {
-                format!("is missing, and all behind it up to {last}, which is signed as the end")
-            };
-            return self.fail(replica, Some(next), what);
-        }
-        let now = now.unwrap_or(last).max(last);
-        if self.last > now {
-            let what = "stands behind the signed end of its chain".to_owned();
-            self.fail(replica, Some(now + 1), what);
-        }
-    }
-}
-
-fn unproven(error: TokenError) -> &'static str {
-    match error {
-        TokenError::UnknownKey => {
-            "is signed by a key that is not known here: give the keys of its time with --jwks"
-        }
-        TokenError::Signature => "has a false signature",
-        _ => "is no signed statement",
     }
 }

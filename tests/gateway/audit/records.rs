@@ -1,6 +1,7 @@
 //! What leaves a record, and what it says.
 
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::{audit, end, recorded};
 use crate::harness::{
@@ -22,6 +23,28 @@ pub(super) async fn of_request(gateway: &Gateway, request_id: &str) -> Value {
     let records = recorded(gateway, &format!("request_id={request_id}"), 1).await;
     assert_eq!(records.len(), 1, "{records:?}");
     records[0].clone()
+}
+
+/// Records as somebody would make them up who has no key: of another caller, in a chain of their own making.
+fn forged(records: &[Value], replica: &str) -> Vec<String> {
+    let mut prev = records[0]["prev"].clone();
+    let forge = |record: &Value| {
+        let mut record = record.clone();
+        let members = record.as_object_mut().unwrap();
+        if members["event_type"] != "AUDIT_CHECKPOINT" {
+            members.insert("caller".to_owned(), json!("somebody"));
+        } else {
+            members.insert("event_type".to_owned(), json!("A2A_CALL"));
+        }
+        members.insert("replica".to_owned(), json!(replica));
+        members.insert("prev".to_owned(), prev.take());
+        members.remove("hash");
+        let text = serde_json_canonicalizer::to_string(&record).unwrap();
+        prev = json!(format!("{:x}", Sha256::digest(text)));
+        record["hash"] = prev.clone();
+        record.to_string()
+    };
+    records.iter().map(forge).collect()
 }
 
 on_both_pairs! {
@@ -268,12 +291,38 @@ on_both_pairs! {
         let (said, status) = prove(&all[2..=checkpoint].join("\n"), &["--partial"]);
         assert_eq!(status, Some(0), "{said}");
         assert!(said.contains("but for the last 1 record, behind which nothing is signed"), "{said}");
-        let (said, status) = prove(&all[2..6].join("\n"), &["--partial"]);
-        assert_eq!(status, Some(1), "{said}");
-        assert!(said.contains("nothing is proven"), "{said}");
+        for unproven in [&all[2..6], &all[checkpoint..=checkpoint]] {
+            let (said, status) = prove(&unproven.join("\n"), &["--partial"]);
+            assert_eq!(status, Some(1), "{said}");
+            assert!(said.contains("no record in it is before a signed checkpoint"), "{said}");
+        }
         let (said, status) = prove(&all[2..=checkpoint].join("\n"), &[]);
         assert_eq!(status, Some(1), "{said}");
         assert!(said.contains("is read with --partial"), "{said}");
+        // What somebody made up beside it, or before the signed end of it, is proven by neither.
+        let own = records[2]["replica"].as_str().unwrap().to_owned();
+        let honest = all[2..=checkpoint].join("\n");
+        let other = forged(&records[2..5], "made-up").join("\n");
+        let (said, status) = prove(&format!("{honest}\n{other}\n"), &["--partial"]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("1 chain with no record before a signed checkpoint"), "{said}");
+        let end = all.last().unwrap();
+        let stopped = records.len() - 2;
+        for (from, problem) in [(2, true), (stopped, true), (2, false)] {
+            let until = if problem { stopped } else { stopped - 1 };
+            let lines = forged(&records[from..=until], &own).join("\n");
+            let (said, status) = prove(&format!("{lines}\n{end}\n"), &["--partial"]);
+            assert_eq!(status, Some(1), "{from}..={until}: {said}");
+            assert!(!problem || said.contains("not as written"), "{from}..={until}: {said}");
+        }
+        // A record that was asked for.
+        let hash = records[3]["hash"].as_str().unwrap();
+        for (seq, expected) in [(4, Some(0)), (2, Some(1)), (4000, Some(1))] {
+            let given = format!("{own}:{seq}:{hash}");
+            let (said, status) = prove(&honest, &["--partial", "--expect", &given]);
+            assert_eq!(status, expected, "{seq}: {said}");
+            assert_eq!(said.contains(&format!("record {seq} is missing")), status == Some(1), "{said}");
+        }
         let (said, status) = prove("", &[]);
         assert_eq!(status, Some(1), "{said}");
         let (said, status) = prove("{}\n", &["--partial"]);

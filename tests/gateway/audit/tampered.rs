@@ -286,3 +286,36 @@ impl Checkpoint {
         }
     }
 }
+
+/// Where a page of records ends that is read at once.
+#[tokio::test]
+async fn a_copy_of_a_record_is_found_also_between_two_pages() {
+    let mut gateway = Gateway::start(Pair::External).await;
+    let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+    calls(&gateway, &caller.token, "one").await;
+    let replica = recorded(&gateway, "request_id=one-0", 1).await[0]["replica"].to_string();
+    let replica = replica.trim_matches('"').to_owned();
+    end(&mut gateway);
+    let db = open_db(&gateway.sql_url());
+    // Chains that come before it fill the page, up to its third record.
+    let filler = format!(
+        "SELECT '!', n, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events, generate_series(1, 1997) AS n WHERE replica = '{replica}' AND seq = 1"
+    );
+    assert_eq!(
+        execute(&db, &format!("INSERT INTO structure_events {filler}")).await,
+        1997
+    );
+    let (said, status) = audit(&gateway, &["verify"]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(!said.contains(&format!("{replica}: ")), "{said}");
+    let copy = format!(
+        "INSERT INTO structure_events SELECT replica, seq, time + 1, event_type, request_id, trace_id, 'somebody', credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE replica = '{replica}' AND seq = 3"
+    );
+    assert_eq!(execute(&db, &copy).await, 1);
+    let (said, status) = audit(&gateway, &["verify"]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(
+        said.contains(&format!("{replica}: record 3 was changed")),
+        "{said}"
+    );
+}

@@ -1,0 +1,146 @@
+//! What a spool keeps, gives back and counts as lost.
+
+use super::*;
+use crate::audit::chain::Chain;
+use crate::audit::record::{Draft, EventType};
+
+fn records(chain: &mut Chain, count: usize) -> Vec<Chained> {
+    let draft = |_| Draft::new(EventType::A2aCall);
+    (0..count)
+        .map(draft)
+        .map(|draft| chain.push(draft))
+        .collect()
+}
+
+fn numbers(records: &[Chained]) -> Vec<i64> {
+    records.iter().map(|one| one.record.seq).collect()
+}
+
+#[test]
+fn records_come_out_in_the_order_in_which_they_went_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chain = Chain::new("here");
+    let mut spool = Spool::new(folder.path(), "here", 1 << 30);
+    // More than two segments.
+    for _ in 0..20 {
+        spool.append(records(&mut chain, 1000).iter()).unwrap();
+    }
+    assert!(spool.segments.len() > 2);
+    let mut seen = Vec::new();
+    while !spool.is_empty() {
+        let front = spool.front(777).unwrap();
+        seen.extend(numbers(&front.records));
+        spool.drop_front(&front);
+    }
+    assert_eq!(seen, (1..=20_000).collect::<Vec<i64>>());
+    assert_eq!((spool.bytes(), spool.records()), (0, 0));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_full_spool_takes_nothing_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chain = Chain::new("here");
+    let mut spool = Spool::new(folder.path(), "here", 10_000);
+    spool.append(records(&mut chain, 3).iter()).unwrap();
+    let refused = spool.append(records(&mut chain, 100).iter());
+    assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    assert_eq!(numbers(&spool.front(10).unwrap().records), [1, 2, 3]);
+}
+
+#[test]
+fn what_is_no_record_any_more_is_counted_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chain = Chain::new("here");
+    let mut spool = Spool::new(folder.path(), "here", 1 << 20);
+    spool.append(records(&mut chain, 2).iter()).unwrap();
+    let path = spool.path(1);
+    drop(spool);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.extend(b"\xff\xfe\nno record\n");
+    fs::write(&path, bytes).unwrap();
+    let mut left = Spool::left(folder.path());
+    let front = left[0].front(100).unwrap();
+    assert_eq!((front.records.len(), front.damaged), (2, 2));
+    left[0].drop_front(&front);
+    assert!(left[0].is_empty());
+    assert!(path.with_extension("damaged").exists());
+    // A folder of the name of a segment, and what only looks like one.
+    fs::create_dir(folder.path().join("other.00000001.spool")).unwrap();
+    assert!(Spool::left(folder.path()).is_empty());
+}
+
+/// A spool of two segments, the second of 1000 records, of which 10 are taken; and how many there were.
+fn begun(folder: &Path) -> (Spool, u64) {
+    let mut chain = Chain::new("here");
+    let mut spool = Spool::new(folder, "here", 1 << 30);
+    while spool.segments.len() < 2 {
+        spool.append(records(&mut chain, 1000).iter()).unwrap();
+    }
+    let all = spool.records();
+    let front = spool.front(10).unwrap();
+    spool.drop_front(&front);
+    (spool, all)
+}
+
+/// Takes all that is left, and says how many records that were, and how many lost.
+fn rest(spool: &mut Spool) -> (u64, u64) {
+    let (mut taken, mut lost) = (0, 0);
+    while !spool.is_empty() {
+        let front = spool.front(1000).unwrap();
+        taken += front.records.len() as u64;
+        lost += front.damaged;
+        spool.drop_front(&front);
+    }
+    (taken, lost)
+}
+
+#[test]
+fn what_somebody_removed_is_counted_and_holds_up_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut spool, all) = begun(folder.path());
+    fs::remove_file(spool.path(1)).unwrap();
+    let gone = spool.front(10).unwrap();
+    assert_eq!((gone.records.len(), gone.damaged), (0, all - 1010));
+    spool.drop_front(&gone);
+    assert_eq!(spool.records(), 1000);
+    assert_eq!(rest(&mut spool), (1000, 0));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_somebody_cut_is_counted_and_holds_up_nothing() {
+    // Within what was read, at the end of a line behind it, and within a line.
+    for (whole, more) in [(5, 0), (20, 0), (30, 7)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut spool, all) = begun(folder.path());
+        let path = spool.path(1);
+        let text = fs::read_to_string(&path).unwrap();
+        let kept: usize = text.lines().take(whole).map(|line| line.len() + 1).sum();
+        fs::write(&path, &text[..kept + more]).unwrap();
+        let left = whole.saturating_sub(10) as u64;
+        let lost = all - 1010 - left;
+        assert_eq!(rest(&mut spool), (1000 + left, lost), "{whole} and {more}");
+        assert!(path.with_extension("damaged").exists());
+    }
+}
+
+#[test]
+fn what_a_killed_process_left_is_taken_over_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chain = Chain::new("gone");
+    let mut spool = Spool::new(folder.path(), "gone", 1 << 20);
+    spool.append(records(&mut chain, 5).iter()).unwrap();
+    assert!(Spool::left(folder.path()).is_empty(), "it lives");
+    let half = spool.path(1);
+    drop(spool);
+    let mut file = OpenOptions::new().append(true).open(half).unwrap();
+    file.write_all(b"123 6 abc {\"half").unwrap();
+    let mut left = Spool::left(folder.path());
+    assert!(Spool::left(folder.path()).is_empty(), "taken");
+    let front = left[0].front(100).unwrap();
+    assert_eq!(numbers(&front.records), [1, 2, 3, 4, 5]);
+    left[0].drop_front(&front);
+    assert!(left[0].is_empty());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}

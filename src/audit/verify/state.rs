@@ -1,0 +1,207 @@
+//! Where one chain is while it is read: what comes next to it, and what is proven of it.
+
+use super::{Problem, Report, Scope};
+use crate::audit::chain::Statement;
+use crate::audit::record::{EventType, NO_RECORD, Record};
+use crate::trust::TokenError;
+
+/// Where one chain is.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) records: u64,
+    first: i64,
+    last: i64,
+    hash: String,
+    /// What is signed of it.
+    pub(super) stated: Option<Statement>,
+    /// The last checkpoint, signed by a key that is not known here.
+    unknown_key: Option<i64>,
+    /// The last record that is signed by a known key: by a checkpoint behind it, or as the end of the chain.
+    signed: i64,
+    /// The first record of a chain that is not stated, and may have begun while others were read.
+    pub(super) begun: Option<i64>,
+    pub(super) problem: Option<Problem>,
+}
+
+impl State {
+    /// What is wrong with it: the first thing counts.
+    pub(super) fn fail(&mut self, replica: &str, seq: Option<i64>, what: String) {
+        self.problem.get_or_insert_with(|| Problem {
+            replica: replica.to_owned(),
+            seq,
+            what,
+            key_missing: false,
+        });
+    }
+
+    /// That it failed says nothing of what it holds.
+    pub(super) fn for_want_of_a_key(&mut self, error: TokenError) {
+        if let Some(problem) = &mut self.problem
+            && matches!(error, TokenError::UnknownKey)
+        {
+            problem.key_missing = true;
+        }
+    }
+
+    /// Whether a record is what comes next.
+    pub(super) fn place(&self, record: &Record, scope: Scope) -> Result<(), String> {
+        let whole = match scope {
+            Scope::Database => record.is_as_written(),
+            Scope::Export | Scope::Excerpt => record.is_whole(),
+        };
+        if !whole {
+            return Err("was changed: its content does not give its hash".to_owned());
+        }
+        if record.seq < 1 {
+            return Err("was put in: chains begin with 1".to_owned());
+        }
+        if self.records == 0 {
+            self.begin(record, scope)?;
+        } else {
+            self.follow(record)?;
+        }
+        if let Some(stated) = &self.stated
+            && record.seq == stated.last
+            && record.hash() != stated.hash
+        {
+            return Err("is not the one that was signed as the end of the chain".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether it comes next to the record before.
+    fn follow(&self, record: &Record) -> Result<(), String> {
+        let next = self.last + 1;
+        if record.seq > next {
+            let last = record.seq - 1;
+            return Err(if next == last {
+                format!("comes too early: record {next} is missing before it")
+            } else {
+                format!("comes too early: records {next} to {last} are missing before it")
+            });
+        }
+        if record.seq < next {
+            return Err("is out of its order, or stands twice".to_owned());
+        }
+        if record.prev != self.hash {
+            return Err(format!(
+                "does not follow record {}: one of the two was replaced",
+                self.last
+            ));
+        }
+        Ok(())
+    }
+
+    fn begin(&self, record: &Record, scope: Scope) -> Result<(), String> {
+        if scope == Scope::Excerpt {
+            return Ok(());
+        }
+        let Some(stated) = &self.stated else {
+            return Err("belongs to a chain of which nothing is signed".to_owned());
+        };
+        let first = stated.first;
+        if record.seq > first {
+            return Err(format!(
+                "is the first of its chain: records {first} to {} are missing before it",
+                record.seq - 1
+            ));
+        }
+        if first == 1 && record.prev != NO_RECORD {
+            return Err("is the first of all, and says that there was one before".to_owned());
+        }
+        if first > 1 && record.event_type != EventType::AuditCheckpoint.word() {
+            return Err("is where retention ended, which is always a checkpoint".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether the chain is signed to end with a record.
+    fn ends_with(&self, seq: i64) -> bool {
+        self.stated
+            .as_ref()
+            .is_some_and(|stated| stated.last == seq)
+    }
+
+    /// Whether a record was there, or may be missing: what is wrong with its chain is told already, or
+    /// retention removed it, which is remembered, signed, for as long as others may tell of it.
+    pub(super) fn has(&self, seq: i64, scope: Scope) -> bool {
+        if self.problem.is_some() || self.begun.is_some() {
+            return true;
+        }
+        if scope == Scope::Excerpt {
+            return self.records > 0 && (self.first..=self.last).contains(&seq);
+        }
+        let first = self.stated.as_ref().map_or(1, |stated| stated.first);
+        seq <= self.last || seq < first
+    }
+
+    /// It is the next one. `checkpoint`: whether it is one, and one that a known key signed.
+    pub(super) fn took(&mut self, record: &Record, checkpoint: Option<bool>) {
+        match checkpoint {
+            Some(true) => self.signed = record.seq - 1,
+            Some(false) => self.unknown_key = Some(record.seq),
+            None => {}
+        }
+        if self.ends_with(record.seq) {
+            self.signed = record.seq;
+        }
+        if self.records == 0 {
+            self.first = record.seq;
+        }
+        self.records += 1;
+        self.last = record.seq;
+        record.hash().clone_into(&mut self.hash);
+    }
+
+    /// Where an excerpt of it leaves off: what is proven of that.
+    pub(super) fn leave_off(&mut self, replica: &str, report: &mut Report) {
+        if self.records == 0 || self.problem.is_some() {
+            return;
+        }
+        if self.unknown_key.is_some_and(|seq| self.signed < seq) {
+            let what = "the checkpoint is signed by a key that is not known, and nothing behind it by one \
+                        that is: give the keys of that time with --jwks";
+            self.fail(replica, self.unknown_key, what.to_owned());
+            return self.for_want_of_a_key(TokenError::UnknownKey);
+        }
+        let behind = self.last - self.signed.max(self.first - 1);
+        report.unproven += u64::try_from(behind).unwrap_or(0);
+        report.unproven_chains += u64::from(self.signed < self.first);
+    }
+
+    /// Whether it ends where it should. `now`: where it ends by now.
+    pub(super) fn end(&mut self, replica: &str, now: Option<i64>) {
+        let Some(stated) = &self.stated else {
+            return;
+        };
+        let (first, last) = (stated.first, stated.last);
+        if self.records == 0 && last < first {
+            return;
+        }
+        if self.last < last {
+            let next = (self.last + 1).max(first);
+            let what = if next == last {
+                "is missing: it is signed as the end of the chain".to_owned()
+            } else {
+                format!("is missing, and all behind it up to {last}, which is signed as the end")
+            };
+            return self.fail(replica, Some(next), what);
+        }
+        let now = now.unwrap_or(last).max(last);
+        if self.last > now {
+            let what = "stands behind the signed end of its chain".to_owned();
+            self.fail(replica, Some(now + 1), what);
+        }
+    }
+}
+
+/// What is wrong with a signed statement that proves nothing.
+pub(super) fn unproven(error: TokenError) -> &'static str {
+    match error {
+        TokenError::UnknownKey => {
+            "is signed by a key that is not known here: give the keys of its time with --jwks"
+        }
+        TokenError::Signature => "has a false signature",
+        _ => "is no signed statement",
+    }
+}
