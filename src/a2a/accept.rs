@@ -2,34 +2,35 @@
 
 use http::{HeaderMap, header};
 
-/// Whether `Accept` ranks `text/event-stream` above `application/json` (RFC 9110, 12.5.1).
+/// Whether `Accept` ranks `text/event-stream` above `application/json`.
 pub fn prefers_stream(headers: &HeaderMap) -> bool {
-    let mut stream = None;
-    let mut json = None;
+    prefers(headers, "text/event-stream", "application/json")
+}
+
+/// Whether `Accept` names `media`, and ranks it above `other` (RFC 9110, 12.5.1).
+pub fn prefers(headers: &HeaderMap, media: &str, other: &str) -> bool {
+    let mut ranks = [None, None];
     let ranges = headers
         .get_all(header::ACCEPT)
         .iter()
         .filter_map(|v| v.to_str().ok());
     for (position, range) in ranges.flat_map(|v| v.split(',')).enumerate() {
         let mut parts = range.split(';');
-        let media = parts.next().unwrap_or_default().trim();
+        let named = parts.next().unwrap_or_default().trim();
         let quality = parts
             .filter_map(|p| p.trim().strip_prefix("q=")?.parse::<f32>().ok())
             .next()
             .unwrap_or(1.0);
         // Equal quality: the first one named wins, as callers mean it.
         let rank = (quality, -i32::try_from(position).unwrap_or(i32::MAX));
-        if media.eq_ignore_ascii_case("text/event-stream") && quality > 0.0 {
-            stream = stream.or(Some(rank));
-        } else if media.eq_ignore_ascii_case("application/json") {
-            json = json.or(Some(rank));
+        if named.eq_ignore_ascii_case(media) && quality > 0.0 {
+            ranks[0] = ranks[0].or(Some(rank));
+        } else if named.eq_ignore_ascii_case(other) {
+            ranks[1] = ranks[1].or(Some(rank));
         }
     }
-    match (stream, json) {
-        (Some(stream), Some(json)) => stream > json,
-        (Some(_), None) => true,
-        (None, _) => false,
-    }
+    // Nothing ranks below everything.
+    ranks[0] > ranks[1]
 }
 
 #[cfg(test)]

@@ -24,12 +24,13 @@ use axum::routing::{MethodRouter, get};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
+use crate::a2a::accept::prefers;
 use crate::audit::Audit;
 use crate::config::Live;
 use crate::explain::Explain;
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
-use crate::metrics::Metrics;
+use crate::metrics::{Format, Metrics};
 use crate::rejection::{REFUSED, Reason, Rejection};
 use crate::sidecar::Sidecar;
 
@@ -108,17 +109,21 @@ fn routes(process: Process, readyz: MethodRouter<Process>, told: Router<Process>
         .with_state(process)
 }
 
-/// Prometheus text format, version 0.0.4.
-async fn metrics(State(process): State<Process>) -> Response {
+/// In the format that is asked for: Prometheus asks for `OpenMetrics`, and who says nothing gets its text format.
+async fn metrics(State(process): State<Process>, headers: HeaderMap) -> Response {
     let dropped = crate::telemetry::lines_dropped();
     let dropped = i64::try_from(dropped).unwrap_or(i64::MAX);
     process.metrics.telemetry.log_lines_dropped.set(dropped);
-    let content_type = "text/plain; version=0.0.4; charset=utf-8";
-    (
-        [(header::CONTENT_TYPE, content_type)],
-        process.metrics.render(),
-    )
-        .into_response()
+    let format = if prefers(&headers, "application/openmetrics-text", "text/plain") {
+        Format::OpenMetrics
+    } else {
+        Format::Text
+    };
+    let fields = [
+        (header::CONTENT_TYPE, format.content_type()),
+        (header::VARY, "Accept"),
+    ];
+    (fields, process.metrics.render(format)).into_response()
 }
 
 /// The process lives. Asks nobody, so that a store's outage does not get the gateway restarted.

@@ -8,7 +8,7 @@ use prometheus::{
 
 /// From 250 µs, which a loopback agent can beat, to 30 min, the longest stream. What ends by a clock of 60
 /// or 120 s takes a moment more: it has a bucket of its own.
-const SECONDS: [f64; 20] = [
+pub(super) const SECONDS: [f64; 20] = [
     0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
     30.0, 60.0, 120.0, 130.0, 600.0, 1800.0,
 ];

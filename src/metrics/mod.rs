@@ -13,17 +13,17 @@ mod label;
 mod process;
 mod queues;
 mod refusals;
+mod render;
 mod role;
 mod streams;
 mod tasks;
 mod telemetry;
+mod times;
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use prometheus::{
-    Encoder, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder,
-};
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
 pub use self::audit::{AuditLoss, AuditMetrics};
 pub use self::calls::Calls;
@@ -37,12 +37,17 @@ pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, Rate
 use self::process::Process;
 pub use self::queues::{Backlog, LostSample, Queues};
 pub use self::refusals::{CredentialFlaw, Plane, Refusals};
-use self::role::{Role, is_of_gateways};
+pub use self::render::Format;
+use self::role::Role;
 pub use self::streams::Streams;
 pub use self::tasks::TaskMetrics;
 pub use self::telemetry::Telemetry;
+use self::times::Times;
 use crate::a2a::method::Method;
 use crate::rejection::Reason;
+
+const HEADS: &str = "a2a_gateway_head_seconds";
+const TOTALS: &str = "a2a_gateway_exchange_seconds";
 
 /// All families of this process.
 pub struct Metrics {
@@ -50,9 +55,9 @@ pub struct Metrics {
     exchanges: IntCounterVec,
     exchange_children: Vec<OnceLock<IntCounter>>,
     /// Time from the end of the request head to the agent's response head, unary and streamed.
-    head_seconds: [Histogram; 2],
+    head_seconds: [Times; 2],
     /// Time of the whole exchange, unary and streamed.
-    total_seconds: [Histogram; 2],
+    total_seconds: [Times; 2],
     /// Bytes of request bodies as they went to agents.
     pub request_bytes: IntCounter,
     /// Request bodies for which there was no room.
@@ -146,18 +151,14 @@ impl Metrics {
         );
         let heads = histograms(
             &r,
-            "a2a_gateway_head_seconds",
+            HEADS,
             "Time from the request head to the agent's response head.",
             &["shape"],
         );
-        let totals = histograms(
-            &r,
-            "a2a_gateway_exchange_seconds",
-            "Time of a whole A2A exchange.",
-            &["shape"],
-        );
-        let pair =
-            |h: &HistogramVec| ["unary", "stream"].map(|shape| h.with_label_values(&[shape]));
+        let totals = histograms(&r, TOTALS, "Time of a whole A2A exchange.", &["shape"]);
+        let pair = |family, times: &HistogramVec| {
+            ["unary", "stream"].map(|shape| Times::of(family, times, shape))
+        };
         let caches = counters(
             &r,
             "a2a_gateway_cache_lookups_total",
@@ -235,8 +236,8 @@ impl Metrics {
         Self {
             connections_cut: Cut::LABELS.map(|why| connections_cut.with_label_values(&[why])),
             lapses: ["expiry", "request", "sweep"].map(|how| lapses.with_label_values(&[how])),
-            head_seconds: pair(&heads),
-            total_seconds: pair(&totals),
+            head_seconds: pair(HEADS, &heads),
+            total_seconds: pair(TOTALS, &totals),
             exchange_children: children(&exchanges),
             exchanges,
             request_bytes: counter(
@@ -355,8 +356,13 @@ impl Metrics {
         }
     }
 
-    /// Counts one ended exchange and its times.
-    pub fn exchange(&self, method: Method, outcome: Outcome, shape: Shape, total: Duration) {
+    /// Counts one ended exchange and its times. `trace_id`: of its trace, if that is recorded.
+    pub fn exchange(
+        &self,
+        (method, outcome, shape): (Method, Outcome, Shape),
+        total: Duration,
+        trace_id: Option<u128>,
+    ) {
         let index = method.index() * Outcome::COUNT + outcome.index();
         self.exchange_children[index]
             .get_or_init(|| {
@@ -367,12 +373,12 @@ impl Metrics {
         if let Outcome::Rejected(reason) = outcome {
             self.refusals.count(Plane::A2a, reason);
         }
-        self.total_seconds[shape as usize].observe(total.as_secs_f64());
+        self.total_seconds[shape as usize].observe(total, trace_id);
     }
 
-    /// Notes how long the agent took to answer.
-    pub fn head(&self, shape: Shape, elapsed: Duration) {
-        self.head_seconds[shape as usize].observe(elapsed.as_secs_f64());
+    /// Notes how long the agent took to answer. `trace_id`: of the exchange's trace, if that is recorded.
+    pub fn head(&self, shape: Shape, elapsed: Duration, trace_id: Option<u128>) {
+        self.head_seconds[shape as usize].observe(elapsed, trace_id);
     }
 
     /// Counts one fetch of an issuer's keys.
@@ -467,21 +473,6 @@ impl Metrics {
     /// Counts events that were not.
     pub fn events_dropped(&self, passing: bool, count: usize) {
         self.events_dropped[usize::from(passing)].inc_by(u64::try_from(count).unwrap_or(0));
-    }
-
-    /// The Prometheus text format, version 0.0.4.
-    pub fn render(&self) -> String {
-        self.process.look();
-        let mut families = self.registry.gather();
-        if self.role == Role::Sidecar {
-            families.retain(|family| !is_of_gateways(family.name()));
-        }
-        let mut out = Vec::with_capacity(64 * 1024);
-        // Encoding into memory fails only for inconsistent families, which `new` rules out.
-        if let Err(error) = TextEncoder::new().encode(&families, &mut out) {
-            tracing::error!(%error, "cannot encode the metrics");
-        }
-        String::from_utf8(out).unwrap_or_default()
     }
 }
 

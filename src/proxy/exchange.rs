@@ -290,12 +290,13 @@ impl Drop for Exchange {
         });
         let metrics = &self.metrics;
         let elapsed = self.started.elapsed();
-        metrics.exchange(self.method, outcome, self.shape, elapsed);
+        let recorded = self.recorded_trace();
+        metrics.exchange((self.method, outcome, self.shape), elapsed, recorded);
         metrics.request_bytes.inc_by(self.request_bytes);
         metrics.response_bytes.inc_by(self.response_bytes);
         metrics.events.inc_by(self.events);
         if let Some(head) = self.head {
-            metrics.head(self.shape, head);
+            metrics.head(self.shape, head, recorded);
         }
         self.tell(outcome, elapsed);
         self.show(outcome, elapsed);

@@ -14,7 +14,7 @@ use a2a_gateway::events::Events;
 use a2a_gateway::hierarchy::Hierarchy;
 use a2a_gateway::identity::Identity;
 use a2a_gateway::ids::WorkspaceId;
-use a2a_gateway::metrics::Metrics;
+use a2a_gateway::metrics::{Format, Metrics};
 use a2a_gateway::rejection::Reason;
 use a2a_gateway::shared::Shared;
 use a2a_gateway::trust::{Keys, Seal};
@@ -140,7 +140,7 @@ impl Replica {
 
     /// How often something was read that was not in memory: the series, as they are shown.
     fn misses(&self) -> Vec<String> {
-        let text = self.metrics.render();
+        let text = self.metrics.render(Format::Text);
         let lookups = text
             .lines()
             .filter(|line| line.starts_with("a2a_gateway_cache_lookups_total{"));

@@ -128,6 +128,12 @@ impl Exchange {
         self.trace.as_ref().map(|trace| trace.span.trace_id())
     }
 
+    /// The trace that it belongs to, if that is recorded: a number that is found again where traces are kept.
+    pub(super) fn recorded_trace(&self) -> Option<u128> {
+        let trace = self.trace.as_ref().filter(|trace| trace.span.recorded());
+        trace.map(|trace| u128::from_be_bytes(trace.span.trace_id().to_bytes()))
+    }
+
     /// What is told to those that follow from it without a call of now.
     pub(super) fn context(&self) -> Option<&SpanContext> {
         self.trace.as_ref().map(|trace| trace.span.context())

@@ -10,7 +10,7 @@ use a2a_gateway::config::load::{Layers, load};
 use a2a_gateway::config::value::ByteSize;
 use a2a_gateway::db::Db;
 use a2a_gateway::ids::ReplicaId;
-use a2a_gateway::metrics::Metrics;
+use a2a_gateway::metrics::{Format, Metrics};
 use a2a_gateway::trust::{Keys, published_keys};
 use serde_json::Value;
 
@@ -342,7 +342,7 @@ async fn a_long_chain_is_verified() {
 
 /// How many records were lost, by the metrics.
 fn lost(metrics: &Metrics) -> u64 {
-    let text = metrics.render();
+    let text = metrics.render(Format::Text);
     let lines = text
         .lines()
         .filter(|line| line.starts_with("a2a_gateway_audit_lost_total{"));
@@ -417,7 +417,7 @@ async fn without_a_spool_what_is_not_written_by_the_end_is_counted_as_lost() {
         audit.record(Draft::new(EventType::A2aCall));
     }
     let waits = || {
-        let text = metrics.render();
+        let text = metrics.render(Format::Text);
         let line = text
             .lines()
             .find(|line| line.starts_with("a2a_gateway_audit_waiting_records"));

@@ -33,6 +33,7 @@ impl Prometheus {
                 format!("--config.file={file}"),
                 format!("--storage.tsdb.path={data}"),
                 format!("--web.listen-address=127.0.0.1:{port}"),
+                "--enable-feature=exemplar-storage".into(),
             ]
         });
         let deadline = Instant::now() + Duration::from_secs(20);

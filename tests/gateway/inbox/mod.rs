@@ -17,7 +17,7 @@ use a2a_gateway::delivery::inbox::{
 };
 use a2a_gateway::events::Events;
 use a2a_gateway::ids::WorkspaceId;
-use a2a_gateway::metrics::Metrics;
+use a2a_gateway::metrics::{Format, Metrics};
 use a2a_gateway::rejection::Rejection;
 use a2a_gateway::shared::Shared;
 use serde_json::json;
@@ -108,7 +108,10 @@ impl Room {
     }
 
     fn metric(&self, line: &str) -> bool {
-        self.metrics.render().lines().any(|found| found == line)
+        self.metrics
+            .render(Format::Text)
+            .lines()
+            .any(|found| found == line)
     }
 }
 

@@ -2,6 +2,7 @@
 //! context, and a collector that is away.
 
 mod context;
+mod exemplars;
 mod loss;
 mod spans;
 

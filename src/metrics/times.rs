@@ -1,0 +1,82 @@
+//! Times of exchanges, and of each bucket the last exchange in it whose trace is recorded: an exemplar.
+
+use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prometheus::{Histogram, HistogramVec};
+
+use super::family::SECONDS;
+
+/// One exchange that is in a bucket.
+#[derive(Clone, Copy)]
+struct Exemplar {
+    trace_id: u128,
+    seconds: f64,
+    at: SystemTime,
+}
+
+/// The histogram of one shape. Exemplars take the same room however many exchanges there are.
+pub(super) struct Times {
+    family: &'static str,
+    shape: &'static str,
+    histogram: Histogram,
+    /// By bucket; the last one has no bound.
+    last: [Mutex<Option<Exemplar>>; SECONDS.len() + 1],
+}
+
+impl Times {
+    pub(super) fn of(family: &'static str, histograms: &HistogramVec, shape: &'static str) -> Self {
+        Self {
+            family,
+            shape,
+            histogram: histograms.with_label_values(&[shape]),
+            last: [const { Mutex::new(None) }; SECONDS.len() + 1],
+        }
+    }
+
+    /// Notes one. `trace_id`: of its trace, if that is recorded.
+    pub(super) fn observe(&self, elapsed: Duration, trace_id: Option<u128>) {
+        let seconds = elapsed.as_secs_f64();
+        self.histogram.observe(seconds);
+        if let Some(trace_id) = trace_id {
+            let bucket = SECONDS.partition_point(|bound| *bound < seconds);
+            let at = SystemTime::now();
+            *lock(&self.last[bucket]) = Some(Exemplar {
+                trace_id,
+                seconds,
+                at,
+            });
+        }
+    }
+
+    /// The series of buckets that have an exemplar, as the text format writes them, each with what stands behind its
+    /// number (OpenMetrics 1.0, exemplars).
+    pub(super) fn exemplars(&self) -> impl Iterator<Item = (String, String)> {
+        let bounds = SECONDS.iter().map(f64::to_string);
+        let bounds = bounds.chain(["+Inf".to_owned()]);
+        bounds.zip(&self.last).filter_map(|(bound, last)| {
+            let exemplar = (*lock(last))?;
+            let (family, shape) = (self.family, self.shape);
+            let series = format!("{family}_bucket{{shape=\"{shape}\",le=\"{bound}\"}}");
+            Some((series, exemplar.text()))
+        })
+    }
+}
+
+impl Exemplar {
+    fn text(self) -> String {
+        let at = self.at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut text = format!(
+            " # {{trace_id=\"{:032x}\"}} {}",
+            self.trace_id, self.seconds
+        );
+        // Writing to a string does not fail.
+        let _ = write!(text, " {}.{:03}", at.as_secs(), at.subsec_millis());
+        text
+    }
+}
+
+fn lock(last: &Mutex<Option<Exemplar>>) -> std::sync::MutexGuard<'_, Option<Exemplar>> {
+    last.lock().unwrap_or_else(PoisonError::into_inner)
+}

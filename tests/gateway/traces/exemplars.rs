@@ -1,0 +1,102 @@
+//! From a metric to a trace: what Prometheus keeps of the one leads to the other.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::{Case, SPAN, TRACE, traced};
+use crate::harness::collector::Collector;
+use crate::harness::prometheus::Prometheus;
+use crate::harness::{Agent, Connection, Pair, Request};
+
+/// The traces that Prometheus knows of a family's buckets, each with the shape of its exchange.
+async fn exemplars(prometheus: &Prometheus, family: &str) -> Vec<(String, String)> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let until = now.as_secs() + 60;
+    let path = format!("/api/v1/query_exemplars?query={family}_bucket&start=0&end={until}");
+    let answer = prometheus.get(&path).await;
+    assert_eq!(answer["status"], "success", "{answer}");
+    let mut found = Vec::new();
+    for series in answer["data"].as_array().unwrap() {
+        let shape = series["seriesLabels"]["shape"].as_str().unwrap();
+        for exemplar in series["exemplars"].as_array().into_iter().flatten() {
+            let labels = exemplar["labels"].as_object().unwrap();
+            assert_eq!(labels.len(), 1, "{exemplar}");
+            let trace = labels["trace_id"].as_str().unwrap();
+            found.push((shape.to_owned(), trace.to_owned()));
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_of_a_histogram_names_a_trace_that_the_collector_has() {
+    let case = Case::new().await;
+    let prometheus = Prometheus::start(&[case.gateway.admin]).await;
+    let parent = format!("00-{TRACE}-{SPAN}-01");
+    assert_eq!(
+        case.call("traced", &[("traceparent", &parent)])
+            .await
+            .status,
+        200
+    );
+    let (trace, unary) = (TRACE.to_owned(), "unary".to_owned());
+    let deadline = Instant::now() + Duration::from_secs(40);
+    for family in ["a2a_gateway_exchange_seconds", "a2a_gateway_head_seconds"] {
+        loop {
+            let found = exemplars(&prometheus, family).await;
+            if found.contains(&(unary.clone(), trace.clone())) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{family}: {found:?}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+    let spans = case.collector.of_request("traced", 2).await;
+    assert!(spans.iter().all(|span| span.trace == TRACE), "{spans:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_recorded_traces_are_named_and_only_to_who_asks_for_them() {
+    let collector = Collector::start().await;
+    let builder = traced(Pair::Embedded, &collector);
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+    let case = Case::on(collector, builder, agent).await;
+    // Its caller records nothing, so nobody does.
+    let parent = format!("00-{TRACE}-{SPAN}-00");
+    assert_eq!(
+        case.call("unrecorded", &[("traceparent", &parent)])
+            .await
+            .status,
+        200
+    );
+    case.gateway
+        .until_counted("a2a_gateway_exchanges_total", &["answered"], 1.0)
+        .await;
+    let asked = |accept: &'static str| {
+        let request = Request::get("/metrics").field("Accept", accept);
+        let admin = case.gateway.admin;
+        async move { Connection::open(admin).await.call(&request).await }
+    };
+    let open = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+    assert!(!asked(open).await.text().contains("trace_id"));
+    assert_eq!(case.call("recorded", &[]).await.status, 200);
+    case.gateway
+        .until_counted("a2a_gateway_exchanges_total", &["answered"], 2.0)
+        .await;
+    let told = asked(open).await;
+    assert!(told.text().contains("# {trace_id=\""), "{}", told.text());
+    assert!(told.text().ends_with("# EOF\n"));
+    let format = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(told.field("content-type"), Some(format));
+    for accept in [
+        "text/plain",
+        "*/*",
+        "text/plain, application/openmetrics-text;q=0.1",
+    ] {
+        let told = asked(accept).await;
+        assert!(!told.text().contains("trace_id"), "{accept}");
+        assert_eq!(
+            told.field("content-type"),
+            Some("text/plain; version=0.0.4; charset=utf-8")
+        );
+    }
+}
