@@ -1,6 +1,10 @@
 //! How a store fails: its URL cannot be used, or it cannot be asked. Both stores share these.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::telemetry::Chain;
 
 /// What a driver, or the system below it, said.
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
@@ -43,7 +47,7 @@ pub struct Refused {
 /// The store took longer than its clock allows.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no answer within {0:?}")]
-pub struct TooSlow(pub std::time::Duration);
+pub struct TooSlow(pub Duration);
 
 /// A store's URL cannot be used. Never shows the URL, which may carry a password.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -56,4 +60,51 @@ pub struct InvalidUrl {
     /// What the system said, when the URL is well formed but what it names cannot be used.
     #[source]
     pub source: Option<Cause>,
+}
+
+/// So many operations in a row that fail are more than a slow one.
+const AWAY: u32 = 3;
+
+/// A store that comes and goes is told of once in so long.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+
+/// Tells the log when a store stops answering, and when it answers again: also that of a gateway that nobody calls.
+#[derive(Debug, Default)]
+pub struct Answering {
+    /// Operations that failed since the last one that did not.
+    failed: AtomicU32,
+    /// That it does not was told last.
+    away: AtomicBool,
+    told: Mutex<Option<Instant>>,
+}
+
+impl Answering {
+    /// Notes how an operation on `store` ended.
+    pub fn note<T>(&self, store: &'static str, result: &Result<T, Unavailable>) {
+        match result {
+            Ok(_) if self.failed.load(Ordering::Relaxed) == 0 => {}
+            Ok(_) => {
+                self.failed.store(0, Ordering::Relaxed);
+                if self.away.swap(false, Ordering::AcqRel) {
+                    tracing::info!(store, "A store answers again");
+                }
+            }
+            Err(error) => {
+                let failed = self.failed.fetch_add(1, Ordering::Relaxed) + 1;
+                if failed == AWAY && self.may_tell() {
+                    self.away.store(true, Ordering::Release);
+                    tracing::warn!(store, error = %Chain(error), "A store does not answer");
+                }
+            }
+        }
+    }
+
+    fn may_tell(&self) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = told.is_none_or(|at| at.elapsed() >= TELL_AGAIN);
+        if may {
+            *told = Some(Instant::now());
+        }
+        may
+    }
 }

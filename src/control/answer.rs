@@ -1,7 +1,6 @@
 //! The frame around every control route: who failed too often is not heard, what has begun is
 //! finished, a refusal becomes JSON, and the answer is counted.
 
-use std::error::Error;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -26,6 +25,7 @@ use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
 use crate::rejection::{COMMITTED, REFUSED, Reason, Refused, Rejection};
+use crate::telemetry::Chain;
 use crate::telemetry::traces::Told;
 
 /// The label of requests that no route matched: callers choose paths, so a path is no label.
@@ -207,12 +207,12 @@ fn log(rejection: &Rejection, id: &RequestId, pattern: &str) {
     let Some(cause) = &rejection.cause else {
         return;
     };
-    let error: &(dyn Error + 'static) = &**cause;
+    let error = Chain(cause.as_ref());
     if rejection.reason == Reason::Internal {
-        tracing::error!(exchange.id = %id, route = pattern, reason, error, "The control plane failed");
+        tracing::error!(exchange.id = %id, route = pattern, reason, %error, "The control plane failed");
     } else if rejection.reason.status() >= 500 {
-        tracing::warn!(exchange.id = %id, route = pattern, reason, error, "The control plane refused");
+        tracing::warn!(exchange.id = %id, route = pattern, reason, %error, "The control plane refused");
     } else {
-        tracing::debug!(exchange.id = %id, route = pattern, reason, error, "The control plane refused");
+        tracing::debug!(exchange.id = %id, route = pattern, reason, %error, "The control plane refused");
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use self::open::{Backend, Location};
 use crate::config;
 use crate::metrics::Metrics;
-use crate::store::{Cause, InvalidUrl, Refused, TooSlow, Unavailable};
+use crate::store::{Answering, Cause, InvalidUrl, Refused, TooSlow, Unavailable};
 
 /// Handle to the SQL store. Clones share one pool.
 #[derive(Clone)]
@@ -36,6 +36,7 @@ struct Inner {
     pool: OnceLock<AnyPool>,
     /// Whether the schema is known to be ours. Nothing is asked before.
     migrated: AtomicBool,
+    answering: Answering,
     /// Held for as long as this process serves from an SQLite file.
     claimed: OnceLock<std::fs::File>,
 }
@@ -58,6 +59,7 @@ impl Db {
             metrics,
             pool: OnceLock::new(),
             migrated: AtomicBool::new(false),
+            answering: Answering::default(),
             claimed: OnceLock::new(),
         })))
     }
@@ -207,6 +209,7 @@ impl Db {
         self.0
             .metrics
             .store(STORE, operation, elapsed, result.is_ok());
+        self.0.answering.note(STORE, &result);
         result
     }
 }
@@ -227,12 +230,20 @@ const SQLITE_CONNECTIONS_MAX: u32 = 8;
 #[error("the schema is not up to date yet")]
 struct NotMigrated;
 
+/// The driver tries to connect until the clock is over, and keeps to itself what it met.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error(
+    "no connection in time: the database at stores.sql does not answer, or all stores.sql_connections are in use"
+)]
+struct NoConnection;
+
 fn cause(error: sqlx::Error) -> Cause {
     match error {
         sqlx::Error::Database(refused) => Arc::new(Refused {
             code: refused.code().unwrap_or_default().into_owned(),
             message: refused.message().to_owned(),
         }),
+        sqlx::Error::PoolTimedOut => Arc::new(NoConnection),
         other => Arc::new(other),
     }
 }

@@ -17,6 +17,7 @@ use crate::config::load::ADMIN_TOKEN;
 use crate::config::load::{ConfigError, Layers, Problem, Source, load};
 use crate::config::reload::{Change, Outcome};
 use crate::gateway::Gateway;
+use crate::rejection::Reason;
 use crate::telemetry::{self, Chain};
 
 /// Keys, or beginnings of keys, whose values remembered facts were judged by: which credential proves
@@ -135,7 +136,17 @@ async fn reload(gateway: &Gateway, layers: &Layers, filled: &[PathBuf]) {
 
 fn refused(gateway: &Gateway, error: &ConfigError) {
     gateway.metrics.config_refused();
-    gateway.audit.record(Draft::new(EventType::ConfigRefused));
+    // The keys, never what stands there.
+    let keys = error
+        .problems
+        .iter()
+        .filter_map(|problem| problem.key.as_deref());
+    let keys: Vec<&str> = keys.collect();
+    let draft = Draft {
+        outcome: Reason::InvalidParams.word(),
+        ..Draft::new(EventType::ConfigRefused)
+    };
+    gateway.audit.record(draft.with(json!({"keys": keys})));
     // One line: what collects logs takes each line end for the end of an entry.
     let problems: Vec<String> = error.problems.iter().map(ToString::to_string).collect();
     let problems = problems.join("; ");

@@ -210,7 +210,9 @@ impl Tail {
                     fresh.newest(self.log, if self.last.is_none() { self.keep } else { 1 });
                 let newest = newest.await?;
                 *link = Some(fresh);
-                *warned = false;
+                if std::mem::take(warned) {
+                    tracing::info!(log = self.log, "Following a log in shared state again");
+                }
                 self.told.push_back(Followed::Up);
                 if self.last.is_none() {
                     self.begin(newest);

@@ -25,7 +25,7 @@ use self::redis::Redis;
 pub use self::subscription::{Notice, Subscription};
 use crate::config;
 use crate::metrics::Metrics;
-use crate::store::{Cause, InvalidUrl, Unavailable};
+use crate::store::{Answering, Cause, InvalidUrl, Unavailable};
 
 /// Handle to the shared state. Clones are the same store.
 ///
@@ -35,6 +35,7 @@ use crate::store::{Cause, InvalidUrl, Unavailable};
 pub struct Shared {
     store: Store,
     metrics: Arc<Metrics>,
+    answering: Arc<Answering>,
 }
 
 #[derive(Clone)]
@@ -55,7 +56,11 @@ impl Shared {
         } else {
             Store::Redis(Arc::new(Redis::open(url, settings.timeout)?))
         };
-        Ok(Self { store, metrics })
+        Ok(Self {
+            store,
+            metrics,
+            answering: Arc::default(),
+        })
     }
 
     /// Whether this is the memory of a single gateway.
@@ -375,6 +380,7 @@ impl Shared {
         });
         self.metrics
             .store(STORE, operation, started.elapsed(), result.is_ok());
+        self.answering.note(STORE, &result);
         result
     }
 }

@@ -11,6 +11,9 @@ const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 const PAIR_TTL: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(10)..=Duration::from_secs(24 * 3600);
 
+/// Records that are kept for less are gone before anybody asks for them.
+const AUDIT_RETENTION_SHORT: Duration = Duration::from_secs(24 * 3600);
+
 /// Worker threads at most: far more than the cores of any machine.
 const THREADS_MAX: usize = 1024;
 
@@ -80,6 +83,17 @@ impl Checks<'_> {
         }
         if c.timeouts.total > c.timeouts.max {
             self.note("timeouts.total is longer than timeouts.max, which bounds only X-Timeout");
+        }
+    }
+
+    /// What is noted of the audit, of which nothing that goes comes back.
+    pub(super) fn audit(&mut self) {
+        let c = self.config;
+        if !c.audit.retention.is_zero() && c.audit.retention < AUDIT_RETENTION_SHORT {
+            let kept = humantime::format_duration(c.audit.retention);
+            self.note(format!(
+                "audit.retention is {kept}: older audit records are removed for good (`m` are minutes, `M` months)"
+            ));
         }
     }
 

@@ -76,6 +76,7 @@ pub(super) fn check(
     let serving = read.or_else(|| checks.tls());
     checks.stores();
     checks.spans();
+    checks.audit();
     checks.counts();
     checks.names();
     checks.addresses();

@@ -385,6 +385,7 @@ fn what_is_probably_not_meant_is_noted() {
         (&["admin.listen=0.0.0.0:9090"], "asks for no credential"),
         (&["stores.sql=postgres://h/d"], "one gateway only"),
         (&["timeouts.idle=1s"], "keep-alive"),
+        (&["audit.retention=1m"], "audit.retention is 1m"),
     ] {
         let notes = set(overrides).unwrap().notes;
         assert!(notes.iter().any(|note| note.contains(part)), "{notes:?}");

@@ -248,7 +248,7 @@ impl Redis {
     pub(super) fn subscribe(&self, channel: &'static str) -> Subscription {
         let mut listen = pipe();
         listen.cmd("SUBSCRIBE").arg(channel);
-        self.link(Some(listen), String::new())
+        self.link((Some(listen), channel), String::new())
     }
 
     pub(super) fn lapses(&self, prefix: &str) -> Subscription {
@@ -257,7 +257,7 @@ impl Redis {
         let mut listen = pipe();
         let channel = format!("__keyevent@{database}__:expired");
         listen.cmd("SUBSCRIBE").arg(channel);
-        self.link(Some(listen), prefix.to_owned())
+        self.link((Some(listen), "keys that expire"), prefix.to_owned())
     }
 
     pub(super) fn watch(&self, prefixes: Vec<String>) -> Subscription {
@@ -271,11 +271,11 @@ impl Redis {
             }
             track
         });
-        self.link(listen, String::new())
+        self.link((listen, "keys that others write"), String::new())
     }
 
-    /// `prefix`: messages that begin otherwise are passed over.
-    fn link(&self, listen: Option<Pipeline>, prefix: String) -> Subscription {
+    /// `listen`: how, and to what in words. `prefix`: messages that begin otherwise are passed over.
+    fn link(&self, listen: Listen, prefix: String) -> Subscription {
         let feed = Arc::new(Feed::default());
         let plan: Plan = Box::pin(keep_up(self.client.clone(), listen, prefix, feed.clone()));
         Subscription::linked(feed, plan)
@@ -370,20 +370,27 @@ fn entry((id, pairs): RawEntry) -> Option<Entry> {
     Some(Entry { id, text })
 }
 
+/// How to begin to listen, if that takes anything, and what to.
+type Listen = (Option<Pipeline>, &'static str);
+
 /// Keeps one subscription's link up. Ends when the subscription is dropped.
-async fn keep_up(client: Client, listen: Option<Pipeline>, prefix: String, feed: Arc<Feed>) {
+async fn keep_up(client: Client, (listen, to): Listen, prefix: String, feed: Arc<Feed>) {
     let mut pause = PAUSE.0;
     let mut told = false;
     loop {
         let gone = Arc::new(Notify::new());
         match listening(&client, listen.as_ref(), &prefix, &feed, &gone).await {
             Ok(connection) => {
-                tracing::debug!("Subscribed to shared state");
+                if told {
+                    tracing::info!(to, "Subscribed to shared state again");
+                } else {
+                    tracing::debug!(to, "Subscribed to shared state");
+                }
                 feed.up();
                 let since = Instant::now();
                 let cause = watch_over(connection, &gone).await;
                 feed.down();
-                tracing::warn!(error = %cause, "Lost a subscription to shared state; reconnecting");
+                tracing::warn!(to, error = %cause, "Lost a subscription to shared state; reconnecting");
                 told = true;
                 if PAUSE.1 < since.elapsed() {
                     pause = PAUSE.0;
@@ -391,7 +398,7 @@ async fn keep_up(client: Client, listen: Option<Pipeline>, prefix: String, feed:
             }
             Err(error) => {
                 if !told {
-                    tracing::warn!(%error, "Cannot subscribe to shared state; trying on");
+                    tracing::warn!(to, %error, "Cannot subscribe to shared state; trying on");
                 }
                 told = true;
             }

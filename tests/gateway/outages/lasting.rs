@@ -91,6 +91,17 @@ async fn sql_gone_serves_who_is_in_memory_and_refuses_who_is_not() {
         let site = Site::new().await;
         site.sql_link.cut();
         without_sql(&site).await;
+        // Also who only reads the log knows when it was.
+        let log = site.gateway.log();
+        let said = |text: &str| {
+            let mut lines = log.lines();
+            lines.position(|line| line.contains(text) && line.contains(r#""store":"sql""#))
+        };
+        let (gone, back) = (
+            said("A store does not answer"),
+            said("A store answers again"),
+        );
+        assert!(gone.is_some() && gone < back, "{gone:?} {back:?}: {log}");
     })
     .await;
 }
