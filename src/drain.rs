@@ -10,6 +10,7 @@ use tokio::sync::watch;
 pub struct Drain {
     draining: AtomicBool,
     leaving: AtomicBool,
+    closed: AtomicBool,
     running: AtomicUsize,
     connections: AtomicUsize,
     began: watch::Sender<bool>,
@@ -22,6 +23,7 @@ impl Default for Drain {
         Self {
             draining: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             running: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             began: watch::Sender::new(false),
@@ -65,6 +67,16 @@ impl Drain {
     /// Whether [`Drain::begin`] or [`Drain::leave`] was called.
     pub fn leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Nothing is written down any more: from now on nobody is answered, who asks finds the connection closed.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Drain::close`] was called.
+    pub fn closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// A connection is open.

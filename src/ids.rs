@@ -76,7 +76,9 @@ impl fmt::Display for WorkspaceId {
 
 /// The text is not a workspace id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a workspace id has 1 to 128 characters out of A-Z a-z 0-9 . _ -, and is neither . nor ..")]
+#[error(
+    "a workspace id has 1 to 128 characters out of A-Z a-z 0-9 . _ -, and is neither `.` nor `..`"
+)]
 pub struct InvalidWorkspaceId;
 
 /// The name of one exchange: the caller's `X-Request-Id` where it is usable, else a new UUIDv7.

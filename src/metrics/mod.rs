@@ -23,6 +23,7 @@ mod times;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use opentelemetry::TraceId;
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
 pub use self::audit::{AuditLoss, AuditMetrics};
@@ -361,7 +362,7 @@ impl Metrics {
         &self,
         (method, outcome, shape): (Method, Outcome, Shape),
         total: Duration,
-        trace_id: Option<u128>,
+        trace_id: Option<TraceId>,
     ) {
         let index = method.index() * Outcome::COUNT + outcome.index();
         self.exchange_children[index]
@@ -377,7 +378,7 @@ impl Metrics {
     }
 
     /// Notes how long the agent took to answer. `trace_id`: of the exchange's trace, if that is recorded.
-    pub fn head(&self, shape: Shape, elapsed: Duration, trace_id: Option<u128>) {
+    pub fn head(&self, shape: Shape, elapsed: Duration, trace_id: Option<TraceId>) {
         self.head_seconds[shape as usize].observe(elapsed, trace_id);
     }
 

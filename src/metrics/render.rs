@@ -95,6 +95,8 @@ fn bucket(line: &str) -> Option<(&str, &str, &str)> {
 mod tests {
     use std::time::Duration;
 
+    use opentelemetry::TraceId;
+
     use super::*;
     use crate::a2a::method::Method;
     use crate::metrics::{Outcome, Shape};
@@ -104,9 +106,17 @@ mod tests {
         let metrics = Metrics::new();
         let (method, outcome) = (Method::ALL[0], Outcome::Answered);
         let long = Duration::from_millis(1500);
-        metrics.exchange((method, outcome, Shape::Unary), long, Some(0xab));
+        metrics.exchange(
+            (method, outcome, Shape::Unary),
+            long,
+            Some(TraceId::from(0xab)),
+        );
         metrics.exchange((method, outcome, Shape::Unary), long * 10, None);
-        metrics.head(Shape::Stream, Duration::from_secs(3600), Some(0xcd));
+        metrics.head(
+            Shape::Stream,
+            Duration::from_secs(3600),
+            Some(TraceId::from(0xcd)),
+        );
         metrics
     }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use opentelemetry::TraceId;
 use prometheus::{Histogram, HistogramVec};
 
 use super::family::SECONDS;
@@ -11,7 +12,7 @@ use super::family::SECONDS;
 /// One exchange that is in a bucket.
 #[derive(Clone, Copy)]
 struct Exemplar {
-    trace_id: u128,
+    trace_id: TraceId,
     seconds: f64,
     at: SystemTime,
 }
@@ -36,7 +37,7 @@ impl Times {
     }
 
     /// Notes one. `trace_id`: of its trace, if that is recorded.
-    pub(super) fn observe(&self, elapsed: Duration, trace_id: Option<u128>) {
+    pub(super) fn observe(&self, elapsed: Duration, trace_id: Option<TraceId>) {
         let seconds = elapsed.as_secs_f64();
         self.histogram.observe(seconds);
         if let Some(trace_id) = trace_id {
@@ -67,10 +68,7 @@ impl Times {
 impl Exemplar {
     fn text(self) -> String {
         let at = self.at.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut text = format!(
-            " # {{trace_id=\"{:032x}\"}} {}",
-            self.trace_id, self.seconds
-        );
+        let mut text = format!(" # {{trace_id=\"{}\"}} {}", self.trace_id, self.seconds);
         // Writing to a string does not fail.
         let _ = write!(text, " {}.{:03}", at.as_secs(), at.subsec_millis());
         text

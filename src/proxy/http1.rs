@@ -157,6 +157,9 @@ async fn refuse(
         | Route::Task(_)
         | Route::Control => Dialect::Plain,
     };
+    if listener.relay.drain.closed() {
+        return;
+    }
     listener.unreadable(&route, &request_id, &rejection);
     let answer = wire(&rejection, &request_id, dialect, scan.is_head);
     part(stream, &answer, DRAIN).await;

@@ -3,13 +3,31 @@
 //! The bytes of an HTTP/1 head were judged before ([`super::head`]); here is what holds for every
 //! version, of the head as it was understood.
 
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 
 use super::head::{FIELDS_MAX, TARGET_BYTES_MAX};
-use crate::ids::InvalidWorkspaceId;
+use crate::ids::{InvalidWorkspaceId, RequestId};
 use crate::rejection::{Reason, Rejection};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// A credential is at least as long.
+const CREDENTIAL_LEN_MIN: usize = 16;
+
+/// The request's own id, or a new one. One that holds the caller's credential is not taken over: ids are written down.
+pub(super) fn request_id(headers: &HeaderMap) -> RequestId {
+    let field = |name: HeaderName| headers.get(name).map(HeaderValue::as_bytes);
+    let credential = field(header::AUTHORIZATION)
+        .and_then(|field| field.rsplit(|b| *b == b' ').next())
+        .filter(|credential| credential.len() >= CREDENTIAL_LEN_MIN);
+    let holds_it = |id: &&[u8]| {
+        credential
+            .is_some_and(|credential| id.windows(credential.len()).any(|part| part == credential))
+    };
+    RequestId::from_caller(field(REQUEST_ID).filter(|id| !holds_it(id)))
+}
 
 /// Refuses heads that two parsers could read differently, or that are larger than any real one.
 ///

@@ -154,6 +154,9 @@ impl Listener {
                 return Err(BrokenOff::CallerLeft);
             }
         }
+        if self.relay.drain.closed() {
+            return Err(BrokenOff::CallerLeft);
+        }
         let expects = session
             .req_header()
             .headers

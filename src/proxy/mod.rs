@@ -112,8 +112,7 @@ impl Proxy {
     /// Serves one request.
     async fn serve(self: &Arc<Self>, session: &mut ServerSession) -> Result<(), BrokenOff> {
         let head = session.req_header();
-        let request_id =
-            RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
+        let request_id = hygiene::request_id(&head.headers);
         match route(head.uri.path()) {
             // Boxed, here and below: what is no call is rarer, and would widen every exchange's future.
             Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {

@@ -22,6 +22,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// The same after a second signal.
 const LAST_WORDS_HURRIED: Duration = Duration::from_millis(500);
 
+/// How long what was just being refused may take.
+const LAST_REFUSALS: Duration = Duration::from_millis(300);
+
 /// How long the last spans may take.
 const LAST_SPANS: Duration = Duration::from_secs(3);
 
@@ -102,6 +105,9 @@ impl ShutdownSignalWatch for Signals {
         // Also in a hurry: a chain without its end looks like one whose end was taken away.
         if let Some(gateway) = &self.gateway {
             gateway.close();
+            // Before the records are: an answer without one would be nobody's.
+            self.drain.close();
+            idle_within(LAST_REFUSALS, || self.drain.running() == 0).await;
             tokio::join!(gateway.audit.flush(), gateway.console.goodbye());
         }
         end_in_any_case();

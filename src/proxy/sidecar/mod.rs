@@ -68,8 +68,7 @@ impl Guard {
     /// Serves one request.
     pub(super) async fn serve(&self, session: &mut ServerSession) -> Result<(), BrokenOff> {
         let head = session.req_header();
-        let request_id =
-            RequestId::from_caller(head.headers.get("x-request-id").map(|v| v.as_bytes()));
+        let request_id = hygiene::request_id(&head.headers);
         match head.uri.path() {
             VERIFY => self.verify(session, &request_id).await,
             READY => self.ready(session, &request_id).await,

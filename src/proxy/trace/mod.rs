@@ -128,10 +128,10 @@ impl Exchange {
         self.trace.as_ref().map(|trace| trace.span.trace_id())
     }
 
-    /// The trace that it belongs to, if that is recorded: a number that is found again where traces are kept.
-    pub(super) fn recorded_trace(&self) -> Option<u128> {
+    /// The same, if it is recorded.
+    pub(super) fn recorded_trace(&self) -> Option<TraceId> {
         let trace = self.trace.as_ref().filter(|trace| trace.span.recorded());
-        trace.map(|trace| u128::from_be_bytes(trace.span.trace_id().to_bytes()))
+        trace.map(|trace| trace.span.trace_id())
     }
 
     /// What is told to those that follow from it without a call of now.

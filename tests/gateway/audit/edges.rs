@@ -212,3 +212,72 @@ async fn a_chain_that_ends_in_a_hurry_holds_what_was_cut_and_says_how_much_was_n
         ["WORKSPACE_PAUSED", "target", "shutting_down"]
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whoever_is_answered_at_the_end_is_written_down() {
+    let mut gateway = Gateway::start(Pair::Embedded).await;
+    let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+    let public = gateway.public;
+    let ask = |worker: usize| {
+        let token = caller.token.clone();
+        tokio::spawn(async move {
+            let mut answered = Vec::new();
+            for n in 0.. {
+                let id = format!("end-{worker}-{n}");
+                let Ok(stream) = tokio::net::TcpStream::connect(public).await else {
+                    return answered;
+                };
+                let mut connection = Connection::over(stream);
+                let request = Request::post("/workspaces/target/a2a", CALL).bearer(&token);
+                let wire = request
+                    .field("X-Request-Id", id.as_str())
+                    .wire(&public.to_string());
+                // At the very end nobody answers.
+                if connection.try_send(&wire).await.is_ok()
+                    && connection.try_answer().await.is_some()
+                {
+                    answered.push(id);
+                }
+            }
+            answered
+        })
+    };
+    let asking: Vec<_> = (0..4).map(ask).collect();
+    gateway
+        .until_counted("a2a_gateway_exchanges_total", &["answered"], 20.0)
+        .await;
+    end(&mut gateway);
+    let (lines, status) = super::audit(&gateway, &["export", "--event-type", "A2A_CALL"]);
+    assert_eq!(status, Some(0), "{lines}");
+    let records = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let written: std::collections::BTreeSet<String> = records
+        .map(|record| record["request_id"].as_str().unwrap().to_owned())
+        .collect();
+    let mut answers = 0;
+    for asked in asking {
+        for id in asked.await.unwrap() {
+            answers += 1;
+            assert!(written.contains(&id), "{id} was answered");
+        }
+    }
+    assert!(answers > 20, "{answers}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_id_that_holds_the_callers_credential_is_not_taken_over() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+    for id in [caller.token.clone(), format!("id-{}", caller.token)] {
+        let request = Request::post("/workspaces/target/a2a", CALL).bearer(&caller.token);
+        let answer = gateway
+            .call(&request.field("X-Request-Id", id.as_str()))
+            .await;
+        assert_eq!(answer.status, 200);
+        assert_ne!(answer.field("x-request-id"), Some(id.as_str()));
+    }
+    for request in target.agent.requests() {
+        assert!(!request.head.contains(&caller.token));
+    }
+}
