@@ -72,15 +72,7 @@ impl Asked {
     }
 
     fn take(&mut self, name: &str, value: String) -> Result<(), Rejection> {
-        if value.is_empty() {
-            return Err(wrong(format!(
-                "`{name}` is empty: leave it out, or give it a value"
-            )));
-        }
-        // No record has them, and no database takes all of them.
-        if value.chars().any(char::is_control) {
-            return Err(wrong(format!("`{name}` has control characters")));
-        }
+        words::plain(&value).map_err(|why| wrong(format!("`{name}` is {why}")))?;
         let filter = &mut self.filter;
         match name {
             "workspace" => filter.workspace = Some(value),

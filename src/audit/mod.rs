@@ -7,6 +7,7 @@
 
 mod chain;
 pub mod change;
+mod each_once;
 mod ends;
 mod export;
 mod month;

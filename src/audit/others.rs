@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
 
-use super::chain::Statement;
+use super::chain::{Chained, Statement};
 use super::month::Month;
+use super::record::EventType;
 use super::spool::Spool;
 use super::table::ChainRow;
 use super::waiting::{front, lock, on_disk};
-use super::writer::Writer;
+use super::writer::{CHECKPOINT_EVERY, Writer};
 use crate::workspace::Timestamp;
 
 /// Other chains that one checkpoint tells of at most.
@@ -24,9 +26,17 @@ pub(super) struct Seen {
     pub(super) news: BTreeMap<String, (i64, String)>,
 }
 
+impl Seen {
+    /// The checkpoint that told of these never was.
+    pub(super) fn tell_again(&mut self, untold: BTreeMap<String, (i64, String)>) {
+        for (replica, end) in untold {
+            self.news.entry(replica).or_insert(end);
+        }
+    }
+}
+
 impl Writer<'_> {
-    /// What processes left that were killed, what others have, and that we still are. False: the store is
-    /// away.
+    /// What others have, and that we still are. False: the store is away.
     pub(super) async fn look_around(&self, stated: &Statement) -> bool {
         let month = Month::of(Timestamp::now().0);
         for month in [month, month.next()] {
@@ -39,7 +49,6 @@ impl Writer<'_> {
         let Ok(rows) = self.audit.stored.table.chains().await else {
             return false;
         };
-        self.adopt(&rows).await;
         self.note(&rows);
         if stated.last > 0 {
             // Nobody is told of a failure: the next one says the same.
@@ -67,7 +76,20 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes what killed processes left in the spool.
+    /// Writes what killed processes left in the spool, beside our own records, which it must not hold up. Until it is
+    /// dropped, which loses nothing: what is written and still there is written once more.
+    pub(super) async fn adopt_left(&self) {
+        self.audit.stored.table.await_schema().await;
+        let mut tick = interval(CHECKPOINT_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            if let Ok(rows) = self.audit.stored.table.chains().await {
+                self.adopt(&rows).await;
+            }
+        }
+    }
+
     async fn adopt(&self, rows: &[ChainRow]) {
         let folder = self.audit.spool.0.clone();
         let Ok(left) = spawn_blocking(move || Spool::left(&folder)).await else {
@@ -89,12 +111,25 @@ impl Writer<'_> {
                         break;
                     }
                 };
+                // Its last record may be a checkpoint, which has to be signed.
+                let goes_on = |one: &Chained| {
+                    let checkpoint = one.record.event_type == EventType::AuditCheckpoint.word();
+                    one.record.seq > stated.last && !checkpoint
+                };
+                if stated.over && front.records.iter().any(goes_on) {
+                    tracing::error!(
+                        replica,
+                        "Records in audit.spool_dir follow the signed end of a chain: no gateway put them there, and none writes them"
+                    );
+                    break;
+                }
                 if !front.records.is_empty() {
                     match self.put_rows(&stated, &front.records).await {
                         Ok(now) => stated = now,
+                        // Others' may be written all the same.
                         Err(error) => {
                             tracing::warn!(%error, replica, "Audit records of an earlier start still wait in audit.spool_dir");
-                            return;
+                            break;
                         }
                     }
                 }

@@ -2,6 +2,7 @@
 //! a chain begins with a checkpoint, and the chain's signed statement says so. Then the rows go; on
 //! PostgreSQL a month of them at once, when no chain keeps any of them.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -57,12 +58,13 @@ impl Audit {
         let retention = self.retention();
         let now = Timestamp::now();
         let oldest = retention.map(|kept| now.before(kept));
-        let (mut cut, mut done) = (Vec::new(), true);
+        let (mut cut, mut firsts, mut done) = (Vec::new(), BTreeMap::new(), true);
         for row in self.stored.table.chains().await? {
             let own = row.replica == self.replica.as_str();
             let Ok(stated) = row.stated(&self.keys) else {
                 continue;
             };
+            firsts.insert(row.replica.clone(), stated.first);
             // A running replica sees to its own.
             let silent = stated.at().map(|at| now.since(at) > DEAD_AFTER);
             if !own && !stated.over && silent != Some(true) {
@@ -86,13 +88,14 @@ impl Audit {
             if !own && stated.first < first {
                 self.tell_pruned(&row, &stated, first);
             }
+            firsts.insert(row.replica.clone(), first);
             if first > 1 {
                 cut.push((row.replica, first));
             }
         }
         if self.stored.table.has_months() {
             if let Some(oldest) = oldest {
-                self.stored.table.drop_old(oldest).await?;
+                self.stored.table.drop_old(oldest, &firsts).await?;
             }
         } else {
             for (replica, first) in &cut {
@@ -119,7 +122,14 @@ impl Audit {
     /// That a chain begins with `first` from now on.
     fn tell_pruned(&self, row: &ChainRow, stated: &Statement, first: i64) {
         let whole = first > stated.last;
-        let detail = json!({"before": first, "replica": row.replica, "whole": whole});
+        let (before, replica) = (first, row.replica.as_str());
+        tracing::info!(
+            replica,
+            before,
+            whole,
+            "Audit records older than audit.retention are removed"
+        );
+        let detail = json!({"before": before, "replica": replica, "whole": whole});
         self.record(Draft::new(EventType::AuditPruned).with(detail));
     }
 

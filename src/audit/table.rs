@@ -2,7 +2,7 @@
 //! parameter: SQLite takes twice as long to pick members out of a JSON text.
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -330,8 +330,14 @@ impl Table {
         }
     }
 
-    /// Drops PostgreSQL's partitions of months before `oldest` in which no chain keeps a record.
-    pub(super) async fn drop_old(&self, oldest: Timestamp) -> Result<(), Unavailable> {
+    /// Drops PostgreSQL's partitions of months before `oldest` in which no chain keeps a record. `firsts`: where chains
+    /// begin, as is signed. A record of any other chain holds its month.
+    pub(super) async fn drop_old(
+        &self,
+        oldest: Timestamp,
+        firsts: &BTreeMap<String, i64>,
+    ) -> Result<(), Unavailable> {
+        let firsts = serde_json::to_string(firsts).unwrap_or_default();
         let names = sqlx::query_scalar(PARTITIONS).fetch_all(self.db.pool());
         let names: Vec<String> = self.db.run("audit_prune", names).await?;
         let old = |name: &&String| {
@@ -340,10 +346,12 @@ impl Table {
         };
         for name in names.iter().filter(old) {
             let kept = format!(
-                "SELECT part.seq FROM {name} part JOIN audit_chains ON audit_chains.replica = part.replica \
-                 WHERE part.seq >= audit_chains.first_seq LIMIT 1"
+                "SELECT part.seq FROM {name} part \
+                 LEFT JOIN jsonb_each_text(CAST($1 AS JSONB)) AS chain (replica, first_seq) ON chain.replica = part.replica \
+                 WHERE chain.first_seq IS NULL OR part.seq >= CAST(chain.first_seq AS BIGINT) LIMIT 1"
             );
-            let kept = sqlx::query(AssertSqlSafe(kept)).fetch_optional(self.db.pool());
+            let kept = sqlx::query(AssertSqlSafe(kept)).bind(firsts.as_str());
+            let kept = kept.fetch_optional(self.db.pool());
             if self.db.run("audit_partition", kept).await?.is_none() {
                 let gone = sqlx::query(AssertSqlSafe(format!("DROP TABLE IF EXISTS {name}")));
                 let gone = self.db.run("audit_prune", gone.execute(self.db.pool()));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::MutexGuard;
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 
 use super::DRAFTS_MAX;
 use super::chain::Chained;
@@ -28,8 +29,8 @@ pub(super) struct State {
     pub(super) spool: Arc<std::sync::Mutex<Spool>>,
     /// Everything goes through the spool, until that is empty.
     pub(super) spooling: bool,
-    /// The last record is chained: what is there is all.
-    pub(super) over: bool,
+    /// Since when the last record is chained: what is there is all.
+    pub(super) over: Option<Instant>,
 }
 
 impl State {
@@ -40,7 +41,7 @@ impl State {
             unspoolable: false,
             spool: Arc::new(std::sync::Mutex::new(spool)),
             spooling: false,
-            over: false,
+            over: None,
         }
     }
 }
@@ -120,7 +121,7 @@ impl Writer<'_> {
                     state.unspoolable = false;
                     self.room.notify_one();
                 }
-                Err(error) if state.over => {
+                Err(error) if state.over.is_some() => {
                     let last: Vec<Chained> = state.direct.drain(..).collect();
                     let all = last.len();
                     let kept = on_disk(Arc::clone(&state.spool), move |spool| {
@@ -138,7 +139,7 @@ impl Writer<'_> {
                 }
             }
         }
-        state.over
+        state.over.is_some()
     }
 
     /// Says at once if there is no place for records while SQL is away.

@@ -9,6 +9,20 @@ use crate::rejection::Reason;
 /// What operators are called by whoever asks; records write `operator:`, which no workspace can be called.
 const OPERATOR: &str = "operator";
 
+/// A value of a filter that is searched for as it is.
+///
+/// # Errors
+/// Why no record can have it: no database takes all control characters, and an empty one is a slip.
+pub fn plain(text: &str) -> Result<String, &'static str> {
+    if text.is_empty() {
+        return Err("empty: leave it out, or give it a value");
+    }
+    if text.chars().any(char::is_control) {
+        return Err("with control characters, which no record has");
+    }
+    Ok(text.to_owned())
+}
+
 /// Who asked, as records name callers; `operator` stands for `operator:`.
 pub fn caller(text: &str) -> String {
     if text == OPERATOR {

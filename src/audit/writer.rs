@@ -2,18 +2,19 @@
 //! writes what is there, oldest first. SQL is asked by nobody else, so the order of a chain is the order
 //! of its rows, and a row is there only if all before it are.
 
+use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::{Mutex, Notify, mpsc};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::Audit;
 use super::chain::{Chain, Chained, Statement};
 use super::others::Seen;
 use super::record::{Draft, EventType, Record};
-use super::spool::Spool;
+use super::spool::{Spool, no_room};
 use super::table::ChainRow;
 use super::waiting::{State, Taken, append, lock};
 use crate::metrics::AuditLoss;
@@ -29,7 +30,7 @@ const LINGER: Duration = Duration::from_millis(200);
 const CHECKPOINT_RECORDS: i64 = 1000;
 
 /// … and after so long, if there was a record.
-const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
+pub(super) const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 
 /// How often what does not happen by itself is looked at.
 pub(super) const TICK: Duration = Duration::from_secs(1);
@@ -39,6 +40,9 @@ const MARKS_APART: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Between two tries at a database that is away.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long the last records may take to SQL. Less than the process waits for them: on disk they have to be by then.
+const LAST_WRITES: Duration = Duration::from_secs(2);
 
 /// Room in the spool for one record: most are smaller, and what is not lost must have room.
 const RECORD_BYTES: u64 = 1024;
@@ -85,7 +89,11 @@ impl<'a> Writer<'a> {
 
     /// Until [`Audit::flush`], and all is written or in the spool.
     pub(super) async fn run(&self, drafts: mpsc::Receiver<Draft>) {
-        tokio::join!(self.chain(drafts), self.write());
+        let own = async { tokio::join!(self.chain(drafts), self.write()) };
+        tokio::select! {
+            _ = own => {}
+            () = self.adopt_left() => {}
+        }
     }
 
     async fn chain(&self, mut drafts: mpsc::Receiver<Draft>) {
@@ -104,7 +112,7 @@ impl<'a> Writer<'a> {
         loop {
             self.put(&mut chaining, &mut batch).await;
             if over {
-                self.state.lock().await.over = true;
+                self.state.lock().await.over = Some(Instant::now());
                 return self.more.notify_one();
             }
             tokio::select! {
@@ -145,17 +153,11 @@ impl<'a> Writer<'a> {
             .last()
             .is_some_and(|last| last.event_type == EventType::AuditStopped);
         let mut state = self.has_room(ends).await;
-        let room = if state.spooling {
-            lock(&state.spool).room()
-        } else {
-            u64::MAX
-        };
-        let fits = room.saturating_sub(CLOSING_BYTES) / RECORD_BYTES;
-        let fits = usize::try_from(fits).unwrap_or(usize::MAX);
+        let fits = fits(&state);
         // The last one has room of its own.
         let last = if ends { batch.pop() } else { None };
         if batch.len() > fits {
-            chaining.tell_of_loss();
+            chaining.tell_of_loss(&no_room());
             let lost = batch.len() - fits;
             self.audit.lose(AuditLoss::Spool, lost as u64);
             batch.truncate(fits);
@@ -170,6 +172,7 @@ impl<'a> Writer<'a> {
             chaining.unsigned,
             chaining.signed_at,
         );
+        let untold = lock(&self.seen).news.clone();
         let mut records = Vec::with_capacity(batch.len() + 4);
         if lost > 0 {
             let draft = Draft::new(EventType::AuditLost).with(json!({"count": lost}));
@@ -201,13 +204,17 @@ impl<'a> Writer<'a> {
             (chaining.chain, chaining.unsigned, chaining.signed_at) = before;
             self.audit.lost.fetch_add(lost, Ordering::Relaxed);
             self.audit.lose(AuditLoss::Spool, drafts);
+            lock(&self.seen).tell_again(untold);
             if ends {
                 tracing::error!(%error, drafts, lost, "The last audit records are lost: audit.spool_dir cannot take them");
             }
-            return chaining.tell_of_loss();
+            return chaining.tell_of_loss(&error);
         }
         for event in events {
             self.audit.metrics.audit.records(event.word());
+            if event == EventType::AuditCheckpoint {
+                self.audit.metrics.audit.checkpoints.inc();
+            }
         }
         self.more.notify_one();
     }
@@ -222,23 +229,27 @@ impl<'a> Writer<'a> {
                 return;
             }
         };
-        let news = {
-            let mut seen = lock(&self.seen);
-            std::mem::take(&mut seen.news)
-        };
+        let news = std::mem::take(&mut lock(&self.seen).news);
         let detail = json!({"seen": news, "statement": signed});
         let draft = Draft::new(EventType::AuditCheckpoint).with(detail);
         records.push(chaining.push(draft));
         chaining.unsigned = 0;
         chaining.signed_at = Instant::now();
-        self.audit.metrics.audit.checkpoints.inc();
     }
 
-    /// Resolves when no more records come.
-    async fn over(&self) {
-        while !self.state.lock().await.over {
+    /// Resolves when no more records come: with when the last one was chained.
+    async fn over(&self) -> Instant {
+        loop {
+            if let Some(since) = self.state.lock().await.over {
+                return since;
+            }
             self.more.notified().await;
         }
+    }
+
+    /// Resolves when the process ends too soon for SQL: what is not written then has to be on disk.
+    async fn late(&self) {
+        sleep_until(self.over().await + LAST_WRITES).await;
     }
 
     /// Writes what is there, oldest first, until all is written and no more comes.
@@ -250,20 +261,21 @@ impl<'a> Writer<'a> {
         // A process that ends before there is a schema does not wait for one.
         tokio::select! {
             () = self.audit.stored.table.await_schema() => {}
-            () = self.over() => {}
+            _ = self.over() => {}
         }
         loop {
-            if looked.is_none_or(|at| at.elapsed() >= CHECKPOINT_EVERY)
-                && self.look_around(&stated).await
-            {
-                looked = Some(Instant::now());
+            if looked.is_none_or(|at| at.elapsed() >= CHECKPOINT_EVERY) {
+                tokio::select! {
+                    seen = self.look_around(&stated) => looked = seen.then(Instant::now),
+                    () = self.late() => {}
+                }
             }
             let taken = self.take().await;
             if taken.records().is_empty() {
                 // An empty segment may be left where writing failed.
                 let spooled = matches!(taken, Taken::Spool(_));
                 self.done(taken).await;
-                if !spooled && self.state.lock().await.over {
+                if !spooled && self.state.lock().await.over.is_some() {
                     return;
                 }
                 let _ = tokio::time::timeout(TICK, self.more.notified()).await;
@@ -273,7 +285,11 @@ impl<'a> Writer<'a> {
             if first > stated.first {
                 stated = stated.cut(first);
             }
-            match self.put_rows(&stated, taken.records()).await {
+            let put = tokio::select! {
+                put = self.put_rows(&stated, taken.records()) => put,
+                () = self.late() => Err("the process ends before it is done".to_owned()),
+            };
+            match put {
                 Ok(now) => {
                     if failing {
                         failing = false;
@@ -315,16 +331,26 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// How many drafts there is room for, beside the end of the chain.
+fn fits(state: &State) -> usize {
+    if !state.spooling {
+        return usize::MAX;
+    }
+    let room = lock(&state.spool).room().saturating_sub(CLOSING_BYTES);
+    usize::try_from(room / RECORD_BYTES).unwrap_or(usize::MAX)
+}
+
 impl Chaining {
     /// Not for each of them: losses come in floods.
-    fn tell_of_loss(&mut self) {
+    fn tell_of_loss(&mut self, error: &io::Error) {
         let told = self
             .loss_told
             .is_some_and(|at| at.elapsed() < LOSS_TOLD_EVERY);
         if !told {
             self.loss_told = Some(Instant::now());
-            tracing::warn!(
-                "Audit records are being lost: SQL is away and the spool is full (audit.spool_bytes); an AUDIT_LOST record will say how many"
+            tracing::error!(
+                %error,
+                "Audit records are being lost: SQL is away and audit.spool_dir takes no more; an AUDIT_LOST record will say how many"
             );
         }
     }

@@ -89,25 +89,28 @@ struct Choice {
     #[arg(long, value_name = "TIME", value_parser = time)]
     until: Option<Timestamp>,
     /// With this workspace as caller or target
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = words::plain)]
     workspace: Option<String>,
     /// By this caller, as records name callers; `operator` for every operator
-    #[arg(long, value_name = "CALLER")]
+    #[arg(long, value_name = "CALLER", value_parser = words::plain)]
     caller: Option<String>,
     /// To this workspace
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = words::plain)]
     target: Option<String>,
     /// That ended so: answered, done, caller_left, or the reason of a refusal
     #[arg(long, value_name = "WORD", value_parser = words::outcome)]
     outcome: Option<String>,
+    /// By this method: send_message, get_task, …, or a name of it in any version of A2A
+    #[arg(long, value_name = "WORD", value_parser = words::method)]
+    method: Option<String>,
     /// About this: A2A_CALL, TOKEN_REVOKED, …
     #[arg(long, value_name = "WORD", value_parser = words::event_type)]
     event_type: Option<String>,
     /// Of this request
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = words::plain)]
     request_id: Option<String>,
     /// Of this replica's chain
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = words::plain)]
     replica: Option<String>,
 }
 
@@ -119,7 +122,7 @@ impl Choice {
             target: self.target,
             outcome: self.outcome,
             event_type: self.event_type,
-            method: None,
+            method: self.method,
             request_id: self.request_id,
             replica: self.replica,
             since: self.since,
@@ -142,9 +145,11 @@ fn expected(text: &str) -> Result<Expected, &'static str> {
     let (Some(hash), Some(seq), Some(replica)) = parts else {
         return Err("write REPLICA:SEQ:HASH");
     };
+    let seq = seq.parse().ok().filter(|seq| *seq > 0);
+    let seq = seq.ok_or("SEQ is the number of a record, from 1")?;
     Ok(Expected {
         replica: replica.to_owned(),
-        seq: seq.parse().map_err(|_| "SEQ is the number of a record")?,
+        seq,
         hash: hash.to_owned(),
     })
 }
@@ -223,10 +228,7 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
         } => {
             let scope = match &file {
                 None => Scope::Database,
-                Some(path) => {
-                    if path != Path::new("-") {
-                        open(path)?;
-                    }
+                Some(_) => {
                     if partial {
                         Scope::Excerpt
                     } else {
@@ -237,33 +239,40 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
             let keys = keys(&jwks, scope, &config)?;
             let mut verifier = Verifier::new(&keys, scope);
             for Expected { replica, seq, hash } in expect {
-                verifier.expect(replica, seq, hash);
+                verifier.expect(&replica, seq, hash);
             }
             let started = Instant::now();
             let (report, ends) = match &file {
                 Some(path) => verify_file(path, verifier)?,
                 None => (records(config).await?.verify(verifier).await?, true),
             };
-            print(&told(&report, started.elapsed()))?;
+            let took = started.elapsed();
             if !ends && scope == Scope::Export && !report.problems.is_empty() {
                 print(
-                    "The file does not say where its chains end: an excerpt by time is read with --partial.\n",
+                    "The file does not say where its chains begin and end, so it is read as one that was cut. An excerpt by time \
+                     or by replica is read with --partial.\n",
                 )?;
             }
+            print(&told(&report, took))?;
             Ok(report.is_proven())
         }
         Command::Export { choice, .. } => {
             let (records, filter) = (records(config).await?, choice.filter());
             let mut exported = records.export(&filter).await?;
-            let mut out = io::stdout().lock();
+            let (mut out, mut nothing) = (io::stdout().lock(), true);
             loop {
                 let lines = exported.next().await?;
                 if lines.is_empty() {
-                    out.flush()?;
-                    return Ok(true);
+                    break;
                 }
+                nothing = false;
                 out.write_all(lines.as_bytes())?;
             }
+            out.flush()?;
+            if nothing {
+                writeln!(io::stderr(), "There is no record that fits.")?;
+            }
+            Ok(true)
         }
     }
 }
@@ -321,13 +330,22 @@ fn read_jwks(path: &Path) -> Result<KeySet, AuditError> {
     })
 }
 
-/// Reads the file twice: what chains say of each other comes first. Standard input is kept in memory. Also
+/// Reads the file twice: what chains say of each other comes first. What comes through a pipe is kept in memory. Also
 /// says whether the ends of chains stand in it.
 fn verify_file(path: &Path, mut verifier: Verifier<'_>) -> Result<(Report, bool), AuditError> {
     let mut kept = None;
+    // What comes through a pipe comes once.
     if path == Path::new("-") {
         let mut text = Vec::new();
         io::stdin().lock().read_to_end(&mut text)?;
+        kept = Some(text);
+    } else if !std::fs::metadata(path).is_ok_and(|file| file.is_file()) {
+        let mut text = Vec::new();
+        let read = open(path)?.read_to_end(&mut text);
+        read.map_err(|source| AuditError::File {
+            path: path.to_owned(),
+            source,
+        })?;
         kept = Some(text);
     }
     let mut chains = Vec::new();
@@ -380,9 +398,10 @@ fn told(report: &Report, took: Duration) -> String {
     let mut text = String::new();
     // A String cannot fail to grow.
     for problem in &report.problems {
+        let (replica, what) = (shown(&problem.replica), shown(&problem.what));
         let _ = match problem.seq {
-            Some(seq) => writeln!(text, "{}: record {seq} {}", problem.replica, problem.what),
-            None => writeln!(text, "{}: {}", problem.replica, problem.what),
+            Some(seq) => writeln!(text, "{replica}: record {seq} {what}"),
+            None => writeln!(text, "{replica}: {what}"),
         };
     }
     if report.outside > 0 {
@@ -423,7 +442,8 @@ fn verdict(report: &Report) -> String {
         let chains = counted(without_key.len() as u64, "chain");
         format!("{chains} not proven, for want of the keys of their time")
     } else if report.records == 0 {
-        "there is no record, so nothing is proven".to_owned()
+        "there is no record, so nothing is proven; is it the right place, and is audit.enabled on?"
+            .to_owned()
     } else if report.unproven_chains == report.chains as u64 {
         "no record in it is before a signed checkpoint, so nothing is proven".to_owned()
     } else if report.unproven_chains > 0 {
@@ -435,6 +455,15 @@ fn verdict(report: &Report) -> String {
     } else {
         "all as they were written".to_owned()
     }
+}
+
+/// Text of records, which anybody may have put there, for a terminal: what is not to be seen is written out.
+fn shown(text: &str) -> String {
+    let written = |c: char| match c {
+        '"' | '\'' | '\\' => c.to_string(),
+        _ => c.escape_debug().to_string(),
+    };
+    text.chars().map(written).collect()
 }
 
 fn counted(count: u64, what: &str) -> String {

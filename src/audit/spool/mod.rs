@@ -7,14 +7,19 @@
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::chain::Chained;
-use super::record::Record;
+use super::record::{Record, digest};
+use crate::config::open_regular;
+use crate::workspace::Timestamp;
 
 /// A segment is closed when it has so many bytes.
 const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
+
+/// No gateway makes such a file.
+const WRITABLE_BY_ALL: u32 = 0o002;
 
 const SEGMENT: &str = "spool";
 const LOCK: &str = "lock";
@@ -95,14 +100,28 @@ impl Spool {
             let Some(spool) = left.last_mut() else {
                 continue;
             };
-            let bytes = fs::metadata(spool.path(number)).map_or(0, |file| file.len());
-            spool.segments.push_back(Segment {
-                number,
-                bytes,
-                records: 0,
-            });
+            // Held before it is looked at: its owner may be emptying it.
+            if spool.claim().is_err() {
+                continue;
+            }
+            let path = spool.path(number);
+            if let Ok(file) = fs::metadata(&path) {
+                if file.mode() & WRITABLE_BY_ALL != 0 {
+                    let path = path.display();
+                    tracing::error!(%path, "Every user of this machine can write this file of audit records: they are not signed (chmod 600, if nobody did)");
+                    continue;
+                }
+                spool.segments.push_back(Segment {
+                    number,
+                    bytes: file.len(),
+                    records: 0,
+                });
+            }
         }
-        left.retain_mut(|spool| spool.claim().is_ok());
+        for spool in left.iter_mut().filter(|spool| spool.is_empty()) {
+            spool.unclaim();
+        }
+        left.retain(|spool| !spool.is_empty());
         left
     }
 
@@ -152,7 +171,7 @@ impl Spool {
         }
         let more = lines.len() as u64;
         if self.bytes() + more > self.bytes_max {
-            return Err(io::ErrorKind::StorageFull.into());
+            return Err(no_room());
         }
         let before = self.writable()?;
         let Some(file) = &mut self.open else {
@@ -241,9 +260,14 @@ impl Spool {
         if self.lock.is_some() {
             return Ok(());
         }
+        let path = self.lock_path();
+        // What is no plain file may never open.
+        if fs::symlink_metadata(&path).is_ok_and(|lock| !lock.is_file()) {
+            return Err(io::Error::other("the lock is not a regular file"));
+        }
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
-        let lock = options.open(self.lock_path())?;
+        let lock = options.open(path)?;
         lock.try_lock().map_err(io::Error::from)?;
         self.lock = Some(lock);
         Ok(())
@@ -262,7 +286,7 @@ impl Spool {
         let Some(segment) = self.segments.front() else {
             return Ok(front);
         };
-        let file = match File::open(self.path(segment.number)) {
+        let file = match open_regular(&self.path(segment.number)) {
             Ok(file) => file,
             // What is behind it must not wait for what will not come back.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -287,8 +311,10 @@ impl Spool {
                 break;
             };
             match std::str::from_utf8(whole).ok().and_then(Chained::parse) {
-                Some(record) => front.records.push(record),
-                None => front.damaged += 1,
+                Some(record) if record.record.replica == self.replica => {
+                    front.records.push(record);
+                }
+                _ => front.damaged += 1,
             }
             front.read += line.len() as u64;
         }
@@ -344,6 +370,14 @@ fn segment(name: &str) -> Option<(String, u32)> {
     Some((replica.to_owned(), number.parse().ok()?))
 }
 
+/// Why the spool takes nothing while the disk would.
+pub(super) fn no_room() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::StorageFull,
+        "audit.spool_bytes leaves no room",
+    )
+}
+
 impl Chained {
     /// As one line. The canonical form has no line ends.
     fn line(&self) -> String {
@@ -353,10 +387,13 @@ impl Chained {
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.splitn(3, ' ');
         let (ms, hash, text) = (parts.next()?, parts.next()?, parts.next()?);
+        let ms = ms.parse().ok()?;
         let mut record: Record = serde_json::from_str(text).ok()?;
+        // What somebody put there may be what no database takes, and hold up all behind it.
+        let as_written = digest(text) == hash && record.time == Timestamp(ms).to_string();
         record.hash = Some(hash.to_owned());
-        Some(Self {
-            ms: ms.parse().ok()?,
+        as_written.then(|| Self {
+            ms,
             record,
             text: text.to_owned(),
         })

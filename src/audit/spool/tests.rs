@@ -1,5 +1,7 @@
 //! What a spool keeps, gives back and counts as lost.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use super::*;
 use crate::audit::chain::Chain;
 use crate::audit::record::{Draft, EventType};
@@ -143,4 +145,45 @@ fn what_a_killed_process_left_is_taken_over_once() {
     left[0].drop_front(&front);
     assert!(left[0].is_empty());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_line_that_no_gateway_wrote_is_no_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut here, mut other) = (Chain::new("here"), Chain::new("other"));
+    let mut spool = Spool::new(folder.path(), "here", 1 << 20);
+    let mut all = records(&mut here, 4);
+    all.extend(records(&mut other, 1));
+    spool.append(all.iter()).unwrap();
+    let path = spool.path(1);
+    let text = fs::read_to_string(&path).unwrap();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    // What no database takes, with the hash of what was there; and another time for its row.
+    lines[1] = lines[1].replace("\"A2A_CALL\"", "\"\\u0000A2A_\"");
+    lines[2] = format!("999999999999999999 {}", lines[2].split_once(' ').unwrap().1);
+    fs::write(&path, lines.join("\n") + "\n").unwrap();
+    let front = spool.front(100).unwrap();
+    assert_eq!((numbers(&front.records), front.damaged), (vec![1, 4], 3));
+}
+
+#[test]
+fn what_others_could_have_written_and_what_is_no_file_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut chain = Chain::new("gone");
+    let mut spool = Spool::new(folder.path(), "gone", 1 << 20);
+    spool.append(records(&mut chain, 5).iter()).unwrap();
+    let path = spool.path(1);
+    drop(spool);
+    let allow = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    allow(0o606);
+    assert!(Spool::left(folder.path()).is_empty());
+    assert!(!folder.path().join("gone.lock").exists());
+    allow(0o660);
+    assert_eq!(Spool::left(folder.path()).len(), 1);
+    // A pipe would never open.
+    let lock = folder.path().join("gone.lock");
+    fs::remove_file(&lock).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&lock).status();
+    assert!(made.unwrap().success());
+    assert!(Spool::left(folder.path()).is_empty());
 }

@@ -108,8 +108,16 @@ impl<'k> Verifier<'k> {
     }
 
     /// A record that must be there, from a checkpoint that somebody kept. Before the first record.
-    pub fn expect(&mut self, replica: String, seq: i64, hash: String) {
-        self.expected.entry(replica).or_default().insert(seq, hash);
+    pub fn expect(&mut self, replica: &str, seq: i64, hash: String) {
+        let expected = self.expected.entry(replica.to_owned()).or_default();
+        let other = expected
+            .insert(seq, hash.clone())
+            .filter(|known| *known != hash);
+        if other.is_some() {
+            let what = format!("{GIVEN} cannot be right: you give two for one number");
+            let state = self.chains.entry(replica.to_owned()).or_default();
+            state.fail(replica, Some(seq), what);
+        }
     }
 
     /// What is signed of a chain. All of them before the first record.
@@ -129,7 +137,14 @@ impl<'k> Verifier<'k> {
             let what = "its row says something else than the signed statement in it".to_owned();
             return state.fail(&row.replica, None, what);
         }
-        state.stated = Some(said);
+        // Of two ends the later one: what it says was there.
+        if state
+            .stated
+            .as_ref()
+            .is_none_or(|known| known.last < said.last)
+        {
+            state.stated = Some(said);
+        }
     }
 
     /// What a checkpoint says of other chains. For all of them, before the first record.
@@ -288,14 +303,15 @@ impl<'k> Verifier<'k> {
             }
         }
         for (replica, (seq, by)) in missing {
-            let what = if self.chains.contains_key(replica) {
-                format!("is missing: {by} saw it")
+            let (seq, what) = if self.chains.contains_key(replica) {
+                (Some(seq), format!("is missing: {by} saw it"))
             } else {
-                format!("the whole chain is missing: {by} saw it")
+                let what = format!("the whole chain is missing: {by} saw its record {seq}");
+                (None, what)
             };
             report.problems.push(Problem {
                 replica: replica.clone(),
-                seq: Some(seq),
+                seq,
                 what,
                 key_missing: false,
             });

@@ -71,7 +71,9 @@ impl State {
 
     /// Whether it comes next to the record before.
     fn follow(&self, record: &Record) -> Result<(), String> {
-        let next = self.last + 1;
+        let Some(next) = self.last.checked_add(1) else {
+            return Err("is behind the last number that there is".to_owned());
+        };
         if record.seq > next {
             let last = record.seq - 1;
             return Err(if next == last {

@@ -1,5 +1,6 @@
 //! Who called whom, and who changed what: written down, read, exported, and proven.
 
+mod alone;
 mod edges;
 mod outage;
 mod records;
@@ -12,6 +13,15 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::harness::{ADMIN, Gateway};
+
+/// A number from the environment, for whoever wants to see more than CI has time for.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a setting of the test, not of the gateway"
+)]
+fn asked(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
+}
 
 /// The records that fit a query, the newest first, once there are as many as `least`.
 pub(crate) async fn recorded(gateway: &Gateway, query: &str, least: usize) -> Vec<Value> {

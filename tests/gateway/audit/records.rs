@@ -323,6 +323,39 @@ on_both_pairs! {
             assert_eq!(status, expected, "{seq}: {said}");
             assert_eq!(said.contains(&format!("record {seq} is missing")), status == Some(1), "{said}");
         }
+        // Two that cannot both be right, whichever comes last.
+        for hashes in [[hash, "00"], ["00", hash]] {
+            let given = hashes.map(|hash| format!("{own}:4:{hash}"));
+            let (said, status) = prove(&lines, &["--expect", &given[0], "--expect", &given[1]]);
+            assert_eq!(status, Some(1), "{said}");
+            assert!(said.contains("you give two for one number"), "{said}");
+        }
+        let (said, status) = prove(&lines, &["--expect", &format!("{own}:0:{hash}")]);
+        assert_eq!(status, Some(64), "{said}");
+        // A name that stands twice says one thing to a reader, and another to the hash.
+        let detail = lines.replacen(r#""running":0"#, r#""running":9,"running":0"#, 1);
+        assert_ne!(detail, lines);
+        let (said, status) = prove(&detail, &[]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("was changed"), "{said}");
+        // The last numbers that there are, and what a terminal would obey.
+        let mut last = records[2].clone();
+        last["seq"] = json!(i64::MAX);
+        let mut more = forged(&[last.clone(), last], "\u{1b}[8m\nall as they were written");
+        let mut second: Value = serde_json::from_str(&more[1]).unwrap();
+        second["seq"] = json!(i64::MAX);
+        more[1] = second.to_string();
+        let (said, status) = prove(&format!("{}\n", more.join("\n")), &["--partial"]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.starts_with(r"\u{1b}[8m\nall as they were written: record 9223372036854775807 is behind"), "{said}");
+        // Through a pipe, which can be read once.
+        let pipe = gateway.dir.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (to, text) = (pipe.clone(), lines.clone());
+        let writer = std::thread::spawn(move || std::fs::write(to, text).unwrap());
+        let (said, status) = audit(&gateway, &["verify", pipe.to_str().unwrap(), "--jwks", names[1]]);
+        assert_eq!(status, Some(0), "{said}");
+        writer.join().unwrap();
         let (said, status) = prove("", &[]);
         assert_eq!(status, Some(1), "{said}");
         let (said, status) = prove("{}\n", &["--partial"]);

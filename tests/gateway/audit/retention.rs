@@ -112,15 +112,28 @@ async fn a_month_that_no_chain_needs_is_dropped_whole() {
             .await
             .unwrap()
     };
-    // 2020-01 has nobody's record, 2020-02 one of a chain that is kept.
-    for (month, from, to, replica) in [
+    // 2020-01 has a record from before its chain begins, as is signed, 2020-02 one of a chain that is kept, 2020-03 one of
+    // which nothing is signed.
+    let gone = recorded(&gateway, "event_type=AUDIT_STARTED", 1).await[0]["seq"]
+        .as_i64()
+        .unwrap()
+        - 1;
+    for (month, from, to, replica, seq) in [
         (
             "2020_01",
             1_577_836_800_000_i64,
             1_580_515_200_000_i64,
-            "gone",
+            chain.as_str(),
+            gone,
         ),
-        ("2020_02", 1_580_515_200_000, 1_582_934_400_000, &chain),
+        (
+            "2020_02",
+            1_580_515_200_000,
+            1_582_934_400_000,
+            &chain,
+            1_000_000,
+        ),
+        ("2020_03", 1_582_934_400_000, 1_585_612_800_000, "nobody", 1),
     ] {
         let part = format!("structure_events_{month}");
         run(format!(
@@ -128,7 +141,7 @@ async fn a_month_that_no_chain_needs_is_dropped_whole() {
         ))
         .await;
         run(format!(
-            "INSERT INTO {part} SELECT '{replica}', 1000000, {from}, event_type, request_id, trace_id, caller, \
+            "INSERT INTO {part} SELECT '{replica}', {seq}, {from}, event_type, request_id, trace_id, caller, \
              credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, \
              response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events \
              WHERE event_type = 'AUDIT_STARTED' LIMIT 1"
@@ -147,7 +160,21 @@ async fn a_month_that_no_chain_needs_is_dropped_whole() {
         assert!(Instant::now() < deadline, "{:?}", parts().await);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(parts().await.iter().any(|part| part.ends_with("2020_02")));
+    let left = async || {
+        parts()
+            .await
+            .iter()
+            .filter(|part| part.ends_with("_2020_02") || part.ends_with("_2020_03"))
+            .count()
+    };
+    assert_eq!(left().await, 2, "{:?}", parts().await);
+    // What a row says without being signed is not believed.
+    end(&mut gateway);
+    run("UPDATE audit_chains SET first_seq = 2000000".to_owned()).await;
+    gateway.restart().await;
+    // Longer than until the first look at what is too old.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert_eq!(left().await, 2, "{:?}", parts().await);
 }
 
 #[tokio::test]

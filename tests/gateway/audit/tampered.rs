@@ -75,7 +75,7 @@ const TAMPERINGS: &[(&str, &[&str], &str)] = &[
             "DELETE FROM structure_events WHERE replica = '{a}'",
             "DELETE FROM audit_chains WHERE replica = '{a}'",
         ],
-        "{a}: record 9 the whole chain is missing: a checkpoint of {b} saw it",
+        "{a}: the whole chain is missing: a checkpoint of {b} saw its record 9",
     ),
     (
         "what is signed is",
@@ -228,7 +228,7 @@ on_both_pairs! {
             }
             let (said, status) = audit(&gateway, &["verify"]);
             assert_eq!(status, Some(1), "{what}: {said}");
-            let named = own(named).replace("record 9 the", &format!("record {last} the"));
+            let named = own(named).replace("its record 9", &format!("its record {last}"));
             assert!(said.contains(&named), "{what}: {said}");
             restore(&db).await;
         }
@@ -254,7 +254,7 @@ on_both_pairs! {
         }
         let (said, status) = audit(&gateway, &["verify", "--expect", &expect]);
         assert_eq!(status, Some(1), "{said}");
-        let missing = format!("{second}: record {} the whole chain is missing: the checkpoint that you give saw it", carried.seq);
+        let missing = format!("{second}: the whole chain is missing: the checkpoint that you give saw its record {}", carried.seq);
         assert!(said.contains(&missing), "{said}");
     }
 }
