@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::query::{Filter, Records, Scan};
 use super::record::{EventType, Record};
 use super::table::{ChainRow, Order, Table};
+use super::unreadable::Unreadable;
 use super::verify::{Report, Verifier};
 use crate::store::Unavailable;
 
@@ -128,7 +129,7 @@ impl Records {
         let doubtful = |replica: &str| report.problems.iter().any(|one| one.replica == replica);
         let pruned = pruned(&then, &now).find(|row| doubtful(&row.replica));
         match pruned {
-            Some(row) => Err(Table::pruned_meanwhile(&row.replica)),
+            Some(row) => Err(Unreadable::Pruned(row.replica.clone()).into()),
             None => Ok(report),
         }
     }
@@ -169,7 +170,7 @@ impl Exported<'_> {
         };
         let now = self.table.chains().await?;
         if let Some(row) = pruned(&chains, &now).next() {
-            return Err(Table::pruned_meanwhile(&row.replica));
+            return Err(Unreadable::Pruned(row.replica.clone()).into());
         }
         self.chains = Some(Vec::new());
         Ok(chains

@@ -18,6 +18,7 @@ mod retention;
 mod row;
 mod spool;
 mod table;
+mod unreadable;
 mod verify;
 mod waiting;
 pub mod words;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::record::Record;
 use super::table::{Order, Place, Table};
+use super::unreadable::Unreadable;
 use crate::db::Db;
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
@@ -156,13 +157,17 @@ impl<'a> Scan<'a> {
         }
         let after = self.after.as_ref();
         let table = self.table;
-        let records = table.page(self.filter, self.order, after, SCANNED).await?;
+        let read = table.page(self.filter, self.order, after, SCANNED).await;
+        let records = match read {
+            Ok(records) => records,
+            Err(error) => return Err(table.named(error).await),
+        };
         self.over = records.len() < SCANNED;
         let last = records.last().map(Place::of);
         if let (Some(before), Some(last)) = (&self.after, &last)
             && !table.goes_on(before, last)
         {
-            return Err(Table::disordered(&last.replica));
+            return Err(Unreadable::Disordered(last.replica.clone()).into());
         }
         self.after = last.or(self.after.take());
         Ok(records)

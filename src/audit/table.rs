@@ -4,7 +4,6 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::any::AnyArguments;
@@ -22,7 +21,7 @@ use crate::store::Unavailable;
 use crate::trust::{Keys, SignError, TokenError};
 use crate::workspace::Timestamp;
 
-const COLUMNS: &str = "replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, \
+pub(super) const COLUMNS: &str = "replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, \
     credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, \
     duration_ms, task_id, detail, prev, hash";
 
@@ -73,25 +72,6 @@ const SCHEMA_PAUSE: Duration = Duration::from_millis(20);
 /// Rows that one statement deletes at most.
 const PRUNED_MAX: i64 = 5000;
 
-/// Why records cannot be read although the store answers.
-#[derive(Debug, thiserror::Error)]
-enum Unreadable {
-    #[error(
-        "records of the chain {0:?} have a `replica` or a `seq` that is no text or no number: somebody changed them"
-    )]
-    Disordered(String),
-    #[error("retention removed records of the chain {0:?} while they were read: try again")]
-    Pruned(String),
-}
-
-fn unreadable(source: Unreadable) -> Unavailable {
-    Unavailable {
-        store: "sql",
-        operation: "audit_page",
-        source: Arc::new(source),
-    }
-}
-
 /// A chain as its row has it. Whether that is true, its statement says, if its signature is good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainRow {
@@ -133,7 +113,7 @@ impl ChainRow {
 
 /// The tables.
 pub(super) struct Table {
-    db: Db,
+    pub(super) db: Db,
     /// Months for which PostgreSQL has a partition.
     months: Mutex<HashSet<Month>>,
 }
@@ -209,8 +189,10 @@ impl Table {
     /// All chains.
     pub(super) async fn chains(&self) -> Result<Vec<ChainRow>, Unavailable> {
         let rows = sqlx::query(CHAINS).fetch_all(self.db.pool());
-        let rows = self.db.run("audit_chains", rows).await?;
-        Ok(rows.iter().map(chain).collect())
+        match self.db.run("audit_chains", rows).await {
+            Ok(rows) => Ok(rows.iter().map(chain).collect()),
+            Err(error) => Err(self.named_chain(error).await),
+        }
     }
 
     /// Puts `new` in the place of `row`, if that is still there.
@@ -379,16 +361,6 @@ impl Table {
             Ordering::Less => !self.db.is_embedded(),
             Ordering::Greater => true,
         }
-    }
-
-    /// Why reading cannot go on behind a record whose number is none.
-    pub(super) fn disordered(replica: &str) -> Unavailable {
-        unreadable(Unreadable::Disordered(replica.to_owned()))
-    }
-
-    /// Why an export is not whole.
-    pub(super) fn pruned_meanwhile(replica: &str) -> Unavailable {
-        unreadable(Unreadable::Pruned(replica.to_owned()))
     }
 
     /// Whether records are kept in parts, a month each.

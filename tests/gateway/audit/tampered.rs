@@ -161,6 +161,25 @@ const TAMPERINGS_OF_TYPES: &[(&str, &[&str], &str)] = &[
         "{a}: record 1 was changed",
     ),
     (
+        "a text is bytes that are none",
+        &[
+            "UPDATE structure_events SET task_id = CAST(x'fffe' AS TEXT) WHERE replica = '{b}' AND seq = 4",
+        ],
+        "{b}: record 4 was changed",
+    ),
+    (
+        "so is a hash",
+        &[
+            "UPDATE structure_events SET hash = CAST(x'fffe' AS TEXT) WHERE replica = '{a}' AND seq = 1",
+        ],
+        "{a}: record 1 was changed",
+    ),
+    (
+        "so is what is signed",
+        &["UPDATE audit_chains SET statement = CAST(x'fffe' AS TEXT) WHERE replica = '{a}'"],
+        "{a}: its row in audit_chains was changed",
+    ),
+    (
         "there are very many without a number",
         &[
             "INSERT INTO structure_events WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4100) SELECT replica, 'x' || i, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events, n WHERE replica = '{b}' AND seq = 1",
