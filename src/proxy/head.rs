@@ -70,6 +70,10 @@ impl Scan {
             }
             let line = &bytes[start..feed];
             let Some(line) = line.strip_suffix(b"\r") else {
+                if self.target.is_none() {
+                    // For the record: whom it meant.
+                    self.request_line(start, line)?;
+                }
                 return Err("a line of the request head ends without a carriage return");
             };
             self.line = feed + 1;
@@ -110,14 +114,17 @@ impl Scan {
         if method.is_empty() || !method.iter().all(|b| is_token(*b)) {
             return Err(BAD);
         }
+        // As far as it can be read, also of what is refused: it says whom the request meant.
+        let legible = |b: &&u8| b.is_ascii_graphic() && **b != b'#';
+        let legible = target.iter().take_while(legible).count();
+        let target_start = start + method.len() + 1;
+        self.target = Some((target_start, target_start + legible.min(TARGET_BYTES_MAX)));
         self.http_1_0 = match version {
             b"HTTP/1.1" => false,
             b"HTTP/1.0" => true,
             _ => return Err("only HTTP/1.1 and HTTP/1.0 are spoken here"),
         };
-        if target.len() > TARGET_BYTES_MAX
-            || !target.iter().all(|b| b.is_ascii_graphic() && *b != b'#')
-        {
+        if target.len() > TARGET_BYTES_MAX || legible < target.len() {
             return Err("the request target is too long or has characters that must be encoded");
         }
         let absolute = authority(target).is_some();
@@ -125,8 +132,6 @@ impl Scan {
             return Err("the request target does not begin with `/`");
         }
         self.is_head = method == b"HEAD";
-        let target_start = start + method.len() + 1;
-        self.target = Some((target_start, target_start + target.len()));
         Ok(())
     }
 

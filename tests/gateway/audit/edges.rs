@@ -65,6 +65,22 @@ on_both_pairs! {
             assert_eq!(said(&of_request(&gateway, id).await), ["A2A_CALL", target, "invalid_request"]);
             assert_eq!(gateway.access_lines(id).await[0]["status"], 400);
         }
+        // Refused by their first line: whom they meant can be read all the same.
+        let long = format!("/workspaces/target/a2a?{}", "x".repeat(9000));
+        for line in [
+            "POST /workspaces/target/a2a HTTP/9.9\r\n",
+            "POST /workspaces/target/a2a#x HTTP/1.1\r\n",
+            "POST /workspaces/target/a2a?\u{ff} HTTP/1.1\r\n",
+            &format!("POST {long} HTTP/1.1\r\n"),
+            "POST /workspaces/target/a2a HTTP/1.1\n",
+        ] {
+            let mut connection = Connection::open(gateway.public).await;
+            connection.send(format!("{line}Host: h\r\n\r\n").as_bytes()).await;
+            let answer = connection.answer().await;
+            assert_eq!((answer.status, &*answer.reason()), (400, "invalid_request"), "{line:.60}");
+            let id = answer.field("x-request-id").unwrap();
+            assert_eq!(said(&of_request(&gateway, id).await), ["A2A_CALL", "target", "invalid_request"], "{line:.60}");
+        }
         gateway.assert_idle().await;
     }
 
