@@ -10,7 +10,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::client::{Ask, ClientError, ask};
-use super::{block_on, complain, print};
+use super::{block_on, complain, http_url, print};
 
 /// Longer than `stores.timeout` of the default, in which the gateway asks its own stores.
 const WITHIN: Duration = Duration::from_millis(2500);
@@ -19,7 +19,7 @@ const WITHIN: Duration = Duration::from_millis(2500);
 #[derive(clap::Args, Debug)]
 pub(super) struct Arguments {
     /// Base URL of the admin listener
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090", value_parser = http_url)]
     url: Url,
 }
 

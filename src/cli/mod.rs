@@ -23,6 +23,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use url::Url;
 
 use crate::telemetry::Chain;
 
@@ -147,6 +148,14 @@ fn trust_store() -> Result<(), TrustStoreError> {
     pingora::tls::load_platform_certs_incl_env_into_store(&mut store).map_err(TrustStoreError)
 }
 
+/// A URL of a gateway, as people type them.
+fn http_url(text: &str) -> Result<Url, &'static str> {
+    let url = Url::parse(text)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https"));
+    url.ok_or("write a URL with its scheme, such as http://127.0.0.1:9090")
+}
+
 /// Writes to standard output at once, for readers that wait for each line.
 fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -177,6 +186,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn a_url_without_a_scheme_is_told_how_to_be_written() {
+        assert!(http_url("http://localhost:9090").is_ok());
+        for typed in ["127.0.0.1:9090", "localhost:9090", "/readyz", ""] {
+            assert!(http_url(typed).unwrap_err().contains("http://"), "{typed}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::client::{Answer, Ask, ClientError, ask};
-use super::{USAGE, block_on, complain, print};
+use super::{USAGE, block_on, complain, http_url, print};
 use crate::ids::WorkspaceId;
 
 /// A little longer than the longest stream of the gateway's default, which ends it with a reason.
@@ -32,7 +32,7 @@ pub(super) struct Arguments {
     #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// Base URL of the gateway
-    #[arg(long, env = "A2A_GATEWAY_URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, env = "A2A_GATEWAY_URL", default_value = "http://127.0.0.1:8080", value_parser = http_url)]
     url: Url,
 }
 

@@ -10,7 +10,7 @@ use url::Url;
 
 use super::client::ClientError;
 use super::registration::{Registry, RegistryError};
-use super::{USAGE, block_on, complain, print};
+use super::{USAGE, block_on, complain, http_url, print};
 use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
 use crate::ids::WorkspaceId;
 use crate::trust::{
@@ -90,7 +90,7 @@ struct Gateway {
 #[derive(clap::Args, Debug)]
 struct Base {
     /// Base URL of the gateway
-    #[arg(long, env = "A2A_GATEWAY_URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, env = "A2A_GATEWAY_URL", default_value = "http://127.0.0.1:8080", value_parser = http_url)]
     url: Url,
 }
 

@@ -13,7 +13,7 @@ use url::Url;
 
 use self::advice::{advice, fact};
 use super::client::{Ask, ClientError, ask};
-use super::{USAGE, block_on, complain, print};
+use super::{USAGE, block_on, complain, http_url, print};
 
 /// The gateway asks both its stores and a name server, each within its own clock.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -47,7 +47,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
     /// Base URL of the admin listener
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090", value_parser = http_url)]
     admin: Url,
     /// An operator's token; a listener on loopback asks for none, unless admin.auth says so
     #[arg(long, env = "A2A_GATEWAY_ADMIN_TOKEN", hide_env_values = true)]
