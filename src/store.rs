@@ -91,7 +91,8 @@ impl Answering {
             }
             Err(error) => {
                 let failed = self.failed.fetch_add(1, Ordering::Relaxed) + 1;
-                if failed == AWAY && self.may_tell() {
+                let untold = failed >= AWAY && !self.away.load(Ordering::Acquire);
+                if untold && self.may_tell() {
                     self.away.store(true, Ordering::Release);
                     tracing::warn!(store, error = %Chain(error), "A store does not answer");
                 }
@@ -106,5 +107,35 @@ impl Answering {
             *told = Some(Instant::now());
         }
         may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_told_of_once_and_a_slow_operation_not() {
+        let answering = Answering::default();
+        let note = |ends: &[bool]| {
+            for well in ends {
+                let failed = Unavailable {
+                    store: "sql",
+                    operation: "ping",
+                    source: Arc::new(TooSlow(Duration::from_secs(2))),
+                };
+                answering.note("sql", &well.then_some(()).ok_or(failed));
+            }
+            answering.away.load(Ordering::Relaxed)
+        };
+        assert!(!note(&[false, false, true, false, false]));
+        assert!(note(&[false]));
+        assert!(note(&[false, false]));
+        assert!(!note(&[true]));
+        // Within a minute of the last word nothing is said; one that goes on is told of then.
+        assert!(!note(&[false, false, false, false]));
+        *answering.told.lock().unwrap() = None;
+        assert!(note(&[false]));
+        assert!(!note(&[true]));
     }
 }
