@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 
 use super::chain::{Chained, Statement};
 use super::month::Month;
@@ -12,7 +12,7 @@ use super::record::EventType;
 use super::spool::Spool;
 use super::table::ChainRow;
 use super::waiting::{front, lock, on_disk};
-use super::writer::{CHECKPOINT_EVERY, Writer};
+use super::writer::{CHECKPOINT_EVERY, TICK, Writer};
 use crate::workspace::Timestamp;
 
 /// Other chains that one checkpoint tells of at most.
@@ -80,19 +80,23 @@ impl Writer<'_> {
     /// dropped, which loses nothing: what is written and still there is written once more.
     pub(super) async fn adopt_left(&self) {
         self.audit.stored.table.await_schema().await;
-        let mut tick = interval(CHECKPOINT_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Soon again at first: who left them may be ending at this moment, and SQL be busy with that.
+        let mut pause = TICK;
         loop {
-            tick.tick().await;
-            if let Ok(rows) = self.audit.stored.table.chains().await {
-                self.adopt(&rows).await;
-            }
+            let folder = self.audit.spool.0.clone();
+            let left = spawn_blocking(move || Spool::left(&folder)).await;
+            self.adopt(left.unwrap_or_default()).await;
+            sleep(pause).await;
+            pause = (pause * 2).min(CHECKPOINT_EVERY);
         }
     }
 
-    async fn adopt(&self, rows: &[ChainRow]) {
-        let folder = self.audit.spool.0.clone();
-        let Ok(left) = spawn_blocking(move || Spool::left(&folder)).await else {
+    async fn adopt(&self, left: Vec<Spool>) {
+        if left.is_empty() {
+            return;
+        }
+        // Once they are held: nobody else goes on with these chains.
+        let Ok(rows) = self.audit.stored.table.chains().await else {
             return;
         };
         for spool in left {

@@ -40,9 +40,15 @@ impl From<Unreadable> for Unavailable {
 }
 
 impl Table {
+    /// Whether rows were there that the driver could not read. A store that is away, slow or refuses says so otherwise,
+    /// and is not asked again.
+    fn may_hold_bytes(&self, error: &Unavailable) -> bool {
+        self.db.is_embedded() && error.source.is::<sqlx::Error>()
+    }
+
     /// Names the record that keeps others from being read, if that is why.
     pub(super) async fn named(&self, error: Unavailable) -> Unavailable {
-        if !self.db.is_embedded() {
+        if !self.may_hold_bytes(&error) {
             return error;
         }
         let columns = in_hex(COLUMNS);
@@ -66,7 +72,7 @@ impl Table {
 
     /// The same of the rows of chains.
     pub(super) async fn named_chain(&self, error: Unavailable) -> Unavailable {
-        if !self.db.is_embedded() {
+        if !self.may_hold_bytes(&error) {
             return error;
         }
         let columns = in_hex("replica, first_seq, last_seq, statement, signed_at");

@@ -40,12 +40,17 @@ fn room(folder: &std::path::Path, spool_bytes: u64) -> (Arc<Audit>, Db, Arc<Metr
     (audit, db, metrics)
 }
 
+/// Has it chain and write until it is flushed.
+fn start(audit: &Arc<Audit>) -> tokio::task::JoinHandle<()> {
+    let running = Arc::clone(audit);
+    tokio::spawn(async move { running.run().await })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_small_spool_loses_is_counted_and_the_chain_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let (audit, db, metrics) = room(folder.path(), 300_000);
-    let running = Arc::clone(&audit);
-    let run = tokio::spawn(async move { running.run().await });
+    let run = start(&audit);
     let sent = 60_000;
     for n in 0..sent {
         audit.record(Draft::new(EventType::A2aCall));
@@ -107,8 +112,7 @@ async fn a_long_chain_is_verified() {
     let folder = tempfile::tempdir().unwrap();
     let (audit, db, _) = room(folder.path(), 1 << 30);
     db.migrate().await.unwrap();
-    let running = Arc::clone(&audit);
-    let run = tokio::spawn(async move { running.run().await });
+    let run = start(&audit);
     for n in 0..count {
         audit.record(Draft {
             request_bytes: n,
@@ -161,8 +165,7 @@ async fn what_is_lost_before_the_end_is_told_of_by_the_end() {
         let folder = tempfile::tempdir().unwrap();
         // More than may be in memory, and less than will come.
         let (audit, db, metrics) = room(folder.path(), 4_000_000);
-        let running = Arc::clone(&audit);
-        let run = tokio::spawn(async move { running.run().await });
+        let run = start(&audit);
         for n in 0..20_000 {
             audit.record(Draft::new(EventType::A2aCall));
             if n % 1000 == 0 {
@@ -183,8 +186,7 @@ async fn what_is_lost_before_the_end_is_told_of_by_the_end() {
         // The next start writes what waits.
         let (next, db, _) = room(folder.path(), 100_000);
         db.take_as_it_is();
-        let running = Arc::clone(&next);
-        let run = tokio::spawn(async move { running.run().await });
+        let run = start(&next);
         let deadline = Instant::now() + Duration::from_secs(30);
         let told = "SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type IN ('AUDIT_LOST', 'AUDIT_STOPPED')";
         loop {
@@ -215,8 +217,7 @@ async fn without_a_spool_what_is_not_written_by_the_end_is_counted_as_lost() {
     // No folder can be made there.
     std::fs::write(folder.path().join("spool"), "").unwrap();
     let (audit, _db, metrics) = room(folder.path(), 1 << 20);
-    let running = Arc::clone(&audit);
-    let run = tokio::spawn(async move { running.run().await });
+    let run = start(&audit);
     for _ in 0..10 {
         audit.record(Draft::new(EventType::A2aCall));
     }
@@ -248,8 +249,7 @@ async fn an_export_is_proven_also_when_records_come_while_it_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let (audit, db, _) = room(folder.path(), 1 << 30);
     db.migrate().await.unwrap();
-    let running = Arc::clone(&audit);
-    let run = tokio::spawn(async move { running.run().await });
+    let run = start(&audit);
     let written = async |count: i64| {
         let deadline = Instant::now() + Duration::from_secs(30);
         while newest(&db).await < count {
@@ -311,8 +311,7 @@ async fn what_others_left_holds_up_no_record_of_ones_own() {
         let folder = tempfile::tempdir().unwrap();
         // A run without a database: all of it is left in the spool.
         let (left, db, _) = room(folder.path(), 1 << 30);
-        let running = Arc::clone(&left);
-        let run = tokio::spawn(async move { running.run().await });
+        let run = start(&left);
         for n in 0..20_000 {
             left.record(Draft::new(EventType::A2aCall));
             if n % 1000 == 0 {
@@ -330,8 +329,7 @@ async fn what_others_left_holds_up_no_record_of_ones_own() {
         sqlx::raw_sql(slow).execute(db.pool()).await.unwrap();
         let (own, db, metrics) = room(folder.path(), 1 << 30);
         db.take_as_it_is();
-        let running = Arc::clone(&own);
-        let run = tokio::spawn(async move { running.run().await });
+        let run = start(&own);
         for _ in 0..5 {
             own.record(Draft::new(EventType::A2aCall));
         }
@@ -353,8 +351,7 @@ async fn what_others_left_holds_up_no_record_of_ones_own() {
         // The next one writes whatever is still there of both.
         let (next, db, _) = room(folder.path(), 1 << 30);
         db.take_as_it_is();
-        let running = Arc::clone(&next);
-        let run = tokio::spawn(async move { running.run().await });
+        let run = start(&next);
         let deadline = Instant::now() + Duration::from_secs(60);
         let ended = "SELECT replica FROM structure_events WHERE event_type = 'AUDIT_STOPPED'";
         loop {
