@@ -57,7 +57,7 @@ pub enum Reason {
     UnsupportedMediaType,
     /// Only WebSocket is spoken there.
     UpgradeRequired,
-    /// Too many requests from this credential.
+    /// Too many requests of this caller, or too many refused ones from this address.
     RateLimited,
     /// A bug.
     Internal,

@@ -417,7 +417,7 @@ pub struct Cors {
 pub struct Events {
     /// Open sockets and event streams at most.
     pub connections: usize,
-    /// The same of one credential.
+    /// The same of one caller.
     pub connections_per_caller: usize,
 }
 
@@ -432,7 +432,7 @@ pub struct Inbox {
     pub retention: Duration,
     /// Feeds and waits at once at most.
     pub connections: usize,
-    /// The same of one credential.
+    /// The same of one caller.
     pub connections_per_caller: usize,
 }
 
@@ -440,9 +440,9 @@ pub struct Inbox {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// Requests a second of one credential.
+    /// Requests a second of one caller, over all of its credentials.
     pub caller_per_second: u32,
-    /// Requests at once of one credential.
+    /// Requests at once of one caller.
     pub caller_burst: u32,
     /// 401 and 403 answers a second to one client address.
     pub failures_per_second: u32,

@@ -1,4 +1,4 @@
-//! How many may watch at once: over all, and of one credential.
+//! How many may watch at once: over all, and of one caller.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub struct Bounds {
     pub section: &'static str,
     /// Over all.
     pub connections: usize,
-    /// Of one credential.
+    /// Of one caller.
     pub connections_per_caller: usize,
 }
 
@@ -49,7 +49,7 @@ impl Places {
         })
     }
 
-    /// Takes a place for `caller`, which is a [`Proof::rate_key`](crate::identity::Proof::rate_key).
+    /// Takes a place for `caller`, which is a [`Proof::account`](crate::identity::Proof::account).
     ///
     /// # Errors
     /// `overloaded` and `rate_limited`.
@@ -60,7 +60,7 @@ impl Places {
         let own = taken.by_caller.get(&caller).copied().unwrap_or(0);
         if bounds.connections_per_caller <= own {
             let message = format!(
-                "this credential has as many open {what} here as it may have \
+                "this caller has as many open {what} here as it may have \
                  ({section}.connections_per_caller); close one first"
             );
             let rejection = Rejection::new(Reason::RateLimited, message);

@@ -47,7 +47,7 @@ impl Events {
         kind: EventReader,
         after: Option<&str>,
     ) -> Result<Reader, Rejection> {
-        let place = self.places.take(proof.rate_key)?;
+        let place = self.places.take(proof.account)?;
         self.interest.come();
         self.metrics.event_readers(kind).inc();
         // From here on dropping it gives back what was taken.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::credential::{Credential, CredentialHash, Form};
 use super::issuers::{NotForeign, Signer};
-use super::{CredentialKind, Identity, Principal, Proof, now_ms, pair};
+use super::{CredentialKind, Identity, Principal, Proof, now_ms};
 use crate::ids::WorkspaceId;
 use crate::metrics::CredentialFlaw;
 use crate::rejection::{Reason, Rejection};
@@ -288,14 +288,12 @@ impl Identity {
             }
             .map_err(NoProof::Refused)?,
         };
-        let rate_key = signed.only_to.as_ref().and(signed.principal.workspace());
-        let rate_key = rate_key.map(pair::rate_key);
         let mut proof = prove(signed.principal, signed.kind, credential, hash);
-        proof.rate_key = rate_key.unwrap_or(proof.rate_key);
         proof.expires_at = Some(signed.expires_at);
         proof.signer = Some(signed.signer);
         proof.only_to = signed.only_to;
-        Ok(Arc::new(proof))
+        // The issuer is part of a canvas user's name.
+        Ok(Arc::new(proof.with_account()))
     }
 
     fn verify_own(&self, token: &str) -> Result<Signed, Refusal> {
@@ -335,13 +333,14 @@ fn prove(
         principal,
         kind,
         prefix: credential.prefix().to_owned(),
-        rate_key: hash.rate_key(),
+        account: 0,
         expires_at: None,
         hash: None,
         credential: Some(hash),
         signer: None,
         only_to: None,
     }
+    .with_account()
 }
 
 fn unauthenticated(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {

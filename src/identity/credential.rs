@@ -157,8 +157,8 @@ impl CredentialHash {
             .into()
     }
 
-    /// A number that tells credentials apart, for counting. Not secret.
-    pub(super) fn rate_key(&self) -> u64 {
+    /// A number that tells hashes apart, for counting. Not secret.
+    pub(super) fn number(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }

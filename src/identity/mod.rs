@@ -4,6 +4,7 @@
 //! Invariants: a principal exists only with a proof; nothing here widens access when a store is
 //! away; a credential's text is never kept, logged or compared outside of its hash.
 
+mod account;
 mod authenticate;
 mod canvas;
 mod credential;
@@ -159,8 +160,9 @@ pub struct Proof {
     pub kind: CredentialKind,
     /// Its first 8 characters; never more. Empty in open mode.
     pub prefix: String,
-    /// Tells credentials apart in [`Rates`]. 0 in open mode: all share one allowance.
-    pub rate_key: u64,
+    /// The number under which rates, and shares of memory, places and connections are counted: one a principal, whatever
+    /// it presents, but one a token of an operator. 0 in open mode, where callers cannot be told apart.
+    pub account: u64,
     /// When it ends by itself: milliseconds since 1970.
     expires_at: Option<i64>,
     /// What an enrolment is redeemed by.
@@ -182,6 +184,7 @@ impl Proof {
             kind: CredentialKind::Workspace,
             ..open_proof()
         }
+        .with_account()
     }
 
     /// Who owns what the caller starts. Like the principal's name, but for canvas users, whose names only
@@ -357,7 +360,7 @@ fn open_proof() -> Proof {
         },
         kind: CredentialKind::Open,
         prefix: String::new(),
-        rate_key: 0,
+        account: account::OPEN,
         expires_at: None,
         hash: None,
         credential: None,

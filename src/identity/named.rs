@@ -10,9 +10,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::authenticate::Refusal;
-use super::credential::CredentialHash;
 use super::token::{Holder, Live};
-use super::{CredentialKind, Identity, Principal, Proof, Rates, open_proof, pair};
+use super::{CredentialKind, Identity, Principal, Proof, Rates, open_proof};
 use crate::config::AuthMode;
 use crate::explain::{Check, Fact, Question, Source, Witness};
 use crate::ids::WorkspaceId;
@@ -32,14 +31,12 @@ pub struct Named {
 /// A credential of whoever is named: what may be shown of it, and whose allowance it has.
 struct Known {
     prefix: Option<String>,
-    rate_key: u64,
+    account: u64,
 }
 
 /// What was found of the credentials of whoever is named.
 pub struct Credentials {
     known: Vec<Known>,
-    /// The allowance that all pair tokens of a workspace share.
-    pair: Option<u64>,
     /// Whether there are no others.
     complete: bool,
     source: Source,
@@ -142,23 +139,22 @@ impl Identity {
     /// Those in the tables and in the configuration; while SQL is away, those that were used here, by which
     /// a message would still be let in.
     async fn credentials(&self, principal: &Principal) -> Result<Credentials, Unavailable> {
-        let (holder, pair) = match principal {
-            Principal::Workspace { id } => (Holder::Workspace(id), Some(pair::rate_key(id))),
-            Principal::Org { org } => (Holder::Org(org), None),
-            Principal::Operator | Principal::Canvas { .. } => (Holder::Operator, None),
+        let holder = match principal {
+            Principal::Workspace { id } => Holder::Workspace(id),
+            Principal::Org { org } => Holder::Org(org),
+            Principal::Operator | Principal::Canvas { .. } => Holder::Operator,
         };
         let mut known = Vec::new();
         if let Holder::Operator = holder {
             let configured = self.admins.get();
             let configured = configured.iter().map(|hash| (None, *hash));
-            known.extend(configured.map(Known::from));
+            known.extend(configured.map(|live| Known::live(principal, live)));
         }
         match self.tokens.live(holder).await {
             Ok(live) => {
-                known.extend(live.into_iter().map(Known::from));
+                known.extend(live.into_iter().map(|live| Known::live(principal, live)));
                 Ok(Credentials {
                     known,
-                    pair,
                     complete: true,
                     source: Source::Sql,
                     age: Duration::ZERO,
@@ -173,7 +169,6 @@ impl Identity {
                 }
                 Ok(Credentials {
                     known,
-                    pair,
                     complete: false,
                     source: Source::Memory,
                     age: oldest.unwrap_or_default(),
@@ -214,7 +209,6 @@ impl Credentials {
     fn none() -> Self {
         Self {
             known: Vec::new(),
-            pair: None,
             complete: false,
             source: Source::Memory,
             age: Duration::ZERO,
@@ -241,15 +235,13 @@ impl Credentials {
     /// `rate_limited`, when none may: what is told to the one that may first.
     pub fn look(&self, rates: &Rates, witness: &mut impl Witness) -> Result<(), Rejection> {
         let known = self.known.iter();
-        let looked: Vec<_> = known.map(|known| rates.look(known.rate_key)).collect();
+        let looked: Vec<_> = known.map(|known| rates.look(known.account)).collect();
         witness.hear(|| {
             let each = self.known.iter().zip(&looked).take(SHOWN_MAX);
             let each = each.map(|(known, looked)| told(known.prefix.as_deref(), looked));
             let value = json!({
                 "limited": !matches!(looked.first(), Some(Ok(None))),
                 "credentials": each.collect::<Vec<_>>(),
-                // They have one allowance for all.
-                "pair_tokens": self.pair.map(|key| told(None, &rates.look(key))),
             });
             Fact::new(Check::Rate, Source::Memory, value)
         });
@@ -276,16 +268,18 @@ impl Known {
     fn of(proof: &Proof) -> Self {
         Self {
             prefix: Some(proof.prefix.clone()),
-            rate_key: proof.rate_key,
+            account: proof.account,
         }
     }
-}
 
-impl From<Live> for Known {
-    fn from((prefix, hash): (Option<String>, CredentialHash)) -> Self {
+    fn live(principal: &Principal, (prefix, hash): Live) -> Self {
+        let proof = Proof {
+            credential: Some(hash),
+            ..proof_of(principal.clone())
+        };
         Self {
             prefix,
-            rate_key: hash.rate_key(),
+            account: proof.with_account().account,
         }
     }
 }
@@ -296,6 +290,7 @@ fn proof_of(principal: Principal) -> Proof {
         kind: CredentialKind::Stored,
         ..open_proof()
     }
+    .with_account()
 }
 
 fn principal_json(proof: &Proof) -> Value {

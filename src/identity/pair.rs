@@ -6,7 +6,6 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use super::authenticate::{Refusal, Signed};
-use super::credential::CredentialHash;
 use super::issuers::Signer;
 use super::{CredentialKind, Identity, Principal};
 use crate::ids::WorkspaceId;
@@ -82,11 +81,6 @@ impl Identity {
             only_to: Some(id(&claims.aud)?),
         })
     }
-}
-
-/// All pair tokens of one workspace share one allowance: it makes as many as it likes.
-pub(super) fn rate_key(caller: &WorkspaceId) -> u64 {
-    CredentialHash::of(&format!("pair:{caller}")).rate_key()
 }
 
 fn unsigned(error: SignError) -> Rejection {

@@ -83,10 +83,13 @@ impl Identity {
             Stored::Org { org } => Principal::Org { org },
             Stored::Operator => Principal::Operator,
         };
-        Some(Proof {
-            principal,
-            kind: CredentialKind::Stored,
-            ..open_proof()
-        })
+        Some(
+            Proof {
+                principal,
+                kind: CredentialKind::Stored,
+                ..open_proof()
+            }
+            .with_account(),
+        )
     }
 }

@@ -148,14 +148,14 @@ impl Identity {
             principal,
             kind,
             prefix: stored.prefix,
-            rate_key: hash.rate_key(),
+            account: 0,
             expires_at,
             hash: None,
             signer,
             only_to: None,
             credential: Some(hash),
         };
-        Ok(proof.is_current().then(|| Arc::new(proof)))
+        Ok(proof.is_current().then(|| Arc::new(proof.with_account())))
     }
 
     /// Whether the credential behind `proof` is still good. From memory in steady state, so that it

@@ -58,7 +58,7 @@ impl Admitted {
 
     /// In whose name bodies take room. Open mode does not tell callers apart.
     pub(super) fn caller(&self) -> Option<Caller> {
-        Some(self.proof.rate_key).filter(|key| *key != 0)
+        Some(self.proof.account).filter(|key| *key != 0)
     }
 
     /// What the call must look like, wherever it goes.

@@ -64,7 +64,7 @@ impl Share {
             let held = taken.of_caller.get(&caller).copied().unwrap_or_default();
             if held.saturating_add(bytes) > bound.each {
                 return Err(full(
-                    "bodies of this credential take a quarter of what all may (limits.bodies_bytes)",
+                    "bodies of this caller take a quarter of what all may (limits.bodies_bytes)",
                 ));
             }
             taken.of_caller.insert(caller, held + bytes);

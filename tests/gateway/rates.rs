@@ -95,6 +95,88 @@ on_both_pairs! {
         assert_eq!(answer.field("ratelimit"), Some("\"x\";r=1"));
     }
 
+    async fn all_credentials_of_one_principal_have_one_rate(pair: Pair) {
+        let builder = Builder::new(pair)
+            .set("rate.caller_per_second", "1")
+            .set("rate.caller_burst", "60");
+        let gateway = builder.start().await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let made = async |path: &str, body: &str, by: &str| {
+            let answer = gateway.call(&Request::post(path, body).bearer(by)).await;
+            assert!(answer.status < 300, "{}", answer.text());
+            answer.json()["token"].as_str().unwrap().to_owned()
+        };
+        let mut tokens = vec![caller.token.clone()];
+        for _ in 0..3 {
+            tokens.push(made("/workspaces/caller/tokens", "{}", &caller.token).await);
+        }
+        let discovered = Request::get("/registry/discover/target").bearer(&caller.token);
+        let pair_token = gateway.call(&discovered).await.json()["token"].clone();
+        let orgs = [made("/orgs/acme/tokens", "{}", ADMIN).await, made("/orgs/acme/tokens", "{}", ADMIN).await];
+        let mut users = Vec::new();
+        for _ in 0..3 {
+            users.push(made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#, ADMIN).await);
+        }
+        for (principal, tokens) in [("workspace", &tokens[..]), ("org", &orgs[..]), ("canvas", &users[..])] {
+            let mut passed = 0;
+            let mut connection = Connection::open(gateway.public).await;
+            let began = Instant::now();
+            for token in tokens.iter().cycle() {
+                let request = Request::get("/workspaces/caller").bearer(token);
+                let answer = connection.call(&request).await;
+                if answer.status == 429 {
+                    break;
+                }
+                passed += 1;
+                let most = 60 + began.elapsed().as_secs() + 1;
+                assert!(passed <= most, "{principal}: {passed} requests in {:?}", began.elapsed());
+            }
+        }
+        let call = Request::post("/workspaces/target/a2a", CALL).bearer(pair_token.as_str().unwrap());
+        let answer = gateway.call(&call).await;
+        assert_eq!(answer.status, 429, "a pair token is one more credential: {}", answer.text());
+        // Others have their own.
+        let other = made("/canvas/tokens", r#"{"user":"bob","org":"acme"}"#, ADMIN).await;
+        let list = Request::get("/workspaces").bearer(&other);
+        assert_eq!(gateway.call(&list).await.status, 200);
+    }
+
+    async fn the_next_request_passes_when_a_429_says_so(pair: Pair) {
+        let builder = Builder::new(pair)
+            .set("rate.caller_per_second", "1")
+            .set("rate.caller_burst", "3");
+        let gateway = builder.start().await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let request = Request::get("/workspaces/caller").bearer(&caller.token);
+        let mut connection = Connection::open(gateway.public).await;
+        let refused = loop {
+            let answer = connection.call(&request).await;
+            if answer.status == 429 {
+                break answer;
+            }
+        };
+        let refused_at = Instant::now();
+        // At one a second the next one is never more than a second away.
+        assert_eq!(refused.field("retry-after"), Some("1"));
+        assert_eq!(told(&refused), [Some("3"), Some("0"), Some("1"), Some("3;w=3")]);
+        while refused_at.elapsed() < Duration::from_secs(1) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(connection.call(&request).await.status, 200);
+        // A 429 for something else has the fields of the rate, too.
+        let builder = Builder::new(pair)
+            .set("rate.caller_per_second", "1")
+            .set("rate.caller_burst", "300")
+            .set("events.connections_per_caller", "1");
+        let gateway = builder.start().await;
+        let events = Request::get("/events").bearer(ADMIN);
+        let mut open = Connection::open(gateway.public).await;
+        open.send(&events.wire("localhost")).await;
+        assert_eq!(open.read_head().await.unwrap().status, 200);
+        let answer = gateway.call(&events).await;
+        assert_eq!((answer.status, told(&answer)[0]), (429, Some("300")), "{}", answer.text());
+    }
+
     async fn a_rate_asks_no_store_on_the_way_of_a_request(pair: Pair) {
         let builder = Builder::new(pair)
             .set("rate.caller_per_second", "1000000")

@@ -29,7 +29,7 @@ impl Inbox {
         proof: &Proof,
         kind: InboxReader,
     ) -> Result<Reader, Rejection> {
-        let place = self.places.take(proof.rate_key)?;
+        let place = self.places.take(proof.account)?;
         self.metrics.inbox.readers(kind).inc();
         Ok(Reader {
             watch: self.watch(workspace),

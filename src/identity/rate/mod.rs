@@ -1,4 +1,4 @@
-//! How often a credential may ask, and how often an address may be refused: by all replicas together
+//! How often a principal may ask, and how often an address may be refused: by all replicas together
 //! (`gossip.rs`), each deciding by what is in its memory. 0 in the configuration switches one off,
 //! at no cost.
 
@@ -29,7 +29,8 @@ const FAILURES_SCALE: usize = 64;
 /// Others are told soon when this part of a burst was taken.
 const SOON: u32 = 10;
 
-const TOO_MANY: &str = "too many requests with this credential; wait for `Retry-After` seconds";
+const TOO_MANY: &str =
+    "too many requests of this caller, over all of its credentials; wait for `Retry-After` seconds";
 
 // The IETF draft `draft-ietf-httpapi-ratelimit-headers`, in the form of its version 06.
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
@@ -94,7 +95,7 @@ impl Limit {
     }
 }
 
-/// What a credential may still ask for, told in the `RateLimit-*` fields of its answer.
+/// What a principal may still ask for, told in the `RateLimit-*` fields of its answer.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     rule: Arc<Rule>,
@@ -116,7 +117,11 @@ impl Allowance {
     /// The refusal with the same fields, unless it has its own.
     #[must_use]
     pub fn told_with(&self, rejection: Rejection) -> Rejection {
-        if rejection.reason == Reason::RateLimited {
+        if rejection
+            .fields
+            .iter()
+            .any(|(name, _)| *name == LIMIT.as_str())
+        {
             return rejection;
         }
         with_fields(rejection, &self.rule, self.remaining, seconds(self.full_in))
@@ -163,24 +168,24 @@ impl Rates {
             .set(settings.failures_per_second, settings.failures_per_second);
     }
 
-    /// Counts one request of the credential behind `proof`. `None`: there is no limit.
+    /// Counts one request of the principal that `proof` proves. `None`: there is no limit.
     ///
     /// # Errors
     /// `rate_limited`, with when to come back.
     pub fn admit(&self, proof: &Proof) -> Result<Option<Allowance>, Rejection> {
-        self.take(&self.callers, proof.rate_key, TOO_MANY)
+        self.take(&self.callers, proof.account, TOO_MANY)
     }
 
-    /// What [`Rates::admit`] would say of a credential; counts nothing. With how many more it lets pass at
+    /// What [`Rates::admit`] would say of an account; counts nothing. With how many more it lets pass at
     /// once; `None`: there is no limit.
     ///
     /// # Errors
     /// `rate_limited`, with when to come back.
-    pub(super) fn look(&self, rate_key: u64) -> Result<Option<u64>, Rejection> {
+    pub(super) fn look(&self, account: u64) -> Result<Option<u64>, Rejection> {
         let Some((rule, buckets)) = self.callers.on() else {
             return Ok(None);
         };
-        let looked = buckets.look(rate_key, rule.quota, self.now());
+        let looked = buckets.look(account, rule.quota, self.now());
         let left = looked.map_err(|wait| rate_limited(TOO_MANY, &rule, wait))?;
         Ok(Some(left.remaining))
     }
@@ -284,15 +289,15 @@ mod tests {
         })
     }
 
-    fn proof(rate_key: u64) -> Proof {
+    fn proof(account: u64) -> Proof {
         Proof {
-            rate_key,
+            account,
             ..open_proof()
         }
     }
 
     #[test]
-    fn each_credential_has_its_own_allowance() {
+    fn each_account_has_its_own_allowance() {
         let rates = rates(1, 3, 0);
         for _ in 0..3 {
             rates.admit(&proof(1)).unwrap();
