@@ -20,8 +20,8 @@ USER a2a
 WORKDIR /var/lib/a2a-gateway
 VOLUME /var/lib/a2a-gateway
 EXPOSE 8080 9090
-# `health` asks the admin listener's /readyz: no curl in the image.
+# `health` asks the admin listener's /readyz/traffic: no curl in the image, and no restart for a store that is away.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
-    CMD ["a2a-gateway", "health", "--url", "http://127.0.0.1:9090"]
+    CMD ["a2a-gateway", "health", "--traffic", "--url", "http://127.0.0.1:9090"]
 ENTRYPOINT ["a2a-gateway"]
 CMD ["serve", "--config", "/etc/a2a-gateway/config.toml"]

@@ -25,6 +25,7 @@ use crate::identity::{CredentialKind, FirstAdmin, Identity, Rates};
 use crate::ids::ReplicaId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
+use crate::store::skew::Skew;
 use crate::store::{InvalidUrl, Unavailable};
 use crate::tasks::Tasks;
 use crate::telemetry::Chain;
@@ -36,6 +37,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// How often what changed by heartbeats is written to SQL, in batches.
 const FLUSH: Duration = Duration::from_secs(1);
+
+/// How often the stores' clocks are compared with this machine's.
+const COMPARE_CLOCKS: Duration = Duration::from_secs(30);
 
 /// How often the keys are looked at: a rotation is in force everywhere within two of these.
 const LOOK_AT_KEYS: Duration = Duration::from_secs(1);
@@ -112,7 +116,7 @@ impl Gateway {
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
-        let (replica, drain) = (ReplicaId::random(), Arc::<Drain>::default());
+        let (replica, drain) = (replica_id(&at_start), Arc::<Drain>::default());
         let audit = Audit::new(
             config.clone(),
             db.clone(),
@@ -243,6 +247,8 @@ impl Gateway {
             // from nobody.
             Box::pin(self.delivery.run()),
             Box::pin(self.console.run()),
+            self.shared.probe_regularly(),
+            Box::pin(self.watch_clocks()),
             self.sweep(),
             self.flush_regularly(),
             self.forget_regularly(),
@@ -260,6 +266,18 @@ impl Gateway {
                 Ok(lapsed) => tracing::info!(count = lapsed.len(), "Workspaces went offline"),
                 Err(error) => tracing::debug!(error = %Chain(&error), "No sweep this time"),
             }
+        }
+    }
+
+    /// Warns while the clock of a store and this machine's differ: leases, tokens and records are judged by both.
+    async fn watch_clocks(&self) {
+        let mut tick = interval(COMPARE_CLOCKS);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut sql, mut shared) = (Skew::new("sql"), Skew::new("shared"));
+        loop {
+            tick.tick().await;
+            sql.compare(async { self.db.clock().await }).await;
+            shared.compare(async { self.shared.clock().await }).await;
         }
     }
 
@@ -355,6 +373,12 @@ impl Gateway {
     pub fn draining(&self) -> bool {
         self.drain.leaving()
     }
+}
+
+/// By the name that is configured, else by the machine's.
+fn replica_id(config: &Config) -> ReplicaId {
+    let named = config.server.replica.as_deref();
+    named.map_or_else(ReplicaId::random, ReplicaId::named)
 }
 
 /// What this run begins with, for its first record: its keys, and the settings that somebody made. So that also what

@@ -117,15 +117,21 @@ impl fmt::Display for RequestId {
 pub struct ReplicaId(Arc<str>);
 
 impl ReplicaId {
-    /// A new one, for a process that starts.
+    /// A new one, for a process that starts on a machine with a name of its own.
     pub fn random() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Self::named(host.trim())
+    }
+
+    /// A new one, for a process that starts as `name`. A chain of audit records belongs to one start, so each has
+    /// another one.
+    pub fn named(name: &str) -> Self {
         let known = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        let host: String = host.trim().chars().filter(known).take(48).collect();
-        let host = if host.is_empty() { "gateway" } else { &host };
+        let name: String = name.chars().filter(known).take(REPLICA_NAME_MAX).collect();
+        let name = if name.is_empty() { "gateway" } else { &name };
         // The last digits of a UUID of version 7 are random; the first are the time.
         let run = uuid::Uuid::now_v7().simple().to_string();
-        Self(format!("{host}-{}{}", &run[..12], &run[24..]).into())
+        Self(format!("{name}-{}{}", &run[..12], &run[24..]).into())
     }
 
     /// The id as text: letters, digits, `.`, `_` and `-`.
@@ -139,6 +145,9 @@ impl fmt::Display for ReplicaId {
         f.write_str(&self.0)
     }
 }
+
+/// Characters of a replica's name at most.
+pub const REPLICA_NAME_MAX: usize = 48;
 
 /// Whether `text` is an id of something that a gateway made: a UUID as rows have it, alone or behind `job-`.
 pub fn is_made_here(text: &str) -> bool {

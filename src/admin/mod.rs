@@ -11,6 +11,7 @@ mod config;
 mod console;
 mod explain;
 mod gate;
+mod health;
 mod host;
 mod page;
 
@@ -59,7 +60,12 @@ pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>, control: &Router)
         told = told.merge(shown_to_operators(&gateway, control));
         told = told.merge(page::routes());
     }
-    routes(process, get(move || readyz(Arc::clone(&gateway))), told)
+    let asked = Arc::clone(&gateway);
+    let probes = Probes {
+        everything: get(move || health::everything(Arc::clone(&asked))),
+        traffic: get(move || health::traffic(Arc::clone(&gateway))),
+    };
+    routes(process, probes, told)
 }
 
 /// What tells of callers and workspaces.
@@ -91,15 +97,28 @@ pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
         metrics: Arc::clone(&sidecar.metrics),
         audit: None,
     };
-    let readyz = get(move || sidecar_readyz(Arc::clone(&sidecar)));
-    routes(process, readyz, Router::new())
+    let readyz: MethodRouter<Process> = get(move || health::sidecar(Arc::clone(&sidecar)));
+    let probes = Probes {
+        everything: readyz.clone(),
+        traffic: readyz,
+    };
+    routes(process, probes, Router::new())
 }
 
-fn routes(process: Process, readyz: MethodRouter<Process>, told: Router<Process>) -> Router {
+/// What answers whether the process is ready.
+struct Probes {
+    /// For people and alerts.
+    everything: MethodRouter<Process>,
+    /// For load balancers.
+    traffic: MethodRouter<Process>,
+}
+
+fn routes(process: Process, probes: Probes, told: Router<Process>) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
-        .route("/readyz", readyz)
+        .route("/readyz", probes.everything)
+        .route("/readyz/traffic", probes.traffic)
         .route("/version", get(version))
         .route("/config", get(config))
         .merge(told)
@@ -131,43 +150,6 @@ async fn healthz() -> Response {
     json_answer(StatusCode::OK, &json!({"status": "ok"}))
 }
 
-/// Whether new exchanges should be sent here, part by part. Each store has its own clock.
-async fn readyz(gateway: Arc<Gateway>) -> Response {
-    let (sql, shared) = tokio::join!(gateway.db.ping(), gateway.shared.ping());
-    let draining = gateway.draining();
-    let ready = sql.is_ok() && shared.is_ok() && !draining;
-    let parts = json!({
-        "sql": word(sql.is_ok()),
-        "shared": word(shared.is_ok()),
-        // A gateway without its keys does not start: that there is one says that they are loaded.
-        "keys": "ok",
-        "draining": draining,
-    });
-    readiness(ready, parts)
-}
-
-/// A sidecar is ready when it has the gateway's keys.
-async fn sidecar_readyz(sidecar: Arc<Sidecar>) -> Response {
-    let (keys, draining) = (sidecar.ready().is_ok(), sidecar.drain.begun());
-    let parts = json!({"keys": word(keys), "draining": draining});
-    readiness(keys && !draining, parts)
-}
-
-fn word(ok: bool) -> &'static str {
-    if ok { "ok" } else { "unavailable" }
-}
-
-/// The answer to whether new exchanges should be sent here, with its parts.
-fn readiness(ready: bool, mut parts: Value) -> Response {
-    let (status, word) = if ready {
-        (StatusCode::OK, "ready")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not_ready")
-    };
-    parts["status"] = word.into();
-    json_answer(status, &parts)
-}
-
 /// What runs here. `commit` is set by builds that know it.
 async fn version() -> Response {
     let body = json!({
@@ -184,7 +166,7 @@ async fn config(State(process): State<Process>) -> Response {
 }
 
 async fn not_found(headers: HeaderMap) -> Response {
-    let message = "this listener serves /metrics, /healthz, /readyz, /version, /config and, of a gateway, \
+    let message = "this listener serves /metrics, /healthz, /readyz, /readyz/traffic, /version, /config and, of a gateway, \
                    /explain, /audit and the console at /; workspaces and the registry are on the public listener";
     reject(&Rejection::new(Reason::NotFound, message), &headers)
 }

@@ -1,6 +1,7 @@
 //! `a2a-gateway health`: asks a running gateway whether it is ready, for container health checks.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,8 +10,9 @@ use pingora::connectors::http::v1::Connector;
 use serde_json::Value;
 use url::Url;
 
+use super::admin_url::admin_url;
 use super::client::{Ask, ClientError, ask};
-use super::{block_on, complain, http_url, print};
+use super::{USAGE, block_on, complain, http_url, print};
 
 /// Longer than `stores.timeout` of the default, in which the gateway asks its own stores.
 const WITHIN: Duration = Duration::from_millis(2500);
@@ -18,15 +20,23 @@ const WITHIN: Duration = Duration::from_millis(2500);
 /// `a2a-gateway health`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Arguments {
-    /// Base URL of the admin listener
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090", value_parser = http_url)]
-    url: Url,
+    /// Base URL of the admin listener [default: admin.listen of --config, else http://127.0.0.1:9090]
+    #[arg(long, value_name = "URL", env = "A2A_GATEWAY_ADMIN_URL", value_parser = http_url)]
+    url: Option<Url>,
+    /// Read admin.listen from this TOML file and the environment, as `serve` does
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Ask what a load balancer asks (/readyz/traffic): a store that went away later does not count
+    #[arg(long)]
+    traffic: bool,
 }
 
 /// Why the gateway does not count as ready.
 #[derive(Debug, thiserror::Error)]
 enum HealthError {
-    #[error("{0}; is the gateway running? --url says where its admin listener (admin.listen) is")]
+    #[error(
+        "{0}; is the gateway running? --url, A2A_GATEWAY_ADMIN_URL or --config say where its admin listener (admin.listen) is"
+    )]
     Nobody(ClientError),
     #[error("cannot ask the gateway; is this the URL of its admin listener (admin.listen)?")]
     Client(#[source] ClientError),
@@ -50,7 +60,19 @@ impl From<ClientError> for HealthError {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    match block_on(check(&arguments.url)) {
+    let base = match admin_url(arguments.url.as_ref(), arguments.config.as_deref()) {
+        Ok(base) => base,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    let path = if arguments.traffic {
+        "/readyz/traffic"
+    } else {
+        "/readyz"
+    };
+    match block_on(check(&base, path)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);
@@ -59,9 +81,9 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-async fn check(base: &Url) -> Result<(), HealthError> {
+async fn check(base: &Url, path: &str) -> Result<(), HealthError> {
     let mut url = base.clone();
-    url.set_path(&format!("{}/readyz", base.path().trim_end_matches('/')));
+    url.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
     let request = Ask {
         method: Method::GET,
         url: &url,

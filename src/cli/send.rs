@@ -54,8 +54,8 @@ enum SendError {
     NoToken { reason: String, message: String },
     #[error("{reason}: {message}")]
     Refused { reason: String, message: String },
-    #[error("the answer has status {0} and is not JSON")]
-    Unreadable(u16),
+    #[error("the answer has status {0} and is not JSON{1}")]
+    Unreadable(u16, &'static str),
     #[error("an event of the stream has more than {EVENT_BYTES_MAX} bytes")]
     LongEvent,
     #[error("cannot write the answer")]
@@ -121,8 +121,9 @@ async fn send(arguments: &Arguments, workspace: &WorkspaceId) -> Result<(), Send
     }
     let status = answer.status.as_u16();
     let body = answer.whole().await?;
-    let answer: Value = serde_json::from_slice(&body).map_err(|_| SendError::Unreadable(status))?;
-    print(&format!("{}\n", line(result(answer)?)))?;
+    let answer: Value = serde_json::from_slice(&body)
+        .map_err(|_| SendError::Unreadable(status, credential_advice(status)))?;
+    print(&format!("{}\n", line(result(answer, status)?)))?;
     Ok(())
 }
 
@@ -132,16 +133,26 @@ async fn follow(mut answer: Answer) -> Result<(), SendError> {
     while let Some(piece) = answer.piece().await? {
         for event in events.feed(&piece)? {
             let event: Value = serde_json::from_str(&event).unwrap_or(Value::String(event));
-            print(&format!("{}\n", line(result(event)?)))?;
+            print(&format!("{}\n", line(result(event, 200)?)))?;
         }
     }
     Ok(())
 }
 
+/// What to do about an agent that refuses the gateway's credential.
+fn credential_advice(status: u16) -> &'static str {
+    match status {
+        401 | 403 => {
+            "; the agent refuses, not the gateway: an operator gives its credential in upstream_auth"
+        }
+        _ => "",
+    }
+}
+
 /// What the agent answered, or why there is nothing.
-fn result(mut answer: Value) -> Result<Value, SendError> {
+fn result(mut answer: Value, status: u16) -> Result<Value, SendError> {
     let error = &answer["error"];
-    if error.is_null() {
+    if error.is_null() && status < 400 {
         return Ok(match answer.get_mut("result") {
             Some(result) => result.take(),
             None => answer,
@@ -152,13 +163,29 @@ fn result(mut answer: Value) -> Result<Value, SendError> {
         .as_str()
         .or(answer["reason"].as_str())
         .map_or_else(
-            || format!("agent error {}", error["code"]),
+            || match &error["code"] {
+                Value::Null => format!("the agent answered with status {status}"),
+                code => format!("agent error {code}"),
+            },
             str::to_lowercase,
         );
-    let message = error["message"].as_str().or(error.as_str());
+    let said = [
+        &error["message"],
+        error,
+        &answer["message"],
+        &answer["detail"],
+    ];
+    let message = said.into_iter().find_map(Value::as_str);
+    let message = message.map_or_else(|| answer.to_string(), str::to_owned);
+    // A refusal of the gateway has its reason; everything else is the agent's.
+    let advice = if reason.starts_with("the agent") {
+        credential_advice(status)
+    } else {
+        ""
+    };
     Err(SendError::Refused {
         reason,
-        message: message.unwrap_or("no message").to_owned(),
+        message: message + advice,
     })
 }
 
@@ -180,7 +207,19 @@ fn line(result: Value) -> String {
         .chain([&event["artifact"], &status["message"], event])
         .map(|holder| text(&holder["parts"]))
         .filter(|text| !text.is_empty());
-    let words: Vec<String> = state.into_iter().chain(said).collect();
+    // A task that goes on is asked about, continued and cancelled by its id.
+    let goes_on = state.as_deref().is_some_and(|state| {
+        [
+            "[submitted]",
+            "[working]",
+            "[input-required]",
+            "[auth-required]",
+        ]
+        .contains(&state)
+    });
+    let id = event["id"].as_str().filter(|_| goes_on);
+    let id = id.map(|id| format!("(task {id})"));
+    let words: Vec<String> = state.into_iter().chain(said).chain(id).collect();
     if words.is_empty() {
         result.to_string()
     } else {
@@ -240,7 +279,7 @@ mod tests {
     use super::*;
 
     fn shown(answer: Value) -> String {
-        match result(answer) {
+        match result(answer, 200) {
             Ok(result) => line(result),
             Err(error) => error.to_string(),
         }
@@ -285,6 +324,28 @@ mod tests {
         ] {
             assert_eq!(shown(answer.clone()), expected, "{answer}");
         }
+    }
+
+    #[test]
+    fn an_agent_that_refuses_and_a_task_that_waits_are_told() {
+        let refused = |body: Value| result(body, 401).unwrap_err().to_string();
+        for body in [
+            json!({"error": "no such key"}),
+            json!({"message": "no such key"}),
+            json!({"detail": "no such key"}),
+        ] {
+            let told = refused(body);
+            assert!(
+                told.starts_with(
+                    "the agent answered with status 401: no such key; the agent refuses"
+                ),
+                "{told}"
+            );
+            assert!(told.contains("upstream_auth"), "{told}");
+        }
+        let task =
+            json!({"result": {"kind": "task", "id": "t-1", "status": {"state": "submitted"}}});
+        assert_eq!(shown(task), "[submitted] (task t-1)");
     }
 
     #[test]

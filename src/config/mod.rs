@@ -115,6 +115,8 @@ pub struct Server {
     pub public_url: Option<url::Url>,
     /// `Host` values that are ours besides the loopback names and `public_url`'s.
     pub hosts: Vec<String>,
+    /// What this gateway is called among its replicas; `None`: the machine's host name.
+    pub replica: Option<String>,
     /// Certificate chain and key, both or neither.
     pub tls: Tls,
     /// Proxies whose `X-Forwarded-For` says who the client is.

@@ -4,7 +4,7 @@ use super::Config;
 
 /// Keys that count from the start of the process to its end: what it listens on and serves there, its threads, its
 /// stores and their keys, the room that caches were given, the form of the log, where spans go.
-pub const RESTART_KEYS: [&str; 23] = [
+pub const RESTART_KEYS: [&str; 24] = [
     "admin.console",
     "admin.listen",
     "audit.enabled",
@@ -17,6 +17,7 @@ pub const RESTART_KEYS: [&str; 23] = [
     "keys.dir",
     "keys.seal_key",
     "server.listen",
+    "server.replica",
     "server.threads",
     "stores.shared",
     "stores.sql",

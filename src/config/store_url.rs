@@ -62,7 +62,44 @@ pub(super) fn shared(text: &str) -> Result<(), String> {
 }
 
 fn parsed(text: &str) -> Result<Url, String> {
+    if names_several_hosts(text) {
+        return Err(ONE_HOST.to_owned());
+    }
     Url::parse(text).map_err(|error| {
         format!("is not a URL ({error}); percent-encode special characters in the password")
     })
+}
+
+/// Whether the host of a URL is a list. Parsers would call it a strange port.
+fn names_several_hosts(url: &str) -> bool {
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let hosts = authority.rsplit('@').next().unwrap_or_default();
+    hosts.contains(',')
+}
+
+const ONE_HOST: &str = "it names several hosts; write one: a name or an address that follows the primary \
+                        (docs/stores.md)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_hosts_are_seen_and_commas_elsewhere_are_not() {
+        for several in [
+            "postgres://u:p@a,b/db",
+            "postgres://u:p@a:5432,b:5433/db?x=y",
+            "redis://a:1,b:2",
+        ] {
+            assert!(names_several_hosts(several), "{several}");
+        }
+        for one in [
+            "postgres://u:p,q@a/db,c?d=e,f",
+            "redis://:a,b@c:1/0",
+            "memory",
+        ] {
+            assert!(!names_several_hosts(one), "{one}");
+        }
+    }
 }

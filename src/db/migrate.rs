@@ -90,18 +90,12 @@ impl Db {
     }
 
     async fn apply(&self) -> Result<(), Cause> {
-        // Detached, so that dropping it closes it: the lock belongs to the session, and in the pool
-        // it would outlive a migration that was given up.
-        let mut connection = self.pool().acquire().await.map_err(cause)?.detach();
-        if self.0.location.backend == Backend::Postgres {
-            let patience = format!("SET statement_timeout = {}", MIGRATE_MAX.as_millis());
-            connection
-                .execute(AssertSqlSafe(patience))
-                .await
-                .map_err(cause)?;
-        }
+        let pool = self.pool();
+        pool.pooler.look(&pool.connections).await.map_err(cause)?;
+        // Detached, so that dropping it closes it: a migration that was given up ends with it.
+        let mut connection = pool.connections.acquire().await.map_err(cause)?.detach();
         let applied = match self.0.location.backend {
-            Backend::Postgres => run(&mut connection, 1).await,
+            Backend::Postgres => run_alone(&mut connection, pool.pooler.has_own_sessions()).await,
             Backend::Sqlite => run_unlocked(&mut connection).await,
         };
         // The work is done; a failing farewell changes nothing.
@@ -109,6 +103,32 @@ impl Db {
         applied
     }
 }
+
+/// All in one transaction, which holds a lock: also a pooler leaves a transaction in one session.
+async fn run_alone(connection: &mut AnyConnection, own_session: bool) -> Result<(), Cause> {
+    let mut tx = connection.begin().await.map_err(cause)?;
+    let milliseconds = MIGRATE_MAX.as_millis();
+    let begin = format!(
+        "SET LOCAL statement_timeout = {milliseconds}; \
+         SET LOCAL idle_in_transaction_session_timeout = {milliseconds}; \
+         SELECT CAST(pg_advisory_xact_lock({MIGRATION_LOCK}) AS TEXT)"
+    );
+    tx.execute(AssertSqlSafe(begin)).await.map_err(cause)?;
+    // The migrator prepares its statements by name: none of another client may be in the way, and none stays behind.
+    if !own_session {
+        tx.execute(FORGET_STATEMENTS).await.map_err(cause)?;
+    }
+    run(&mut tx, 1).await?;
+    if !own_session {
+        tx.execute(FORGET_STATEMENTS).await.map_err(cause)?;
+    }
+    tx.commit().await.map_err(cause)
+}
+
+const FORGET_STATEMENTS: &str = "DEALLOCATE ALL";
+
+/// `a2a-migr`, as PostgreSQL's number.
+const MIGRATION_LOCK: i64 = i64::from_be_bytes(*b"a2a-migr");
 
 /// SQLite has no advisory lock. Two that start on one file at the same moment collide inside a
 /// transaction: one fails as a whole, and finds the work done when it looks again.
@@ -140,6 +160,7 @@ async fn run(connection: &mut AnyConnection, text: usize) -> Result<(), Cause> {
     });
     let mut migrator = Migrator::with_migrations(migrations.into());
     migrator.set_ignore_missing(true);
+    migrator.set_locking(false);
     // Not `run`: its future cannot be spawned (the compiler finds `Acquire` not general enough).
     let done = migrator.run_direct(None, connection, false).await;
     done.map_err(|error| match error {

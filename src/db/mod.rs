@@ -7,18 +7,22 @@
 
 mod migrate;
 mod open;
+mod pooler;
+mod statements;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use sqlx::Any;
 use sqlx::any::{AnyArguments, AnyPoolOptions, AnyRow};
 use sqlx::query::Query;
-use sqlx::{Any, AnyPool, Transaction};
 use tokio::time::Instant;
 
 use self::open::{Backend, Location};
+use self::pooler::Pooler;
+pub use self::statements::{Connection, Pool, Transaction};
 use crate::config;
 use crate::metrics::Metrics;
 use crate::store::{Answering, Cause, InvalidUrl, Refused, TooSlow, Unavailable};
@@ -33,7 +37,8 @@ struct Inner {
     timeout: Duration,
     metrics: Arc<Metrics>,
     /// Made on first use, since a pool belongs to the runtime that makes it.
-    pool: OnceLock<AnyPool>,
+    pool: OnceLock<Pool>,
+    pooler: Arc<Pooler>,
     /// Whether the schema is known to be ours. Nothing is asked before.
     migrated: AtomicBool,
     answering: Answering,
@@ -52,8 +57,10 @@ impl Db {
             Backend::Sqlite => settings.sql_connections.min(SQLITE_CONNECTIONS_MAX),
             Backend::Postgres => settings.sql_connections,
         };
+        let pooler = Pooler::new(location.backend, settings.timeout);
         Ok(Self(Arc::new(Inner {
             location,
+            pooler: Arc::new(pooler),
             connections: connections.max(1),
             timeout: settings.timeout,
             metrics,
@@ -93,17 +100,20 @@ impl Db {
     }
 
     /// The pool, for queries inside [`Db::run`]. The first call must be inside a runtime.
-    pub fn pool(&self) -> &AnyPool {
+    pub fn pool(&self) -> &Pool {
         self.0.pool.get_or_init(|| {
             let inner = &self.0;
             let options = AnyPoolOptions::new()
                 .max_connections(inner.connections)
                 .acquire_timeout(inner.timeout);
-            inner
+            let options = inner
                 .location
                 .backend
-                .hooks(options, inner.timeout)
-                .connect_lazy_with(inner.location.options.clone())
+                .hooks(options, inner.timeout, &inner.pooler);
+            Pool {
+                connections: options.connect_lazy_with(inner.location.options.clone()),
+                pooler: Arc::clone(&inner.pooler),
+            }
         })
     }
 
@@ -114,11 +124,19 @@ impl Db {
     ///
     /// # Errors
     /// What the driver says; [`Db::run`] turns it into [`Unavailable`].
-    pub async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
+    pub async fn begin(&self) -> Result<Transaction, sqlx::Error> {
         match self.0.location.backend {
-            Backend::Sqlite => self.pool().begin_with("BEGIN IMMEDIATE").await,
-            Backend::Postgres => self.pool().begin().await,
+            Backend::Sqlite => self.pool().begin("BEGIN IMMEDIATE").await,
+            Backend::Postgres => self.pool().begin("BEGIN").await,
         }
+    }
+
+    /// One connection for several statements that read; use it inside [`Db::run`].
+    ///
+    /// # Errors
+    /// As [`Db::begin`].
+    pub async fn begin_reading(&self) -> Result<Connection, sqlx::Error> {
+        self.pool().begin_reading().await
     }
 
     /// Begins a transaction that reads the hierarchy before it writes to it: one at a time over all
@@ -126,14 +144,14 @@ impl Db {
     ///
     /// # Errors
     /// As [`Db::begin`].
-    pub async fn begin_alone(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
+    pub async fn begin_alone(&self) -> Result<Transaction, sqlx::Error> {
         match self.0.location.backend {
             Backend::Sqlite => self.begin().await,
             Backend::Postgres => {
                 // Each statement must see what was committed before it, whatever the server's
                 // default: the transaction begins before it holds the lock.
                 let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
-                let mut tx = self.pool().begin_with(begin).await?;
+                let mut tx = self.pool().begin(begin).await?;
                 let hold = sqlx::query(HOLD_HIERARCHY).bind(HIERARCHY_LOCK);
                 hold.execute(&mut *tx).await?;
                 Ok(tx)
@@ -163,7 +181,12 @@ impl Db {
         if !self.is_migrated() {
             return Err(unavailable(operation, NotMigrated));
         }
-        let work = async { work.await.map_err(cause) };
+        let work = async {
+            work.await.map_err(|error| {
+                self.0.pooler.learn(&error);
+                cause(error)
+            })
+        };
         self.clocked(operation, self.0.timeout, work).await
     }
 
@@ -187,6 +210,25 @@ impl Db {
     pub async fn ping(&self) -> Result<(), Unavailable> {
         let work = async { sqlx::query("SELECT 1").execute(self.pool()).await };
         self.run("ping", work).await.map(|_| ())
+    }
+
+    /// Whether the store answers, as far as is known. Asks nothing.
+    pub fn is_well(&self) -> bool {
+        self.is_migrated() && self.0.answering.is_well()
+    }
+
+    /// The server's clock; `None` of a file.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn clock(&self) -> Result<Option<SystemTime>, Unavailable> {
+        if self.is_embedded() {
+            return Ok(None);
+        }
+        let work = async { sqlx::query_scalar(CLOCK).fetch_one(self.pool()).await };
+        let micros: i64 = self.run("ping", work).await?;
+        let since = Duration::from_micros(u64::try_from(micros).unwrap_or(0));
+        Ok(Some(SystemTime::UNIX_EPOCH + since))
     }
 
     async fn clocked<T>(
@@ -217,6 +259,8 @@ impl Db {
 /// The metric label of this store.
 const STORE: &str = "sql";
 
+const CLOCK: &str = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)";
+
 /// Let go at the end of the transaction.
 const HOLD_HIERARCHY: &str = "SELECT CAST(pg_advisory_xact_lock($1) AS TEXT)";
 /// `a2a-gate`, as PostgreSQL's number: the lock is known by nothing else.
@@ -230,6 +274,9 @@ const SQLITE_CONNECTIONS_MAX: u32 = 8;
 #[error("the schema is not up to date yet")]
 struct NotMigrated;
 
+/// How PgBouncer refuses what the driver asks each session for.
+const PARAMETER_REFUSED: &str = "unsupported startup parameter: extra_float_digits";
+
 /// The driver tries to connect until the clock is over, and keeps to itself what it met.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error(
@@ -241,7 +288,14 @@ fn cause(error: sqlx::Error) -> Cause {
     match error {
         sqlx::Error::Database(refused) => Arc::new(Refused {
             code: refused.code().unwrap_or_default().into_owned(),
-            message: refused.message().to_owned(),
+            message: match refused.message() {
+                message if message.contains(PARAMETER_REFUSED) => {
+                    format!(
+                        "{message}; in pgbouncer.ini: ignore_startup_parameters = extra_float_digits"
+                    )
+                }
+                message => message.to_owned(),
+            },
         }),
         sqlx::Error::PoolTimedOut => Arc::new(NoConnection),
         other => Arc::new(other),

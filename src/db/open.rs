@@ -14,6 +14,7 @@ use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
+use super::pooler::Pooler;
 use crate::store::InvalidUrl;
 
 /// Which database is behind the pool.
@@ -157,11 +158,23 @@ fn percent_encode(path: &Path) -> String {
 
 impl Backend {
     /// What every new connection is told, and how one is looked at before it goes back to the pool.
-    pub(super) fn hooks(self, options: AnyPoolOptions, timeout: Duration) -> AnyPoolOptions {
+    pub(super) fn hooks(
+        self,
+        options: AnyPoolOptions,
+        timeout: Duration,
+        pooler: &Arc<Pooler>,
+    ) -> AnyPoolOptions {
         let told = self.session(timeout);
+        let known = Arc::clone(pooler);
         let options = options.after_connect(move |connection, _| {
-            let told = told.clone();
-            Box::pin(async move { connection.execute(AssertSqlSafe(told)).await.map(|_| ()) })
+            // A session that is lent is not told: its settings would stay for its next client.
+            let told = known.has_own_sessions().then(|| told.clone());
+            Box::pin(async move {
+                match told {
+                    Some(told) => connection.execute(AssertSqlSafe(told)).await.map(|_| ()),
+                    None => Ok(()),
+                }
+            })
         });
         if self == Self::Sqlite {
             // SQLite ends a transaction by itself when the disk is full or fails. The driver's own
@@ -174,9 +187,15 @@ impl Backend {
         // every place in the pool until the kernel gives up, after a quarter of an hour. So an idle
         // connection is probed shortly, leaving time to make a new one, and one whose work ran out
         // of time may take as long again to get its answer off the wire.
+        let known = Arc::clone(pooler);
         options
             .test_before_acquire(false)
-            .before_acquire(move |connection, _| Box::pin(is_alive(connection, timeout / 4)))
+            .before_acquire(move |connection, about| {
+                if known.is_outdated(about.age) {
+                    return Box::pin(ready(Ok(false)));
+                }
+                Box::pin(is_alive(connection, timeout / 4))
+            })
             .after_release(move |connection, _| Box::pin(is_alive(connection, timeout)))
     }
 

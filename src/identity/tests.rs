@@ -122,8 +122,8 @@ async fn a_revocation_that_the_store_is_too_slow_to_answer_for_is_not_overlooked
         let token = house.identity.issue_workspace_token(&id).await.unwrap();
         house.ask(text(&token)).await.unwrap();
         // Somebody else writes, for longer than the clock allows.
-        let mut slow = house.db.pool().acquire().await.unwrap();
-        let run = async |connection: &mut sqlx::AnyConnection, text: &'static str| {
+        let mut slow = house.db.begin_reading().await.unwrap();
+        let run = async |connection: &mut crate::db::Connection, text: &'static str| {
             sqlx::query(text).execute(connection).await.unwrap();
         };
         run(&mut slow, "BEGIN IMMEDIATE").await;

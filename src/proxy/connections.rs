@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use pingora::apps::ServerApp;
 use pingora::listeners::tls::Acceptor;
 use pingora::protocols::l4::stream::Stream as L4Stream;
-use pingora::protocols::{ALPN, Stream};
+use pingora::protocols::{ALPN, Peek as _, Stream};
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, timeout_at};
 
@@ -78,7 +78,14 @@ impl Connections {
         let peer = stream.get_socket_digest();
         let peer = peer.and_then(|digest| digest.peer_addr().map(ToString::to_string));
         // The listener is plain TCP, so that this is the one place where connections begin.
-        let stream = stream.into_any().downcast::<L4Stream>().ok()?;
+        let mut stream = stream.into_any().downcast::<L4Stream>().ok()?;
+        let mut first = [0];
+        let begun = timeout_at(deadline, stream.try_peek(&mut first)).await;
+        if matches!(begun, Ok(Ok(_))) && first[0].is_ascii_uppercase() {
+            self.cut(Cut::Handshake);
+            self.answer_plain_http(*stream).await;
+            return None;
+        }
         let why = match timeout_at(deadline, acceptor.tls_handshake(*stream)).await {
             Ok(Ok(stream)) => return Some(Box::new(stream)),
             Ok(Err(error)) => error.to_string(),
@@ -88,6 +95,17 @@ impl Connections {
         tracing::debug!(peer, error = why, "A TLS handshake failed");
         self.cut(Cut::Handshake);
         None
+    }
+
+    /// A request began where a TLS record should: its client is told so, in the clear.
+    async fn answer_plain_http(&self, stream: L4Stream) {
+        let Some(_farewell) = Slot::take(&self.refused, FAREWELLS_MAX) else {
+            return;
+        };
+        let message = "this port speaks TLS (server.tls.cert); write https:// instead of http://";
+        let rejection = Rejection::new(Reason::InvalidRequest, message);
+        let answer = wire(&rejection, &RequestId::random(), Dialect::Plain, false);
+        http1::part(&mut (Box::new(stream) as Stream), &answer, FAREWELL).await;
     }
 
     /// Says why, if that does not cost too much.

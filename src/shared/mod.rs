@@ -13,11 +13,11 @@ mod subscription;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use secrecy::ExposeSecret as _;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 pub use self::log::{Entry, EntryId, Followed, NotAnEntryId, Tail};
 use self::memory::Memory;
@@ -323,18 +323,58 @@ impl Shared {
         .await
     }
 
-    /// Asks for nothing, to learn whether the store answers.
+    /// Learns whether the store answers and takes writes.
     ///
     /// # Errors
     /// When it does not.
     pub async fn ping(&self) -> Result<(), Unavailable> {
-        self.run("ping", async {
+        let written = self.run("ping", async {
             match &self.store {
                 Store::Memory(_) => Ok(()),
-                Store::Redis(redis) => redis.ping().await,
+                Store::Redis(redis) => redis.write_probe().await,
             }
-        })
-        .await
+        });
+        written.await?;
+        self.answering.takes_writes(STORE);
+        Ok(())
+    }
+
+    /// Whether the store answered since the process began.
+    pub fn has_answered(&self) -> bool {
+        self.answering.has_answered()
+    }
+
+    /// Whether the store answers and takes writes, as far as is known. Asks nothing.
+    pub fn is_well(&self) -> bool {
+        self.answering.is_well()
+    }
+
+    /// Probes a Redis regularly, until it is dropped: its reads go on where its writes fail.
+    pub async fn probe_regularly(&self) {
+        if self.is_embedded() {
+            return;
+        }
+        let mut tick = interval(PROBE_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            // How it ended is noted and counted where it is made.
+            let _ = self.ping().await;
+        }
+    }
+
+    /// The server's clock.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn clock(&self) -> Result<Option<SystemTime>, Unavailable> {
+        match &self.store {
+            Store::Memory(_) => Ok(None),
+            Store::Redis(redis) => {
+                let asked = self.run("ping", async { redis.clock().await });
+                asked.await.map(Some)
+            }
+        }
     }
 
     /// Listens to a channel. Nothing is complete before the first [`Notice::Up`]. On Redis the link
@@ -380,10 +420,18 @@ impl Shared {
         });
         self.metrics
             .store(STORE, operation, started.elapsed(), result.is_ok());
-        self.answering.note(STORE, &result);
+        match &result {
+            Err(error) if redis::refuses_writes(&error.source) => {
+                self.answering.refuses_writes(STORE, error);
+            }
+            _ => self.answering.note(STORE, &result),
+        }
         result
     }
 }
+
+/// How often a Redis is probed.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
 
 /// The metric label of this store.
 const STORE: &str = "shared";

@@ -2,13 +2,12 @@
 //! transaction that holds the row, and, where it reads the hierarchy, the hierarchy; so what was
 //! judged still holds when it is done, also when two change it at the same moment.
 
-use sqlx::AnyConnection;
-
 use super::row::{complete_word, optional, tls_text, workspace};
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
 use super::{DeliveryMode, Liveness, SealedTls, Status, Step, Timestamp, Workspace, Workspaces};
 use crate::config::Complete;
+use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::trust::Sealed;
@@ -202,7 +201,7 @@ impl Workspaces {
 }
 
 async fn look_around(
-    connection: &mut AnyConnection,
+    connection: &mut Connection,
     workspace: &Workspace,
     wanted: &Move,
 ) -> Result<Surroundings, sqlx::Error> {
@@ -230,7 +229,7 @@ async fn look_around(
 }
 
 async fn write(
-    connection: &mut AnyConnection,
+    connection: &mut Connection,
     id: &WorkspaceId,
     settings: &Settings,
     now: Timestamp,

@@ -2,14 +2,14 @@
 //! [`super::sql`]; what operators change, in [`super::change`].
 
 use serde_json::value::RawValue;
-use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
+use sqlx::{Any, AssertSqlSafe, Executor, Row as _};
 
 use super::row::{complete_word, id, optional, step, tls_text, workspace};
 use super::sql::{
     CREATE, FIND, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS, news_text,
 };
 use super::{DeliveryMode, Liveness, NewWorkspace, Status, Timestamp, Workspace};
-use crate::db::Db;
+use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::trust::Sealed;
@@ -90,10 +90,7 @@ impl Workspaces {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn create(&self, new: &NewWorkspace, now: Timestamp) -> Result<Created, Unavailable> {
-        let work = async {
-            let mut connection = self.db.pool().acquire().await?;
-            insert(&mut connection, new, new.org.as_deref(), now).await
-        };
+        let work = async { insert(self.db.pool(), new, new.org.as_deref(), now).await };
         self.db.run("workspace_create", work).await
     }
 
@@ -115,7 +112,7 @@ impl Workspaces {
                 Ok(org) => org,
                 Err(refusal) => return Ok(Err(refusal)),
             };
-            let created = insert(&mut tx, new, org.as_deref(), now).await?;
+            let created = insert(&mut *tx, new, org.as_deref(), now).await?;
             tx.commit().await?;
             Ok(Ok(created))
         };
@@ -138,10 +135,7 @@ impl Workspaces {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn line(&self, id: &WorkspaceId) -> Result<Vec<Step>, Unavailable> {
-        let work = async {
-            let mut connection = self.db.pool().acquire().await?;
-            read_line(&mut connection, id).await
-        };
+        let work = async { read_line(&mut self.db.begin_reading().await?, id).await };
         self.db.run("workspace_line", work).await
     }
 
@@ -324,8 +318,8 @@ impl Workspaces {
     }
 }
 
-async fn insert(
-    connection: &mut AnyConnection,
+async fn insert<'c>(
+    executor: impl Executor<'c, Database = Any>,
     new: &NewWorkspace,
     org: Option<&str>,
     now: Timestamp,
@@ -350,7 +344,7 @@ async fn insert(
         .bind(tls_text(new.upstream_tls.as_ref())?)
         .bind(new.push_notifications.map(i64::from));
     // All of it: SQLite commits behind the row, and what was answered as created could still fail (`Db::changed`).
-    let rows = row.fetch_all(connection).await?;
+    let rows = row.fetch_all(executor).await?;
     let created = optional(rows.into_iter().next(), workspace)?;
     Ok(created.map_or(Created::Taken, |workspace| {
         Created::Done(Box::new(workspace))
@@ -358,7 +352,7 @@ async fn insert(
 }
 
 pub(super) async fn read_line(
-    connection: &mut AnyConnection,
+    connection: &mut Connection,
     id: &WorkspaceId,
 ) -> Result<Vec<Step>, sqlx::Error> {
     let rows = sqlx::query(LINE).bind(id.as_str());

@@ -3,6 +3,7 @@
 mod advice;
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use serde_json::Value;
 use url::Url;
 
 use self::advice::{advice, fact};
+use super::admin_url::admin_url;
 use super::client::{Ask, ClientError, ask};
 use super::{USAGE, block_on, complain, http_url, print};
 
@@ -46,9 +48,12 @@ pub(super) struct Arguments {
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
-    /// Base URL of the admin listener
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090", value_parser = http_url)]
-    admin: Url,
+    /// Base URL of the admin listener [default: admin.listen of --config, else http://127.0.0.1:9090]
+    #[arg(long, value_name = "URL", env = "A2A_GATEWAY_ADMIN_URL", value_parser = http_url)]
+    admin: Option<Url>,
+    /// Read admin.listen from this TOML file and the environment, as `serve` does
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// An operator's token; a listener on loopback asks for none, unless admin.auth says so
     #[arg(long, env = "A2A_GATEWAY_ADMIN_TOKEN", hide_env_values = true)]
     token: Option<String>,
@@ -57,7 +62,9 @@ pub(super) struct Arguments {
 /// Why there is no explanation.
 #[derive(Debug, thiserror::Error)]
 enum ExplainError {
-    #[error("{0}; is the gateway running? --admin says where its admin listener (admin.listen) is")]
+    #[error(
+        "{0}; is the gateway running? --admin, A2A_GATEWAY_ADMIN_URL or --config say where its admin listener (admin.listen) is"
+    )]
     Nobody(ClientError),
     #[error("cannot ask the gateway; is this the URL of its admin listener (admin.listen)?")]
     Client(#[source] ClientError),
@@ -87,7 +94,14 @@ impl From<ClientError> for ExplainError {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    match block_on(explain(arguments)) {
+    let base = match admin_url(arguments.admin.as_ref(), arguments.config.as_deref()) {
+        Ok(base) => base,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    match block_on(explain(arguments, base)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -101,8 +115,8 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// Prints it; whether the message would be sent.
-async fn explain(arguments: &Arguments) -> Result<bool, ExplainError> {
-    let url = question(arguments);
+async fn explain(arguments: &Arguments, base: Url) -> Result<bool, ExplainError> {
+    let url = question(arguments, base);
     let request = Ask {
         method: Method::GET,
         url: &url,
@@ -125,8 +139,7 @@ async fn explain(arguments: &Arguments) -> Result<bool, ExplainError> {
     Ok(admitted)
 }
 
-fn question(arguments: &Arguments) -> Url {
-    let mut url = arguments.admin.clone();
+fn question(arguments: &Arguments, mut url: Url) -> Url {
     url.set_path(&format!("{}/explain", url.path().trim_end_matches('/')));
     let mut query = url.query_pairs_mut();
     query.clear();
@@ -269,7 +282,9 @@ mod tests {
             let command = <Arguments as clap::Args>::augment_args(clap::Command::new("explain"));
             let matches = command.try_get_matches_from(arguments).unwrap();
             let arguments = <Arguments as clap::FromArgMatches>::from_arg_matches(&matches);
-            question(&arguments.unwrap()).to_string()
+            let arguments = arguments.unwrap();
+            let base = admin_url(arguments.admin.as_ref(), None).unwrap();
+            question(&arguments, base).to_string()
         };
         assert_eq!(
             url(&[

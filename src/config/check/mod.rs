@@ -14,6 +14,7 @@ use secrecy::ExposeSecret;
 use super::load::{Problem, Source};
 use super::{AddressProfile, AuthMode, Config, Serving, exposure, issuers, layer};
 use super::{store_url, tls_pair};
+use crate::ids::REPLICA_NAME_MAX;
 
 /// Prefixes of `trusted_agents` at most: each is compared at each connect.
 const TRUSTED_AGENTS_MAX: usize = 256;
@@ -70,6 +71,7 @@ pub(super) fn check(
     };
     checks.listeners();
     checks.hosts();
+    checks.replica();
     checks.public_url();
     // A reload judges twice; the files were read the first time.
     let read = config.server.tls.serving.clone();
@@ -157,6 +159,19 @@ impl Checks<'_> {
                  it: callers from elsewhere get 421 until server.hosts lists the names and \
                  addresses that they use"
             ));
+        }
+    }
+
+    fn replica(&mut self) {
+        let Some(name) = &self.config.server.replica else {
+            return;
+        };
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if name.is_empty() || REPLICA_NAME_MAX < name.len() || !name.chars().all(known) {
+            self.refuse(
+                "server.replica",
+                format!("write 1 to {REPLICA_NAME_MAX} letters, digits, `.`, `_` or `-`, such as \"gateway-1\""),
+            );
         }
     }
 

@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
+use sqlx::{AssertSqlSafe, Row as _};
 
 use super::activity::{Activity, ActivityType, NewActivity, STATUS_OK, octets};
 use super::document::Subject;
 use super::reply::{UPDATES_MAX, insert_update};
 use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
-use crate::db::Db;
+use crate::db::{Connection, Db};
 use crate::workspace::Timestamp;
 
 /// Rows that one statement inserts, from the most on: few texts, so that connections can keep all of them
@@ -128,7 +128,7 @@ pub(super) async fn commit(
 
 /// Takes as many numbers of each inbox as there are entries for it.
 async fn lock_heads<'e>(
-    tx: &mut AnyConnection,
+    tx: &mut Connection,
     entries: &'e [Entry],
 ) -> Result<BTreeMap<&'e str, Head>, sqlx::Error> {
     let mut wanted: BTreeMap<&str, i64> = BTreeMap::new();
@@ -177,7 +177,7 @@ async fn lock_heads<'e>(
 /// How many entries the inbox takes. Where there is no room, what is finished at its front counts as
 /// acknowledged: an agent that answers everything and acknowledges nothing must not be stuck.
 async fn make_room(
-    tx: &mut AnyConnection,
+    tx: &mut Connection,
     workspace: &str,
     head: &mut Head,
     max_messages: i64,
@@ -197,7 +197,7 @@ async fn make_room(
 
 /// Up to which number everything is finished, at the front of what is not acknowledged.
 async fn finished(
-    connection: &mut AnyConnection,
+    connection: &mut Connection,
     workspace: &str,
     (last, acked): (i64, i64),
 ) -> Result<i64, sqlx::Error> {
@@ -209,9 +209,9 @@ async fn finished(
 
 /// How many entries an inbox holds that count, as a batch of one entry would find it.
 pub(super) async fn held(db: &Db, workspace: &str, max_messages: i64) -> Result<i64, sqlx::Error> {
-    let mut connection = db.pool().acquire().await?;
+    let mut connection = db.begin_reading().await?;
     let head = sqlx::query_as(HEAD).bind(workspace);
-    let head: Option<(i64, i64)> = head.fetch_optional(&mut *connection).await?;
+    let head: Option<(i64, i64)> = head.fetch_optional(&mut connection).await?;
     let Some((last, mut acked)) = head else {
         return Ok(0);
     };
@@ -225,7 +225,7 @@ pub(super) async fn held(db: &Db, workspace: &str, max_messages: i64) -> Result<
 
 /// Decides on one entry, and moves the task on that it continues.
 async fn take(
-    tx: &mut AnyConnection,
+    tx: &mut Connection,
     entry: &Entry,
     heads: &mut BTreeMap<&str, Head>,
     at: Timestamp,
@@ -271,7 +271,7 @@ async fn take(
 
 /// Moves the task on that `entry` continues; answers its conversation.
 async fn go_on(
-    tx: &mut AnyConnection,
+    tx: &mut Connection,
     entry: &Entry,
     task: &str,
     at: Timestamp,
@@ -299,7 +299,7 @@ async fn go_on(
     Ok(Ok(context))
 }
 
-async fn insert(tx: &mut AnyConnection, taken: &[(&Entry, &Activity)]) -> Result<(), sqlx::Error> {
+async fn insert(tx: &mut Connection, taken: &[(&Entry, &Activity)]) -> Result<(), sqlx::Error> {
     for chunk in chunks(taken) {
         let text = format!(
             "INSERT INTO activity_logs (id, workspace_id, seq, activity_type, source_id, source_kind, target_id, \

@@ -129,9 +129,9 @@ impl Inbox {
         let work = async {
             // When all who wait are woken, they take turns: other work needs connections, too.
             let _turn = self.turns.acquire().await;
-            let mut connection = self.db.pool().acquire().await?;
+            let mut connection = self.db.begin_reading().await?;
             let head = sqlx::query(HEAD).bind(workspace.as_str());
-            let Some(head) = head.fetch_optional(&mut *connection).await? else {
+            let Some(head) = head.fetch_optional(&mut connection).await? else {
                 return Ok(Page::EMPTY);
             };
             let last: i64 = head.try_get("last_seq")?;
@@ -144,7 +144,7 @@ impl Inbox {
             if matches!(start, Start::After(seq) if last <= seq) {
                 return Ok(page);
             }
-            let found = select(sizes, i64::from(limit) + 1).fetch_all(&mut *connection);
+            let found = select(sizes, i64::from(limit) + 1).fetch_all(&mut connection);
             let size = |row: &AnyRow| row.try_get("bytes");
             let found = found
                 .await?
@@ -154,7 +154,7 @@ impl Inbox {
             let count = fitting(&found, limit);
             page.more = count < found.len();
             let rows = select(rows, i64::try_from(count).unwrap_or(i64::MAX))
-                .fetch_all(&mut *connection)
+                .fetch_all(&mut connection)
                 .await?;
             page.items = rows.iter().map(item).collect::<Result<_, _>>()?;
             // What was committed since the head was read is among them: whoever goes on after `last` has it.

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use serde_json::json;
+use sqlx::Row as _;
 use sqlx::any::AnyRow;
-use sqlx::{AnyConnection, Row as _};
 
 use super::activity::{Activity, NewActivity, Source, may_be};
 use super::append::no_task;
@@ -14,6 +14,7 @@ use super::wake::{Topic, Watch};
 use super::{Inbox, decoded, task_changed};
 use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
+use crate::db::Connection;
 use crate::delivery::page::fitting;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -391,7 +392,7 @@ fn too_large(max: i64) -> Rejection {
 
 /// Answers how many octets it takes.
 pub(super) async fn insert_update(
-    tx: &mut AnyConnection,
+    tx: &mut Connection,
     task: &str,
     n: i64,
     update: &Update,

@@ -8,6 +8,7 @@
 //! that swallows packets would cut us off until the kernel gives up, after a quarter of an hour.
 
 mod numbered;
+mod probe;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub(super) use self::probe::refuses_writes;
 use super::client::client;
 use super::connections::{CONNECT_MAX, Connections, connect};
 use super::log::{BATCH_MAX, Entry, EntryId, Look};
@@ -239,10 +241,6 @@ impl Redis {
         let mut publish = pipe();
         publish.cmd("PUBLISH").arg(channel).arg(message);
         self.one(&publish, Repeat::Never).await
-    }
-
-    pub(super) async fn ping(&self) -> Result<(), Cause> {
-        self.one(pipe().cmd("PING"), Repeat::Once).await
     }
 
     pub(super) fn subscribe(&self, channel: &'static str) -> Subscription {

@@ -4,6 +4,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod authority;
+pub(crate) mod balancer;
 pub(crate) mod calm;
 pub(crate) mod client;
 pub(crate) mod collector;
@@ -14,6 +15,7 @@ pub(crate) mod issuer;
 pub(crate) mod numbered;
 pub(crate) mod packages;
 pub(crate) mod planted;
+pub(crate) mod pooler;
 pub(crate) mod prometheus;
 pub(crate) mod refusal;
 pub(crate) mod relay;

@@ -82,6 +82,24 @@ impl Redis {
         Self { server, tls: true }
     }
 
+    /// The same without the certificate's issuer, and the file that has it.
+    pub(crate) fn bare_url(&self) -> (String, PathBuf) {
+        let url = format!("rediss://{}", self.server.address);
+        (url, self.server.folder.join("cert.pem"))
+    }
+
+    /// Makes it a replica of `other`, which takes no writes, until [`Redis::lead`].
+    pub(crate) fn follow(&self, other: &Self) {
+        let address = other.server.address;
+        let port = address.port().to_string();
+        self.command(&["REPLICAOF", &address.ip().to_string(), &port]);
+    }
+
+    /// Makes it take writes again.
+    pub(crate) fn lead(&self) {
+        self.command(&["REPLICAOF", "NO", "ONE"]);
+    }
+
     /// The URL for `stores.shared`.
     pub(crate) fn url(&self) -> String {
         let address = self.server.address;
@@ -134,6 +152,38 @@ pub(crate) struct Postgres {
 impl Postgres {
     /// Initialises a cluster, starts it and waits until it answers.
     pub(crate) fn start() -> Self {
+        Self::with(|_| Vec::new())
+    }
+
+    /// One that speaks TLS, too, with a certificate of an issuer of its own.
+    pub(crate) fn start_tls() -> Self {
+        Self::with(|folder| {
+            write_certificate(folder);
+            let key = folder.join("key.pem");
+            run(Command::new("chmod").arg("600").arg(&key));
+            if !as_postgres().is_empty() {
+                run(Command::new("chown").arg("postgres:postgres").arg(&key));
+            }
+            let file = |name: &str| folder.join(name).display().to_string();
+            vec![
+                "ssl=on".into(),
+                format!("ssl_cert_file={}", file("cert.pem")),
+                format!("ssl_key_file={}", file("key.pem")),
+            ]
+        })
+    }
+
+    /// The file that has the issuer of its certificate.
+    pub(crate) fn issuer(&self) -> PathBuf {
+        self.server.folder.join("cert.pem")
+    }
+
+    /// Where it listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.server.address.port()
+    }
+
+    fn with(more: impl Fn(&Path) -> Vec<String>) -> Self {
         let server = Server::start("postgres", |folder, port| {
             let data = folder.join("data").display().to_string();
             if !Path::new(&data).exists() {
@@ -153,6 +203,9 @@ impl Postgres {
                 "shared_buffers=32MB",
             ] {
                 command.extend(["-c".into(), setting.into()]);
+            }
+            for setting in more(folder) {
+                command.extend(["-c".into(), setting]);
             }
             command
         });
@@ -254,6 +307,10 @@ impl Server {
         self.address
     }
 
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Waits for the first answer. False when the server has ended instead.
     fn answers(&self) -> bool {
         let deadline = Instant::now() + START_MAX;
@@ -305,7 +362,7 @@ impl Server {
         }
     }
 
-    fn signal_all(&self, signal: &str) {
+    pub(super) fn signal_all(&self, signal: &str) {
         let id = self.running.lock().unwrap().id;
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
         let mut kill = Command::new("kill");
@@ -398,7 +455,7 @@ fn initialise(folder: &Path, data: &str) {
 }
 
 /// PostgreSQL refuses to run as root.
-fn as_postgres() -> Vec<String> {
+pub(super) fn as_postgres() -> Vec<String> {
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
         return Vec::new();
     }
@@ -424,7 +481,7 @@ fn program(name: &str) -> String {
         .map_or_else(|| name.to_owned(), |path| path.display().to_string())
 }
 
-fn run(command: &mut Command) -> String {
+pub(super) fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| {
         panic!("{command:?}: {error} (install redis-server and postgresql)")

@@ -1,5 +1,7 @@
 //! How a store fails: its URL cannot be used, or it cannot be asked. Both stores share these.
 
+pub mod skew;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -76,15 +78,24 @@ pub struct Answering {
     /// That it does not was told last.
     away: AtomicBool,
     told: Mutex<Option<Instant>>,
+    /// That it answered since the process began.
+    answered: AtomicBool,
+    /// That it answers, and refuses every write.
+    read_only: AtomicBool,
 }
 
 impl Answering {
     /// Notes how an operation on `store` ended.
     pub fn note<T>(&self, store: &'static str, result: &Result<T, Unavailable>) {
         match result {
-            Ok(_) if self.failed.load(Ordering::Relaxed) == 0 => {}
+            Ok(_) if self.failed.load(Ordering::Relaxed) == 0 => {
+                if !self.answered.load(Ordering::Relaxed) {
+                    self.answered.store(true, Ordering::Relaxed);
+                }
+            }
             Ok(_) => {
                 self.failed.store(0, Ordering::Relaxed);
+                self.answered.store(true, Ordering::Relaxed);
                 if self.away.swap(false, Ordering::AcqRel) {
                     tracing::info!(store, "A store answers again");
                 }
@@ -97,6 +108,32 @@ impl Answering {
                     tracing::warn!(store, error = %Chain(error), "A store does not answer");
                 }
             }
+        }
+    }
+
+    /// Whether it answered since the process began.
+    pub fn has_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Whether it answered and took writes, as far as is known.
+    pub fn is_well(&self) -> bool {
+        self.has_answered()
+            && self.failed.load(Ordering::Relaxed) == 0
+            && !self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// Notes that `store` answers and refuses a write: a replica, or a server without room.
+    pub fn refuses_writes(&self, store: &'static str, error: &Unavailable) {
+        if !self.read_only.swap(true, Ordering::AcqRel) {
+            tracing::warn!(store, error = %Chain(error), "A store takes no writes");
+        }
+    }
+
+    /// Notes that `store` took one.
+    pub fn takes_writes(&self, store: &'static str) {
+        if self.read_only.swap(false, Ordering::AcqRel) {
+            tracing::info!(store, "A store takes writes again");
         }
     }
 

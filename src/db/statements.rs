@@ -1,0 +1,227 @@
+//! Statements on the pool's connections, in sessions of the gateway's own and behind a pooler.
+//!
+//! A pooler in transaction mode lends a session of the server for one transaction. Prepared statements and settings
+//! stay with the server's session, where the next client meets them. There each statement is unnamed, and in a
+//! transaction that brings its own settings.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt as _, StreamExt as _, TryFutureExt as _, TryStreamExt as _};
+use sqlx::any::{AnyArguments, AnyQueryResult, AnyRow, AnyStatement, AnyTypeInfo};
+use sqlx::pool::PoolConnection;
+use sqlx::{Any, AnyConnection, AnyPool, Either, Error, Execute, Executor, SqlStr};
+
+use super::pooler::Pooler;
+
+/// The pool of the SQL store. As an executor it runs one statement, which commits by itself.
+pub struct Pool {
+    pub(super) connections: AnyPool,
+    pub(super) pooler: Arc<Pooler>,
+}
+
+/// One connection for several statements.
+pub struct Connection {
+    held: Held,
+    /// Whether its statements may be prepared by a name and kept.
+    named: bool,
+}
+
+enum Held {
+    Plain(PoolConnection<Any>),
+    Begun(sqlx::Transaction<'static, Any>),
+}
+
+/// A connection in a transaction. Dropping it rolls back.
+pub struct Transaction(Connection);
+
+impl Pool {
+    /// Closes every connection.
+    pub async fn close(&self) {
+        self.connections.close().await;
+    }
+
+    /// Begins a transaction with `begin`, SQL of this database.
+    pub(super) async fn begin(&self, begin: &str) -> Result<Transaction, Error> {
+        let begun = self.pooler.begin(begin);
+        let begun = self.connections.begin_with(begun).await?;
+        Ok(Transaction(Connection {
+            held: Held::Begun(begun),
+            named: self.pooler.has_own_sessions(),
+        }))
+    }
+
+    /// A connection for statements that read. What they write may be rolled back.
+    pub(super) async fn begin_reading(&self) -> Result<Connection, Error> {
+        if !self.pooler.has_own_sessions() {
+            return Ok(self.begin("BEGIN").await?.0);
+        }
+        Ok(Connection {
+            held: Held::Plain(self.connections.acquire().await?),
+            named: true,
+        })
+    }
+}
+
+impl Connection {
+    fn get(&mut self) -> &mut AnyConnection {
+        match &mut self.held {
+            Held::Plain(connection) => connection,
+            Held::Begun(transaction) => transaction,
+        }
+    }
+}
+
+impl Transaction {
+    /// Commits.
+    ///
+    /// # Errors
+    /// What the driver says; then it may be committed nevertheless.
+    pub async fn commit(self) -> Result<(), Error> {
+        match self.0.held {
+            Held::Plain(_) => Ok(()),
+            Held::Begun(transaction) => transaction.commit().await,
+        }
+    }
+}
+
+impl Deref for Transaction {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl DerefMut for Transaction {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.0
+    }
+}
+
+/// A query that is kept as a prepared statement only where it may have a name.
+struct Statement<E> {
+    query: E,
+    named: bool,
+}
+
+impl<'q, E: Execute<'q, Any>> Execute<'q, Any> for Statement<E> {
+    fn sql(self) -> SqlStr {
+        self.query.sql()
+    }
+
+    fn statement(&self) -> Option<&AnyStatement> {
+        self.query.statement()
+    }
+
+    fn take_arguments(&mut self) -> Result<Option<AnyArguments>, sqlx::error::BoxDynError> {
+        self.query.take_arguments()
+    }
+
+    fn persistent(&self) -> bool {
+        self.named && self.query.persistent()
+    }
+}
+
+impl<'c> Executor<'c> for &'c mut Connection {
+    type Database = Any;
+
+    fn fetch_many<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxStream<'e, Result<Either<AnyQueryResult, AnyRow>, Error>>
+    where
+        'c: 'e,
+        E: 'q + Execute<'q, Any>,
+    {
+        let named = self.named;
+        self.get().fetch_many(Statement { query, named })
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Option<AnyRow>, Error>>
+    where
+        'c: 'e,
+        E: 'q + Execute<'q, Any>,
+    {
+        let named = self.named;
+        self.get().fetch_optional(Statement { query, named })
+    }
+
+    fn prepare_with<'e>(
+        self,
+        sql: SqlStr,
+        parameters: &'e [AnyTypeInfo],
+    ) -> BoxFuture<'e, Result<AnyStatement, Error>>
+    where
+        'c: 'e,
+    {
+        self.get().prepare_with(sql, parameters)
+    }
+}
+
+impl<'p> Executor<'p> for &'p Pool {
+    type Database = Any;
+
+    fn fetch_many<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxStream<'e, Result<Either<AnyQueryResult, AnyRow>, Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Any>,
+    {
+        if self.pooler.has_own_sessions() {
+            return (&self.connections).fetch_many(query);
+        }
+        let committed = async move {
+            let mut transaction = self.begin("BEGIN").await?;
+            let found = (&mut *transaction).fetch_many(query);
+            let found = found.try_collect::<Vec<_>>().await?;
+            transaction.commit().await?;
+            Ok(stream::iter(found.into_iter().map(Ok)))
+        };
+        committed.try_flatten_stream().boxed()
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Option<AnyRow>, Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Any>,
+    {
+        if self.pooler.has_own_sessions() {
+            return (&self.connections).fetch_optional(query);
+        }
+        let first = async move {
+            let rows = self.fetch_all(query).await?;
+            Ok(rows.into_iter().next())
+        };
+        first.boxed()
+    }
+
+    fn prepare_with<'e>(
+        self,
+        sql: SqlStr,
+        parameters: &'e [AnyTypeInfo],
+    ) -> BoxFuture<'e, Result<AnyStatement, Error>>
+    where
+        'p: 'e,
+    {
+        (&self.connections).prepare_with(sql, parameters)
+    }
+}
+
+// The options of a pool hold the password.
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pool")
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
+}

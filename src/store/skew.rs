@@ -1,0 +1,59 @@
+//! How far the clock of a store is from this machine's.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use crate::store::Unavailable;
+
+/// Clocks that differ by more than this are told of.
+pub const CLOCK_SKEW_MAX: Duration = Duration::from_secs(5);
+
+/// The clock of one store.
+#[derive(Debug)]
+pub struct Skew {
+    store: &'static str,
+    told: bool,
+}
+
+impl Skew {
+    /// Of `store`: `sql` or `shared`.
+    pub fn new(store: &'static str) -> Self {
+        Self { store, told: false }
+    }
+
+    /// Asks the store for its time, and tells the log when it comes to differ, and when it no longer does.
+    pub async fn compare(
+        &mut self,
+        ask: impl Future<Output = Result<Option<SystemTime>, Unavailable>>,
+    ) {
+        let (began, here) = (Instant::now(), SystemTime::now());
+        let Ok(Some(there)) = ask.await else { return };
+        let taken = began.elapsed();
+        // The store looked at its clock somewhen between question and answer.
+        let here = here + taken / 2;
+        let apart = match there.duration_since(here) {
+            Ok(ahead) => ahead,
+            Err(behind) => behind.duration(),
+        };
+        self.tell(apart, apart > CLOCK_SKEW_MAX + taken);
+    }
+
+    fn tell(&mut self, apart: Duration, differs: bool) {
+        let store = self.store;
+        if differs && !self.told {
+            tracing::warn!(
+                store,
+                apart_ms = u64::try_from(apart.as_millis()).unwrap_or(u64::MAX),
+                "The clock of a store and of this machine differ by more than {CLOCK_SKEW_MAX:?}: leases and \
+                 tokens end too early or too late; let all machines follow one time server"
+            );
+        } else if !differs && self.told {
+            tracing::info!(
+                store,
+                "The clock of a store and of this machine agree again"
+            );
+        }
+        self.told = differs;
+    }
+}

@@ -1,0 +1,196 @@
+//! HAProxy and nginx in front of two gateways, configured as `docs/balancers.md` says, while PostgreSQL is away.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::harness::balancer::Balancer;
+use crate::harness::documents::block_of;
+use crate::harness::servers::{Postgres, Redis};
+use crate::harness::{Agent, Builder, CALL, Connection, Gateway, Pair, Request, Seat};
+
+/// How long PostgreSQL is away: several checks of the balancer.
+const AWAY: Duration = Duration::from_secs(8);
+
+struct Site {
+    postgres: Postgres,
+    gateways: [Gateway; 2],
+    caller: Seat,
+    target: Seat,
+    _redis: Redis,
+}
+
+impl Site {
+    async fn new() -> Self {
+        let (postgres, redis) = (Postgres::start(), Redis::start());
+        let sql = postgres.database();
+        let start = async || {
+            let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+            let builder = builder.set("server.hosts", r#"["gateway.example.com"]"#);
+            builder
+                .set("server.public_url", "https://gateway.example.com")
+                .start()
+                .await
+        };
+        let gateways = [start().await, start().await];
+        for gateway in &gateways {
+            gateway.until_coherent().await;
+        }
+        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":"well"}"#).await;
+        let (caller, target) = gateways[0].pair(agent).await;
+        Self {
+            postgres,
+            gateways,
+            caller,
+            target,
+            _redis: redis,
+        }
+    }
+
+    fn call(&self) -> Request {
+        let request = Request::post(self.target.path(), CALL).bearer(&self.caller.token);
+        request.field("Host", "gateway.example.com")
+    }
+
+    /// Calls through `address` for a while: how many were answered with each status.
+    async fn calls(&self, address: SocketAddr, span: Duration) -> (usize, Vec<String>) {
+        let (mut well, mut others) = (0, Vec::new());
+        let until = Instant::now() + span;
+        while Instant::now() < until {
+            let answer = Connection::open(address).await.call(&self.call()).await;
+            if answer.status == 200 {
+                well += 1;
+            } else {
+                others.push(format!("{} {}", answer.status, answer.text()));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        (well, others)
+    }
+
+    /// PostgreSQL stops, and comes back; every call in between is served from memory.
+    async fn outlives_postgres(&self, balancer: &Balancer) {
+        // Each gateway has all of it in memory.
+        let (_, others) = self.calls(balancer.address, Duration::from_secs(2)).await;
+        assert!(others.is_empty(), "{others:?}\n{}", balancer.log());
+        self.postgres.kill();
+        let (well, others) = self.calls(balancer.address, AWAY).await;
+        eprintln!(
+            "PostgreSQL away: {well} calls served, {} refused",
+            others.len()
+        );
+        assert!(others.is_empty(), "{others:?}\n{}", balancer.log());
+        assert!(well > 20, "{well}");
+        for gateway in &self.gateways {
+            let everything = gateway.admin_get("/readyz").await.unwrap();
+            assert_eq!(everything.status, 503, "{}", everything.text());
+            let traffic = gateway.admin_get("/readyz/traffic").await.unwrap();
+            assert_eq!(traffic.status, 200, "{}", traffic.text());
+            assert_eq!(traffic.json()["sql"], "unavailable");
+        }
+        self.postgres.restart();
+        let (_, others) = self.calls(balancer.address, Duration::from_secs(1)).await;
+        assert!(others.is_empty(), "{others:?}");
+    }
+}
+
+/// The documented configuration with the addresses of the test.
+fn configured(language: &str, heading: &str, site: &Site, listen: SocketAddr) -> String {
+    let [one, other] = &site.gateways;
+    let text = block_of("docs/balancers.md", heading, language);
+    let admin = |gateway: &Gateway| format!("port {}", gateway.admin.port());
+    let text = text.replacen("port 9090", &admin(one), 1);
+    let text = text.replacen("port 9090", &admin(other), 1);
+    text.replace("10.0.0.11:8080", &one.public.to_string())
+        .replace("10.0.0.12:8080", &other.public.to_string())
+        .replace(
+            "*:443 ssl crt /etc/haproxy/gateway.pem",
+            &listen.to_string(),
+        )
+        .replace("443 ssl", &listen.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cached_calls_through_haproxy_outlive_postgres_and_a_stopped_gateway() {
+    let mut site = Site::new().await;
+    let balancer = Balancer::haproxy(|listen| configured("haproxy", "## HAProxy", &site, listen));
+    site.outlives_postgres(&balancer).await;
+    // One that is gone is left out.
+    site.gateways[1].kill();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let (_, others) = site.calls(balancer.address, Duration::from_secs(1)).await;
+        if others.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{others:?}\n{}", balancer.log());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cached_calls_through_nginx_outlive_postgres() {
+    let site = Site::new().await;
+    let balancer = Balancer::nginx(|listen| {
+        configured("nginx", "## nginx", &site, listen)
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("ssl_"))
+            .map(|line| format!("{line}\n"))
+            .collect()
+    });
+    site.outlives_postgres(&balancer).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_whose_stores_never_answered_or_that_drains_gets_no_traffic() {
+    let (postgres, redis) = (Postgres::start(), Redis::start());
+    let sql = postgres.database();
+    postgres.kill();
+    let gateway = Builder::new(Pair::Embedded)
+        .stores(&sql, &redis.url())
+        .spawn();
+    let traffic = async || gateway.admin_get("/readyz/traffic").await.unwrap();
+    let answer = traffic().await;
+    assert_eq!(answer.status, 503, "{}", answer.text());
+    assert_eq!(answer.json()["status"], "not_ready");
+    assert_eq!(answer.json()["sql"], "unavailable");
+    postgres.restart();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while traffic().await.status != 200 {
+        assert!(Instant::now() < deadline, "{}", gateway.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    postgres.kill();
+    // No store is asked: the answer does not wait for its clock.
+    for _ in 0..20 {
+        let began = Instant::now();
+        let answer = traffic().await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(
+            began.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            began.elapsed()
+        );
+    }
+    // A call that is in progress keeps the process; nothing new is to come.
+    let slow = Agent::scripted(|_| vec![crate::harness::Step::Hang]).await;
+    postgres.restart();
+    gateway.await_ready().await;
+    let (caller, target) = gateway.pair(slow).await;
+    let call = Request::post(target.path(), CALL).bearer(&caller.token);
+    let mut connection = Connection::open(gateway.public).await;
+    connection
+        .send(&call.wire(&gateway.public.to_string()))
+        .await;
+    while target.agent.count() == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    gateway.terminate();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let answer = traffic().await;
+        if answer.status == 503 && answer.json()["draining"] == true {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{}", answer.text());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,125 @@
+//! Small things that an operator meets: the name of a replica, plain HTTP at a TLS port, where the admin listener is.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::harness::tls::Secure;
+use crate::harness::{Builder, Connection, Gateway, Pair, Request};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_called_what_its_configuration_says() {
+    let named = Builder::new(Pair::Embedded).set("server.replica", "gateway-7");
+    let gateway = named.start().await;
+    // Records are written behind what they tell of.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let page = gateway.admin_get("/audit?limit=5").await.unwrap().json();
+        if let Some(replica) = page["records"][0]["replica"].as_str() {
+            assert!(replica.starts_with("gateway-7-"), "{page}");
+            return;
+        }
+        assert!(Instant::now() < deadline, "{page}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[test]
+fn a_name_that_is_none_is_refused() {
+    let output = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
+        .args(["check-config", "--set", "server.replica=a b"])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(64), "{told}");
+    assert!(
+        told.contains("server.replica") && told.contains("1 to 48 letters"),
+        "{told}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_http_at_the_tls_port_is_told_so() {
+    let secure = Secure::start(Builder::new(Pair::Embedded)).await;
+    for request in [
+        Request::get("/registry"),
+        Request::post("/workspaces", "{}"),
+    ] {
+        let answer = Connection::open(secure.address).await.call(&request).await;
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert_eq!(answer.reason(), "invalid_request");
+        assert!(answer.text().contains("https://"), "{}", answer.text());
+    }
+    // TLS is spoken as before.
+    let answer = secure
+        .gateway
+        .call(&Request::get("/.well-known/jwks.json"))
+        .await;
+    assert_eq!(answer.status, 200);
+}
+
+fn told(gateway: &Gateway, arguments: &[&str], env: Option<String>) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+    command.args(arguments).current_dir(&gateway.dir);
+    command.envs(env.map(|url| ("A2A_GATEWAY_ADMIN_URL", url)));
+    let output = command.output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_and_explain_find_the_admin_listener() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let file = gateway.dir.join("gateway.toml");
+    std::fs::write(&file, format!("[admin]\nlisten = \"{}\"\n", gateway.admin)).unwrap();
+    let config = file.display().to_string();
+    let url = format!("http://{}", gateway.admin);
+    for arguments in [&["health"][..], &["health", "--traffic"]] {
+        let by_env = told(&gateway, arguments, Some(url.clone()));
+        assert_eq!(by_env, (Some(0), "ready\n".to_owned()));
+        let by_file = told(
+            &gateway,
+            &[arguments, &["--config", &config]].concat(),
+            None,
+        );
+        assert_eq!(by_file, (Some(0), "ready\n".to_owned()));
+    }
+    let question = ["explain", "operator", "nobody"];
+    let (code, text) = told(&gateway, &question, Some(url));
+    assert!(
+        code == Some(1) && text.contains("operator to nobody"),
+        "{text}"
+    );
+    let by_file = [&question[..], &["--config", &config]].concat();
+    let (code, text) = told(&gateway, &by_file, None);
+    assert!(
+        code == Some(1) && text.contains("operator to nobody"),
+        "{text}"
+    );
+    let (code, text) = told(&gateway, &["health", "--config", "missing.toml"], None);
+    assert!(code == Some(64) && text.contains("missing.toml"), "{text}");
+}
+
+#[test]
+fn several_hosts_of_a_store_are_told_to_be_one() {
+    for (key, url) in [
+        ("stores.sql", "postgres://u:geheim@one:5432,two:5432/db"),
+        ("stores.shared", "redis://:geheim@one:6379,two:6379"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
+            .args(["check-config", "--set", &format!("{key}={url}")])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{told}");
+        assert!(
+            told.contains(key) && told.contains("it names several hosts"),
+            "{told}"
+        );
+        assert!(!told.contains("geheim"), "{told}");
+    }
+}

@@ -1,0 +1,141 @@
+//! PostgreSQL behind a real PgBouncer: what its modes change, and what they must not.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::harness::pooler::PgBouncer;
+use crate::harness::servers::Redis;
+use crate::harness::{ADMIN, Builder, Connection, Gateway, Pair, Request};
+
+/// Changes at once, far more than the pooler has connections (5).
+const CHANGES: usize = 80;
+
+fn builder(pooler: &PgBouncer, redis: &Redis) -> Builder {
+    let builder = Builder::new(Pair::Embedded).stores(&pooler.url(), &redis.url());
+    // Not what is looked at: a busy machine takes its time.
+    builder.set("stores.timeout", "20s")
+}
+
+/// Makes as many workspaces at once, over the gateways in turn; how many were refused.
+async fn change(gateways: &[&Gateway], round: &str) -> usize {
+    let mut crowd = JoinSet::new();
+    for number in 0..CHANGES {
+        let at = gateways[number % gateways.len()].public;
+        let body = json!({"id": format!("{round}-{number}"), "name": format!("name of {number}")});
+        let request = Request::post("/workspaces", body.to_string()).bearer(ADMIN);
+        crowd.spawn(async move { Connection::open(at).await.call(&request).await.status });
+    }
+    let statuses = crowd.join_all().await;
+    statuses.into_iter().filter(|status| *status != 201).count()
+}
+
+/// Each workspace of a round is there as it was made, read over every gateway.
+async fn all_are_right(gateways: &[&Gateway], round: &str) {
+    for number in 0..CHANGES {
+        let gateway = gateways[(number + 1) % gateways.len()];
+        let request = Request::get(format!("/workspaces/{round}-{number}"));
+        let answer = gateway.as_operator(request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["name"], format!("name of {number}"));
+    }
+}
+
+async fn until_logged(gateway: &Gateway, text: &str) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !gateway.log().contains(text) {
+        assert!(
+            Instant::now() < deadline,
+            "no `{text}` in\n{}",
+            gateway.log()
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+const NOTICED: &str = "stores.sql is behind a pooler in transaction mode";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eighty_changes_at_once_behind_a_pooler_in_transaction_mode_all_succeed() {
+    let (pooler, redis) = (PgBouncer::start("transaction"), Redis::start());
+    // Another client of the pool has left statements with the names that the driver would use.
+    for name in ["sqlx_s_1", "sqlx_s_2", "sqlx_s_3"] {
+        pooler.sql(&format!("PREPARE {name} AS SELECT 'of another client'"));
+    }
+    let (one, other) = tokio::join!(
+        builder(&pooler, &redis).start(),
+        builder(&pooler, &redis).start()
+    );
+    until_logged(&one, NOTICED).await;
+    let gateways = [&one, &other];
+    for round in ["a", "b", "c"] {
+        assert_eq!(change(&gateways, round).await, 0, "{}", one.log());
+        all_are_right(&gateways, round).await;
+    }
+    assert_eq!(
+        one.metric("a2a_gateway_store_errors_total", &["sql"]).await,
+        0.0
+    );
+    // What a session is told stays out of the pooler's: another client waits as long as it wants.
+    assert_eq!(pooler.sql("SHOW statement_timeout"), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_in_session_mode_is_like_none() {
+    let (pooler, redis) = (PgBouncer::start("session"), Redis::start());
+    let gateway = builder(&pooler, &redis)
+        .set("stores.sql_connections", "4")
+        .start()
+        .await;
+    assert_eq!(change(&[&gateway], "a").await, 0, "{}", gateway.log());
+    all_are_right(&[&gateway], "a").await;
+    assert!(!gateway.log().contains(NOTICED), "{}", gateway.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mode_that_changes_while_a_gateway_runs_is_noticed() {
+    let (pooler, redis) = (PgBouncer::start("session"), Redis::start());
+    let gateway = builder(&pooler, &redis)
+        .set("stores.sql_connections", "4")
+        .start()
+        .await;
+    assert_eq!(change(&[&gateway], "a").await, 0, "{}", gateway.log());
+    pooler.change_mode("session", "transaction");
+    // Until the first foreign statement is met, changes may be refused. Afterwards none is.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    for round in 0.. {
+        let name = format!("r{round}");
+        if change(&[&gateway], &name).await == 0
+            && gateway.log().contains("came to be behind a pooler")
+        {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{}", gateway.log());
+    }
+    assert_eq!(change(&[&gateway], "z").await, 0, "{}", gateway.log());
+    all_are_right(&[&gateway], "z").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_no_statement_could_be_right_the_gateway_is_never_ready_and_says_why() {
+    let redis = Redis::start();
+    for (pooler, why) in [
+        (
+            PgBouncer::start("statement"),
+            "transaction blocks not allowed in statement pooling mode",
+        ),
+        (
+            PgBouncer::with("transaction", ""),
+            "ignore_startup_parameters = extra_float_digits",
+        ),
+    ] {
+        let gateway = builder(&pooler, &redis).spawn();
+        until_logged(&gateway, why).await;
+        for path in ["/readyz", "/readyz/traffic"] {
+            let ready = gateway.admin_get(path).await.unwrap();
+            assert_eq!(ready.status, 503, "{}", ready.text());
+            assert_eq!(ready.json()["sql"], "unavailable");
+        }
+    }
+}

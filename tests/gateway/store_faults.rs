@@ -1,0 +1,175 @@
+//! Stores that answer and are not well: a Redis that takes no writes, issuers that are not trusted, clocks apart,
+//! a Redis user that may do only what the documents list.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::harness::documents::block_of;
+use crate::harness::servers::{Postgres, Redis};
+use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request};
+
+/// How soon readiness and the log tell of it; what is asked of them is "within seconds".
+const SOON: Duration = Duration::from_secs(15);
+
+async fn until_logged(gateway: &Gateway, text: &str) {
+    let deadline = Instant::now() + SOON;
+    while !gateway.log().contains(text) {
+        assert!(
+            Instant::now() < deadline,
+            "no `{text}` in\n{}",
+            gateway.log()
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn until_ready_says(gateway: &Gateway, status: u16, shared: &str) {
+    let deadline = Instant::now() + SOON;
+    loop {
+        let ready = gateway.admin_get("/readyz").await.unwrap();
+        if ready.status == status && ready.json()["shared"] == shared {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{}", ready.text());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_becomes_a_replica_is_not_ready_and_the_log_says_so_unasked() {
+    let (redis, leader) = (Redis::start(), Redis::start());
+    let sql = crate::harness::servers::postgres().database();
+    let gateway = Builder::new(Pair::Embedded)
+        .stores(&sql, &redis.url())
+        .start()
+        .await;
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":"x"}"#).await;
+    let (caller, target) = gateway.pair(agent).await;
+    let call = Request::post(target.path(), CALL).bearer(&caller.token);
+    assert_eq!(gateway.call(&call).await.status, 200);
+    redis.follow(&leader);
+    let began = Instant::now();
+    // Nothing asks this gateway meanwhile.
+    until_logged(&gateway, "A store takes no writes").await;
+    eprintln!("told by the log after {:?}", began.elapsed());
+    let said = "You can't write against a read only replica";
+    assert!(gateway.log().contains(said), "{}", gateway.log());
+    until_ready_says(&gateway, 503, "unavailable").await;
+    // What is in memory is served on, so a balancer goes on to send here.
+    let traffic = gateway.admin_get("/readyz/traffic").await.unwrap();
+    assert_eq!(traffic.status, 200, "{}", traffic.text());
+    assert_eq!(traffic.json()["shared"], "unavailable");
+    redis.lead();
+    until_logged(&gateway, "A store takes writes again").await;
+    until_ready_says(&gateway, 200, "ok").await;
+    // A full one answers `PING` and `DEL`.
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    until_ready_says(&gateway, 503, "unavailable").await;
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    until_ready_says(&gateway, 200, "ok").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_of_stores_are_trusted_by_ssl_cert_file() {
+    let (redis, postgres) = (Redis::start_tls(), Postgres::start_tls());
+    let (shared, redis_issuer) = redis.bare_url();
+    let sql = format!("{}?sslmode=verify-full", postgres.database());
+    let folder = tempfile::tempdir().unwrap();
+    let issuers = folder.path().join("issuers.pem");
+    let both = [redis_issuer, postgres.issuer()].map(|file| std::fs::read_to_string(file).unwrap());
+    std::fs::write(&issuers, both.concat()).unwrap();
+    let builder = || Builder::new(Pair::Embedded).stores(&sql, &shared);
+    let trusting = builder()
+        .env("SSL_CERT_FILE", &issuers.display().to_string())
+        .start()
+        .await;
+    trusting.create(json!({"id": "a", "name": "a"})).await;
+    let wary = builder().spawn();
+    let ready = wary.admin_get("/readyz").await.unwrap();
+    assert_eq!(ready.status, 503, "{}", ready.text());
+    assert_eq!(ready.json()["shared"], "unavailable");
+    assert_eq!(ready.json()["sql"], "unavailable");
+    until_logged(&wary, "UnknownIssuer").await;
+    // By URL, for one store alone.
+    let by_url = [
+        format!("{sql}&sslrootcert={}", postgres.issuer().display()),
+        redis.url(),
+    ];
+    Builder::new(Pair::Embedded)
+        .stores(&by_url[0], &by_url[1])
+        .start()
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_redis_user_may_do_all_that_a_gateway_does() {
+    let redis = Redis::start();
+    let line = block_of("docs/stores.md", "## A Redis user of its own", "text");
+    let line = line.replace("PASSWORD", "secret-of-the-test");
+    redis.command(&line.split_whitespace().collect::<Vec<_>>());
+    redis.command(&["CONFIG", "SET", "notify-keyspace-events", "Ex"]);
+    let url = redis
+        .url()
+        .replace("redis://", "redis://a2a_gateway:secret-of-the-test@");
+    let sql = crate::harness::servers::postgres().database();
+    let gateway = Builder::new(Pair::Embedded)
+        .stores(&sql, &url)
+        .set("registry.heartbeat_ttl", "2s")
+        .start()
+        .await;
+    gateway.until_coherent().await;
+    let task =
+        json!({"kind": "task", "id": "t-1", "contextId": "c", "status": {"state": "working"}});
+    let answer = json!({"jsonrpc": "2.0", "id": "c-1", "result": task});
+    let agent = Agent::json(&answer.to_string()).await;
+    let (caller, target) = gateway.pair(agent).await;
+    let call = Request::post(target.path(), CALL).bearer(&caller.token);
+    let keyed = call.clone().field("Idempotency-Key", "k-1");
+    for request in [&call, &keyed] {
+        assert_eq!(gateway.call(request).await.status, 200);
+    }
+    let ticket = gateway
+        .as_operator(Request::post("/events/tickets", ""))
+        .await;
+    assert!(ticket.status < 500, "{}", ticket.text());
+    let beat = Request::post("/registry/heartbeat", r#"{"workspace_id":"target"}"#);
+    assert_eq!(gateway.call(&beat.bearer(&target.token)).await.status, 200);
+    // The lapse is told by Redis, and swept.
+    let deadline = Instant::now() + SOON;
+    while gateway.metric("a2a_gateway_lapses_total", &[]).await == 0.0 {
+        assert!(Instant::now() < deadline, "no lapse");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let denied = redis.command(&["ACL", "LOG"]);
+    assert_eq!(denied, "", "what the user was denied");
+    assert!(!gateway.log().contains("NOPERM"), "{}", gateway.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_differs_from_the_stores_is_told_of() {
+    let library = ["x86_64", "aarch64"]
+        .map(|machine| format!("/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1"))
+        .into_iter()
+        .find(|file| std::path::Path::new(file).exists());
+    let library = library.expect("libfaketime (apt-get install faketime)");
+    let redis = Redis::start();
+    let sql = crate::harness::servers::postgres().database();
+    let gateway = Builder::new(Pair::Embedded)
+        .stores(&sql, &redis.url())
+        .env("LD_PRELOAD", &library)
+        .env("FAKETIME", "+60s")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        .spawn();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let told = |log: &str| {
+        let lines = log
+            .lines()
+            .filter(|line| line.contains("The clock of a store and of this machine differ"));
+        lines.count()
+    };
+    while told(&gateway.log()) < 2 {
+        assert!(Instant::now() < deadline, "{}", gateway.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
