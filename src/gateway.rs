@@ -128,6 +128,7 @@ impl Gateway {
         let events = Events::new(config.clone(), shared.clone(), Arc::clone(&metrics));
         events.recorded_by(&audit);
         let facts = (db.clone(), shared.clone(), workspaces.clone());
+        let stores = (db.clone(), shared.clone());
         let process = (Arc::clone(&drain), Arc::clone(&metrics), replica.clone());
         let console = Console::new(facts, &coherence, process);
         Ok(Arc::new(Self {
@@ -155,11 +156,10 @@ impl Gateway {
                 Arc::new(seal),
                 Arc::clone(&metrics),
             ),
-            tasks: Tasks::new(config.clone(), shared.clone(), Arc::clone(&metrics)),
+            tasks: Tasks::new(config.clone(), stores.clone(), Arc::clone(&metrics)),
             delivery: Delivery::new(
                 config.clone(),
-                db.clone(),
-                shared.clone(),
+                stores,
                 Arc::clone(&events),
                 &coherence,
                 Arc::clone(&metrics),

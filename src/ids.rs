@@ -86,12 +86,14 @@ pub struct InvalidWorkspaceId;
 pub struct RequestId(Arc<str>);
 
 impl RequestId {
-    /// Takes over the caller's own id if it is 1 to 128 visible ASCII characters, else makes one.
+    /// Takes over the caller's own id if it is 1 to 128 visible ASCII characters and holds no credential, else makes
+    /// one.
     pub fn from_caller(field: Option<&[u8]>) -> Self {
         field
             .filter(|v| (1..=REQUEST_ID_LEN_MAX).contains(&v.len()))
             .filter(|v| v.iter().all(u8::is_ascii_graphic))
             .and_then(|v| std::str::from_utf8(v).ok())
+            .filter(|v| !holds_credential(v))
             .map_or_else(Self::random, |v| Self(v.into()))
     }
 
@@ -149,6 +151,28 @@ impl fmt::Display for ReplicaId {
 /// Characters of a replica's name at most.
 pub const REPLICA_NAME_MAX: usize = 48;
 
+/// Characters of the secret in a token of ours: 32 random bytes as base64url.
+const SECRET_LEN: usize = 43;
+
+/// Whether `text` holds what looks like a credential: a token with its prefix (`a2aw_`), the 43 characters of one
+/// without it, or a JWT. Ids are written down, so one that does is not taken over. Of a longer run of such characters
+/// only 43 with capital and small letters count, as random ones have: UUIDs, hashes and `traceparent` may stand in ids.
+pub fn holds_credential(text: &str) -> bool {
+    let ours =
+        |part: &[u8]| part.starts_with(b"a2a") && part[3].is_ascii_lowercase() && part[4] == b'_';
+    let is_of_secret = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let looks_random = |part: &[u8]| {
+        part.iter().any(u8::is_ascii_uppercase) && part.iter().any(u8::is_ascii_lowercase)
+    };
+    let mut runs = text.as_bytes().split(|byte| !is_of_secret(byte));
+    text.contains(JWT_BEGINS)
+        || text.as_bytes().windows(5).any(ours)
+        || runs.any(|run| run.len() == SECRET_LEN || run.windows(SECRET_LEN).any(looks_random))
+}
+
+/// `{"` in base64url: every JWT begins so, its header and its claims.
+const JWT_BEGINS: &str = "eyJ";
+
 /// Whether `text` is an id of something that a gateway made: a UUID as rows have it, alone or behind `job-`.
 pub fn is_made_here(text: &str) -> bool {
     let id = text.strip_prefix("job-").unwrap_or(text);
@@ -201,6 +225,39 @@ mod tests {
             &id.replace('-', ""),
         ] {
             assert!(!is_made_here(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_request_id_that_holds_a_credential_is_not_taken_over() {
+        let secret = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
+        let jwt = "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJ4In0.c2ln";
+        for held in [
+            secret.to_owned(),
+            format!("a2aw_{secret}"),
+            format!("a2aa_{}", &secret[..20]),
+            format!("x{secret}"),
+            format!("req:{secret}:1"),
+            format!("{secret}-{secret}"),
+            secret.to_lowercase(),
+            jwt.to_owned(),
+            jwt[..40].to_owned(),
+            format!("id-{}", &jwt[21..]),
+        ] {
+            let id = RequestId::from_caller(Some(held.as_bytes()));
+            assert_ne!(id.as_str(), held);
+            assert!(is_made_here(id.as_str()));
+        }
+        for fine in [
+            "r-1",
+            "0199aabb-ccdd-7eff-8011-223344556677",
+            "req-0199aabb-ccdd-7eff-8011-223344556677-0199aabb-ccdd-7eff-8011-223344556677",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+            "a2a-gateway",
+            &"x".repeat(128),
+        ] {
+            assert_eq!(RequestId::from_caller(Some(fine.as_bytes())).as_str(), fine);
         }
     }
 

@@ -1,12 +1,13 @@
 //! `/console/…`: what the console shows that no other route tells. Behind [`gate::operators_with_token`](super::gate).
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, to_bytes};
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use axum::{Extension, Router};
@@ -278,9 +279,11 @@ impl Rotation {
 async fn rotate(
     State(gateway): State<Arc<Gateway>>,
     Extension(Operator(proof)): Extension<Operator>,
+    peer: Option<Extension<ConnectInfo<SocketAddr>>>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
+    let client = peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical());
     let id = RequestId::from_caller(headers.get("x-request-id").map(HeaderValue::as_bytes));
     // In a task of its own, so that a page that leaves cannot stop it before the record; and the process waits for it.
     let running = (gateway.drain.enter(), gateway.audit.owe());
@@ -307,6 +310,7 @@ async fn rotate(
         gateway.audit.record(Draft {
             request_id: Some(id.clone()),
             proof: Some(proof),
+            client: gateway.audit.shown(client),
             outcome,
             status,
             ..Draft::new(EventType::KeysChanged).with(detail)

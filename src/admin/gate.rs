@@ -108,6 +108,7 @@ pub(super) fn write_down(
         path: as_public(path),
         id: &RequestId::from_caller(field.map(HeaderValue::as_bytes)),
         proof,
+        client: client_of(request),
     };
     audit.record_change(asked, None, status, Some(reason));
 }
@@ -115,7 +116,7 @@ pub(super) fn write_down(
 /// Whom failures count against.
 fn client_of(request: &Request) -> Option<IpAddr> {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    peer.map(|peer| peer.0.ip())
+    peer.map(|peer| peer.0.ip().to_canonical())
 }
 
 /// What another page sends is refused, whatever it carries: pages of this listener say so by `Origin` or

@@ -2,6 +2,7 @@
 //! refused to, whichever listener it came to. What a route changes is here; of what, the path says, or the handler by
 //! an [`About`].
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::Method;
@@ -15,6 +16,7 @@ use crate::config::load::Setting;
 use crate::identity::{Proof, may_be_credential};
 use crate::ids::{RequestId, WorkspaceId, is_made_here};
 use crate::rejection::Reason;
+use crate::telemetry::ShownAddress;
 
 /// What a handler knows of a change that the path does not say. Goes with the answer, as an extension.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +57,8 @@ pub struct Asked<'a> {
     pub id: &'a RequestId,
     /// Who asks, if that is proven.
     pub proof: Option<Arc<Proof>>,
+    /// Where it comes from.
+    pub client: Option<IpAddr>,
 }
 
 /// What a route changes; `None`: nothing that is written down. Heartbeats and acknowledgements are not:
@@ -119,6 +123,12 @@ pub fn operator_token(config: &Config) -> Value {
 const SETTING_BYTES_MAX: usize = 1024;
 
 impl Audit {
+    /// What is written down of an address.
+    pub fn shown(&self, client: Option<IpAddr>) -> Option<ShownAddress> {
+        let how = self.config.get().audit.client_address;
+        client.and_then(|client| ShownAddress::of(client, how))
+    }
+
     /// Writes a change down, if it is one. `refused`: the reason why it was not made.
     pub fn record_change(
         &self,
@@ -173,6 +183,7 @@ impl Audit {
             status,
             detail: (!detail.is_empty()).then_some(Value::Object(detail)),
             proof: asked.proof,
+            client: self.shown(asked.client),
             ..Draft::new(event_type)
         });
     }

@@ -5,6 +5,7 @@
 //! [`writer`] puts drafts into the chain of this replica and writes them to SQL in batches, by way of
 //! [`spool`] while SQL is away; what there is no room for is counted, and the chain says so.
 
+mod anchor;
 mod chain;
 pub mod change;
 mod each_once;
@@ -14,6 +15,7 @@ mod month;
 mod others;
 mod query;
 mod record;
+mod refusals;
 mod retention;
 mod row;
 mod spool;
@@ -32,6 +34,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 
+pub use self::anchor::statements as anchored_statements;
 pub use self::ends::ChainEnd;
 pub use self::export::{Exported, Line};
 pub use self::query::{Cursor, Filter, PAGE, PAGE_MAX, Records};
@@ -39,8 +42,9 @@ pub use self::record::{DONE, Draft, EventType, Record};
 pub use self::table::ChainRow;
 pub use self::verify::{Problem, Report, Scope, Verifier};
 
+use self::refusals::Refusals;
 use self::writer::Writer;
-use crate::config::Live;
+use crate::config::{AuditAnchor, Live};
 use crate::db::Db;
 use crate::ids::ReplicaId;
 use crate::metrics::{AuditLoss, Metrics};
@@ -65,11 +69,15 @@ pub struct Audit {
     pub stored: Records,
     /// `None`: nothing is recorded.
     drafts: Option<mpsc::Sender<Draft>>,
+    /// Refusals of callers that proved nothing, in this second.
+    refusals: Refusals,
     /// Drafts that did not fit, and that no record tells of yet.
     lost: AtomicU64,
     /// The first record that is kept of this replica's chain.
     first: AtomicI64,
     spool: (PathBuf, u64),
+    /// Where the end of the chain is kept besides.
+    anchor: Option<AuditAnchor>,
     waiting: Mutex<Option<mpsc::Receiver<Draft>>>,
     /// What the first record says of this run.
     begins_with: Value,
@@ -110,8 +118,10 @@ impl Audit {
             metrics,
             stored: Records::new(db),
             drafts: settings.enabled.then_some(drafts),
+            refusals: Refusals::default(),
             lost: AtomicU64::new(0),
             first: AtomicI64::new(1),
+            anchor: settings.anchor.clone(),
             spool: (settings.spool_dir.clone(), settings.spool_bytes.0),
             waiting: Mutex::new(settings.enabled.then_some(waiting)),
             begins_with,
@@ -138,7 +148,13 @@ impl Audit {
         let Some(drafts) = &self.drafts else {
             return;
         };
-        if drafts.try_send(draft).is_err() {
+        // Those have no place in the queue, so that a flood of them leaves it to callers that are known.
+        let taken = if Refusals::takes(&draft) {
+            self.refusals.count(draft)
+        } else {
+            drafts.try_send(draft).is_ok()
+        };
+        if !taken {
             self.lose(AuditLoss::Queue, 1);
         }
     }

@@ -129,7 +129,7 @@ impl Writer<'_> {
                 }
                 if !front.records.is_empty() {
                     match self.put_rows(&stated, &front.records).await {
-                        Ok(now) => stated = now,
+                        Ok((now, _)) => stated = now,
                         // Others' may be written all the same.
                         Err(error) => {
                             tracing::warn!(%error, replica, "Audit records of an earlier start still wait in audit.spool_dir");

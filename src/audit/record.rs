@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::each_once::names_each_once;
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
+use crate::telemetry::ShownAddress;
 use crate::workspace::Timestamp;
 
 /// Longest text from outside (an agent's task id, a name) in a record, in bytes. The rest is left out.
@@ -114,6 +115,8 @@ pub struct Draft {
     pub trace_id: Option<TraceId>,
     /// Who asked, proven.
     pub proof: Option<Arc<Proof>>,
+    /// Where it came from, as far as that is written down.
+    pub client: Option<ShownAddress>,
     /// The workspace that it was about.
     pub target: Option<WorkspaceId>,
     /// The caller's org.
@@ -147,6 +150,7 @@ impl Draft {
             request_id: None,
             trace_id: None,
             proof: None,
+            client: None,
             target: None,
             org: None,
             rule: None,
@@ -186,6 +190,10 @@ pub const DONE: &str = "done";
 pub struct Record {
     /// Who asked, as logs name callers; `None`: nobody was proven, or nobody asked.
     pub caller: Option<String>,
+    /// The address of the client, or its network. Records of earlier releases have no such member, and neither have those
+    /// without an address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_address: Option<String>,
     /// The kind of the credential.
     pub credential_kind: Option<String>,
     /// Its first 8 characters.
@@ -242,6 +250,7 @@ impl Record {
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         Self {
             caller: proof.map(|proof| clean(proof.principal.to_string())),
+            client_address: draft.client.map(|client| client.to_string()),
             credential_kind: proof.map(|proof| proof.kind.word().to_owned()),
             credential_prefix: proof.map(|proof| clean(proof.prefix.clone())),
             detail: draft.detail.as_ref().and_then(raw),
@@ -357,6 +366,19 @@ mod tests {
         let written = serde_json::to_string(&record).unwrap();
         assert_eq!(Some(written), canonical(&record.json()));
         assert_eq!(record.task_id.as_deref(), Some("t\u{fffd}\u{fffd}"));
+    }
+
+    #[test]
+    fn a_record_without_an_address_is_as_earlier_releases_wrote_it() {
+        let mut record = record();
+        assert!(
+            !serde_json::to_string(&record)
+                .unwrap()
+                .contains("client_address")
+        );
+        record.client_address = Some("192.0.2.1".to_owned());
+        let written = serde_json::to_string(&record).unwrap();
+        assert_eq!(Some(written), canonical(&record.json()));
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub(super) fn record(row: &AnyRow) -> Record {
     let mut read = Reader { row, whole: true };
     let mut record = Record {
         caller: read.optional("caller"),
+        client_address: read.optional("client_address"),
         credential_kind: read.optional("credential_kind"),
         credential_prefix: read.optional("credential_prefix"),
         detail: read.optional("detail").and_then(detail_of),

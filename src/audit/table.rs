@@ -23,10 +23,10 @@ use crate::workspace::Timestamp;
 
 pub(super) const COLUMNS: &str = "replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, \
     credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, \
-    duration_ms, task_id, detail, prev, hash";
+    duration_ms, task_id, detail, prev, hash, client_address";
 
 /// How many there are of them.
-const WIDTH: usize = 22;
+const WIDTH: usize = 23;
 
 /// Rows that one statement writes: as many as fit of the largest, so few different statements are prepared.
 const ROWS: [usize; 4] = [64, 16, 4, 1];
@@ -443,7 +443,8 @@ fn insert(records: &[Chained], embedded: bool) -> Query<'_, Any, AnyArguments> {
             .bind(&record.task_id)
             .bind(record.detail.as_ref().map(|detail| detail.get()))
             .bind(&record.prev)
-            .bind(record.hash());
+            .bind(record.hash())
+            .bind(&record.client_address);
     }
     query
 }

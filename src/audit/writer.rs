@@ -11,6 +11,7 @@ use tokio::sync::{Mutex, Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::Audit;
+use super::anchor::Anchor;
 use super::chain::{Chain, Chained, Statement};
 use super::others::Seen;
 use super::record::{Draft, EventType, Record};
@@ -62,6 +63,8 @@ pub(super) struct Writer<'a> {
     pub(super) room: Notify,
     /// The ends of other chains, as they were last seen.
     pub(super) seen: std::sync::Mutex<Seen>,
+    /// Takes the end of the chain, once it is written.
+    anchor: Anchor,
 }
 
 /// The chaining task's own.
@@ -84,15 +87,27 @@ impl<'a> Writer<'a> {
             more: Notify::new(),
             room: Notify::new(),
             seen: std::sync::Mutex::default(),
+            anchor: Anchor::new(),
         }
     }
 
     /// Until [`Audit::flush`], and all is written or in the spool.
     pub(super) async fn run(&self, drafts: mpsc::Receiver<Draft>) {
         let own = async { tokio::join!(self.chain(drafts), self.write()) };
+        let metrics = &self.audit.metrics;
+        let anchored = async {
+            match &self.audit.anchor {
+                Some(place) => self.anchor.run(place, metrics).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = own => {}
             () = self.adopt_left() => {}
+            () = anchored => {}
+        }
+        if let Some(place) = &self.audit.anchor {
+            self.anchor.keep_last(place, metrics).await;
         }
     }
 
@@ -109,6 +124,7 @@ impl<'a> Writer<'a> {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut over = false;
+        let mut refusals_at = Instant::now();
         loop {
             self.put(&mut chaining, &mut batch).await;
             if over {
@@ -134,6 +150,10 @@ impl<'a> Writer<'a> {
                     Ok(draft) => batch.push(draft),
                     Err(_) => break,
                 }
+            }
+            if over || refusals_at.elapsed() >= TICK {
+                refusals_at = Instant::now();
+                batch.extend(self.audit.refusals.take());
             }
             if over {
                 let exchanges = self.audit.metrics.open_exchanges.get();
@@ -290,7 +310,11 @@ impl<'a> Writer<'a> {
                 () = self.late() => Err("the process ends before it is done".to_owned()),
             };
             match put {
-                Ok(now) => {
+                Ok((now, statement)) => {
+                    let is_checkpoint =
+                        |one: &Chained| one.record.event_type == EventType::AuditCheckpoint.word();
+                    let has_checkpoint = taken.records().iter().any(is_checkpoint);
+                    self.anchor.put(&now, &statement, has_checkpoint);
                     if failing {
                         failing = false;
                         tracing::info!("Audit records are written again");
@@ -315,18 +339,18 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Records and what is signed of their chain then, in one transaction. `stated`: what was before.
+    /// Records and what is signed of their chain then, in one transaction: both are answered. `stated`: what was before.
     pub(super) async fn put_rows(
         &self,
         stated: &Statement,
         records: &[Chained],
-    ) -> Result<Statement, String> {
+    ) -> Result<(Statement, String), String> {
         let spacing = self.audit.retention().map_or(MARKS_APART, |kept| kept / 16);
         let now = stated.with(records, spacing);
         let row = ChainRow::of(&now, &self.audit.keys);
         let row = row.map_err(|error| Causes(&error).to_string())?;
         let put = self.audit.stored.table.put(records, &row).await;
-        put.map(|()| now)
+        put.map(|()| (now, row.statement))
             .map_err(|error| Causes(&error).to_string())
     }
 }

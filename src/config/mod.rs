@@ -31,7 +31,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 pub use self::admin::{Admin, AdminAuth};
-pub use self::audit::Audit;
+pub use self::audit::{Audit, AuditAnchor, ClientAddress};
 pub use self::delegation::Delegation;
 pub use self::delivery::{Idempotency, Stream};
 pub use self::exposure::refuse_exposed;
@@ -235,6 +235,8 @@ pub struct A2a {
     /// How long a task's owner is remembered after the last use.
     #[serde(with = "duration")]
     pub task_ttl: Duration,
+    /// Tasks of one caller whose owner is remembered.
+    pub tasks_per_caller: i64,
 }
 
 /// `[card]`: what the gateway does to agents' cards.
@@ -306,6 +308,10 @@ pub struct Limits {
     pub stream_bytes: ByteSize,
     /// Calls in progress at one target, unless the workspace says otherwise.
     pub target_concurrency: usize,
+    /// What is kept in SQL for one workspace or other caller.
+    pub kept_bytes: ByteSize,
+    /// What is kept in SQL for all of them together.
+    pub kept_bytes_total: ByteSize,
 }
 
 /// `[upstream]`: connections to agents.

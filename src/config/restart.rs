@@ -4,9 +4,10 @@ use super::Config;
 
 /// Keys that count from the start of the process to its end: what it listens on and serves there, its threads, its
 /// stores and their keys, the room that caches were given, the form of the log, where spans go.
-pub const RESTART_KEYS: [&str; 24] = [
+pub const RESTART_KEYS: [&str; 25] = [
     "admin.console",
     "admin.listen",
+    "audit.anchor",
     "audit.enabled",
     "audit.spool_bytes",
     "audit.spool_dir",

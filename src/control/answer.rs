@@ -132,6 +132,7 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
         path: &path,
         id: &id,
         proof: admitted.proof(),
+        client,
     };
     let about = response.extensions_mut().remove::<About>();
     let meant = admitted.target().filter(|_| refused.is_some());

@@ -9,8 +9,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::body::{Json, OptionalJson};
+use super::changed::about_change;
 use super::extract::{Caller, PathId, not_permitted};
 use super::workspaces::{parse_optional, parse_upstream_auth, parse_upstream_tls, shown};
+use crate::audit::change::About;
 use crate::config::Complete;
 use crate::directory::{Change, Editor};
 use crate::gateway::Gateway;
@@ -107,7 +109,10 @@ pub(super) async fn change(
     let editor = editor(&gateway, &caller, &id).await?;
     let change = patch.change(caller.principal())?;
     let workspace = gateway.directory.change(&id, &change, editor).await?;
-    Ok(shown(&gateway, &caller, workspace).await)
+    let about = about_change(About::workspace(&id), &change);
+    let mut response = shown(&gateway, &caller, workspace).await;
+    response.extensions_mut().insert(about);
+    Ok(response)
 }
 
 /// The body of the routes that need none. What it says is passed over.

@@ -9,6 +9,7 @@ mod activity;
 mod answer;
 mod body;
 mod canvas;
+mod changed;
 mod delegations;
 mod discovery;
 mod events;

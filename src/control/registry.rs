@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::body::Json;
+use super::changed::about_workspace;
 use super::extract::{Caller, Registrant, not_permitted};
 use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::About;
@@ -66,7 +67,7 @@ pub(super) async fn register(
     };
     let (workspace, token) = enrol(&gateway, &caller, &registration, &registrar).await?;
     let token = token.map(|token| token.token.expose_secret().to_owned());
-    let about = About::workspace(&workspace.id).with("token_issued", token.is_some());
+    let about = about_workspace(&workspace).with("token_issued", token.is_some());
     let answer = Answer(Registered {
         status: "registered",
         id: workspace.id.to_string(),

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::body::Json;
+use super::changed::{about_workspace, kind};
 use super::extract::{Caller, PathId, not_permitted};
-use crate::audit::change::About;
 use crate::config::Complete;
 use crate::directory::{Creation, UpstreamAuth, UpstreamTls};
 use crate::gateway::Gateway;
@@ -73,7 +73,8 @@ pub(super) async fn create(
         enrolment_token: enrolment.expose_secret(),
     };
     let location = [(LOCATION, format!("/workspaces/{}", workspace.id))];
-    let about = Extension(About::workspace(&workspace.id));
+    let auth = kind(creation.upstream_auth.as_ref());
+    let about = Extension(about_workspace(&workspace).with("upstream_auth", auth));
     Ok((StatusCode::CREATED, location, about, axum::Json(created)).into_response())
 }
 

@@ -16,7 +16,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the text for SQLite and for PostgreSQL: the same but where only one of them has
 /// partitions. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 13] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 16] = [
     both(
         1,
         "workspaces",
@@ -64,6 +64,24 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 13] = [
         13,
         "seen_before",
         include_str!("migrations/0013_seen_before.sql"),
+    ),
+    (
+        17,
+        "kept",
+        [
+            include_str!("migrations/0017_kept.sqlite.sql"),
+            include_str!("migrations/0017_kept.postgres.sql"),
+        ],
+    ),
+    both(
+        18,
+        "client_address",
+        include_str!("migrations/0018_client_address.sql"),
+    ),
+    both(
+        19,
+        "task_owners",
+        include_str!("migrations/0019_task_owners.sql"),
     ),
 ];
 

@@ -8,6 +8,7 @@ mod backlog;
 pub mod calls;
 pub mod inbox;
 pub mod jobs;
+pub mod kept;
 mod page;
 pub mod streams;
 
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use self::calls::Calls;
 use self::inbox::Inbox;
 use self::jobs::Jobs;
+use self::kept::KeptBytes;
 use self::streams::Streams;
 use crate::coherence::Coherence;
 use crate::config::Live;
@@ -34,6 +36,7 @@ pub struct Delivery {
     pub streams: Arc<Streams>,
     /// Calls that are made later.
     pub jobs: Arc<Jobs>,
+    kept: Arc<KeptBytes>,
     metrics: Arc<Metrics>,
 }
 
@@ -41,24 +44,24 @@ impl Delivery {
     /// Assembles the room; asks nothing.
     pub fn new(
         config: Live,
-        db: Db,
-        shared: Shared,
+        (db, shared): (Db, Shared),
         events: Arc<Events>,
         coherence: &Coherence,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
+        let kept = KeptBytes::new(config.clone(), db.clone(), Arc::clone(&metrics));
         let inbox = Inbox::new(
             config.clone(),
-            db.clone(),
-            shared.clone(),
+            (db.clone(), shared.clone()),
+            Arc::clone(&kept),
             Arc::clone(&events),
             Arc::clone(&metrics),
         );
         Arc::new(Self {
             calls: Calls::new(
                 config.clone(),
-                db.clone(),
-                shared.clone(),
+                (db.clone(), shared.clone()),
+                Arc::clone(&kept),
                 Arc::clone(&metrics),
             ),
             streams: Streams::new(config.clone(), shared, Arc::clone(&metrics)),
@@ -70,6 +73,7 @@ impl Delivery {
                 coherence,
                 Arc::clone(&metrics),
             ),
+            kept,
             metrics,
             inbox,
         })
@@ -79,6 +83,7 @@ impl Delivery {
     pub async fn run(&self) {
         tokio::join!(
             self.calls.run(),
+            self.kept.run(),
             self.inbox.run(),
             self.jobs.run(),
             self.streams.run(),

@@ -117,6 +117,16 @@ impl UpstreamAuth {
         self.name.as_str()
     }
 
+    /// Its kind: `bearer`, `basic` or `header`.
+    pub fn kind(&self) -> &'static str {
+        let value = self.value.expose_secret();
+        match self.name.as_str() {
+            "authorization" if value.starts_with("Bearer ") => "bearer",
+            "authorization" if value.starts_with("Basic ") => "basic",
+            _ => "header",
+        }
+    }
+
     /// Its value, for the wire.
     pub fn value(&self) -> &SecretString {
         &self.value

@@ -27,6 +27,8 @@ pub struct AuditMetrics {
     pub checkpoints: IntCounter,
     /// Attempts to write records or a checkpoint that failed, and are made again.
     pub write_failures: IntCounter,
+    /// Ends of the chain that could not be kept outside the database.
+    pub anchors_failed: IntCounter,
 }
 
 impl AuditMetrics {
@@ -67,6 +69,11 @@ impl AuditMetrics {
                 r,
                 "a2a_gateway_audit_checkpoints_total",
                 "Signed checkpoints of the audit chain that this replica wrote.",
+            ),
+            anchors_failed: counter(
+                r,
+                "a2a_gateway_audit_anchor_failures_total",
+                "Attempts to keep the signed end of the audit chain at audit.anchor that failed, and are made again.",
             ),
             write_failures: counter(
                 r,

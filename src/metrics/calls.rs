@@ -16,12 +16,19 @@ impl Calls {
         let outcomes = counters(
             r,
             "a2a_gateway_idempotent_calls_total",
-            "Calls with a key, by what became of them: dispatched, joined, replayed, conflict, unknown.",
+            "Calls with a key, by what became of them: dispatched, joined, replayed, conflict, unknown, unkept (the answer was passed on and not kept).",
             &["outcome"],
         );
         begin(
             &outcomes,
-            &["dispatched", "joined", "replayed", "conflict", "unknown"],
+            &[
+                "dispatched",
+                "joined",
+                "replayed",
+                "conflict",
+                "unknown",
+                "unkept",
+            ],
         );
         Self {
             outcomes,

@@ -8,6 +8,7 @@ mod family;
 mod in_progress;
 mod inbox;
 mod jobs;
+mod kept;
 mod keys;
 mod label;
 mod process;
@@ -33,6 +34,7 @@ use self::family::{begin, counter, counters, gauge, gauges, histograms};
 pub use self::in_progress::InProgress;
 pub use self::inbox::{InboxMetrics, InboxReader};
 pub use self::jobs::JobMetrics;
+pub use self::kept::{Kept, KeptKind};
 pub use self::keys::{KeyAges, KeyMetrics};
 pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
 use self::process::Process;
@@ -110,6 +112,8 @@ pub struct Metrics {
     pub inbox: InboxMetrics,
     /// Calls that may be sent again.
     pub calls: Calls,
+    /// Bytes that are kept in SQL.
+    pub kept: Kept,
     /// Streams that can be taken up again.
     pub streams: Streams,
     /// Calls that are made later.
@@ -335,6 +339,7 @@ impl Metrics {
             ),
             inbox: InboxMetrics::new(&r),
             calls: Calls::new(&r),
+            kept: Kept::new(&r),
             streams: Streams::new(&r),
             jobs: JobMetrics::new(&r),
             audit: AuditMetrics::new(&r),

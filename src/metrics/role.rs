@@ -9,7 +9,7 @@ pub(super) enum Role {
 
 /// Whether a family is of rooms that only a gateway has. A sidecar's zero would be taken for a fault.
 pub(super) fn is_of_gateways(name: &str) -> bool {
-    const ROOMS: [&str; 20] = [
+    const ROOMS: [&str; 21] = [
         "audit_",
         "cache_",
         "card_",
@@ -21,6 +21,7 @@ pub(super) fn is_of_gateways(name: &str) -> bool {
         "idempotent_",
         "inbox_",
         "job",
+        "kept_",
         "key",
         "lapses_",
         "linger",

@@ -170,7 +170,8 @@ impl ServerApp for Connections {
     }
 }
 
-fn peer(stream: &Stream) -> Option<std::net::IpAddr> {
+/// The address at the other end.
+pub(super) fn peer(stream: &Stream) -> Option<std::net::IpAddr> {
     let digest = stream.get_socket_digest()?;
     digest.peer_addr()?.as_inet().map(std::net::SocketAddr::ip)
 }

@@ -375,6 +375,7 @@ fn accepted_with(body: String) -> Answer {
             .into_iter()
             .collect(),
         body: body.into(),
+        kept: true,
     }
 }
 

@@ -4,6 +4,7 @@
 //! A `Drop` closes it, because a caller may leave, a task may be cancelled and a bug may panic.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use crate::ids::{RequestId, WorkspaceId};
 use crate::metrics::{Metrics, Outcome, Shape};
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::Learner;
+use crate::telemetry::ShownAddress;
 use crate::trust::PairClaims;
 use crate::workspace::Timestamp;
 
@@ -67,6 +69,8 @@ pub(super) struct Exchange {
     pub(super) shape: Shape,
     /// How long the agent took to answer.
     pub(super) head: Option<Duration>,
+    /// Where it came from, as far as that is written down.
+    client: Option<ShownAddress>,
     /// Where it is written down.
     audit: Option<Arc<Audit>>,
     /// Where it is shown.
@@ -113,6 +117,7 @@ impl Exchange {
             events: 0,
             shape: Shape::Unary,
             head: None,
+            client: None,
             audit: None,
             console: None,
             open_stream: None,
@@ -201,6 +206,12 @@ impl Exchange {
 }
 
 impl Exchange {
+    /// The same with where it came from.
+    pub(super) fn by_client(mut self, client: IpAddr) -> Self {
+        self.client = ShownAddress::of(client, self.config.audit.client_address);
+        self
+    }
+
     /// Who asks, as records name them.
     pub(super) fn caller(&self) -> Option<&dyn fmt::Display> {
         match (&self.proof, &self.pair) {
@@ -266,6 +277,7 @@ impl Exchange {
             request_id: Some(self.request_id.clone()),
             trace_id,
             proof: self.proof.take(),
+            client: self.client,
             target: self.named_callee().cloned(),
             org,
             rule: self.rule,
@@ -309,6 +321,7 @@ impl Drop for Exchange {
             trace_id = trace_id.map(tracing::field::display),
             caller = self.caller().map(tracing::field::display),
             credential.kind = self.proof.as_ref().map(|p| p.kind.word()),
+            client_address = self.client.map(tracing::field::display),
             credential.prefix = self.proof.as_ref().map(|p| p.prefix.as_str()),
             callee = self.named_callee().map(WorkspaceId::as_str),
             rule = self.rule,

@@ -229,9 +229,12 @@ fn is_dropped(name: &HeaderName) -> bool {
 /// Says of an answer that it was given before, or is at the same time to another.
 pub(super) const REPLAY: &str = "idempotent-replay";
 
+/// `false`: the answer is passed on, and will not be given again to a call with the same key.
+pub(super) const KEPT: &str = "idempotent-kept";
+
 /// Fields by which a caller knows the gateway's own words from an agent's.
 pub(super) fn is_proof(name: &HeaderName) -> bool {
-    matches!(name.as_str(), REFUSED | STREAM | REPLAY)
+    matches!(name.as_str(), REFUSED | STREAM | REPLAY | KEPT)
 }
 
 /// RFC 9110, 7.6.1, and what proxies say among themselves.

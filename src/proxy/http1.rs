@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Listener;
 use super::chunks::{Chunks, Watched};
+use super::connections::peer;
 use super::head::{Scan, Whole};
 use super::listener::DRAIN;
 use super::reject::{Dialect, wire};
@@ -160,7 +161,7 @@ async fn refuse(
     if listener.relay.drain.closed() {
         return;
     }
-    listener.unreadable(&route, &request_id, &rejection);
+    listener.unreadable(&route, &request_id, peer(stream), &rejection);
     let answer = wire(&rejection, &request_id, dialect, scan.is_head);
     part(stream, &answer, DRAIN).await;
 }

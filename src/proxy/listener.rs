@@ -1,5 +1,6 @@
 //! One HTTP listener, whoever answers at it: the gateway, or a sidecar.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,6 +87,7 @@ impl Listener {
         &self,
         route: &Route<'_>,
         request_id: &RequestId,
+        peer: Option<IpAddr>,
         rejection: &Rejection,
     ) {
         let request_id = request_id.clone();
@@ -94,6 +96,10 @@ impl Listener {
             (Behind::Gateway(proxy), _) => proxy.begin(request_id, false),
             (Behind::Sidecar(_), _) => Exchange::begin(&self.relay, None, request_id),
         };
+        // Of a head that cannot be read no field counts, so it is the peer, also where that is a proxy.
+        if let Some(peer) = peer {
+            exchange = exchange.by_client(peer.to_canonical());
+        }
         exchange.callee = match route {
             Route::A2a(id)
             | Route::Card(id)

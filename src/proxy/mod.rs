@@ -172,7 +172,8 @@ impl Proxy {
             return answered;
         }
         let _running = self.gateway.drain.enter();
-        let mut exchange = self.begin(request_id, true);
+        let exchange = self.begin(request_id, true);
+        let mut exchange = exchange.by_client(self.client(session));
         exchange.trace(&self.relay, session.req_header(), asked.came());
         let mut words = Words::Rpc;
         let ended = match asked {

@@ -267,6 +267,27 @@ impl Shared {
         .await
     }
 
+    /// Adds a member to a set that keeps the newest `max` for `ttl` after the last one, and answers those that had to go.
+    /// In memory nothing is kept: a gateway alone has no use for it.
+    ///
+    /// # Errors
+    /// When the store does not answer; then it may be there, and some may have gone.
+    pub async fn add_newest(
+        &self,
+        set: &str,
+        member: &str,
+        max: i64,
+        ttl: Duration,
+    ) -> Result<Vec<String>, Unavailable> {
+        self.run("add_newest", async {
+            match &self.store {
+                Store::Memory(_) => Ok(Vec::new()),
+                Store::Redis(redis) => redis.add_newest(set, member, max, ttl).await,
+            }
+        })
+        .await
+    }
+
     /// Follows `log`, beginning with the newest `keep` entries that are there. On Redis it has a
     /// connection of its own, which is known to be dead within 1 s; nothing is lost over it.
     pub fn tail(&self, log: &'static str, keep: usize) -> Tail {

@@ -23,6 +23,13 @@ pub(super) fn at(owner: &str, task: &str) -> String {
     key
 }
 
+/// The tasks of an owner.
+pub(super) fn of_owner(owner: &str) -> String {
+    let mut key = "gw:tasks-of:".to_owned();
+    escape(owner, &mut key);
+    key
+}
+
 /// What is in every workspace id stays as it is, and so do the ids that agents usually make.
 fn escape(text: &str, out: &mut String) {
     for byte in text.bytes() {

@@ -1,5 +1,4 @@
-//! What this replica knows of tasks, within a bound. Beside a store for all replicas it saves asking;
-//! alone it is all there is.
+//! What this replica knows of tasks, within a bound: it saves asking the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,6 +6,7 @@ use std::time::Duration;
 
 use moka::future::Cache;
 use moka::policy::EvictionPolicy;
+use moka::sync;
 use tokio::time::Instant;
 
 use crate::ids::WorkspaceId;
@@ -17,6 +17,12 @@ const BYTES_MAX: u64 = 64 << 20;
 
 /// What an entry takes besides its texts.
 const ENTRY_BYTES: usize = 200;
+
+/// What names of which the store knows nothing may take, in bytes.
+const UNKNOWN_BYTES_MAX: u64 = 8 << 20;
+
+/// How long the store is not asked again for a name of which it knew nothing.
+const UNKNOWN_FOR: Duration = Duration::from_secs(30);
 
 /// How long something counts that the store can be asked for again.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(300);
@@ -42,6 +48,8 @@ struct Placed {
 pub(super) struct Memory {
     owners: Cache<String, Arc<Known>>,
     places: Cache<String, Placed>,
+    /// Names of which the store knows nothing.
+    unknown: sync::Cache<String, ()>,
     started: Instant,
 }
 
@@ -63,8 +71,22 @@ impl Memory {
                 })
                 .eviction_policy(EvictionPolicy::lru())
                 .build(),
+            unknown: sync::Cache::builder()
+                .max_capacity(UNKNOWN_BYTES_MAX)
+                .weigher(move |key: &String, (): &()| bytes(key.len()))
+                .time_to_live(UNKNOWN_FOR)
+                .build(),
             started: Instant::now(),
         }
+    }
+
+    /// Whether the store was asked for the name a moment ago, and knew nothing.
+    pub(super) fn is_unknown(&self, key: &str) -> bool {
+        self.unknown.contains_key(key)
+    }
+
+    pub(super) fn put_unknown(&self, key: &str) {
+        self.unknown.insert(key.to_owned(), ());
     }
 
     /// How long something counts here that lives for `ttl`.
@@ -90,6 +112,9 @@ impl Memory {
             .or_insert_with_if(new, |known| known.until.load(Ordering::Relaxed) <= now)
             .await;
         let fresh = entry.is_fresh();
+        if fresh {
+            self.unknown.invalidate(key);
+        }
         (entry.into_value(), fresh)
     }
 
@@ -120,6 +145,7 @@ impl Memory {
         entry
             .or_insert_with_if(new, |placed| placed.until <= now)
             .await;
+        self.unknown.invalidate(key);
     }
 
     /// Notes what the store says.

@@ -2,11 +2,11 @@
 //! Behind a gateway every caller looks the same to an agent, so nobody else can keep callers apart.
 //!
 //! Owns `gw:task:{target}:{task}` (the owner) and `gw:task-at:{owner}:{task}` (the target) in the shared
-//! state, both for `a2a.task_ttl` after the owner's last use. The first who started a task owns it. What
-//! this replica learnt counts here at once, and for the others as soon as it is written: in the
-//! background, off the way of the answer. Where one caller has two tasks of one id, the first is found
-//! by it. One gateway alone keeps it in memory, within a bound of its own: callers must not be able to
-//! fill the store that leases live in.
+//! state, both for `a2a.task_ttl` after the owner's last use, and `gw:tasks-of:{owner}`, by which each caller
+//! keeps to `a2a.tasks_per_caller`. A gateway without Redis has the table `task_owners` instead. The first who
+//! started a task owns it. What this replica learnt counts here at once, and for the others, and after a
+//! restart, as soon as it is written: in the background, off the way of the answer. Where one caller has two
+//! tasks of one id, the first is found by it.
 //!
 //! Invariants: a task that is known to be another caller's is never let through; a store that cannot be
 //! read is no "unknown".
@@ -15,10 +15,12 @@ mod key;
 mod known;
 mod learner;
 mod note;
+mod table;
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -27,10 +29,12 @@ use tokio::sync::{Mutex, mpsc};
 pub use self::learner::Learner;
 
 use self::known::{Known, Memory};
-use self::note::{NOTES_MAX, Note};
+use self::note::{Claimed, NOTES_MAX, Note, Unwritten};
+use self::table::Table;
 use crate::a2a::refs::TASK_ID_BYTES_MAX;
 use crate::a2a::task::Binding;
 use crate::config::Live;
+use crate::db::Db;
 use crate::hierarchy::Hierarchy;
 use crate::identity::{Principal, Proof};
 use crate::ids::WorkspaceId;
@@ -43,27 +47,43 @@ use crate::store::Unavailable;
 pub struct Tasks {
     config: Live,
     metrics: Arc<Metrics>,
-    /// What replicas have in common; `None`: this gateway is alone, and its memory is all there is.
-    shared: Option<Shared>,
+    stored: Stored,
     memory: Memory,
     notes: mpsc::Sender<Note>,
     to_write: Mutex<mpsc::Receiver<Note>>,
     /// Notes that are queued or being written.
     unwritten: AtomicUsize,
+    by_owner: std::sync::Mutex<Unwritten>,
+    /// Owners of rows that were written since they were last counted.
+    started: std::sync::Mutex<HashSet<Arc<str>>>,
+}
+
+/// Where owners are written down.
+enum Stored {
+    /// For all replicas.
+    Shared(Shared),
+    /// This gateway is alone.
+    Sql(Table),
 }
 
 impl Tasks {
     /// Assembles the room; asks nothing.
-    pub fn new(config: Live, shared: Shared, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub fn new(config: Live, (db, shared): (Db, Shared), metrics: Arc<Metrics>) -> Arc<Self> {
         let (notes, to_write) = mpsc::channel(NOTES_MAX);
         Arc::new(Self {
             memory: Memory::new(),
-            shared: (!shared.is_embedded()).then_some(shared),
+            stored: if shared.is_embedded() {
+                Stored::Sql(Table(db))
+            } else {
+                Stored::Shared(shared)
+            },
             config,
             metrics,
             notes,
             to_write: Mutex::new(to_write),
             unwritten: AtomicUsize::new(0),
+            by_owner: std::sync::Mutex::default(),
+            started: std::sync::Mutex::default(),
         })
     }
 
@@ -84,7 +104,7 @@ impl Tasks {
         }
         let (key, at) = (key::task(target, task), key::at(owner, task));
         let ttl = self.config.get().a2a.task_ttl;
-        let lasts = self.memory.lasts(ttl, self.shared.is_some());
+        let lasts = self.memory.lasts(ttl, self.is_shared());
         let (known, new) = self.memory.claim(&key, owner, lasts).await;
         if *known.owner != *owner {
             return;
@@ -93,12 +113,12 @@ impl Tasks {
             self.metrics.tasks.learnt.inc();
             self.memory.claim_at(&at, target, lasts).await;
             let (owner, target) = (Arc::clone(&known.owner), target.clone());
-            self.note(Note::Claim {
+            self.note(Note::Claim(Claimed {
                 key,
                 at,
                 owner,
                 target,
-            });
+            }));
         } else {
             self.renew(&known, target, key, at).await;
         }
@@ -187,11 +207,20 @@ impl Tasks {
         if let Some(target) = self.memory.at(&at).await {
             return Ok(Some(target));
         }
-        let Some(shared) = &self.shared else {
-            return Ok(None);
+        let target = match &self.stored {
+            Stored::Shared(shared) => {
+                let found = shared.get(&at).await?;
+                found.and_then(|text| WorkspaceId::parse(&text).ok())
+            }
+            Stored::Sql(_) if self.memory.is_unknown(&at) => None,
+            Stored::Sql(table) => {
+                let found = table.target(&at).await?;
+                if found.is_none() {
+                    self.memory.put_unknown(&at);
+                }
+                found
+            }
         };
-        let found = shared.get(&at).await?;
-        let target = found.and_then(|text| WorkspaceId::parse(&text).ok());
         if let Some(target) = &target {
             let ttl = self.config.get().a2a.task_ttl;
             let lasts = self.memory.lasts(ttl, true);
@@ -206,12 +235,12 @@ impl Tasks {
         for key in keys {
             owners.push(self.memory.owner(key).await);
         }
-        let Some(shared) = &self.shared else {
-            return Ok(owners);
-        };
         let missing: Vec<usize> = (0..keys.len()).filter(|i| owners[*i].is_none()).collect();
         let asked: Vec<&str> = missing.iter().map(|i| keys[*i].as_str()).collect();
-        let found = shared.get_many(&asked).await?;
+        let found = match &self.stored {
+            Stored::Shared(shared) => shared.get_many(&asked).await?,
+            Stored::Sql(table) => self.owners_of_rows(table, &asked).await?,
+        };
         let lasts = self.memory.lasts(self.config.get().a2a.task_ttl, true);
         for (i, owner) in missing.into_iter().zip(found) {
             if let Some(owner) = owner {
@@ -221,16 +250,47 @@ impl Tasks {
         Ok(owners)
     }
 
+    /// The same of rows. That there is none is remembered as well, for a moment.
+    async fn owners_of_rows(
+        &self,
+        table: &Table,
+        keys: &[&str],
+    ) -> Result<Vec<Option<String>>, Unavailable> {
+        let mut owners = Vec::with_capacity(keys.len());
+        for key in keys {
+            if self.memory.is_unknown(key) {
+                owners.push(None);
+                continue;
+            }
+            let owner = table.owner(key).await?;
+            if owner.is_none() {
+                self.memory.put_unknown(key);
+            }
+            owners.push(owner);
+        }
+        Ok(owners)
+    }
+
+    fn is_shared(&self) -> bool {
+        matches!(self.stored, Stored::Shared(_))
+    }
+
     /// The owner uses the task: it lives on.
     async fn renew(&self, known: &Known, target: &WorkspaceId, key: String, at: String) {
         let ttl = self.config.get().a2a.task_ttl;
-        let alone = self.shared.is_none();
+        let alone = !self.is_shared();
         if !self.memory.renew(known, ttl, !alone) {
             return;
         }
+        self.note(Note::Renew {
+            key,
+            at: at.clone(),
+            owner: Arc::clone(&known.owner),
+        });
         if !alone {
-            self.note(Note::Renew { key, at });
-        } else if self.memory.at(&at).await.is_none_or(|at| at == *target) {
+            return;
+        }
+        if self.memory.at(&at).await.is_none_or(|at| at == *target) {
             self.memory.put_at(&at, target, ttl).await;
         }
     }

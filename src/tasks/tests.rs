@@ -10,27 +10,45 @@ use crate::workspace::Workspaces;
 
 struct Room {
     tasks: Arc<Tasks>,
-    hierarchy: Hierarchy,
+    hierarchy: Arc<Hierarchy>,
     metrics: Arc<Metrics>,
-    _folder: tempfile::TempDir,
+    stores: (Live, Db, Shared),
+    _folder: Arc<tempfile::TempDir>,
 }
 
-fn room(shared: &str) -> Room {
-    let folder = tempfile::tempdir().unwrap();
+async fn room(shared: &str) -> Room {
+    room_with(shared, |_| {}).await
+}
+
+async fn room_with(shared: &str, change: impl FnOnce(&mut Config)) -> Room {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
     let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
     let sql = format!("sqlite:{}", folder.path().join("gateway.db").display());
     config.stores.sql = sql.into();
     config.stores.shared = shared.to_owned().into();
-    config.stores.timeout = Duration::from_millis(200);
+    config.stores.timeout = Duration::from_secs(5);
+    change(&mut config);
     let metrics = Arc::new(Metrics::new());
     let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
     let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
+    db.migrate().await.unwrap();
     let coherence = Coherence::new(shared.clone(), true, Arc::clone(&metrics));
     let config = Live::from(config);
     let workspaces = Workspaces::new(db.clone());
     Room {
-        tasks: Tasks::new(config.clone(), shared, Arc::clone(&metrics)),
-        hierarchy: Hierarchy::new(workspaces, db, &coherence, Arc::clone(&metrics), config),
+        tasks: Tasks::new(
+            config.clone(),
+            (db.clone(), shared.clone()),
+            Arc::clone(&metrics),
+        ),
+        stores: (config.clone(), db.clone(), shared),
+        hierarchy: Arc::new(Hierarchy::new(
+            workspaces,
+            db,
+            &coherence,
+            Arc::clone(&metrics),
+            config,
+        )),
         metrics,
         _folder: folder,
     }
@@ -49,6 +67,19 @@ fn canvas(user: &str, org: Option<&str>) -> Proof {
 }
 
 impl Room {
+    /// As another process finds it.
+    fn again(&self) -> Self {
+        let (config, db, shared) = self.stores.clone();
+        let metrics = Arc::clone(&self.metrics);
+        Self {
+            tasks: Tasks::new(config, (db, shared), metrics),
+            hierarchy: Arc::clone(&self.hierarchy),
+            metrics: Arc::clone(&self.metrics),
+            stores: self.stores.clone(),
+            _folder: Arc::clone(&self._folder),
+        }
+    }
+
     async fn sees(&self, proof: &Proof, task: &str) -> Result<(), Reason> {
         let asked = [task.to_owned()];
         let checked = self
@@ -61,7 +92,7 @@ impl Room {
 
 #[tokio::test]
 async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
-    let room = room("memory");
+    let room = room("memory").await;
     let ann = canvas("ann", Some("acme"));
     room.tasks.learn(&ann.owner(), &id("dev"), "t-1").await;
     let other = canvas("ann", Some("globex"));
@@ -95,7 +126,7 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
 
 #[tokio::test]
 async fn of_a_list_only_foreign_ones_are_hidden_and_another_target_is_another_task() {
-    let room = room("memory");
+    let room = room("memory").await;
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks.learn(&ann.owner(), &id("dev"), "a").await;
     room.tasks.learn(&bob.owner(), &id("dev"), "b").await;
@@ -114,28 +145,88 @@ async fn of_a_list_only_foreign_ones_are_hidden_and_another_target_is_another_ta
     assert_eq!(seen(bob, "ops").await, [true, true, true]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use() {
-    let room = room("memory");
+#[tokio::test]
+async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use_and_kept_over_a_restart() {
+    let ttl = Duration::from_secs(4);
+    let room = room_with("memory", |config| config.a2a.task_ttl = ttl).await;
+    let running = Arc::clone(&room.tasks);
+    tokio::spawn(async move { running.run().await });
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks.learn(&ann.owner(), &id("dev"), "t").await;
-    for _ in 0..3 {
-        tokio::time::advance(Duration::from_secs(23 * 3600)).await;
-        assert_eq!(room.sees(&bob, "t").await, Err(Reason::TaskNotFound));
-        assert_eq!(room.sees(&ann, "t").await, Ok(()));
-        let at = room.tasks.target_of(&ann, "t").await.unwrap();
-        assert_eq!(at, Some(id("dev")));
+    assert_eq!(room.sees(&bob, "t").await, Err(Reason::TaskNotFound));
+    room.tasks.flush().await;
+    // Another process finds it written down.
+    let again = room.again();
+    assert_eq!(again.sees(&bob, "t").await, Err(Reason::TaskNotFound));
+    assert_eq!(again.sees(&ann, "t").await, Ok(()));
+    let at = again.tasks.target_of(&ann, "t").await.unwrap();
+    assert_eq!(at, Some(id("dev")));
+    assert_eq!(again.sees(&bob, "t-x").await, Ok(()), "unknown");
+    // What it learns of another's task changes nothing.
+    let deadline = std::time::Instant::now() + 10 * ttl;
+    while room.sees(&bob, "t").await.is_err() {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "it is never forgotten"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    tokio::time::advance(Duration::from_secs(25 * 3600)).await;
-    assert_eq!(room.sees(&bob, "t").await, Ok(()));
     room.tasks.learn(&bob.owner(), &id("dev"), "t").await;
     assert_eq!(room.sees(&ann, "t").await, Err(Reason::TaskNotFound));
 }
 
 #[tokio::test]
+async fn what_was_anothers_before_a_restart_is_not_drawn_to_who_comes_first_after_it() {
+    let room = room("memory").await;
+    let (ann, bob) = (canvas("ann", None), canvas("bob", None));
+    let run = |tasks: &Arc<Tasks>| {
+        let tasks = Arc::clone(tasks);
+        tokio::spawn(async move { tasks.run().await });
+    };
+    run(&room.tasks);
+    room.tasks.learn(&ann.owner(), &id("dev"), "t").await;
+    room.tasks.flush().await;
+    let again = room.again();
+    run(&again.tasks);
+    again.tasks.learn(&bob.owner(), &id("dev"), "t").await;
+    again.tasks.flush().await;
+    assert_eq!(again.sees(&bob, "t").await, Err(Reason::TaskNotFound));
+    assert_eq!(again.sees(&ann, "t").await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_caller_that_starts_many_tasks_forgets_its_own_oldest_ones() {
+    let room = room_with("memory", |config| config.a2a.tasks_per_caller = 100).await;
+    let running = Arc::clone(&room.tasks);
+    tokio::spawn(async move { running.run().await });
+    let (ann, bob) = (canvas("ann", None), canvas("bob", None));
+    room.tasks.learn(&ann.owner(), &id("dev"), "t-ann").await;
+    for number in 0..1000 {
+        let task = format!("t-{number}");
+        room.tasks.learn(&bob.owner(), &id("dev"), &task).await;
+        // Bounded notes are not the point here.
+        if number % 500 == 0 {
+            room.tasks.flush().await;
+        }
+    }
+    room.tasks.flush().await;
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while room.again().sees(&ann, "t-1").await.is_err() {
+        assert!(std::time::Instant::now() < deadline, "the oldest stay");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let again = room.again();
+    assert_eq!(again.sees(&ann, "t-999").await, Err(Reason::TaskNotFound));
+    assert_eq!(again.sees(&bob, "t-ann").await, Err(Reason::TaskNotFound));
+}
+
+#[tokio::test]
 async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bounded() {
     // Nobody listens there, and nobody writes either.
-    let room = room("redis://127.0.0.1:1");
+    let room = room_with("redis://127.0.0.1:1", |config| {
+        config.stores.timeout = Duration::from_millis(200);
+    })
+    .await;
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks.learn(&ann.owner(), &id("dev"), "t-0").await;
     assert_eq!(room.sees(&ann, "t-0").await, Ok(()));
@@ -149,10 +240,20 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
         let task = format!("t-{number}");
         room.tasks.learn(&ann.owner(), &id("dev"), &task).await;
     }
-    assert_eq!(room.metrics.tasks.notes_dropped.get(), 10);
+    // One caller takes half of the places, and the next half of what is left.
+    let half = u64::try_from(NOTES_MAX / 2).unwrap();
+    assert_eq!(room.metrics.tasks.notes_dropped.get(), half + 10);
+    for number in 0..half {
+        let task = format!("u-{number}");
+        room.tasks.learn(&bob.owner(), &id("dev"), &task).await;
+    }
+    assert_eq!(
+        room.metrics.tasks.notes_dropped.get(),
+        2 * half + 10 - half / 2
+    );
     assert_eq!(
         room.metrics.tasks.learnt.get(),
-        u64::try_from(NOTES_MAX).unwrap() + 10
+        u64::try_from(NOTES_MAX).unwrap() + 10 + half
     );
     let last = format!("t-{}", NOTES_MAX + 9);
     assert_eq!(room.sees(&bob, &last).await, Err(Reason::TaskNotFound));

@@ -1,11 +1,13 @@
 //! What the process says about itself: log lines, spans, and error chains in one line.
 
+mod address;
 mod log;
 pub mod traces;
 
 use std::error::Error;
 use std::fmt;
 
+pub use self::address::ShownAddress;
 pub use self::log::{LogError, LogGuard, lines_dropped, refilter, start};
 
 /// An error and its causes in one line: `cannot open the store: connection refused`.

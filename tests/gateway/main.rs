@@ -42,6 +42,7 @@ mod inbox;
 mod issuers;
 mod jobs;
 mod keepalive;
+mod kept;
 mod kills;
 mod liveness;
 mod matrix;

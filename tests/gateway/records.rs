@@ -283,3 +283,44 @@ on_both_pairs! {
         assert_eq!(details.len(), records.len(), "{details:?}");
     }
 }
+
+on_both_pairs! {
+    async fn a_credential_in_a_request_id_is_not_taken_over(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+        let (own, other) = (caller.token.as_str(), target.token.as_str());
+        let pair_token = gateway.call(&Request::get("/registry/discover/target").bearer(own)).await;
+        let jwt = pair_token.json()["token"].as_str().unwrap()[..120].to_owned();
+        let held = [own, &own[5..], other, &other[5..], ADMIN, &ADMIN[5..], &jwt, &format!("x.{}", &own[5..])];
+        for id in held {
+            for path in ["/workspaces/target/a2a", "/workspaces"] {
+                let answer = gateway.call(&ask("POST", path, own, id)).await;
+                let said = answer.field("x-request-id").unwrap();
+                assert_ne!(said, id, "{path}");
+            }
+            // In a head that cannot be read.
+            let mut connection = Connection::open(gateway.public).await;
+            let head = format!("POST /workspaces/target/a2a HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: {id}\r\nBad Field: 1\r\n\r\n");
+            connection.send(head.as_bytes()).await;
+            let answer = connection.answer().await;
+            assert_eq!(answer.status, 400);
+            assert_ne!(answer.field("x-request-id"), Some(id));
+            // On the admin listener.
+            let stream = tokio::net::TcpStream::connect(gateway.admin).await.unwrap();
+            let mut connection = Connection::over(stream);
+            let request = Request::get("/console/keys").bearer(ADMIN).field("X-Request-Id", id);
+            connection.send(&request.wire(&gateway.admin.to_string())).await;
+            assert_ne!(connection.answer().await.field("x-request-id"), Some(id));
+        }
+        let log = gateway.log();
+        for id in held {
+            assert!(!log.contains(id), "the log has a credential");
+        }
+        // An ordinary id stays.
+        let id = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let answer = gateway.call(&ask("POST", "/workspaces/target/a2a", own, id)).await;
+        assert_eq!(answer.field("x-request-id"), Some(id));
+        let lock = std::fs::metadata(gateway.dir.join("keys/.lock")).unwrap();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&lock.permissions()) & 0o777, 0o600);
+    }
+}

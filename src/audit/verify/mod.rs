@@ -15,6 +15,7 @@ use super::chain::{CHECKPOINT_TYP, END_TYP, Statement};
 use super::record::{EventType, Record};
 use super::table::ChainRow;
 use crate::trust::{KeySet, TokenError};
+use crate::workspace::Timestamp;
 
 /// What is wrong with a chain: the first thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +119,23 @@ impl<'k> Verifier<'k> {
             let state = self.chains.entry(replica.to_owned()).or_default();
             state.fail(replica, Some(seq), what);
         }
+    }
+
+    /// An end that was kept outside the database, as a trust key signed it: what it says must be there. One from before
+    /// `oldest`, whose chain retention may have removed, counts no more.
+    ///
+    /// # Errors
+    /// When it is not signed, or by a key that is not known here.
+    pub fn anchor(&mut self, statement: &str, oldest: Option<Timestamp>) -> Result<(), String> {
+        let read = self.keys.verify_statement(statement, END_TYP);
+        let said: Statement = read.map_err(|error| format!("the end {}", unproven(error)))?;
+        let is_old = said
+            .at()
+            .is_none_or(|at| oldest.is_some_and(|oldest| at.0 < oldest.0));
+        if said.last > 0 && !is_old {
+            self.expect(&said.replica, said.last, said.hash);
+        }
+        Ok(())
     }
 
     /// What is signed of a chain. All of them before the first record.

@@ -104,6 +104,12 @@ impl Checks<'_> {
             ("limits.bodies_bytes", c.limits.bodies_bytes.0),
             ("limits.response_bytes", c.limits.response_bytes.0),
             ("limits.stream_bytes", c.limits.stream_bytes.0),
+            (
+                "a2a.tasks_per_caller",
+                u64::try_from(c.a2a.tasks_per_caller).unwrap_or(0),
+            ),
+            ("limits.kept_bytes", c.limits.kept_bytes.0),
+            ("limits.kept_bytes_total", c.limits.kept_bytes_total.0),
             ("stream.log_bytes", c.stream.log_bytes.0),
             ("stream.logs_bytes", c.stream.logs_bytes.0),
             ("stream.readers", c.stream.readers as u64),

@@ -36,6 +36,8 @@ fn senseless_and_unsafe_values_are_refused() {
         "stream.readers",
         "limits.bodies_bytes",
         "limits.target_concurrency",
+        "limits.kept_bytes",
+        "limits.kept_bytes_total",
         "server.max_connections",
         "server.max_exchanges",
         "stores.sql_connections",

@@ -6,6 +6,7 @@ use tokio::sync::watch;
 
 use super::{Answer, Asked, Calls, End, Key, Outcome, Waiting, ms, now_ms, times};
 use crate::a2a::state::TaskState;
+use crate::metrics::KeptKind;
 use crate::rejection::Rejection;
 use crate::telemetry::Chain;
 
@@ -91,22 +92,38 @@ impl Drop for Free {
 }
 
 impl Claim {
-    /// The agent answered whole. What it failed at (`5xx`) is not kept.
-    pub async fn answered(mut self, answer: Answer, task_state: Option<TaskState>) {
+    /// The agent answered whole. What it failed at (`5xx`) is not kept. Whether the answer is kept otherwise.
+    pub async fn answered(mut self, mut answer: Answer, task_state: Option<TaskState>) -> bool {
         if answer.status >= 500 {
             self.calls.settle(&self.run, End::Release).await;
         } else {
             let ttl = self.calls.config.get().idempotency.ttl;
             let expires_at = now_ms().saturating_add(ms(ttl));
             let table = &self.calls.table;
-            let kept = table.keep(&self.run, &answer, task_state, expires_at).await;
-            if let Err(error) = kept {
-                tracing::warn!(error = %Chain(&error), "An answer is not kept for the call that is sent again");
-                self.calls.metrics.calls.unstored.inc();
-                self.calls.settle_later(self.run.clone(), End::Unknown);
-            }
+            let whose = (
+                self.run.as_str(),
+                self.key.owner.as_str(),
+                &*self.calls.bytes,
+            );
+            answer.kept = match table.keep(whose, &answer, task_state, expires_at).await {
+                Ok(kept) => {
+                    if !kept {
+                        self.calls.metrics.calls.counted("unkept");
+                        self.calls.metrics.kept.refused(KeptKind::Answer);
+                    }
+                    kept
+                }
+                Err(error) => {
+                    tracing::warn!(error = %Chain(&error), "An answer is not kept for the call that is sent again");
+                    self.calls.metrics.calls.unstored.inc();
+                    self.calls.settle_later(self.run.clone(), End::Unknown);
+                    false
+                }
+            };
         }
+        let kept = answer.kept;
         self.over(Outcome::Whole(Arc::new(answer))).await;
+        kept
     }
 
     /// The gateway refused, or cut the answer. Where nothing was delivered the key is free again.

@@ -32,6 +32,7 @@ use self::table::{Row, State, Table, Times};
 use crate::a2a::state::TaskState;
 use crate::config::Live;
 use crate::db::Db;
+use crate::delivery::kept::KeptBytes;
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::shared::{Notice, Shared};
@@ -58,6 +59,8 @@ const LOOSE_MAX: usize = 10_000;
 pub struct Key {
     /// Hash of the caller, the target and the key.
     scope: String,
+    /// Whose it is, as `Proof::owner` has it.
+    owner: String,
     /// Hash of what was asked for.
     body: String,
     /// Another body may follow when the agent waits for one.
@@ -95,6 +98,7 @@ impl Key {
                 word.as_bytes(),
                 name.as_bytes(),
             ]),
+            owner: owner.to_owned(),
             body: hash(&[method.as_bytes(), body]),
             follows_up: source == Source::Task,
         }
@@ -120,6 +124,8 @@ pub struct Answer {
     pub fields: HeaderMap,
     /// The body; of a stream nothing.
     pub body: Bytes,
+    /// Whether whoever comes with the key again gets it. Where `limits.kept_bytes` are used up it is passed on only.
+    pub kept: bool,
 }
 
 /// What came of a call.
@@ -150,6 +156,7 @@ pub struct Calls {
     config: Live,
     metrics: Arc<Metrics>,
     table: Table,
+    bytes: Arc<KeptBytes>,
     /// For notices; `None`: there are no other replicas.
     shared: Option<Shared>,
     /// The name of this process as a holder of claims.
@@ -177,11 +184,17 @@ enum End {
 
 impl Calls {
     /// Assembles the room; asks nothing.
-    pub fn new(config: Live, db: Db, shared: Shared, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub fn new(
+        config: Live,
+        (db, shared): (Db, Shared),
+        bytes: Arc<KeptBytes>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             config,
             metrics,
             table: Table(db),
+            bytes,
             shared: (!shared.is_embedded()).then_some(shared),
             holder: uuid::Uuid::now_v7().simple().to_string(),
             open: Mutex::default(),
@@ -245,6 +258,7 @@ impl Calls {
             State::Kept(answer) => Some(Outcome::Whole(Arc::new(answer))),
             State::Streams { answer, stream } => Some(Outcome::Stream(Arc::new(answer), stream)),
             State::Unknown => Some(Outcome::Refused(unknown())),
+            State::Unkept => Some(Outcome::Refused(unkept())),
             State::Running => {
                 // Alone, this process holds what runs, or it was another one, which is gone.
                 let gone = match self.shared {
@@ -357,6 +371,16 @@ fn unknown() -> Rejection {
         "the call with this key was sent, and nobody knows what came of it; ask for the task, or use a new key",
     )
     .fact("delivered", "unknown")
+}
+
+/// The agent answered, and the answer was passed on once.
+fn unkept() -> Rejection {
+    Rejection::new(
+        Reason::AgentProtocolError,
+        "the call with this key was answered, and its answer was not kept, since limits.kept_bytes were used up; it is not \
+         sent again: ask for the task, or use a new key",
+    )
+    .fact("delivered", "true")
 }
 
 fn times(ttl: Duration) -> Times {

@@ -10,6 +10,7 @@ use sqlx::any::AnyRow;
 use super::{Answer, Key};
 use crate::a2a::state::TaskState;
 use crate::db::Db;
+use crate::delivery::kept::{KeptBytes, kept_of};
 use crate::store::Unavailable;
 
 /// Rows that one purge deletes at most.
@@ -34,12 +35,34 @@ const CLAIM: &str = "INSERT INTO idempotent_calls \
      VALUES ($1, $2, $3, $4, 'running', $5, $6, $7) \
      ON CONFLICT (scope) DO UPDATE SET body_hash = excluded.body_hash, run = excluded.run, \
      holder = excluded.holder, state = 'running', lease_until = excluded.lease_until, status = NULL, \
-     fields = NULL, body = NULL, task_state = NULL, stream = NULL, created_at = excluded.created_at, \
+     fields = NULL, body = NULL, task_state = NULL, stream = NULL, kept_bytes = 0, created_at = excluded.created_at, \
      expires_at = excluded.expires_at \
      WHERE idempotent_calls.expires_at <= excluded.created_at OR idempotent_calls.run = $8";
 
-const KEEP: &str = "UPDATE idempotent_calls SET state = 'done', status = $2, fields = $3, body = $4, \
-     task_state = $5, expires_at = $6 WHERE run = $1";
+/// Of $8 bytes, where with them there are not more than $9 of this owner.
+macro_rules! if_kept {
+    ($then:literal, $otherwise:literal) => {
+        concat!(
+            "CASE WHEN ",
+            kept_of!("$7"),
+            " + $8 <= $9 THEN ",
+            $then,
+            " ELSE ",
+            $otherwise,
+            " END"
+        )
+    };
+}
+
+const KEEP: &str = concat!(
+    "UPDATE idempotent_calls SET state = ",
+    if_kept!("'done'", "'unkept'"),
+    ", body = ",
+    if_kept!("$4", "NULL"),
+    ", kept_bytes = ",
+    if_kept!("$8", "0"),
+    ", status = $2, fields = $3, task_state = $5, expires_at = $6, owner = $7 WHERE run = $1 RETURNING state"
+);
 
 const STREAM: &str =
     "UPDATE idempotent_calls SET status = $2, fields = $3, stream = $4 WHERE run = $1";
@@ -74,6 +97,8 @@ pub(super) struct Row {
 pub(super) enum State {
     Running,
     Unknown,
+    /// Its agent answered, and the answer was passed on only.
+    Unkept,
     /// Its agent answered.
     Kept(Answer),
     /// Its agent streams, or did.
@@ -124,22 +149,37 @@ impl Table {
         self.0.run("call_claim", work).await
     }
 
+    /// Whether there was room for it among what `bytes` bounds for the owner of the key.
     pub(super) async fn keep(
         &self,
-        run: &str,
+        (run, owner, bytes): (&str, &str, &KeptBytes),
         answer: &Answer,
         task_state: Option<TaskState>,
         expires_at: i64,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<bool, Unavailable> {
+        let body = STANDARD.encode(&answer.body);
+        let length = i64::try_from(body.len()).unwrap_or(i64::MAX);
+        let adding = bytes.adding(owner, length);
         let query = sqlx::query(KEEP)
             .bind(run)
             .bind(i64::from(answer.status))
             .bind(fields(&answer.fields))
-            .bind(STANDARD.encode(&answer.body))
+            .bind(body)
             .bind(task_state.map(TaskState::word))
-            .bind(expires_at);
-        let work = async { query.execute(self.0.pool()).await.map(drop) };
-        self.0.run("call_keep", work).await
+            .bind(expires_at)
+            .bind(owner)
+            .bind(length)
+            .bind(adding.limit);
+        let work = async {
+            let row = self.0.changed(query).await?;
+            let state = row.map(|row| row.try_get::<String, _>("state"));
+            Ok(state.transpose()?.is_some_and(|state| state == "done"))
+        };
+        let kept = self.0.run("call_keep", work).await?;
+        if kept {
+            bytes.added(length);
+        }
+        Ok(kept)
     }
 
     pub(super) async fn stream(
@@ -204,6 +244,7 @@ fn read(row: &AnyRow) -> Result<Row, sqlx::Error> {
     let stream: Option<String> = row.try_get("stream")?;
     let state = match (state.as_str(), stream) {
         ("unknown", _) => State::Unknown,
+        ("unkept", _) => State::Unkept,
         (_, Some(stream)) => State::Streams {
             answer: answer(row)?,
             stream,
@@ -243,6 +284,7 @@ fn answer(row: &AnyRow) -> Result<Answer, sqlx::Error> {
         status: u16::try_from(status).unwrap_or(200),
         fields: map,
         body: Bytes::from(body.map_err(wrong)?),
+        kept: true,
     })
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Answer, Asked, Calls, End, Key, Outcome, Source};
 use crate::config::{self, Config, Live};
 use crate::db::Db;
+use crate::delivery::kept::KeptBytes;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 
@@ -44,7 +45,9 @@ fn calls_in(folder: &tempfile::TempDir) -> Arc<Calls> {
     let metrics = Arc::new(Metrics::new());
     let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
     let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();
-    Calls::new(Live::from(config), db, shared, metrics)
+    let config = Live::from(config);
+    let bytes = KeptBytes::new(config.clone(), db.clone(), Arc::clone(&metrics));
+    Calls::new(config, (db, shared), bytes, metrics)
 }
 
 #[tokio::test]
@@ -105,6 +108,7 @@ async fn a_stream_that_could_not_be_noted_is_unknown_and_one_that_was_is_kept() 
                 status: 200,
                 fields: http::HeaderMap::new(),
                 body: bytes::Bytes::new(),
+                kept: true,
             };
             claim.streams(answer, "s-1".to_owned()).await;
         }

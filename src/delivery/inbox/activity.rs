@@ -113,6 +113,11 @@ impl NewActivity {
         octets(self.request_body.as_ref()) + octets(self.response_body.as_ref())
     }
 
+    /// The same, as the tables count them.
+    pub(super) fn kept_bytes(&self) -> i64 {
+        i64::try_from(self.bytes()).unwrap_or(i64::MAX)
+    }
+
     /// PostgreSQL keeps every text but one with a NUL, and that one would take a whole batch with it.
     pub(super) fn check(&self) -> Result<(), Rejection> {
         let texts = [

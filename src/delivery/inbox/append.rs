@@ -10,12 +10,13 @@ use serde_json::json;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::activity::{Activity, NewActivity};
-use super::commit::{Entry, Outcome, Refused, commit, held};
+use super::commit::{Entry, Outcome, Refused, Room, commit, held};
 use super::wake::Topic;
 use super::{Inbox, task_changed};
 use crate::a2a::state::TaskState;
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::ids::WorkspaceId;
+use crate::metrics::KeptKind;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 
@@ -33,6 +34,9 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 
 /// When to try again for room in an inbox: its agent must fetch and acknowledge.
 const FULL_PAUSE: Duration = Duration::from_secs(15);
+
+/// What is told a sender whose message has no room. The limits follow.
+const NO_ROOM: &str = "the inbox is full: its agent must answer its messages and acknowledge them; what is kept for it has";
 
 /// An entry that waits, and who waits for it.
 struct Pending {
@@ -127,12 +131,19 @@ impl Inbox {
         let work = held(&self.db, workspace.as_str(), max);
         let held = self.db.run("inbox_look", work).await;
         let held = held.map_err(|error| not_written(&error, "false"))?;
+        let (messages, bytes, bytes_max) = (held.messages, held.bytes, self.kept.per_owner());
         witness.hear(|| {
-            let value = json!({"held": held, "limit": max, "waiting_to_be_written": queued});
+            let value = json!({
+                "held": messages, "limit": max, "kept_bytes": bytes, "kept_bytes_limit": bytes_max,
+                "waiting_to_be_written": queued,
+            });
             Fact::new(Check::Inbox, Source::Sql, value)
         });
-        if held >= max {
+        if messages >= max {
             return Err(full(max));
+        }
+        if bytes >= bytes_max || self.kept.total_room() <= 0 {
+            return Err(self.kept.refusal(NO_ROOM));
         }
         Ok(())
     }
@@ -163,8 +174,13 @@ impl Inbox {
             .map(|pending| (pending.entry, (pending.answer, pending._room)))
             .unzip();
         let max = self.config.get().inbox.max_messages;
+        let room = Room {
+            messages: max,
+            bytes: self.kept.per_owner(),
+            bytes_in_all: self.kept.total_room(),
+        };
         let committing = AtomicBool::new(false);
-        let work = commit(&self.db, &entries, max, &committing);
+        let work = commit(&self.db, &entries, room, &committing);
         let outcomes = match self.db.run("inbox_append", work).await {
             Ok(outcomes) => outcomes,
             Err(error) => {
@@ -213,6 +229,7 @@ impl Inbox {
                 continue;
             }
             written += 1;
+            self.kept.added(entry.new.kept_bytes());
             if let Some(task) = &entry.new.continues {
                 let (workspace, state) = (&entry.new.workspace, entry.continues_as);
                 self.metrics.tasks.seen(state);
@@ -228,6 +245,10 @@ impl Inbox {
             Refused::Full => {
                 self.metrics.inbox.refused("full");
                 full(max)
+            }
+            Refused::NoRoom => {
+                self.metrics.inbox.refused("full");
+                self.kept.refuse(KeptKind::Inbox, NO_ROOM)
             }
             Refused::Over => {
                 let message = "the task is over, or has as many updates as it may have; begin another one, \

@@ -16,6 +16,7 @@ use super::reply::{UPDATES_MAX, insert_update};
 use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
 use crate::db::{Connection, Db};
+use crate::delivery::kept::kept_of;
 use crate::workspace::Timestamp;
 
 /// Rows that one statement inserts, from the most on: few texts, so that connections can keep all of them
@@ -27,7 +28,17 @@ const HEAD_COLUMNS: usize = 3;
 const CORRECT: &str =
     "UPDATE inbox_heads SET last_seq = $2, acked_seq = $3 WHERE workspace_id = $1";
 
-const HEAD: &str = "SELECT last_seq, acked_seq FROM inbox_heads WHERE workspace_id = $1";
+const HEAD: &str = concat!(
+    "SELECT last_seq, acked_seq, ",
+    kept_of!("workspace_id"),
+    " AS kept FROM inbox_heads WHERE workspace_id = $1"
+);
+
+// The last one that is acknowledged stays: its reader goes on behind it. What is not answered stays as well.
+const FREE: &str = "DELETE FROM activity_logs WHERE id IN (SELECT id FROM activity_logs \
+    WHERE workspace_id = $1 AND seq < $2 \
+    AND status IN ('ok', 'completed', 'failed', 'canceled', 'rejected') ORDER BY seq LIMIT 32) \
+    RETURNING request_bytes + response_bytes + update_bytes AS bytes";
 
 const FIRST_OPEN: &str = "SELECT seq FROM activity_logs WHERE workspace_id = $1 AND seq > $2 \
     AND activity_type = 'a2a_receive' \
@@ -56,11 +67,24 @@ pub(super) struct Entry {
     pub(super) continues_as: TaskState,
 }
 
+/// How much an inbox may hold, and all of them together.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    /// Entries that are not acknowledged.
+    pub(super) messages: i64,
+    /// Bytes that are kept for one workspace.
+    pub(super) bytes: i64,
+    /// Bytes that may be added for all of them.
+    pub(super) bytes_in_all: i64,
+}
+
 /// Why an entry was not put there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// The inbox has as many as it may hold that are not acknowledged.
     Full,
+    /// There is no room for its bytes.
+    NoRoom,
     /// The task that it continues is over, or has as many updates as it may have.
     Over,
     /// There is no such task.
@@ -82,6 +106,20 @@ struct Head {
     room: i64,
     /// Entries of this batch that it took.
     taken: i64,
+    /// Bytes of this batch for it.
+    wanted_bytes: i64,
+    /// Bytes that are kept for its workspace.
+    kept: i64,
+    /// Bytes that it still takes.
+    room_bytes: i64,
+}
+
+/// What an inbox holds.
+pub(super) struct Held {
+    /// Entries that count.
+    pub(super) messages: i64,
+    /// Bytes that are kept for its workspace.
+    pub(super) bytes: i64,
 }
 
 /// Puts all of `entries` there but those that are refused, or none of them. `committing` is set once it may
@@ -89,13 +127,14 @@ struct Head {
 pub(super) async fn commit(
     db: &Db,
     entries: &[Entry],
-    max_messages: i64,
+    mut room: Room,
     committing: &AtomicBool,
 ) -> Result<Vec<Outcome>, sqlx::Error> {
     let mut tx = db.begin().await?;
     let mut heads = lock_heads(&mut tx, entries).await?;
     for (workspace, head) in &mut heads {
-        make_room(&mut tx, workspace, head, max_messages).await?;
+        make_room(&mut tx, workspace, head, room.messages).await?;
+        make_room_for_bytes(&mut tx, workspace, head, room.bytes).await?;
     }
     let at = Timestamp::now();
     let mut outcomes = Vec::with_capacity(entries.len());
@@ -104,9 +143,11 @@ pub(super) async fn commit(
         // Another of this batch is not in the table yet.
         let outcome = match &entry.new.id {
             Some(id) if named.contains(id) => Err(Refused::Known),
+            _ if room.bytes_in_all < entry.new.kept_bytes() => Err(Refused::NoRoom),
             _ => take(&mut tx, entry, &mut heads, at).await?,
         };
         if outcome.is_ok() {
+            room.bytes_in_all -= entry.new.kept_bytes();
             named.extend(&entry.new.id);
         }
         outcomes.push(outcome);
@@ -131,30 +172,37 @@ async fn lock_heads<'e>(
     tx: &mut Connection,
     entries: &'e [Entry],
 ) -> Result<BTreeMap<&'e str, Head>, sqlx::Error> {
-    let mut wanted: BTreeMap<&str, i64> = BTreeMap::new();
+    let mut wanted: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
     for entry in entries {
-        *wanted.entry(entry.new.workspace.as_str()).or_default() += 1;
+        let (count, bytes) = wanted.entry(entry.new.workspace.as_str()).or_default();
+        *count += 1;
+        *bytes += entry.new.kept_bytes();
     }
-    let wanted: Vec<(&str, i64)> = wanted.into_iter().collect();
-    let mut found: HashMap<String, (i64, i64)> = HashMap::with_capacity(wanted.len());
+    let wanted: Vec<(&str, (i64, i64))> = wanted.into_iter().collect();
+    let mut found: HashMap<String, (i64, i64, i64)> = HashMap::with_capacity(wanted.len());
     for chunk in chunks(&wanted) {
         let text = format!(
             "INSERT INTO inbox_heads (workspace_id, last_seq, acked_seq) VALUES {} \
              ON CONFLICT (workspace_id) DO UPDATE SET last_seq = inbox_heads.last_seq + excluded.last_seq \
-             RETURNING workspace_id, last_seq, acked_seq",
-            values(chunk.len(), HEAD_COLUMNS)
+             RETURNING workspace_id, last_seq, acked_seq, {} AS kept",
+            values(chunk.len(), HEAD_COLUMNS),
+            kept_of!("workspace_id")
         );
         let mut query = sqlx::query(AssertSqlSafe(text));
-        for (workspace, count) in chunk {
+        for (workspace, (count, _)) in chunk {
             query = query.bind(*workspace).bind(*count).bind(0_i64);
         }
         for row in query.fetch_all(&mut *tx).await? {
-            let at = (row.try_get("last_seq")?, row.try_get("acked_seq")?);
+            let at = (
+                row.try_get("last_seq")?,
+                row.try_get("acked_seq")?,
+                row.try_get("kept")?,
+            );
             found.insert(row.try_get("workspace_id")?, at);
         }
     }
-    let head = |(workspace, wanted)| {
-        let (last, acked) = found
+    let head = |(workspace, (wanted, wanted_bytes))| {
+        let (last, acked, kept) = found
             .get(workspace)
             .copied()
             .ok_or(sqlx::Error::RowNotFound)?;
@@ -168,6 +216,9 @@ async fn lock_heads<'e>(
                 acked,
                 room,
                 taken,
+                wanted_bytes,
+                kept,
+                room_bytes: 0,
             },
         ))
     };
@@ -195,6 +246,42 @@ async fn make_room(
     Ok(())
 }
 
+/// How many bytes the inbox takes. Where there is no room, what is acknowledged and answered is deleted, the oldest
+/// first; what is finished at its front counts as acknowledged.
+async fn make_room_for_bytes(
+    tx: &mut Connection,
+    workspace: &str,
+    head: &mut Head,
+    max: i64,
+) -> Result<(), sqlx::Error> {
+    // What can never fit is no reason to delete anything.
+    let wanted = if max < head.wanted_bytes {
+        0
+    } else {
+        head.wanted_bytes
+    };
+    if max < head.kept + wanted {
+        let finished = finished(tx, workspace, (head.last, head.acked)).await?;
+        if head.acked < finished {
+            head.acked = finished;
+            let correct = sqlx::query(CORRECT).bind(workspace);
+            let correct = correct.bind(head.last + head.wanted).bind(head.acked);
+            correct.execute(&mut *tx).await?;
+        }
+    }
+    while max < head.kept + wanted {
+        let free = sqlx::query(FREE).bind(workspace).bind(head.acked);
+        let rows = free.fetch_all(&mut *tx).await?;
+        if rows.is_empty() {
+            break;
+        }
+        let bytes = rows.iter().map(|row| row.try_get::<i64, _>("bytes"));
+        head.kept -= bytes.sum::<Result<i64, _>>()?;
+    }
+    head.room_bytes = max - head.kept;
+    Ok(())
+}
+
 /// Up to which number everything is finished, at the front of what is not acknowledged.
 async fn finished(
     connection: &mut Connection,
@@ -208,19 +295,25 @@ async fn finished(
 }
 
 /// How many entries an inbox holds that count, as a batch of one entry would find it.
-pub(super) async fn held(db: &Db, workspace: &str, max_messages: i64) -> Result<i64, sqlx::Error> {
+pub(super) async fn held(db: &Db, workspace: &str, max_messages: i64) -> Result<Held, sqlx::Error> {
     let mut connection = db.begin_reading().await?;
     let head = sqlx::query_as(HEAD).bind(workspace);
-    let head: Option<(i64, i64)> = head.fetch_optional(&mut connection).await?;
-    let Some((last, mut acked)) = head else {
-        return Ok(0);
+    let head: Option<(i64, i64, i64)> = head.fetch_optional(&mut connection).await?;
+    let Some((last, mut acked, bytes)) = head else {
+        return Ok(Held {
+            messages: 0,
+            bytes: 0,
+        });
     };
     if last + 1 - acked > max_messages {
         acked = finished(&mut connection, workspace, (last, acked))
             .await?
             .max(acked);
     }
-    Ok(last - acked)
+    Ok(Held {
+        messages: last - acked,
+        bytes,
+    })
 }
 
 /// Decides on one entry, and moves the task on that it continues.
@@ -237,6 +330,10 @@ async fn take(
     // Whoever gives a task up takes work from the agent. A task can be given up once, so this has a bound.
     if head.room <= head.taken && entry.continues_as != TaskState::Canceled {
         return Ok(Err(Refused::Full));
+    }
+    let bytes = new.kept_bytes();
+    if head.room_bytes < bytes && entry.continues_as != TaskState::Canceled {
+        return Ok(Err(Refused::NoRoom));
     }
     if let Some(id) = &new.id {
         // Whoever puts it there has locked the head of this inbox first.
@@ -260,6 +357,7 @@ async fn take(
         (None, _) => (None, None),
     };
     head.taken += 1;
+    head.room_bytes -= bytes;
     Ok(Ok(Activity {
         id,
         seq: head.last + head.taken,

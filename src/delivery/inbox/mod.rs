@@ -39,6 +39,7 @@ use self::wake::Hub;
 use crate::a2a::state::TaskState;
 use crate::config::Live;
 use crate::db::Db;
+use crate::delivery::kept::KeptBytes;
 use crate::events::{Bounds, Event, Events, Kind, Places};
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
@@ -54,6 +55,7 @@ pub struct Inbox {
     shared: Shared,
     events: Arc<Events>,
     metrics: Arc<Metrics>,
+    kept: Arc<KeptBytes>,
     queue: Queue,
     hub: Arc<Hub>,
     turns: Semaphore,
@@ -65,8 +67,8 @@ impl Inbox {
     /// Assembles the room; asks nothing.
     pub fn new(
         config: Live,
-        db: Db,
-        shared: Shared,
+        (db, shared): (Db, Shared),
+        kept: Arc<KeptBytes>,
         events: Arc<Events>,
         metrics: Arc<Metrics>,
     ) -> Arc<Self> {
@@ -82,12 +84,18 @@ impl Inbox {
             shared,
             events,
             metrics,
+            kept,
             queue: Queue::default(),
             hub: Hub::new(),
             turns: Semaphore::new(READS_MAX),
             places,
             to_prune: ToPrune::default(),
         })
+    }
+
+    /// What bounds the bytes of entries.
+    pub(super) fn kept(&self) -> &KeptBytes {
+        &self.kept
     }
 
     /// Commits what is put there, tells and hears of it, and prunes. A background task; runs until it is

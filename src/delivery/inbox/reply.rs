@@ -15,8 +15,10 @@ use super::{Inbox, decoded, task_changed};
 use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
 use crate::db::Connection;
+use crate::delivery::kept::kept_of;
 use crate::delivery::page::fitting;
 use crate::ids::WorkspaceId;
+use crate::metrics::KeptKind;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
@@ -27,14 +29,25 @@ pub(super) const UPDATES_MAX: i64 = 10_000;
 /// What each costs that the gateway wrote itself, which is not in `update_bytes`.
 const UPDATE_BYTES: i64 = 256;
 
+/// A reply that ends a task is taken up to this size also where `limits.kept_bytes` are used up: ended tasks can be
+/// deleted.
+const LAST_WORD_BYTES: i64 = 4096;
+
+/// What is told an agent whose reply has no room. The limits follow.
+const NO_ROOM: &str = "there is no room for the reply; end tasks with at most 4096 bytes and acknowledge them: what is kept for the workspace has";
+
 /// Updates that are read at once.
 const UPDATES_PAGE: i64 = 256;
 
 // The row of the task is locked by the first statement, until the commit.
-const LOCK: &str = "UPDATE activity_logs SET updates = updates + 1, updated_at = $3 \
+const LOCK: &str = concat!(
+    "UPDATE activity_logs SET updates = updates + 1, updated_at = $3 \
     WHERE id = (SELECT task_id FROM activity_logs WHERE id = $1 AND workspace_id = $2) \
     AND workspace_id = $2 AND task_id = id \
-    RETURNING id, workspace_id, owner, context_id, status, updates, update_bytes, created_at, updated_at";
+    RETURNING id, workspace_id, owner, context_id, status, updates, update_bytes, created_at, updated_at, ",
+    kept_of!("$2"),
+    " AS kept"
+);
 
 const MOVE: &str = "UPDATE activity_logs SET status = $2, update_bytes = $3 WHERE id = $1";
 
@@ -168,6 +181,7 @@ impl Inbox {
         }
         let bytes_max = self.config.get().limits.response_bytes.0;
         let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
+        let (kept_max, total_room) = (self.kept.per_owner(), self.kept.total_room());
         let concerned = OnceLock::new();
         let work = async {
             let at = Timestamp::now();
@@ -190,6 +204,14 @@ impl Inbox {
             if bytes > bytes_max {
                 return Ok(Err(too_large(bytes_max)));
             }
+            let added = text + octets_of(body);
+            let kept: i64 = row.try_get("kept")?;
+            let ends = state.is_some_and(TaskState::is_terminal);
+            let fits = kept + added <= kept_max || ends && added <= LAST_WORD_BYTES;
+            if !fits || total_room < added {
+                return Ok(Err(self.kept.refuse(KeptKind::Reply, NO_ROOM)));
+            }
+            self.kept.added(added);
             let before = task.state;
             task.state = state.unwrap_or(before);
             let moved = sqlx::query(MOVE).bind(&task.id).bind(task.state.word());
@@ -199,8 +221,7 @@ impl Inbox {
                 others.bind(task.state.word()).execute(&mut *tx).await?;
             }
             let answered = sqlx::query(ANSWER).bind(activity).bind(body);
-            let length = i64::try_from(body.len()).unwrap_or(i64::MAX);
-            answered.bind(length).execute(&mut *tx).await?;
+            answered.bind(octets_of(body)).execute(&mut *tx).await?;
             tx.commit().await?;
             Ok(Ok(task))
         };
@@ -399,10 +420,14 @@ pub(super) async fn insert_update(
     at: Timestamp,
 ) -> Result<i64, sqlx::Error> {
     let body = serde_json::to_string(update).map_err(|e| sqlx::Error::Encode(Box::new(e)))?;
-    let length = i64::try_from(body.len()).unwrap_or(i64::MAX);
+    let length = octets_of(&body);
     let insert = sqlx::query(INSERT_UPDATE).bind(task).bind(n).bind(body);
     insert.bind(at.0).execute(&mut *tx).await?;
     Ok(length)
+}
+
+fn octets_of(text: &str) -> i64 {
+    i64::try_from(text.len()).unwrap_or(i64::MAX)
 }
 
 fn workspace(row: &AnyRow) -> Result<WorkspaceId, sqlx::Error> {

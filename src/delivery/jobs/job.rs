@@ -81,6 +81,16 @@ pub enum Content {
     Call(Box<Call>),
 }
 
+impl Content {
+    /// Octets that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Task(task) => task.len(),
+            Self::Call(call) => call.body.len(),
+        }
+    }
+}
+
 /// A call that is to be made later.
 #[derive(Clone, Debug)]
 pub struct NewJob {
@@ -242,6 +252,15 @@ pub(super) fn lost() -> Rejection {
         "the gateway that sent it ended before there was an answer: the agent may have got it, and it is not sent again",
     )
     .fact("delivered", "unknown")
+}
+
+/// The agent answered, and there was no room for what it said.
+pub(super) fn unkept() -> Rejection {
+    Rejection::new(
+        Reason::AgentProtocolError,
+        "the agent answered, and the answer was not kept, since limits.kept_bytes were used up; ask the agent for the task",
+    )
+    .fact("delivered", "true")
 }
 
 /// The request id of everything that is sent for a job.

@@ -42,7 +42,7 @@ use crate::delivery::backlog::Backlog;
 use crate::delivery::inbox::Inbox;
 use crate::events::{self, Event, Events};
 use crate::ids::WorkspaceId;
-use crate::metrics::Metrics;
+use crate::metrics::{KeptKind, Metrics};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -62,6 +62,10 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// How often it is tried to put a job back.
 const PUT_BACK_TRIES: u32 = 3;
+
+/// What is told a caller whose delegation has no room. The limits follow.
+const NO_ROOM: &str =
+    "there is no room for another delegation or deferred call: what is kept for this caller has";
 
 /// Who hears of jobs that are given up here, and why.
 type GivenUp = Box<dyn Fn(&Job, &Rejection) + Send + Sync>;
@@ -166,14 +170,18 @@ impl Jobs {
         }
         let (id, now) = (new.fresh_id(), Timestamp::now());
         let unfinished_max = self.config.get().delegation.max_pending;
-        let inserted = self.table.insert(&id, new, now, unfinished_max).await;
+        let kept = self.inbox.kept();
+        let inserted = self
+            .table
+            .insert((&id, now), new, unfinished_max, kept)
+            .await;
         // It may be there all the same: a key that it came with is not free.
         let inserted = inserted.map_err(|away| Rejection::from(away).fact("delivered", "unknown"));
         if !inserted? {
             // At the same moment the same key.
             return match self.known(new).await? {
                 Some(known) => known,
-                None => Err(self.full(unfinished_max)),
+                None => Err(self.full(new, unfinished_max).await),
             };
         }
         self.metrics.jobs.accepted(new.kind().word());
@@ -223,8 +231,12 @@ impl Jobs {
         })))
     }
 
-    fn full(&self, unfinished_max: i64) -> Rejection {
+    async fn full(&self, new: &NewJob, unfinished_max: i64) -> Rejection {
         self.metrics.jobs.refused();
+        let kept = self.inbox.kept();
+        if let Ok(false) = kept.has_room(&new.owner, new.content.bytes()).await {
+            return kept.refuse(KeptKind::Delegation, NO_ROOM);
+        }
         let message = "as many calls of this caller, or for this target, as may be wait to be made or answered \
             (delegation.max_pending)";
         Rejection::new(Reason::AgentBusy, message)
@@ -410,7 +422,8 @@ impl Jobs {
         doubted: bool,
     ) -> Result<Option<Job>, Unavailable> {
         let unreadable = ending.unreadable().filter(|_| job.kind == Kind::Deferred);
-        let columns = unreadable.as_ref().unwrap_or(ending).columns();
+        let ending = unreadable.as_ref().unwrap_or(ending);
+        let columns = self.columns_that_fit(job, ending).await?;
         let now = Timestamp::now();
         let finished = self.table.finish(job, columns, now, now.after(GRACE));
         let finished = match finished.await? {

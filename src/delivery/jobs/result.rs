@@ -9,10 +9,11 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::job::{DEFERRED_PREFIX, Ending, Job, Kind, State, expired};
+use super::job::{DEFERRED_PREFIX, Ending, Job, Kind, State, expired, unkept};
 use super::{Jobs, RETRY_PAUSE};
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{ActivityType, InboxTask, NewActivity, Source};
+use crate::metrics::KeptKind;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -20,6 +21,9 @@ use crate::workspace::Timestamp;
 
 /// Jobs that wait for tasks in inboxes, read at once.
 const WAITING_PAGE: u32 = 64;
+
+/// Answers up to this size are kept also where `limits.kept_bytes` are used up: delegations are bounded by number.
+const SMALL_ANSWER_BYTES: usize = 4096;
 
 /// A delegation as it reads. What the agent answered stands in it as it came: a tree of it would lose digits, takes
 /// many times the memory, and of some answers none can be made.
@@ -134,6 +138,22 @@ impl Jobs {
     }
 
     /// Writes down how a job ended, tried once, and tells of it.
+    /// What is written down of an end: of a large answer for which there is no room, that it came.
+    pub(super) async fn columns_that_fit(
+        &self,
+        job: &Job,
+        ending: &Ending,
+    ) -> Result<(State, Option<String>, Option<String>), Unavailable> {
+        let columns = ending.columns();
+        let answer = columns.1.as_ref().or(columns.2.as_ref());
+        let bytes = answer.map_or(0, String::len);
+        if bytes <= SMALL_ANSWER_BYTES || self.inbox.kept().has_room(&job.owner, bytes).await? {
+            return Ok(columns);
+        }
+        self.metrics.kept.refused(KeptKind::Result);
+        Ok(Ending::Failed(unkept()).columns())
+    }
+
     async fn finish_now(&self, job: &Job, ending: &Ending) -> Result<(), Unavailable> {
         if let Some(settled) = Box::pin(self.settle(job, ending, false)).await? {
             self.tell_given_up(job, ending);

@@ -1,5 +1,7 @@
 //! The table `delegations`: its SQL.
 
+use crate::delivery::kept::kept_of;
+
 /// The columns of [`Job`](super::job::Job), in no order that matters.
 macro_rules! columns {
     () => {
@@ -10,14 +12,18 @@ macro_rules! columns {
 
 // The bounds are counted in the same statement: several at once on several replicas may go beyond them by as
 // many as they are.
-pub(super) const INSERT: &str = "INSERT INTO delegations (id, kind, owner, caller, source_id, target_id, task, call, \
-    idempotency_key, state, priority, due_at, deadline, created_at, updated_at) \
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $11, $12, $11, $11 \
+pub(super) const INSERT: &str = concat!(
+    "INSERT INTO delegations (id, kind, owner, caller, source_id, target_id, task, call, \
+    idempotency_key, state, priority, due_at, deadline, created_at, updated_at, kept_bytes) \
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $11, $12, $11, $11, $14 \
     WHERE (SELECT COUNT(*) FROM delegations \
         WHERE owner = $3 AND state IN ('pending', 'dispatched')) < $13 \
     AND (SELECT COUNT(*) FROM delegations \
         WHERE target_id = $6 AND state IN ('pending', 'dispatched')) < $13 \
-    ON CONFLICT DO NOTHING";
+    AND ",
+    kept_of!("$3"),
+    " + $14 <= $15 ON CONFLICT DO NOTHING"
+);
 
 pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM delegations WHERE id = $1");
 
@@ -88,7 +94,7 @@ pub(super) const UNPARK: &str = "UPDATE delegations SET due_at = $2 \
 
 pub(super) const FINISH: &str = concat!(
     "UPDATE delegations SET state = $3, result = $4, error = $5, leased_until = 0, updated_at = $6, \
-     due_at = $7, untold = CASE WHEN kind = 'delegation' THEN 1 ELSE 0 END \
+     due_at = $7, kept_bytes = kept_bytes + $8, untold = CASE WHEN kind = 'delegation' THEN 1 ELSE 0 END \
      WHERE id = $1 AND fence = $2 AND state IN ('pending', 'dispatched') RETURNING ",
     columns!()
 );

@@ -13,6 +13,7 @@ use super::sql::{
 };
 use crate::db::Db;
 use crate::delivery::backlog::Backlog;
+use crate::delivery::kept::KeptBytes;
 use crate::delivery::page::fitting;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -46,18 +47,20 @@ impl Table {
     }
 
     /// Whether it was written: not if there are `unfinished_max` of its owner or for its target already, nor
-    /// if its key is taken.
+    /// if its key is taken, nor if there is no room for its bytes.
     pub(super) async fn insert(
         &self,
-        id: &str,
+        (id, now): (&str, Timestamp),
         new: &NewJob,
-        now: Timestamp,
         unfinished_max: i64,
+        bytes: &KeptBytes,
     ) -> Result<bool, Unavailable> {
         let (task, call) = match &new.content {
             Content::Task(task) => (Some(task.as_str()), None),
             Content::Call(call) => (None, serde_json::to_string(call).ok()),
         };
+        let kept = length(task) + length(call.as_deref());
+        let adding = bytes.adding(&new.owner, kept);
         let query = sqlx::query(INSERT)
             .bind(id)
             .bind(new.kind().word())
@@ -71,9 +74,15 @@ impl Table {
             .bind(new.priority)
             .bind(now.0)
             .bind(now.after(new.patience).0)
-            .bind(unfinished_max);
+            .bind(unfinished_max)
+            .bind(kept)
+            .bind(adding.limit);
         let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected() > 0) };
-        self.db.run("job_insert", work).await
+        let inserted = self.db.run("job_insert", work).await?;
+        if inserted {
+            bytes.added(kept);
+        }
+        Ok(inserted)
     }
 
     /// What was not sent yet, of everybody.
@@ -247,6 +256,7 @@ impl Table {
         now: Timestamp,
         tell_at: Timestamp,
     ) -> Result<Option<Job>, Unavailable> {
+        let kept = length(result.as_deref()) + length(error.as_deref());
         let query = sqlx::query(FINISH)
             .bind(&job.id)
             .bind(job.fence)
@@ -254,7 +264,8 @@ impl Table {
             .bind(result)
             .bind(error)
             .bind(now.0)
-            .bind(tell_at.0);
+            .bind(tell_at.0)
+            .bind(kept);
         self.one("job_finish", query).await
     }
 
@@ -370,6 +381,10 @@ impl Table {
         let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected()) };
         self.db.run("job_purge", work).await
     }
+}
+
+fn length(text: Option<&str>) -> i64 {
+    i64::try_from(text.map_or(0, str::len)).unwrap_or(i64::MAX)
 }
 
 /// One that cannot be read does not take the others with it.

@@ -124,6 +124,9 @@ impl Streams {
             if let Err(error) = self.find_lost(copies).await {
                 tracing::debug!(error = %Chain(&error), "It is not known yet what the store lost of streams");
             }
+            if let Err(error) = self.delete_gone(copies).await {
+                tracing::debug!(error = %Chain(&error), "Copies of streams that were forgotten stay until they lapse");
+            }
             let queue = std::mem::take(&mut *copies.queue());
             let mut failed = false;
             for some in queue.chunks(AT_ONCE) {
@@ -145,6 +148,21 @@ impl Streams {
                 told = false;
             }
         }
+    }
+
+    /// Deletes the copies of logs that were forgotten here for want of room, so that the store keeps no more than this
+    /// replica does.
+    async fn delete_gone(&self, copies: &Copies) -> Result<(), Unavailable> {
+        let gone = std::mem::take(&mut self.logs().gone);
+        for some in gone.chunks(AT_ONCE) {
+            let keys = some
+                .iter()
+                .flat_map(|id| [key::meta(*id), key::events(*id)]);
+            let keys: Vec<String> = keys.collect();
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            copies.shared.delete(&keys).await?;
+        }
+        Ok(())
     }
 
     async fn copy_one(&self, copies: &Copies, kept: &Kept) -> Result<(), Unavailable> {

@@ -94,8 +94,28 @@ pub(super) struct Kept {
     /// Other replicas know whose it is.
     known: AtomicBool,
     state: Mutex<State>,
-    /// Of all logs.
-    held: Arc<AtomicUsize>,
+    held: Held,
+}
+
+/// Bytes that logs hold.
+#[derive(Clone, Default)]
+pub(super) struct Held {
+    /// All logs together.
+    pub(super) all: Arc<AtomicUsize>,
+    /// Those of one caller.
+    pub(super) own: Arc<AtomicUsize>,
+}
+
+impl Held {
+    fn add(&self, bytes: usize) {
+        self.all.fetch_add(bytes, Ordering::Relaxed);
+        self.own.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn sub(&self, bytes: usize) {
+        self.all.fetch_sub(bytes, Ordering::Relaxed);
+        self.own.fetch_sub(bytes, Ordering::Relaxed);
+    }
 }
 
 struct State {
@@ -116,7 +136,7 @@ struct State {
 }
 
 impl Kept {
-    pub(super) fn new(whose: Whose, held: Arc<AtomicUsize>) -> Self {
+    pub(super) fn new(whose: Whose, held: Held) -> Self {
         Self {
             id: stream_id(),
             whose,
@@ -142,7 +162,7 @@ impl Kept {
     /// From here on it counts among what is held.
     pub(super) fn hold(&self) {
         self.state().counted = true;
-        self.held.fetch_add(COST, Ordering::Relaxed);
+        self.held.add(COST);
     }
 
     /// It is forgotten: who reads it still is told of a gap.
@@ -152,7 +172,7 @@ impl Kept {
         state.between.clear();
         let freed = std::mem::take(&mut state.bytes);
         if std::mem::take(&mut state.counted) {
-            self.held.fetch_sub(freed + COST, Ordering::Relaxed);
+            self.held.sub(freed + COST);
         }
         drop(state);
         self.grown.notify_waiters();
@@ -192,9 +212,9 @@ impl Kept {
 
     fn recount(&self, before: usize, now: usize) {
         if before <= now {
-            self.held.fetch_add(now - before, Ordering::Relaxed);
+            self.held.add(now - before);
         } else {
-            self.held.fetch_sub(before - now, Ordering::Relaxed);
+            self.held.sub(before - now);
         }
     }
 
@@ -211,6 +231,11 @@ impl Kept {
         }
         drop(state);
         self.grown.notify_waiters();
+    }
+
+    /// Bytes that all logs of its caller hold.
+    pub(super) fn held_by_caller(&self) -> usize {
+        self.held.own.load(Ordering::Relaxed)
     }
 
     /// The number of the newest event.

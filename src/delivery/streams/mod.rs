@@ -22,7 +22,7 @@ mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -33,7 +33,7 @@ pub use self::log::Log;
 pub use self::reader::Reader;
 
 use self::copy::Copies;
-use self::kept::{Bounds, Kept, Whose};
+use self::kept::{Bounds, Held, Kept, Whose};
 use self::reader::Places;
 use crate::config::Live;
 use crate::ids::WorkspaceId;
@@ -42,6 +42,9 @@ use crate::shared::Shared;
 
 /// How often logs that nobody may ask for any more are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
+
+/// Logs whose copies wait to be deleted.
+const GONE_MAX: usize = 10_000;
 
 /// Events kept of a stream that nobody gets but from its log, where logs are off.
 const EVENTS_WHERE_OFF: usize = 64;
@@ -64,6 +67,10 @@ struct Logs {
     by_id: HashMap<Uuid, Arc<Kept>>,
     /// Those that ended, and until when they are kept; about in that order.
     ended: VecDeque<(Instant, Uuid)>,
+    /// Bytes that the logs of each caller hold, as long as there is one.
+    callers: HashMap<String, Weak<AtomicUsize>>,
+    /// Those that were forgotten before their time, for want of room: their copies are deleted.
+    gone: Vec<Uuid>,
 }
 
 impl Streams {
@@ -115,9 +122,20 @@ impl Streams {
             target: target.as_str().to_owned(),
             rpc_id,
         };
-        let kept = Arc::new(Kept::new(whose, Arc::clone(&self.held)));
+        let mut logs = self.logs();
+        let held = Held {
+            all: Arc::clone(&self.held),
+            own: logs.held_by(&whose.owner),
+        };
+        let log_bytes = self.bounds().bytes;
+        let max = self.config.get().limits.kept_bytes.bytes();
+        while held.own.load(Ordering::Relaxed).saturating_add(log_bytes) > max
+            && logs.forget_oldest_of(&whose.owner)
+        {}
+        let kept = Arc::new(Kept::new(whose, held));
         kept.hold();
-        self.logs().by_id.insert(kept.id, Arc::clone(&kept));
+        logs.by_id.insert(kept.id, Arc::clone(&kept));
+        drop(logs);
         self.metrics.streams.log_bytes.set(self.held());
         Log::new(Arc::clone(self), kept)
     }
@@ -157,7 +175,7 @@ impl Streams {
     fn make_room(&self, logs: &mut Logs, bytes: usize) -> bool {
         let max = self.config.get().stream.logs_bytes.bytes();
         while self.held.load(Ordering::Relaxed) + bytes > max {
-            if !logs.forget_oldest() {
+            if !logs.forget_early() {
                 return false;
             }
         }
@@ -167,6 +185,11 @@ impl Streams {
     /// Brings all logs together below their bound again: by those that ended, then by what is oldest in
     /// the one that grew.
     fn relieve(&self, grown: &Kept) {
+        let own_max = self.config.get().limits.kept_bytes.bytes();
+        let beyond = grown.held_by_caller().saturating_sub(own_max);
+        if beyond > 0 {
+            grown.shorten(beyond);
+        }
         let max = self.config.get().stream.logs_bytes.bytes();
         if self.held.load(Ordering::Relaxed) <= max || self.make_room(&mut self.logs(), 0) {
             return;
@@ -200,6 +223,51 @@ impl Logs {
     fn expire(&mut self, now: Instant) {
         while self.ended.front().is_some_and(|(until, _)| *until <= now) {
             self.forget_oldest();
+        }
+    }
+
+    /// What counts the bytes of a caller's logs.
+    fn held_by(&mut self, owner: &str) -> Arc<AtomicUsize> {
+        if let Some(held) = self.callers.get(owner).and_then(Weak::upgrade) {
+            return held;
+        }
+        if self.by_id.len() < self.callers.len() {
+            self.callers.retain(|_, held| held.strong_count() > 0);
+        }
+        let held = Arc::<AtomicUsize>::default();
+        self.callers.insert(owner.to_owned(), Arc::downgrade(&held));
+        held
+    }
+
+    /// Forgets the log of a caller that ended first. Whether there was one.
+    fn forget_oldest_of(&mut self, owner: &str) -> bool {
+        let is_of_owner = |id: &Uuid| {
+            self.by_id
+                .get(id)
+                .is_some_and(|kept| kept.whose.owner == owner)
+        };
+        let Some(at) = self.ended.iter().position(|(_, id)| is_of_owner(id)) else {
+            return false;
+        };
+        let gone = self
+            .ended
+            .remove(at)
+            .and_then(|(_, id)| self.by_id.remove(&id));
+        self.gone(gone.as_ref().map(|kept| kept.id));
+        gone.inspect(|kept| kept.release()).is_some()
+    }
+
+    /// The same, for want of room.
+    fn forget_early(&mut self) -> bool {
+        let oldest = self.ended.front().map(|(_, id)| *id);
+        self.gone(oldest);
+        self.forget_oldest()
+    }
+
+    /// Has the copy of a log deleted. Of too many at once it lapses by itself.
+    fn gone(&mut self, id: Option<Uuid>) {
+        if self.gone.len() < GONE_MAX {
+            self.gone.extend(id);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Logs of streams: bounds, gaps, who is counted, what is copied.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
@@ -19,19 +19,19 @@ const BOUNDS: Bounds = Bounds {
 
 struct Written {
     kept: Kept,
-    held: Arc<AtomicUsize>,
+    held: Held,
     stamper: Stamper,
 }
 
 impl Written {
     fn new() -> Self {
-        let held = Arc::<AtomicUsize>::default();
+        let held = Held::default();
         let whose = Whose {
             owner: "pm".into(),
             target: "dev".into(),
             rpc_id: None,
         };
-        let kept = Kept::new(whose, Arc::clone(&held));
+        let kept = Kept::new(whose, held.clone());
         kept.hold();
         Self {
             kept,
@@ -85,14 +85,14 @@ fn a_look_brings_what_comes_after_an_event_and_says_what_is_missing() {
     // More than all of it: nothing is, and that is said.
     log.write(&format!("data: {}\n\n", "x".repeat(200)));
     assert_eq!(log.look(6), Some((2, String::new(), 8, None)));
-    assert_eq!(log.held.load(Ordering::Relaxed), COST);
+    assert_eq!(log.held.all.load(Ordering::Relaxed), COST);
     log.write("data: 9\n\n");
     assert_eq!(
         log.look(7),
         Some((1, "data: 9\nid: s-9\n\n".into(), 9, None))
     );
     log.kept.release();
-    assert_eq!(log.held.load(Ordering::Relaxed), 0);
+    assert_eq!(log.held.all.load(Ordering::Relaxed), 0);
     assert_eq!(log.look(8), Some((1, String::new(), 9, None)));
 }
 
@@ -189,6 +189,35 @@ async fn all_logs_together_keep_to_their_bound_and_running_ones_are_shortened_la
     let held: Vec<_> = (0..20).map_while(|_| begin()).collect();
     assert!(held.len() < 20);
     assert_eq!(streams.metrics.streams.unresumable.get(), 1);
+}
+
+#[tokio::test]
+async fn the_logs_of_one_caller_keep_to_their_bound_and_leave_others_alone() {
+    let streams = room(|config| {
+        config.limits.kept_bytes.0 = 10_000;
+        config.stream.log_bytes.0 = 4000;
+    });
+    let target = WorkspaceId::parse("dev").unwrap();
+    let begin = |owner: &str| streams.begin(owner.into(), &target, None).unwrap();
+    let event = format!("data: {}\n\n", "x".repeat(3000));
+    let mut other = begin("qa");
+    other.append(event.as_bytes());
+    let mut ended = Vec::new();
+    for _ in 0..10 {
+        let mut log = begin("pm");
+        log.append(event.as_bytes());
+        assert!(log.kept.held_by_caller() <= 10_000);
+        ended.push(log.kept.id);
+        log.end(b"");
+    }
+    assert!(streams.here(ended[0]).is_none(), "the oldest goes first");
+    assert!(streams.here(ended[9]).is_some());
+    assert_eq!(other.kept.look(0).unwrap().missed, 0);
+    let mut running: Vec<_> = (0..5).map(|_| begin("pm")).collect();
+    for log in &mut running {
+        log.append(event.as_bytes());
+        assert!(log.kept.held_by_caller() <= 10_000);
+    }
 }
 
 #[tokio::test]

@@ -74,7 +74,8 @@ impl Proxy {
         }
         let _running = self.gateway.drain.enter();
         // Nobody who watches the target hears of it: it is no call.
-        let mut exchange = self.begin(request_id, false);
+        let exchange = self.begin(request_id, false);
+        let mut exchange = exchange.by_client(self.client(session));
         exchange.method = method::Method::AgentCard;
         exchange.trace(&self.relay, session.req_header(), whose.came(words));
         let ended = self.card_exchange(session, &mut exchange, whose).await;

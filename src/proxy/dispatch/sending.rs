@@ -134,6 +134,9 @@ impl Proxy {
     /// The exchange of a call that is made later.
     fn exchange_of(&self, job: &Job, proof: Option<Arc<Proof>>) -> Exchange {
         let mut exchange = self.begin(request_id(job), true);
+        if let Content::Call(call) = &job.content {
+            exchange = exchange.by_client(call.client);
+        }
         exchange.method = A2aMethod::SendMessage;
         exchange.proof = proof;
         exchange.callee = Some(job.target.clone());

@@ -22,7 +22,7 @@ use super::Proxy;
 use super::admit::Admitted;
 use super::ended::{Ended, internal, within};
 use super::exchange::Exchange;
-use super::fields::{REPLAY, response_head};
+use super::fields::{KEPT, REPLAY, response_head};
 use super::forward::Outgoing;
 use super::rewrite::Rewrite;
 use crate::a2a::dialect::bare;
@@ -50,6 +50,8 @@ struct Outward {
     rewrite: Option<Rewrite>,
     /// Its call came before.
     replay: bool,
+    /// Whether a call with the same key is given the answer again.
+    kept: bool,
 }
 
 impl Proxy {
@@ -76,6 +78,7 @@ impl Proxy {
             done: outgoing.done,
             rewrite: outgoing.rewrite,
             replay: false,
+            kept: true,
         };
         let words = &outward.words;
         let body = match method {
@@ -263,6 +266,9 @@ impl Proxy {
         let mut head = head.map_err(internal)?;
         if outward.replay {
             head.insert_header(REPLAY, "true").map_err(internal)?;
+        }
+        if !outward.kept {
+            head.insert_header(KEPT, "false").map_err(internal)?;
         }
         Ok(head)
     }

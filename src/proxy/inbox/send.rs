@@ -57,7 +57,7 @@ impl Proxy {
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        outward: Outward,
+        mut outward: Outward,
         message: Message<'_>,
     ) -> Result<Ended, Ended> {
         let Message {
@@ -80,7 +80,10 @@ impl Proxy {
                     Ok((queued(body, is_bare).await?, (activity, task)))
                 };
                 match self.own(session, exchange, key, work).await? {
-                    Own::Now(_, put) => put,
+                    Own::Now(answer, put) => {
+                        outward.kept = answer.kept;
+                        put
+                    }
                     Own::Before(outcome) => {
                         return self
                             .sent_before(session, exchange, outward, (pair, call), outcome)
@@ -289,5 +292,6 @@ async fn queued(body: String, is_bare: bool) -> Result<Answer, Rejection> {
         status: head.status.as_u16(),
         fields: head.headers.clone(),
         body,
+        kept: true,
     })
 }

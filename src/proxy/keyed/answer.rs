@@ -15,7 +15,7 @@ use crate::metrics::InProgress;
 use crate::proxy::Proxy;
 use crate::proxy::ended::{Ended, internal, left, shutting_down, within};
 use crate::proxy::exchange::Exchange;
-use crate::proxy::fields::{REPLAY, response_head};
+use crate::proxy::fields::{KEPT, REPLAY, response_head};
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::stream;
 use crate::rejection::{Reason, Rejection};
@@ -88,6 +88,9 @@ impl Proxy {
         let mut head = head.map_err(internal)?;
         if told.replay {
             head.insert_header(REPLAY, "true").map_err(internal)?;
+        }
+        if !answer.kept {
+            head.insert_header(KEPT, "false").map_err(internal)?;
         }
         Ok(head)
     }

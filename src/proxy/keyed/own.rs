@@ -42,8 +42,8 @@ impl Proxy {
         let done = tokio::spawn(async move {
             let _running = running;
             match work.await {
-                Ok((answer, what)) => {
-                    claim.answered(answer.clone(), None).await;
+                Ok((mut answer, what)) => {
+                    answer.kept = claim.answered(answer.clone(), None).await;
                     Ok((answer, what))
                 }
                 Err(refused) => {

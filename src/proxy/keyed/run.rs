@@ -231,6 +231,7 @@ fn kept(head: &ResponseHeader, body: Bytes) -> Answer {
         status: head.status.as_u16(),
         fields: head.headers.clone(),
         body,
+        kept: true,
     }
 }
 

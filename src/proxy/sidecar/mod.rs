@@ -84,6 +84,9 @@ impl Guard {
     ) -> Result<(), BrokenOff> {
         let _running = self.relay.drain.enter();
         let mut exchange = Exchange::begin(&self.relay, None, request_id);
+        if let Some(peer) = session.client_addr().and_then(|peer| peer.as_inet()) {
+            exchange = exchange.by_client(peer.ip().to_canonical());
+        }
         let head = session.req_header();
         exchange.trace(&self.relay, head, Came::past_sidecar(head));
         let ended = self.exchange(session, &mut exchange).await;

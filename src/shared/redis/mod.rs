@@ -8,6 +8,7 @@
 //! that swallows packets would cut us off until the kernel gives up, after a quarter of an hour.
 
 mod numbered;
+mod ordered;
 mod probe;
 
 use std::collections::HashMap;

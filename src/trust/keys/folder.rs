@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -255,10 +256,11 @@ impl Folder {
     fn lock(&self) -> Result<fs::File, KeyError> {
         let path = self.at(LOCK);
         let mut options = fs::OpenOptions::new();
-        options.write(true).create(true).truncate(false);
+        options.write(true).create(true).truncate(false).mode(0o600);
         let file = options
             .open(&path)
             .map_err(|error| file::failed("lock", &path, error))?;
+        restrict(&file).map_err(|error| file::failed("restrict", &path, error))?;
         let until = Instant::now() + LOCK_WAIT_MAX;
         loop {
             match file.try_lock() {
@@ -270,6 +272,14 @@ impl Folder {
             }
         }
     }
+}
+
+/// For its owner alone, also where an earlier release made it.
+fn restrict(file: &fs::File) -> io::Result<()> {
+    if file.metadata()?.permissions().mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    file.set_permissions(fs::Permissions::from_mode(0o600))
 }
 
 fn retired_name(at: SystemTime, kid: &str) -> String {

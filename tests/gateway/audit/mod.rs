@@ -1,6 +1,8 @@
 //! Who called whom, and who changed what: written down, read, exported, and proven.
 
 mod alone;
+mod anchored;
+mod clients;
 mod edges;
 mod outage;
 mod records;

@@ -15,6 +15,7 @@ use a2a_gateway::db::Db;
 use a2a_gateway::delivery::inbox::{
     Activity, ActivityType, Filter, Inbox, Item, NewActivity, Source, Start,
 };
+use a2a_gateway::delivery::kept::KeptBytes;
 use a2a_gateway::events::Events;
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::{Format, Metrics};
@@ -74,7 +75,14 @@ impl Room {
         db.migrate().await.unwrap();
         let live = Live::from(config.clone());
         let events = Events::new(live.clone(), shared.clone(), Arc::clone(&metrics));
-        let inbox = Inbox::new(live, db.clone(), shared, events, Arc::clone(&metrics));
+        let kept = KeptBytes::new(live.clone(), db.clone(), Arc::clone(&metrics));
+        let inbox = Inbox::new(
+            live,
+            (db.clone(), shared),
+            kept,
+            events,
+            Arc::clone(&metrics),
+        );
         let running = Arc::clone(&inbox);
         tokio::spawn(async move { running.run().await });
         Self {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use a2a_gateway::config::{self, Config, Live};
 use a2a_gateway::db::Db;
 use a2a_gateway::delivery::inbox::{Filter, Inbox, Item, Start};
+use a2a_gateway::delivery::kept::KeptBytes;
 use a2a_gateway::events::Events;
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::Metrics;
@@ -114,7 +115,11 @@ impl Inboxes {
         db.migrate().await.unwrap();
         let live = Live::from(config);
         let events = Events::new(live.clone(), shared.clone(), Arc::clone(&metrics));
-        Self(Inbox::new(live, db.clone(), shared, events, metrics), db)
+        let kept = KeptBytes::new(live.clone(), db.clone(), Arc::clone(&metrics));
+        Self(
+            Inbox::new(live, (db.clone(), shared), kept, events, metrics),
+            db,
+        )
     }
 
     async fn items(&self, workspace: &str) -> Vec<Item> {

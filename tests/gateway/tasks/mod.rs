@@ -1,6 +1,7 @@
 //! A task belongs to whoever started it: two callers and one agent, in every dialect, unary and streamed;
 //! who else may; and that nothing else changes.
 
+mod owners;
 mod push;
 mod replicas;
 

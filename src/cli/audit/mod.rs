@@ -1,6 +1,7 @@
 //! `a2a-gateway audit`: the records in the database, also while gateways write them, or in a file.
 
-use std::fmt::Write as _;
+mod report;
+
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
+use self::report::told;
 use super::{USAGE, block_on, complain, print};
-use crate::audit::{Filter, Line, Records, Report, Scope, Verifier, words};
+use crate::audit::{Filter, Line, Records, Report, Scope, Verifier, anchored_statements, words};
 use crate::config::load::{Layers, load};
 use crate::config::{Config, open_regular};
 use crate::db::Db;
@@ -50,6 +52,10 @@ enum Command {
         /// A record that must be there: REPLICA:SEQ:HASH of an `Audit checkpoint` line in a log that was kept
         #[arg(long, value_name = "CHECKPOINT", value_parser = expected)]
         expect: Vec<Expected>,
+        /// What audit.anchor kept: its file, the log, or what a receiver of it wrote down, one JSON object a line. The ends
+        /// that it names must be there
+        #[arg(long, value_name = "FILE")]
+        anchor: Vec<PathBuf>,
         /// The file holds an excerpt: chains may begin and end anywhere, but each needs a signed checkpoint behind its first record
         #[arg(long, requires = "file")]
         partial: bool,
@@ -180,6 +186,10 @@ enum AuditError {
     },
     #[error("{} is {why}", path.display())]
     Jwks { path: PathBuf, why: KeySetError },
+    #[error("{} names no signed end of a chain: give what audit.anchor kept", .0.display())]
+    NoAnchor(PathBuf),
+    #[error("{}: {why}", path.display())]
+    Anchor { path: PathBuf, why: String },
     #[error("line {line} of {} is no line of an export: {source}", path.display())]
     Line {
         path: PathBuf,
@@ -223,6 +233,7 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
             file,
             jwks,
             expect,
+            anchor,
             partial,
             ..
         } => {
@@ -240,6 +251,11 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
             let mut verifier = Verifier::new(&keys, scope);
             for Expected { replica, seq, hash } in expect {
                 verifier.expect(&replica, seq, hash);
+            }
+            let kept = config.audit.retention;
+            let oldest = (!kept.is_zero()).then(|| Timestamp::now().before(kept));
+            for path in &anchor {
+                read_anchor(path, &mut verifier, oldest)?;
             }
             let started = Instant::now();
             let (report, ends) = match &file {
@@ -305,6 +321,30 @@ fn keys(jwks: &[PathBuf], scope: Scope, config: &Config) -> Result<KeySet, Audit
         keys = keys.and(read_jwks(path)?);
     }
     Ok(keys)
+}
+
+/// Has all ends that a file names be there.
+fn read_anchor(
+    path: &Path,
+    verifier: &mut Verifier<'_>,
+    oldest: Option<Timestamp>,
+) -> Result<(), AuditError> {
+    let text = std::fs::read(path).map_err(|source| AuditError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    let statements = anchored_statements(&String::from_utf8_lossy(&text));
+    if statements.is_empty() {
+        return Err(AuditError::NoAnchor(path.to_owned()));
+    }
+    for statement in statements {
+        let anchored = verifier.anchor(&statement, oldest);
+        anchored.map_err(|why| AuditError::Anchor {
+            path: path.to_owned(),
+            why,
+        })?;
+    }
+    Ok(())
 }
 
 fn open(path: &Path) -> Result<File, AuditError> {
@@ -391,86 +431,4 @@ fn each_line(
             source,
         })?);
     }
-}
-
-/// What was found, for people.
-fn told(report: &Report, took: Duration) -> String {
-    let mut text = String::new();
-    // A String cannot fail to grow.
-    for problem in &report.problems {
-        let (replica, what) = (shown(&problem.replica), shown(&problem.what));
-        let _ = match problem.seq {
-            Some(seq) => writeln!(text, "{replica}: record {seq} {what}"),
-            None => writeln!(text, "{replica}: {what}"),
-        };
-    }
-    if report.outside > 0 {
-        let rows = counted(report.outside, "row");
-        let _ = writeln!(
-            text,
-            "{rows} before the signed beginning of their chain: retention removes them, and they prove nothing"
-        );
-    }
-    let _ = write!(
-        text,
-        "{} in {}, {}",
-        counted(report.records, "record"),
-        counted(report.chains as u64, "chain"),
-        counted(report.checkpoints, "signed checkpoint"),
-    );
-    if report.unknown > 0 {
-        let unknown = counted(report.unknown, "more");
-        let _ = write!(text, " and {unknown} by keys that are not known here");
-    }
-    let _ = writeln!(
-        text,
-        ", read in {:.1} s: {}",
-        took.as_secs_f64(),
-        verdict(report)
-    );
-    text
-}
-
-fn verdict(report: &Report) -> String {
-    let (without_key, wrong): (Vec<_>, Vec<_>) = report
-        .problems
-        .iter()
-        .partition(|problem| problem.key_missing);
-    if !wrong.is_empty() {
-        format!("{} not as written", counted(wrong.len() as u64, "chain"))
-    } else if !without_key.is_empty() {
-        let chains = counted(without_key.len() as u64, "chain");
-        format!("{chains} not proven, for want of the keys of their time")
-    } else if report.records == 0 {
-        "there is no record, so nothing is proven; is it the right place, and is audit.enabled on?"
-            .to_owned()
-    } else if report.unproven_chains == report.chains as u64 {
-        "no record in it is before a signed checkpoint, so nothing is proven".to_owned()
-    } else if report.unproven_chains > 0 {
-        let chains = counted(report.unproven_chains, "chain");
-        format!("{chains} with no record before a signed checkpoint, so nothing of that is proven")
-    } else if report.unproven > 0 {
-        let last = counted(report.unproven, "record");
-        format!("all as they were written, but for the last {last}, behind which nothing is signed")
-    } else {
-        "all as they were written".to_owned()
-    }
-}
-
-/// Text of records, which anybody may have put there, for a terminal: what is not to be seen is written out.
-fn shown(text: &str) -> String {
-    let written = |c: char| match c {
-        '"' | '\'' | '\\' => c.to_string(),
-        _ => c.escape_debug().to_string(),
-    };
-    text.chars().map(written).collect()
-}
-
-fn counted(count: u64, what: &str) -> String {
-    let ending = if count == 1 || what == "more" {
-        ""
-    } else {
-        "s"
-    };
-    format!("{count} {what}{ending}")
 }

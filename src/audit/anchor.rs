@@ -1,0 +1,275 @@
+//! The newest signed end of this replica's chain, kept outside the database (`audit.anchor`): in the log, in a file, or
+//! sent to a URL. Who can write the database can put an older signed end back and remove the records behind it; with
+//! what is kept here `audit verify --anchor` finds it.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use url::Url;
+
+use super::chain::Statement;
+use crate::config::AuditAnchor;
+use crate::metrics::Metrics;
+use crate::telemetry::Chain as Causes;
+
+/// Between two times that an end is kept, for a file or a URL.
+const KEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// Between two tries.
+const RETRY_PAUSE: Duration = Duration::from_secs(10);
+
+/// How long a file or a URL may take.
+const KEEP_MAX: Duration = Duration::from_secs(10);
+
+/// How long the last one may take, before the process ends.
+const LAST_MAX: Duration = Duration::from_secs(1);
+
+/// Between two lines of the log about an end that cannot be kept.
+const FAILURE_TOLD_EVERY: Duration = Duration::from_secs(60);
+
+/// Chains of earlier starts whose ends a file keeps.
+const CHAINS_MAX: usize = 1000;
+
+/// Largest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// The end of a chain, as it is kept: one line of JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct End {
+    replica: String,
+    seq: i64,
+    hash: String,
+    /// When it was so.
+    time: String,
+    /// All of it, signed by a trust key.
+    statement: String,
+}
+
+/// The newest end, and whether a checkpoint came with it.
+#[derive(Clone, Debug)]
+struct Newest {
+    end: End,
+    has_checkpoint: bool,
+}
+
+/// What keeps ends.
+pub(super) struct Anchor {
+    newest: watch::Sender<Option<Newest>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AnchorError {
+    #[error("cannot write {}", path.display())]
+    File {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot send it")]
+    Send(#[source] reqwest::Error),
+    #[error("the answer was {0}; 2xx is needed")]
+    Status(u16),
+    #[error("it took longer than {} s", .0.as_secs())]
+    TooSlow(Duration),
+}
+
+impl Anchor {
+    pub(super) fn new() -> Self {
+        let (newest, _) = watch::channel(None);
+        Self { newest }
+    }
+
+    /// Takes the end that was just written.
+    pub(super) fn put(&self, end: &Statement, statement: &str, has_checkpoint: bool) {
+        self.newest.send_replace(Some(Newest {
+            end: End {
+                replica: end.replica.clone(),
+                seq: end.last,
+                hash: end.hash.clone(),
+                time: end.time.clone(),
+                statement: statement.to_owned(),
+            },
+            has_checkpoint,
+        }));
+    }
+
+    /// Keeps the newest end, again and again. Runs until it is dropped.
+    pub(super) async fn run(&self, place: &AuditAnchor, metrics: &Metrics) {
+        let mut newest = self.newest.subscribe();
+        let mut told: Option<Instant> = None;
+        loop {
+            // The sender is ours, so the channel stays open.
+            let _ = newest.changed().await;
+            loop {
+                let end = newest.borrow_and_update().clone();
+                let Some(error) = keep_in_time(place, end, KEEP_MAX).await.err() else {
+                    break;
+                };
+                metrics.audit.anchors_failed.inc();
+                if told.is_none_or(|at| at.elapsed() >= FAILURE_TOLD_EVERY) {
+                    told = Some(Instant::now());
+                    tracing::warn!(error = %Causes(&error), "The end of the audit chain is not kept at audit.anchor; trying on");
+                }
+                sleep(RETRY_PAUSE).await;
+            }
+            sleep(KEEP_EVERY).await;
+        }
+    }
+
+    /// Keeps the last end, before the process ends.
+    pub(super) async fn keep_last(&self, place: &AuditAnchor, metrics: &Metrics) {
+        let end = self.newest.borrow().clone();
+        if let Err(error) = keep_in_time(place, end, LAST_MAX).await {
+            metrics.audit.anchors_failed.inc();
+            tracing::warn!(error = %Causes(&error), "The last end of the audit chain is not kept at audit.anchor");
+        }
+    }
+}
+
+async fn keep_in_time(
+    place: &AuditAnchor,
+    newest: Option<Newest>,
+    max: Duration,
+) -> Result<(), AnchorError> {
+    let Some(newest) = newest else { return Ok(()) };
+    let kept = timeout(max, keep(place, newest)).await;
+    kept.unwrap_or(Err(AnchorError::TooSlow(max)))
+}
+
+async fn keep(place: &AuditAnchor, newest: Newest) -> Result<(), AnchorError> {
+    let Newest {
+        end,
+        has_checkpoint,
+    } = newest;
+    match place {
+        AuditAnchor::Log => {
+            if has_checkpoint {
+                let End {
+                    replica,
+                    seq,
+                    hash,
+                    statement,
+                    ..
+                } = end;
+                tracing::info!(replica, seq, hash, statement, "Audit anchor");
+            }
+            Ok(())
+        }
+        AuditAnchor::File(path) => {
+            let at = path.clone();
+            let written = tokio::task::spawn_blocking(move || write(&at, &end)).await;
+            let written = written.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
+            written.map_err(|source| AnchorError::File {
+                path: path.clone(),
+                source,
+            })
+        }
+        AuditAnchor::Url(url) => send(url, &end).await,
+    }
+}
+
+/// Writes the file anew, with the ends of other chains that stand in it, by way of another file: it is whole at every
+/// moment.
+fn write(path: &Path, end: &End) -> io::Result<()> {
+    let before = match fs::metadata(path) {
+        Ok(data) if data.len() <= FILE_BYTES_MAX => fs::read_to_string(path)?,
+        Ok(_) => return Err(io::Error::other("it is larger than 16 MiB")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error),
+    };
+    let is_other = |line: &&str| {
+        let read: Option<End> = serde_json::from_str(line).ok();
+        read.is_some_and(|other| other.replica != end.replica)
+    };
+    let mut lines: Vec<&str> = before.lines().filter(is_other).collect();
+    let surplus = lines.len().saturating_sub(CHAINS_MAX - 1);
+    lines.drain(..surplus);
+    let own = serde_json::to_string(end)?;
+    lines.push(&own);
+    let beside = beside(path);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)?;
+    for line in lines {
+        writeln!(file, "{line}")?;
+    }
+    file.sync_all()?;
+    fs::rename(&beside, path)
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+async fn send(url: &Url, end: &End) -> Result<(), AnchorError> {
+    // rustls panics without a provider. That one is there already is fine.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(KEEP_MAX)
+        .pool_max_idle_per_host(0)
+        .user_agent(concat!("a2a-gateway/", env!("CARGO_PKG_VERSION")));
+    let failed = |error: reqwest::Error| AnchorError::Send(error.without_url());
+    let body = serde_json::json!(end).to_string();
+    let request = client.build().map_err(failed)?.post(url.clone());
+    let request = request.header("content-type", "application/json");
+    let answer = request.body(body).send().await.map_err(failed)?;
+    match answer.status() {
+        status if status.is_success() => Ok(()),
+        status => Err(AnchorError::Status(status.as_u16())),
+    }
+}
+
+/// The signed statements in a file that `audit.anchor` wrote, or a receiver of it, or in a log of JSON lines.
+pub fn statements(text: &str) -> Vec<String> {
+    let statement = |line: &str| {
+        let read: serde_json::Value = serde_json::from_str(line).ok()?;
+        let place = read
+            .get("statement")
+            .or(read.pointer("/fields/statement"))?;
+        place.as_str().map(str::to_owned)
+    };
+    text.lines().filter_map(statement).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(replica: &str, seq: i64) -> End {
+        End {
+            replica: replica.to_owned(),
+            seq,
+            hash: "00".to_owned(),
+            time: "2026-01-01T00:00:00.000Z".to_owned(),
+            statement: format!("s-{replica}-{seq}"),
+        }
+    }
+
+    #[test]
+    fn a_file_has_the_newest_end_of_each_chain() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("anchor");
+        for (replica, seq) in [("a", 1), ("a", 2), ("b", 1), ("a", 3)] {
+            write(&path, &end(replica, seq)).unwrap();
+        }
+        let found = statements(&fs::read_to_string(&path).unwrap());
+        assert_eq!(found, ["s-b-1", "s-a-3"]);
+        for n in 0..CHAINS_MAX + 10 {
+            write(&path, &end(&format!("c-{n}"), 1)).unwrap();
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), CHAINS_MAX);
+    }
+}

@@ -1,0 +1,146 @@
+//! Refusals of callers that proved nothing: one record for each address, reason and second, with their number. So a
+//! flood of them takes no room from the records of callers that are known.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::{Map, Value};
+
+use super::record::{DONE, Draft, EventType};
+use crate::telemetry::ShownAddress;
+
+/// Kinds of refusals in one second at most. Of further ones only the number is kept, as lost.
+const KINDS_MAX: usize = 1024;
+
+/// What makes two refusals the same kind.
+#[derive(PartialEq, Eq, Hash)]
+struct Kind {
+    address: Option<ShownAddress>,
+    event_type: EventType,
+    outcome: &'static str,
+}
+
+/// The first of a kind in this second, and how many there were.
+struct Counted {
+    first: Draft,
+    count: u64,
+}
+
+/// The refusals of this second.
+#[derive(Default)]
+pub(super) struct Refusals(Mutex<HashMap<Kind, Counted>>);
+
+impl Refusals {
+    /// Whether a draft is one: refused, of a caller that proved nothing.
+    pub(super) fn takes(draft: &Draft) -> bool {
+        draft.proof.is_none() && draft.status >= 400 && draft.outcome != DONE
+    }
+
+    /// Counts one. False: there are too many kinds.
+    pub(super) fn count(&self, draft: Draft) -> bool {
+        let kind = Kind {
+            address: draft.client,
+            event_type: draft.event_type,
+            outcome: draft.outcome,
+        };
+        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counted) = kinds.get_mut(&kind) {
+            counted.add(draft);
+            return true;
+        }
+        if kinds.len() >= KINDS_MAX {
+            return false;
+        }
+        let first = draft;
+        kinds.insert(kind, Counted { first, count: 1 });
+        true
+    }
+
+    /// Takes what was counted, in the order of time.
+    pub(super) fn take(&self) -> Vec<Draft> {
+        let kinds = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut drafts: Vec<Draft> = kinds.into_values().map(Counted::into_draft).collect();
+        drafts.sort_by_key(|draft| draft.time.0);
+        drafts
+    }
+}
+
+impl Counted {
+    /// What differs is left out; the request id is that of the first.
+    fn add(&mut self, other: Draft) {
+        self.count += 1;
+        let first = &mut self.first;
+        if first.target != other.target {
+            first.target = None;
+        }
+        if first.method != other.method {
+            first.method = None;
+        }
+        if first.task_id != other.task_id {
+            first.task_id = None;
+        }
+        if first.detail != other.detail {
+            first.detail = None;
+        }
+        first.request_bytes += other.request_bytes;
+        first.response_bytes += other.response_bytes;
+        first.duration_ms = first.duration_ms.max(other.duration_ms);
+    }
+
+    fn into_draft(self) -> Draft {
+        let Self { mut first, count } = self;
+        if count > 1 {
+            let mut detail = match first.detail.take() {
+                Some(Value::Object(detail)) => detail,
+                _ => Map::new(),
+            };
+            detail.insert("count".to_owned(), count.into());
+            first.detail = Some(Value::Object(detail));
+        }
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    fn refused(last: u8, outcome: &'static str) -> Draft {
+        Draft {
+            status: 401,
+            outcome,
+            client: Some(ShownAddress::Full(IpAddr::from([192, 0, 2, last]))),
+            ..Draft::new(EventType::A2aCall)
+        }
+    }
+
+    #[test]
+    fn refusals_of_one_address_and_reason_are_one_record_with_their_number() {
+        let refusals = Refusals::default();
+        for _ in 0..1000 {
+            assert!(refusals.count(refused(1, "unauthenticated")));
+        }
+        assert!(refusals.count(refused(1, "invalid_request")));
+        assert!(refusals.count(refused(2, "unauthenticated")));
+        let taken = refusals.take();
+        let counts = |draft: &Draft| draft.detail.as_ref().map(|detail| detail["count"].clone());
+        let counts: Vec<_> = taken.iter().filter_map(counts).collect();
+        assert_eq!((taken.len(), counts), (3, vec![Value::from(1000)]));
+        assert!(refusals.take().is_empty());
+    }
+
+    #[test]
+    fn kinds_have_a_bound() {
+        let refusals = Refusals::default();
+        let kept = (0..2000_u32).filter(|n| {
+            let address = IpAddr::from(n.to_be_bytes());
+            refusals.count(Draft {
+                client: Some(ShownAddress::Full(address)),
+                ..refused(1, "unauthenticated")
+            })
+        });
+        assert_eq!(kept.count(), KINDS_MAX);
+    }
+}

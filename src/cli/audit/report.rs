@@ -1,0 +1,88 @@
+//! What `audit verify` found, for people.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::audit::Report;
+
+/// What was found, for people.
+pub(super) fn told(report: &Report, took: Duration) -> String {
+    let mut text = String::new();
+    // A String cannot fail to grow.
+    for problem in &report.problems {
+        let (replica, what) = (shown(&problem.replica), shown(&problem.what));
+        let _ = match problem.seq {
+            Some(seq) => writeln!(text, "{replica}: record {seq} {what}"),
+            None => writeln!(text, "{replica}: {what}"),
+        };
+    }
+    if report.outside > 0 {
+        let rows = counted(report.outside, "row");
+        let _ = writeln!(
+            text,
+            "{rows} before the signed beginning of their chain: retention removes them, and they prove nothing"
+        );
+    }
+    let _ = write!(
+        text,
+        "{} in {}, {}",
+        counted(report.records, "record"),
+        counted(report.chains as u64, "chain"),
+        counted(report.checkpoints, "signed checkpoint"),
+    );
+    if report.unknown > 0 {
+        let unknown = counted(report.unknown, "more");
+        let _ = write!(text, " and {unknown} by keys that are not known here");
+    }
+    let _ = writeln!(
+        text,
+        ", read in {:.1} s: {}",
+        took.as_secs_f64(),
+        verdict(report)
+    );
+    text
+}
+
+fn verdict(report: &Report) -> String {
+    let (without_key, wrong): (Vec<_>, Vec<_>) = report
+        .problems
+        .iter()
+        .partition(|problem| problem.key_missing);
+    if !wrong.is_empty() {
+        format!("{} not as written", counted(wrong.len() as u64, "chain"))
+    } else if !without_key.is_empty() {
+        let chains = counted(without_key.len() as u64, "chain");
+        format!("{chains} not proven, for want of the keys of their time")
+    } else if report.records == 0 {
+        "there is no record, so nothing is proven; is it the right place, and is audit.enabled on?"
+            .to_owned()
+    } else if report.unproven_chains == report.chains as u64 {
+        "no record in it is before a signed checkpoint, so nothing is proven".to_owned()
+    } else if report.unproven_chains > 0 {
+        let chains = counted(report.unproven_chains, "chain");
+        format!("{chains} with no record before a signed checkpoint, so nothing of that is proven")
+    } else if report.unproven > 0 {
+        let last = counted(report.unproven, "record");
+        format!("all as they were written, but for the last {last}, behind which nothing is signed")
+    } else {
+        "all as they were written".to_owned()
+    }
+}
+
+/// Text of records, which anybody may have put there, for a terminal: what is not to be seen is written out.
+fn shown(text: &str) -> String {
+    let written = |c: char| match c {
+        '"' | '\'' | '\\' => c.to_string(),
+        _ => c.escape_debug().to_string(),
+    };
+    text.chars().map(written).collect()
+}
+
+fn counted(count: u64, what: &str) -> String {
+    let ending = if count == 1 || what == "more" {
+        ""
+    } else {
+        "s"
+    };
+    format!("{count} {what}{ending}")
+}

@@ -1,0 +1,111 @@
+//! What the audit says of a changed or registered workspace: its place, where its agent is, and the kind of the agent's
+//! credential. Of an address only the origin, since a path may hold a secret.
+
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::audit::change::About;
+use crate::directory::{Change, UpstreamAuth};
+use crate::workspace::Workspace;
+
+/// Longest name that is written down, in characters.
+const NAME_CHARS_MAX: usize = 128;
+
+/// A workspace as it was created or registered.
+pub(super) fn about_workspace(workspace: &Workspace) -> About {
+    About::workspace(&workspace.id)
+        .with("org", name(workspace.org.as_deref()))
+        .with(
+            "parent_id",
+            workspace.parent_id.as_ref().map(|id| id.as_str()),
+        )
+        .with("delivery_mode", workspace.delivery_mode.word())
+        .with("url", origin(workspace.url.as_deref()))
+        .with("internal_url", origin(workspace.internal_url.as_deref()))
+        .with("card_url", origin(workspace.card_url.as_deref()))
+}
+
+/// The members of a workspace that a request changed, with what they are now.
+pub(super) fn about_change(mut about: About, change: &Change) -> About {
+    let mut changed = Vec::new();
+    let mut note = |member: &'static str, is_said: bool| {
+        if is_said {
+            changed.push(member);
+        }
+    };
+    note("name", change.name.is_some());
+    note("role", change.role.is_some());
+    note("max_concurrent", change.max_concurrent.is_some());
+    note("complete", change.complete.is_some());
+    note("push_notifications", change.push_notifications.is_some());
+    note("upstream_tls", change.upstream_tls.is_some());
+    note("org", change.place.org.is_some());
+    note("parent_id", change.place.parent_id.is_some());
+    note("url", change.url.is_some());
+    note("internal_url", change.internal_url.is_some());
+    note("card_url", change.card_url.is_some());
+    note("delivery_mode", change.delivery_mode.is_some());
+    note("liveness", change.liveness.is_some());
+    note("upstream_auth", change.upstream_auth.is_some());
+    note("status", change.status.is_some());
+    let place = &change.place;
+    let values = [
+        ("org", place.org.as_ref().map(|org| name(org.as_deref()))),
+        (
+            "parent_id",
+            place
+                .parent_id
+                .as_ref()
+                .map(|id| json!(id.as_ref().map(|id| id.as_str()))),
+        ),
+        ("url", change.url.as_ref().map(|url| origin(url.as_deref()))),
+        (
+            "internal_url",
+            change
+                .internal_url
+                .as_ref()
+                .map(|url| origin(url.as_deref())),
+        ),
+        (
+            "card_url",
+            change.card_url.as_ref().map(|url| origin(url.as_deref())),
+        ),
+        (
+            "delivery_mode",
+            change.delivery_mode.map(|mode| mode.word().into()),
+        ),
+        (
+            "liveness",
+            change.liveness.map(|liveness| liveness.word().into()),
+        ),
+        (
+            "upstream_auth",
+            change
+                .upstream_auth
+                .as_ref()
+                .map(|auth| kind(auth.as_ref())),
+        ),
+        ("status", change.status.map(|status| status.word().into())),
+    ];
+    for (member, value) in values {
+        if let Some(value) = value {
+            about = about.with(member, value);
+        }
+    }
+    about.with("changed", changed)
+}
+
+/// The kind of an agent's credential: never the credential.
+pub(super) fn kind(auth: Option<&UpstreamAuth>) -> Value {
+    auth.map_or(Value::Null, |auth| auth.kind().into())
+}
+
+fn name(name: Option<&str>) -> Value {
+    let shown = |name: &str| name.chars().take(NAME_CHARS_MAX).collect::<String>();
+    name.map(shown).into()
+}
+
+fn origin(url: Option<&str>) -> Value {
+    let origin = |url: Url| url.origin().ascii_serialization();
+    url.and_then(|url| Url::parse(url).ok()).map(origin).into()
+}

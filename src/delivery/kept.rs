@@ -1,0 +1,237 @@
+//! How many bytes are kept in SQL for each owner: entries of inboxes, answers of calls with a key, delegations and their
+//! results.
+//!
+//! Reads the table `kept_changes`, which triggers of the schema write in the transaction that adds or deletes what is
+//! counted. The statements that add rows compare the sum with `limits.kept_bytes` themselves ([`kept_of`]), so that no
+//! row costs another trip. The sum over all owners (`limits.kept_bytes_total`) is looked at in the background.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sqlx::Row as _;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::config::Live;
+use crate::config::value::ByteSize;
+use crate::db::Db;
+use crate::metrics::{KeptKind, Metrics};
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::telemetry::Chain;
+
+/// The bytes that are kept for an owner, as an expression of SQL.
+macro_rules! kept_of {
+    ($owner:literal) => {
+        concat!(
+            "(SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM kept_changes WHERE owner = ",
+            $owner,
+            ")"
+        )
+    };
+}
+pub(super) use kept_of;
+
+/// Between two looks at the sum over all owners.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Rows of one owner that are merged into one.
+const MERGE_FROM: i64 = 32;
+
+/// Owners whose rows are merged in one look at most.
+const MERGED_MAX: usize = 200;
+
+/// When to try again: something must be acknowledged, or lapse.
+const PAUSE: Duration = Duration::from_secs(15);
+
+const LOOK: &str = "SELECT owner, CAST(SUM(bytes) AS BIGINT) AS bytes, COUNT(*) AS changes \
+    FROM kept_changes GROUP BY owner";
+
+const OF: &str = concat!("SELECT ", kept_of!("$1"), " AS kept");
+
+const TAKE: &str = "DELETE FROM kept_changes WHERE owner = $1 RETURNING bytes";
+
+const PUT: &str = "INSERT INTO kept_changes (owner, bytes) VALUES ($1, $2)";
+
+/// The bounds, and what is known of the sum over all owners.
+pub struct KeptBytes {
+    config: Live,
+    db: Db,
+    metrics: Arc<Metrics>,
+    /// The sum at the last look, and what this gateway added since.
+    total: AtomicI64,
+    /// Bytes of each owner whose statements are under way.
+    writing: Mutex<HashMap<String, i64>>,
+}
+
+/// Bytes that a statement is about to add. Dropped when it is done.
+pub(super) struct Adding<'a> {
+    kept: &'a KeptBytes,
+    owner: &'a str,
+    bytes: i64,
+    /// What the sum of the owner's rows may be, these bytes included.
+    pub(super) limit: i64,
+}
+
+impl KeptBytes {
+    /// Asks nothing yet.
+    pub fn new(config: Live, db: Db, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            config,
+            db,
+            metrics,
+            total: AtomicI64::new(0),
+            writing: Mutex::default(),
+        })
+    }
+
+    /// Announces a statement that adds bytes for an owner: others that are under way at the same moment count.
+    pub(super) fn adding<'a>(&'a self, owner: &'a str, bytes: i64) -> Adding<'a> {
+        let mut writing = self.writing();
+        let others = match writing.get_mut(owner) {
+            Some(others) => {
+                *others += bytes;
+                *others - bytes
+            }
+            None => {
+                writing.insert(owner.to_owned(), bytes);
+                0
+            }
+        };
+        drop(writing);
+        let limit = if self.total_room() < bytes {
+            -1
+        } else {
+            self.per_owner() - others
+        };
+        Adding {
+            kept: self,
+            owner,
+            bytes,
+            limit,
+        }
+    }
+
+    /// `limits.kept_bytes`
+    pub(super) fn per_owner(&self) -> i64 {
+        octets(self.config.get().limits.kept_bytes)
+    }
+
+    /// Bytes that may be added before all owners together have `limits.kept_bytes_total`.
+    pub(super) fn total_room(&self) -> i64 {
+        let max = octets(self.config.get().limits.kept_bytes_total);
+        max.saturating_sub(self.total.load(Ordering::Relaxed))
+    }
+
+    /// Counts what was added, until the next look finds it.
+    pub(super) fn added(&self, bytes: i64) {
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that are kept for an owner.
+    pub(super) async fn of(&self, owner: &str) -> Result<i64, Unavailable> {
+        let query = sqlx::query(OF).bind(owner);
+        let work = async { query.fetch_one(self.db.pool()).await?.try_get("kept") };
+        self.db.run("kept_of", work).await
+    }
+
+    /// Whether that many bytes more may be kept for an owner.
+    pub(super) async fn has_room(&self, owner: &str, bytes: usize) -> Result<bool, Unavailable> {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let kept = self.of(owner).await?;
+        Ok(bytes <= self.per_owner().saturating_sub(kept) && bytes <= self.total_room())
+    }
+
+    /// The refusal of something for which there is no room, counted. `what` ends before the limits.
+    pub(super) fn refuse(&self, kind: KeptKind, what: &str) -> Rejection {
+        self.metrics.kept.refused(kind);
+        self.refusal(what)
+    }
+
+    /// The same, not counted.
+    pub(super) fn refusal(&self, what: &str) -> Rejection {
+        let limits = &self.config.get().limits;
+        let message = format!(
+            "{what} limits.kept_bytes ({} bytes), or all callers together limits.kept_bytes_total ({} bytes)",
+            limits.kept_bytes.0, limits.kept_bytes_total.0
+        );
+        Rejection::new(Reason::AgentBusy, message)
+            .retry_after(PAUSE)
+            .fact("limit", limits.kept_bytes.0)
+    }
+
+    /// Looks at the sum over all owners, and merges rows. Runs until it is dropped.
+    pub(super) async fn run(&self) {
+        let mut tick = interval(LOOK_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            if let Err(error) = self.look().await {
+                tracing::debug!(error = %Chain(&error), "The bytes that are kept are not counted this time");
+            }
+        }
+    }
+
+    async fn look(&self) -> Result<(), Unavailable> {
+        let work = async {
+            let rows = sqlx::query(LOOK).fetch_all(self.db.pool()).await?;
+            let mut total = 0;
+            let mut largest = 0;
+            let mut to_merge = Vec::new();
+            for row in &rows {
+                let bytes: i64 = row.try_get("bytes")?;
+                total += bytes;
+                largest = largest.max(bytes);
+                if MERGE_FROM <= row.try_get::<i64, _>("changes")? && to_merge.len() < MERGED_MAX {
+                    to_merge.push(row.try_get::<String, _>("owner")?);
+                }
+            }
+            Ok((total, largest, to_merge))
+        };
+        let (total, largest, to_merge) = self.db.run("kept_look", work).await?;
+        self.total.store(total, Ordering::Relaxed);
+        self.metrics.kept.seen(total, largest);
+        for owner in to_merge {
+            self.merge(&owner).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts one row in the place of an owner's rows. Of two replicas that merge at once the second finds only what was
+    /// added since.
+    async fn merge(&self, owner: &str) -> Result<(), Unavailable> {
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            let rows = sqlx::query(TAKE).bind(owner).fetch_all(&mut *tx).await?;
+            let bytes = rows.iter().map(|row| row.try_get::<i64, _>("bytes"));
+            let bytes = bytes.sum::<Result<i64, _>>()?;
+            if bytes != 0 {
+                let put = sqlx::query(PUT).bind(owner).bind(bytes);
+                put.execute(&mut *tx).await?;
+            }
+            tx.commit().await
+        };
+        self.db.run("kept_merge", work).await
+    }
+
+    fn writing(&self) -> MutexGuard<'_, HashMap<String, i64>> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Adding<'_> {
+    fn drop(&mut self) {
+        let mut writing = self.kept.writing();
+        if let Some(bytes) = writing.get_mut(self.owner) {
+            *bytes -= self.bytes;
+            if *bytes <= 0 {
+                writing.remove(self.owner);
+            }
+        }
+    }
+}
+
+fn octets(size: ByteSize) -> i64 {
+    i64::try_from(size.0).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,63 @@
+//! The families of what is kept in SQL for workspaces.
+
+use prometheus::{IntCounter, IntGauge, Registry};
+
+use super::family::{counters, gauge};
+
+/// What is not kept; index into its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptKind {
+    /// An entry of an inbox.
+    Inbox = 0,
+    /// An agent's reply to an entry of its inbox.
+    Reply = 1,
+    /// The answer of a call with a key.
+    Answer = 2,
+    /// A delegation or a deferred call.
+    Delegation = 3,
+    /// The result of one.
+    Result = 4,
+}
+
+/// Bytes that are kept.
+pub struct Kept {
+    total: IntGauge,
+    largest: IntGauge,
+    refused: [IntCounter; 5],
+}
+
+impl Kept {
+    pub(super) fn new(r: &Registry) -> Self {
+        let refused = counters(
+            r,
+            "a2a_gateway_kept_refused_total",
+            "What was not kept, since limits.kept_bytes or limits.kept_bytes_total are used up, by kind: inbox, reply, answer, delegation, result.",
+            &["kind"],
+        );
+        Self {
+            total: gauge(
+                r,
+                "a2a_gateway_kept_bytes",
+                "Bytes that are kept in SQL for all workspaces: inboxes, answers of calls with a key, delegations.",
+            ),
+            largest: gauge(
+                r,
+                "a2a_gateway_kept_largest_bytes",
+                "The same, of the workspace or other caller that has the most.",
+            ),
+            refused: ["inbox", "reply", "answer", "delegation", "result"]
+                .map(|kind| refused.with_label_values(&[kind])),
+        }
+    }
+
+    /// Notes what a look at the store found.
+    pub fn seen(&self, total: i64, largest: i64) {
+        self.total.set(total);
+        self.largest.set(largest);
+    }
+
+    /// Counts something that was not kept.
+    pub fn refused(&self, kind: KeptKind) {
+        self.refused[kind as usize].inc();
+    }
+}

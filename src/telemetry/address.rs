@@ -1,0 +1,75 @@
+//! A client's address, as far as logs and audit records show it (`audit.client_address`).
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::config::ClientAddress;
+
+/// Bits of an address that are shown with `audit.client_address = "prefix"`.
+const PREFIX_V4: u8 = 24;
+const PREFIX_V6: u8 = 48;
+
+/// An address or the network that it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShownAddress {
+    /// The whole address.
+    Full(IpAddr),
+    /// The network: `192.0.2.0/24`, `2001:db8::/48`.
+    Network(IpNet),
+}
+
+impl ShownAddress {
+    /// What is shown of an address; `None`: nothing.
+    pub fn of(address: IpAddr, shown: ClientAddress) -> Option<Self> {
+        let bits = match address {
+            IpAddr::V4(_) => PREFIX_V4,
+            IpAddr::V6(_) => PREFIX_V6,
+        };
+        match shown {
+            ClientAddress::Full => Some(Self::Full(address)),
+            ClientAddress::Prefix => {
+                let network = IpNet::new(address, bits).ok()?;
+                Some(Self::Network(network.trunc()))
+            }
+            ClientAddress::None => None,
+        }
+    }
+}
+
+impl fmt::Display for ShownAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(address) => address.fmt(f),
+            Self::Network(network) => network.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_as_a_whole_by_its_network_or_not() {
+        let shown = |address: &str, how| {
+            let shown = ShownAddress::of(address.parse().unwrap(), how);
+            shown.map(|shown| shown.to_string())
+        };
+        for (address, network) in [
+            ("192.0.2.77", "192.0.2.0/24"),
+            ("2001:db8:1:2::3", "2001:db8:1::/48"),
+        ] {
+            assert_eq!(
+                shown(address, ClientAddress::Full).as_deref(),
+                Some(address)
+            );
+            assert_eq!(
+                shown(address, ClientAddress::Prefix).as_deref(),
+                Some(network)
+            );
+            assert_eq!(shown(address, ClientAddress::None), None);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! An older signed end is put back, and the records behind it are removed: found by what was kept elsewhere.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use a2a_gateway::db::Db;
+use serde_json::Value;
+
+use super::{audit, end, recorded};
+use crate::harness::{Agent, Builder, CALL, Gateway, Recorded, Request, Step, ok_json};
+use crate::on_both_pairs;
+use crate::stores::open_db;
+
+async fn calls(gateway: &Gateway, token: &str, name: &str) {
+    for n in 0..4 {
+        let request = Request::post("/workspaces/target/a2a", CALL).bearer(token);
+        let request = request.field("X-Request-Id", format!("{name}-{n}"));
+        assert_eq!(gateway.call(&request).await.status, 200);
+    }
+    recorded(gateway, &format!("request_id={name}-3"), 1).await;
+}
+
+async fn execute(db: &Db, statement: &str) -> u64 {
+    let query = sqlx::query(sqlx::AssertSqlSafe(statement.to_owned()));
+    query.execute(db.pool()).await.unwrap().rows_affected()
+}
+
+/// The ends that stand in a file, once it names a record of `least` or more.
+async fn kept(path: &Path, least: i64) -> Vec<Value> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let read = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let ends: Vec<Value> = read.collect();
+        if ends.iter().any(|end| end["seq"].as_i64().unwrap() >= least) {
+            return ends;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+on_both_pairs! {
+    async fn an_older_end_that_was_put_back_is_found_by_the_anchor(pair: Pair) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("anchor.jsonl");
+        let builder = Builder::new(pair).set("audit.anchor", &format!("file:{}", path.display()));
+        let mut gateway = builder.start().await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        calls(&gateway, &caller.token, "early").await;
+        let db = open_db(&gateway.sql_url());
+        let old: (String, i64, String, i64) = sqlx::query_as(
+            "SELECT replica, last_seq, statement, signed_at FROM audit_chains ORDER BY signed_at DESC LIMIT 1",
+        )
+        .fetch_one(db.pool())
+        .await
+        .unwrap();
+        calls(&gateway, &caller.token, "late").await;
+        end(&mut gateway);
+        let ends = kept(&path, old.1 + 4).await;
+        assert_eq!(ends.len(), 1);
+        let path = path.to_str().unwrap();
+        assert_eq!(audit(&gateway, &["verify", "--anchor", path]).1, Some(0));
+
+        let (replica, last, statement, signed_at) = old;
+        execute(&db, &format!("DELETE FROM structure_events WHERE replica = '{replica}' AND seq > {last}")).await;
+        execute(&db, &format!(
+            "UPDATE audit_chains SET last_seq = {last}, statement = '{statement}', signed_at = {signed_at} WHERE replica = '{replica}'"
+        )).await;
+        let (said, status) = audit(&gateway, &["verify"]);
+        assert_eq!(status, Some(0), "by itself the database looks whole: {said}");
+        let (said, status) = audit(&gateway, &["verify", "--anchor", path]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("is missing"), "{said}");
+        // What is no end at all is said.
+        let (said, status) = audit(&gateway, &["verify", "--anchor", "/dev/null"]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("names no signed end"), "{said}");
+    }
+
+    async fn an_end_is_sent_to_a_url_and_what_fails_is_counted(pair: Pair) {
+        let receiver = Agent::scripted(|request: &Recorded| {
+            assert!(!request.text().is_empty());
+            vec![Step::Write(ok_json("{}"))]
+        })
+        .await;
+        let builder = Builder::new(pair).set("audit.anchor", &receiver.url());
+        let mut gateway = builder.start().await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        calls(&gateway, &caller.token, "sent").await;
+        end(&mut gateway);
+        let requests = receiver.requests();
+        let last = requests.last().expect("the end was sent");
+        let path = gateway.dir.join("received");
+        std::fs::write(&path, last.text()).unwrap();
+        let (said, status) = audit(&gateway, &["verify", "--anchor", path.to_str().unwrap()]);
+        assert_eq!(status, Some(0), "{said}");
+
+        let nobody = crate::harness::gateway::free_address("127.0.0.1");
+        let builder = Builder::new(pair).set("audit.anchor", &format!("http://{nobody}/"));
+        let gateway = builder.start().await;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while gateway.metric("a2a_gateway_audit_anchor_failures_total", &[]).await == 0.0 {
+            assert!(Instant::now() < deadline, "no failure is counted");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn the_log_names_ends_as_well(pair: Pair) {
+        let mut gateway = Builder::new(pair).set("audit.anchor", "log").start().await;
+        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        calls(&gateway, &caller.token, "logged").await;
+        end(&mut gateway);
+        let log = gateway.dir.join("log");
+        let (said, status) = audit(&gateway, &["verify", "--anchor", log.to_str().unwrap()]);
+        assert_eq!(status, Some(0), "{said}");
+        let db = open_db(&gateway.sql_url());
+        for table in ["structure_events", "audit_chains"] {
+            execute(&db, &format!("DELETE FROM {table} WHERE replica <> ''")).await;
+        }
+        let (said, status) = audit(&gateway, &["verify", "--anchor", log.to_str().unwrap()]);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("the whole chain is missing"), "{said}");
+    }
+}
