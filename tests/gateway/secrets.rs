@@ -306,7 +306,8 @@ async fn no_token_no_body_and_no_password_is_seen_anywhere() {
             None => break,
         }
     }
-    assert!(records > 50, "{records}");
+    // Refusals of strangers within a second are one record.
+    assert!(records > 25, "{records}");
     // Errors of the stores, with their causes.
     sql_link.cut();
     redis_link.cut();

@@ -18,7 +18,7 @@ use crate::on_both_pairs;
 
 /// What goes on beside requests: looking for lapses and for what could not be published, writing down
 /// heartbeats and uses of tokens, calls that are made later, and what `/readyz` asks.
-const BACKGROUND: [&str; 13] = [
+const BACKGROUND: [&str; 18] = [
     "operation=\"coherence_look\"",
     "operation=\"workspace_overdue\"",
     "operation=\"workspace_set_last_seen\"",
@@ -26,6 +26,11 @@ const BACKGROUND: [&str; 13] = [
     "operation=\"inbox_backlog\"",
     "operation=\"job_backlog\"",
     "operation=\"job_claim\"",
+    "operation=\"kept_look\"",
+    "operation=\"kept_merge\"",
+    "operation=\"task_cut\"",
+    "operation=\"task_purge\"",
+    "operation=\"task_write\"",
     "operation=\"job_end_leases\"",
     "operation=\"job_purge\"",
     "operation=\"job_untold\"",
