@@ -18,6 +18,7 @@ mod intake;
 mod keys;
 mod lease;
 mod lifecycle;
+mod nameservers;
 mod news;
 mod peers;
 mod place;

@@ -11,11 +11,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{
-    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
-};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use moka::future::Cache;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -23,14 +18,13 @@ use tokio::time::{Instant, timeout};
 
 use super::address::Policy;
 use super::endpoint::{Endpoint, Target};
+use super::nameservers::{Directions, Failure, LOOKUP_MAX, NoAddress, look_up};
 use crate::config::live::Present;
-use crate::config::{Config, Derived, Live};
+use crate::config::{Derived, Live};
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Bound, Share, Shares};
 
-/// Longest look-up.
-const LOOKUP_MAX: Duration = Duration::from_secs(2);
 /// How long an answer is used. Short: agents move with their containers.
 const ANSWER_TTL: Duration = Duration::from_secs(5);
 /// How long a failure is used: enough to shield the resolver from a caller that insists.
@@ -44,27 +38,7 @@ const FRESH_WITHIN: Duration = Duration::from_millis(100);
 /// How long an agent's last good address counts while its name is asked for again.
 const LAST_GOOD_MAX: Duration = Duration::from_secs(60);
 
-/// Why a look-up gave nothing, if it is known.
-type Failure = Option<Arc<dyn std::error::Error + Send + Sync>>;
-
-/// What becomes of a name that is looked up.
-#[derive(Clone, Debug, thiserror::Error)]
-enum NoAddress {
-    /// It was said that there is none.
-    #[error("the name has no address")]
-    Said(Failure),
-    /// Nothing was said in time.
-    #[error("the look-up was not answered in time")]
-    Silence(Failure),
-}
-
-impl NoAddress {
-    fn failure(self) -> Failure {
-        let (Self::Said(failure) | Self::Silence(failure)) = self;
-        failure
-    }
-}
-
+/// What a name was found to mean, and when it was asked for.
 #[derive(Clone)]
 struct Answer {
     addresses: Result<Arc<[IpAddr]>, NoAddress>,
@@ -111,50 +85,6 @@ impl Answer {
     fn is_silence(&self) -> bool {
         matches!(self.addresses, Err(NoAddress::Silence(_)))
     }
-}
-
-/// Who is asked for the addresses of a name.
-struct Directions {
-    /// The servers of `address.nameservers`; `None`: the system's resolver.
-    asked: Option<TokioResolver>,
-    /// Which those are.
-    nameservers: Vec<SocketAddr>,
-}
-
-impl Directions {
-    /// What was there for the same servers is kept, with its sockets.
-    fn new(config: &Config, before: Option<&Self>) -> Self {
-        let nameservers = config.address.nameservers.clone();
-        let kept = before.filter(|before| before.nameservers == nameservers);
-        Self {
-            asked: match kept {
-                Some(kept) => kept.asked.clone(),
-                None if nameservers.is_empty() => None,
-                None => asking(&nameservers),
-            },
-            nameservers,
-        }
-    }
-}
-
-/// A resolver that asks these servers and remembers nothing: we do.
-fn asking(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
-    let servers = nameservers.iter().map(|server| {
-        let mut connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()];
-        connections.iter_mut().for_each(|c| c.port = server.port());
-        NameServerConfig::new(server.ip(), true, connections.into())
-    });
-    let config = ResolverConfig::from_name_servers(servers.collect());
-    let provider = TokioRuntimeProvider::default();
-    let mut builder = TokioResolver::builder_with_config(config, provider);
-    let options = builder.options_mut();
-    options.cache_size = 0;
-    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.use_hosts_file = ResolveHosts::Never;
-    options.timeout = LOOKUP_MAX / 2;
-    options.attempts = 1;
-    // It fails for a path of certificates only, and there is none.
-    builder.build().ok()
 }
 
 /// Looks names up and judges the answers.
@@ -367,19 +297,6 @@ fn told(
     Fact::new(Check::Address, source, value)
 }
 
-async fn look_up(name: &str, asked: Option<TokioResolver>) -> Result<Vec<IpAddr>, NoAddress> {
-    let Some(asked) = asked else {
-        let answers = tokio::net::lookup_host((name, 0)).await;
-        let answers = answers.map_err(|error| NoAddress::Said(Some(Arc::new(error))))?;
-        return Ok(answers.map(|answer| answer.ip()).collect());
-    };
-    match asked.lookup_ip(name).await {
-        Ok(answers) => Ok(answers.iter().collect()),
-        Err(error) if error.is_no_records_found() => Err(NoAddress::Said(Some(Arc::new(error)))),
-        Err(error) => Err(NoAddress::Silence(Some(Arc::new(error)))),
-    }
-}
-
 /// One refused answer refuses all: a name that means something forbidden half of the time is an attack.
 /// IPv4 goes first, since an agent that listens on "localhost" is usually there.
 fn choose(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
@@ -406,7 +323,7 @@ fn unknown_name(endpoint: &Endpoint, failure: Failure) -> Rejection {
 mod tests {
     use super::super::address::tests::{policy, trusting};
     use super::*;
-    use crate::config;
+    use crate::config::{self, Config};
 
     fn resolver(allow: &[&str]) -> Resolver {
         let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
@@ -451,18 +368,6 @@ mod tests {
         );
         let metadata = addresses(&["10.0.0.1", "fd00:ec2::254"]);
         assert!(choose(&named(&policy), &policy, &metadata).is_err());
-    }
-
-    #[test]
-    fn the_same_servers_are_asked_on_after_a_reload() {
-        let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
-        assert!(Directions::new(&config, None).asked.is_none());
-        config.address.nameservers = vec!["127.0.0.1:5353".parse().unwrap()];
-        let first = Directions::new(&config, None);
-        assert!(first.asked.is_some());
-        assert!(Directions::new(&config, Some(&first)).asked.is_some());
-        config.address.nameservers.clear();
-        assert!(Directions::new(&config, Some(&first)).asked.is_none());
     }
 
     #[tokio::test]
