@@ -4,6 +4,8 @@ pub mod ids;
 
 pub mod until;
 
+pub mod shares;
+
 pub mod config;
 pub mod rejection;
 

@@ -371,8 +371,10 @@ fn fact(value: &str) -> Value {
     }
 }
 
-/// The refusal of a request to the control plane whose route is not asked, as an extension: nothing of it is done.
-#[derive(Clone, Debug)]
+/// The refusal of a request to the control plane whose route is not asked, as an extension: nothing of it is done. Of a
+/// body, as its error: it is not read any further.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("refused: {}", .0.message)]
 pub struct Refused(pub Rejection);
 
 impl From<Unavailable> for Rejection {

@@ -29,7 +29,8 @@ ARGUMENTS = {
     "memory": {},
     "beats": {"WORKSPACES": 300_000, "RATE": 10_000, "SECONDS": 30, "DISCOVER_RATE": 100},
     "scale": {"ROUNDS": 5, "SECONDS": 5},
-    "slow": {"CONNECTIONS": 2000, "SECONDS": 60}}
+    "slow": {"CONNECTIONS": 2000, "SECONDS": 60},
+    "floods": {"SECONDS": 15}}
 # Numbers, and lists of them, that come by the environment.
 SETTINGS = {
     "peers": {"RATE": 2000, "CALLERS": 2000},

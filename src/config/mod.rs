@@ -300,8 +300,10 @@ pub struct Timeouts {
 pub struct Limits {
     /// A request body.
     pub request_bytes: ByteSize,
-    /// All request bodies together, from their first byte until they are forwarded.
+    /// All bodies of calls together, from their first byte until they are forwarded.
     pub bodies_bytes: ByteSize,
+    /// All bodies of requests to the control plane together, from their first byte until they are answered.
+    pub control_bodies_bytes: ByteSize,
     /// A unary response body.
     pub response_bytes: ByteSize,
     /// A stream as a whole.

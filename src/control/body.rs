@@ -2,16 +2,19 @@
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ORIGIN};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::extract::Admitted;
 use crate::gateway::Gateway;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Reason, Refused, Rejection};
+use crate::shares::{Bound, Full, Share, Shares};
 
 /// A control body in bytes: an agent card of 256 KiB, escaped at its worst, and the rest.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -62,30 +65,116 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Gateway>> for OptionalJson<T
     }
 }
 
+/// Reads a body whose credential is proven. Its bytes count until the request is answered.
 async fn read(request: Request, gateway: &Gateway) -> Result<Bytes, Rejection> {
     let (parts, body) = request.into_parts();
     check_media_type(&parts.headers)?;
     refuse_declared_oversize(&parts.headers)?;
+    let admitted: Admitted = parts.extensions.get().cloned().unwrap_or_default();
+    let account = admitted.proof().map_or(0, |proof| proof.account);
+    let bodies: Bodies = parts.extensions.get().cloned().unwrap_or_default();
+    let room = Room::of(gateway, account);
+    let _receiving = room.enter(&bodies)?;
+    let mut share = Share::empty(&bodies.bytes, account);
     let limit = gateway.config().timeouts.request_body;
-    match tokio::time::timeout(limit, collect(body)).await {
-        Ok(collected) => collected,
-        Err(_) => Err(Rejection::new(
-            Reason::RequestTimeout,
-            "the body did not arrive in time; send it without a pause",
-        )),
+    let read = tokio::time::timeout(limit, collect(body, &mut share, &room)).await;
+    let body = read.unwrap_or_else(|_| {
+        let message = "the request body did not arrive in time; send it without a pause";
+        let limit = humantime::format_duration(limit);
+        let rejection = Rejection::new(Reason::RequestTimeout, message);
+        Err(rejection.fact("clock", "request_body").fact("limit", limit))
+    })?;
+    admitted.hold(share);
+    Ok(body)
+}
+
+async fn collect(mut body: Body, share: &mut Share, room: &Room<'_>) -> Result<Bytes, Rejection> {
+    let mut held = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(piece) = frame.map_err(broken)?.into_data() else {
+            continue;
+        };
+        if held.len() + piece.len() > BODY_BYTES_MAX {
+            return Err(too_large());
+        }
+        room.hold(share, piece.len())?;
+        held.extend_from_slice(&piece);
+    }
+    Ok(held.freeze())
+}
+
+/// What the data plane says of the body; or its caller left, or broke HTTP.
+fn broken(error: axum::Error) -> Rejection {
+    match error.into_inner().downcast::<Refused>() {
+        Ok(refused) => refused.0,
+        Err(_) => Rejection::new(Reason::InvalidRequest, "the body broke off"),
     }
 }
 
-async fn collect(body: Body) -> Result<Bytes, Rejection> {
-    let collected = Limited::new(body, BODY_BYTES_MAX).collect().await;
-    collected.map(|body| body.to_bytes()).map_err(|error| {
-        if error.is::<LengthLimitError>() {
-            too_large()
-        } else {
-            // The caller left, or broke HTTP: whoever reads this answer sent less than it said.
-            Rejection::new(Reason::InvalidRequest, "the body broke off")
+/// What the bodies of all requests to the control plane take.
+#[derive(Clone, Default)]
+pub(super) struct Bodies {
+    bytes: Arc<Shares>,
+    /// How many are on their way.
+    receiving: Arc<Shares>,
+}
+
+/// What one caller's bodies may take.
+struct Room<'a> {
+    gateway: &'a Gateway,
+    account: u64,
+    bytes: Bound,
+    bodies: Bound,
+}
+
+impl<'a> Room<'a> {
+    fn of(gateway: &'a Gateway, account: u64) -> Self {
+        let config = gateway.config();
+        Self {
+            gateway,
+            account,
+            bytes: Bound::with_least(config.limits.control_bodies_bytes.bytes(), BODY_BYTES_MAX),
+            bodies: Bound::places(config.server.max_exchanges),
         }
-    })
+    }
+
+    /// A place for one more body that is on its way.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    fn enter(&self, bodies: &Bodies) -> Result<Share, Rejection> {
+        let entered = bodies.receiving.take(self.account, 1, self.bodies);
+        entered.map_err(|full| {
+            self.full(match full {
+                Full::All => "too many bodies are on their way (server.max_exchanges)",
+                Full::Share | Full::Each => {
+                    "bodies of this caller are half of what others leave of server.max_exchanges: send fewer at once"
+                }
+            })
+        })
+    }
+
+    /// Room for `bytes` more.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    fn hold(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
+        share.grow(bytes, self.bytes).map_err(|full| {
+            self.full(match full {
+                Full::All => {
+                    "the control plane holds as many bytes of bodies as it may (limits.control_bodies_bytes)"
+                }
+                Full::Share | Full::Each => {
+                    "bodies of this caller take half of what others leave of limits.control_bodies_bytes: send fewer at once"
+                }
+            })
+        })
+    }
+
+    fn full(&self, message: &'static str) -> Rejection {
+        self.gateway.metrics.bodies_refused.inc();
+        Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
+    }
 }
 
 fn refuse_declared_oversize(headers: &HeaderMap) -> Result<(), Rejection> {

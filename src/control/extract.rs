@@ -14,6 +14,7 @@ use crate::gateway::Gateway;
 use crate::identity::{Allowance, Identity, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Share;
 use crate::workspace::Status;
 
 /// Longest name of an org or a token in a path, in characters.
@@ -192,6 +193,7 @@ struct Entered {
     proof: OnceLock<Arc<Proof>>,
     allowance: OnceLock<Allowance>,
     target: OnceLock<WorkspaceId>,
+    body: OnceLock<Share>,
 }
 
 impl Admitted {
@@ -203,6 +205,11 @@ impl Admitted {
     /// The workspace that the request is about, if its body said so.
     pub(super) fn target(&self) -> Option<&WorkspaceId> {
         self.0.target.get()
+    }
+
+    /// Keeps the room of the request's body until it is answered.
+    pub(super) fn hold(&self, body: Share) {
+        let _ = self.0.body.set(body);
     }
 
     /// Who asks, once that is proven.

@@ -29,10 +29,11 @@ mod ws;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodFilter, on};
+use axum::{Extension, Router};
 
+use self::body::Bodies;
 use crate::gateway::Gateway;
 
 macro_rules! routes {
@@ -103,6 +104,7 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .fallback(answer::unknown_path)
         .method_not_allowed_fallback(answer::wrong_method)
         .layer(from_fn_with_state(Arc::clone(&gateway), answer::frame))
+        .layer(Extension(Bodies::default()))
         .with_state(gateway)
 }
 

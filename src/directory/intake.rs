@@ -2,14 +2,17 @@
 
 use serde_json::value::RawValue;
 
-use super::Directory;
 use super::endpoint::{Endpoint, read};
+use super::{Directory, LookupFor};
 use crate::rejection::{Reason, Rejection};
 
 /// Longest agent card, in bytes (contract §4.1).
 pub const AGENT_CARD_BYTES_MAX: usize = 256 * 1024;
 /// Longest name, role and org, in characters.
 const LABEL_CHARS_MAX: usize = 256;
+
+/// The account in which names are looked up for registrations: all together have at most half of what calls leave.
+const REGISTRATIONS: u64 = u64::MAX;
 
 /// Whether a name that cannot be looked up from here is a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +59,10 @@ impl Directory {
         let Some(url) = url else { return Ok(None) };
         read(url).map_err(|wrong| invalid(format!("{member} {wrong}")))?;
         let endpoint = Endpoint::parse_as(member, url, &self.resolver.policy())?;
-        match self.address(&endpoint).await {
+        match self
+            .address(&endpoint, LookupFor::naming(REGISTRATIONS))
+            .await
+        {
             Err(refusal)
                 if refusal.reason == Reason::AddressForbidden || lookup == Lookup::Required =>
             {

@@ -18,6 +18,7 @@ mod intake;
 mod keys;
 mod lease;
 mod lifecycle;
+mod nameservers;
 mod news;
 mod peers;
 mod place;
@@ -46,6 +47,7 @@ use self::entry::Entry;
 use self::keys::KeyPattern;
 use self::lease::Leases;
 use self::news::News;
+pub use self::resolver::LookupFor;
 use self::resolver::Resolver;
 use self::slots::{Calls, Slots};
 use crate::a2a::Generation;
@@ -57,6 +59,7 @@ use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
+use crate::shares::Full;
 use crate::trust::Seal;
 use crate::workspace::Workspaces;
 
@@ -227,8 +230,12 @@ impl Directory {
     ///
     /// # Errors
     /// `address_forbidden`, `agent_unreachable`.
-    pub async fn address(&self, endpoint: &Endpoint) -> Result<SocketAddr, Rejection> {
-        self.address_before(endpoint, &mut ()).await
+    pub async fn address(
+        &self,
+        endpoint: &Endpoint,
+        asker: LookupFor,
+    ) -> Result<SocketAddr, Rejection> {
+        self.address_before(endpoint, asker, &mut ()).await
     }
 
     /// The same, while `witness` hears what it is decided by.
@@ -238,9 +245,10 @@ impl Directory {
     pub async fn address_before(
         &self,
         endpoint: &Endpoint,
+        asker: LookupFor,
         witness: &mut impl Witness,
     ) -> Result<SocketAddr, Rejection> {
-        self.resolver.address(endpoint, witness).await
+        self.resolver.address(endpoint, asker, witness).await
     }
 
     /// How many calls the workspace has in progress at this replica.
@@ -248,23 +256,28 @@ impl Directory {
         self.slots.taken(id)
     }
 
-    /// Takes one of the agent's slots for a call.
+    /// Takes one of the agent's slots for a call of `account`.
     ///
     /// # Errors
-    /// `agent_busy` when all are taken.
-    pub fn slot(&self, agent: &Agent) -> Result<Slot, Rejection> {
+    /// `agent_busy` when all are taken, or the caller has half of what other callers leave.
+    pub fn slot(&self, agent: &Agent, account: u64) -> Result<Slot, Rejection> {
         let gauge = &self.metrics.target_permits;
-        Slot::take(&agent.calls, agent.concurrency_max, gauge).ok_or_else(|| busy(agent))
+        let taken = Slot::take(&agent.calls, account, agent.concurrency_max, gauge);
+        taken.map_err(|full| busy(agent, full))
     }
 }
 
-fn busy(agent: &Agent) -> Rejection {
-    Rejection::new(
-        Reason::AgentBusy,
-        "the workspace has as many calls in progress as it takes; try again shortly",
-    )
-    .retry_after(Duration::from_secs(1))
-    .fact("limit", agent.concurrency_max)
+fn busy(agent: &Agent, full: Full) -> Rejection {
+    let message = match full {
+        Full::All => "the workspace has as many calls in progress as it takes; try again shortly",
+        Full::Share | Full::Each => {
+            "calls of this caller have half of the places that others leave at the workspace (limits.target_concurrency, \
+             or its max_concurrent); try again shortly"
+        }
+    };
+    Rejection::new(Reason::AgentBusy, message)
+        .retry_after(Duration::from_secs(1))
+        .fact("limit", agent.concurrency_max)
 }
 
 #[cfg(test)]

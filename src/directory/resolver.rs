@@ -1,32 +1,30 @@
 //! From name to address: one look-up, every answer judged, and the judged address is the one dialled.
 //!
 //! Answers are kept for a few seconds so that a busy agent costs no look-up a message; look-ups of
-//! one name are shared, and their number is bounded, since the system's resolver cannot be cancelled.
-//! The system's is asked, or the servers of `address.nameservers`.
+//! one name are shared, and their number is bounded, since the system's resolver cannot be cancelled. No caller has more
+//! than half of the look-ups that others leave, and a place is taken before a look-up is shared: a caller that has its
+//! share waits alone. Where no answer comes in time, an agent's last good address counts for a while.
+//! The system's resolver is asked, or the servers of `address.nameservers`.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{
-    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
-};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use moka::future::Cache;
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::address::Policy;
 use super::endpoint::{Endpoint, Target};
+use super::nameservers::{Directions, Failure, LOOKUP_MAX, NoAddress, look_up};
 use crate::config::live::Present;
-use crate::config::{Config, Derived, Live};
+use crate::config::{Derived, Live};
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::rejection::{Reason, Rejection};
+use crate::shares::{Bound, Share, Shares};
 
-/// Longest look-up.
-const LOOKUP_MAX: Duration = Duration::from_secs(2);
 /// How long an answer is used. Short: agents move with their containers.
 const ANSWER_TTL: Duration = Duration::from_secs(5);
 /// How long a failure is used: enough to shield the resolver from a caller that insists.
@@ -35,14 +33,43 @@ const FAILURE_TTL: Duration = Duration::from_secs(1);
 const NAMES_MAX: u64 = 10_000;
 /// Look-ups under way at most, those that nobody waits for any more included.
 const LOOKUPS_MAX: usize = 64;
+/// How long a fresh answer is waited for where there is an address of before.
+const FRESH_WITHIN: Duration = Duration::from_millis(100);
+/// How long an agent's last good address counts while its name is asked for again.
+const LAST_GOOD_MAX: Duration = Duration::from_secs(60);
 
-/// Why a look-up gave nothing, if it is known.
-type Failure = Option<Arc<dyn std::error::Error + Send + Sync>>;
-
+/// What a name was found to mean, and when it was asked for.
 #[derive(Clone)]
 struct Answer {
-    addresses: Result<Arc<[IpAddr]>, Failure>,
+    addresses: Result<Arc<[IpAddr]>, NoAddress>,
     asked_at: Instant,
+}
+
+/// For whom a name is looked up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LookupFor {
+    /// The account of whoever has it looked up; 0: of callers that cannot be told apart.
+    pub account: u64,
+    /// Whether the last good address counts where no answer comes in time.
+    pub last_good: bool,
+}
+
+impl LookupFor {
+    /// For a call of `account` to an agent.
+    pub fn calling(account: u64) -> Self {
+        Self {
+            account,
+            last_good: true,
+        }
+    }
+
+    /// For what `account` names, and must be there now.
+    pub fn naming(account: u64) -> Self {
+        Self {
+            account,
+            last_good: false,
+        }
+    }
 }
 
 impl Answer {
@@ -54,67 +81,59 @@ impl Answer {
         };
         self.asked_at.elapsed() >= ttl
     }
-}
 
-/// Who is asked for the addresses of a name.
-struct Directions {
-    /// The servers of `address.nameservers`; `None`: the system's resolver.
-    asked: Option<TokioResolver>,
-    /// Which those are.
-    nameservers: Vec<SocketAddr>,
-}
-
-impl Directions {
-    /// What was there for the same servers is kept, with its sockets.
-    fn new(config: &Config, before: Option<&Self>) -> Self {
-        let nameservers = config.address.nameservers.clone();
-        let kept = before.filter(|before| before.nameservers == nameservers);
-        Self {
-            asked: match kept {
-                Some(kept) => kept.asked.clone(),
-                None if nameservers.is_empty() => None,
-                None => asking(&nameservers),
-            },
-            nameservers,
-        }
+    fn is_silence(&self) -> bool {
+        matches!(self.addresses, Err(NoAddress::Silence(_)))
     }
-}
-
-/// A resolver that asks these servers and remembers nothing: we do.
-fn asking(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
-    let servers = nameservers.iter().map(|server| {
-        let mut connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()];
-        connections.iter_mut().for_each(|c| c.port = server.port());
-        NameServerConfig::new(server.ip(), true, connections.into())
-    });
-    let config = ResolverConfig::from_name_servers(servers.collect());
-    let provider = TokioRuntimeProvider::default();
-    let mut builder = TokioResolver::builder_with_config(config, provider);
-    let options = builder.options_mut();
-    options.cache_size = 0;
-    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.use_hosts_file = ResolveHosts::Never;
-    options.timeout = LOOKUP_MAX / 2;
-    options.attempts = 1;
-    // It fails for a path of certificates only, and there is none.
-    builder.build().ok()
 }
 
 /// Looks names up and judges the answers.
 pub(super) struct Resolver {
     policy: Derived<Policy>,
+    names: Arc<Names>,
+}
+
+/// What is known of names.
+struct Names {
     directions: Derived<Directions>,
     answers: Cache<Arc<str>, Answer>,
-    lookups: Arc<Semaphore>,
+    /// The last good answers, for when none comes.
+    good: Cache<Arc<str>, Answer>,
+    /// Names whose good answer is old, and that are being asked for.
+    asking: Mutex<HashSet<Arc<str>>>,
+    places: Arc<Shares>,
+    /// A place is free again.
+    freed: Arc<Notify>,
+}
+
+/// A look-up's place. Dropping it tells those who wait for one.
+struct Place {
+    share: Option<Share>,
+    freed: Arc<Notify>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.share = None;
+        self.freed.notify_waiters();
+    }
 }
 
 impl Resolver {
     pub(super) fn new(config: &Live) -> Self {
         Self {
             policy: Derived::new(config, |config, _| Policy::new(config)),
-            directions: Derived::new(config, Directions::new),
-            answers: Cache::new(NAMES_MAX),
-            lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)),
+            names: Arc::new(Names {
+                directions: Derived::new(config, Directions::new),
+                answers: Cache::new(NAMES_MAX),
+                good: Cache::builder()
+                    .max_capacity(NAMES_MAX)
+                    .time_to_live(LAST_GOOD_MAX)
+                    .build(),
+                asking: Mutex::default(),
+                places: Arc::default(),
+                freed: Arc::default(),
+            }),
         }
     }
 
@@ -131,6 +150,7 @@ impl Resolver {
     pub(super) async fn address(
         &self,
         endpoint: &Endpoint,
+        asker: LookupFor,
         witness: &mut impl Witness,
     ) -> Result<SocketAddr, Rejection> {
         let address = match &endpoint.target {
@@ -140,11 +160,11 @@ impl Resolver {
                 chosen?
             }
             Target::Name(name) => {
-                let (answer, source) = self.name(name).await;
+                let (answer, source) = self.names.find(name, asker).await;
                 let answers = answer.addresses;
                 let chosen = match &answers {
                     Ok(answers) => choose(endpoint, &self.policy(), answers),
-                    Err(failure) => Err(unknown_name(endpoint, failure.clone())),
+                    Err(none) => Err(unknown_name(endpoint, none.clone().failure())),
                 };
                 witness.hear(|| {
                     let known = answers.as_deref().unwrap_or_default();
@@ -155,46 +175,108 @@ impl Resolver {
         };
         Ok(SocketAddr::new(address, endpoint.port))
     }
+}
 
-    async fn name(&self, name: &Arc<str>) -> (Answer, Source) {
-        if let Some(answer) = self.answers.get(name).await.filter(|a| !a.is_old()) {
-            return (answer, Source::Memory);
+impl Names {
+    async fn find(self: &Arc<Self>, name: &Arc<str>, asker: LookupFor) -> (Answer, Source) {
+        match self.answers.get(name).await.filter(|a| !a.is_old()) {
+            // Silence says nothing where there is a good answer of before.
+            Some(silence) if asker.last_good && silence.is_silence() => {
+                let good = self.good.get(name).await;
+                (good.unwrap_or(silence), Source::Memory)
+            }
+            Some(answer) => (answer, Source::Memory),
+            // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
+            None => Box::pin(self.look_up(name, asker)).await,
         }
+    }
+
+    async fn look_up(self: &Arc<Self>, name: &Arc<str>, asker: LookupFor) -> (Answer, Source) {
+        let good = match asker.last_good {
+            true => self.good.get(name).await,
+            false => None,
+        };
+        let Some(good) = good else {
+            return (self.ask(name, asker.account).await, Source::Dns);
+        };
+        // Of those who need the name now, one asks, and the others go on with what was known.
+        if !self.asking().insert(Arc::clone(name)) {
+            return (good, Source::Memory);
+        }
+        let (names, asked) = (Arc::clone(self), Arc::clone(name));
+        let asking = tokio::spawn(async move {
+            let answer = names.ask(&asked, asker.account).await;
+            names.asking().remove(&asked);
+            answer
+        });
+        match timeout(FRESH_WITHIN, asking).await {
+            Ok(Ok(answer)) if !answer.is_silence() => (answer, Source::Dns),
+            Ok(_) | Err(_) => (good, Source::Memory),
+        }
+    }
+
+    /// Asks, in the account of whoever asks, and shares what is asked already.
+    async fn ask(&self, name: &Arc<str>, account: u64) -> Answer {
+        let Ok(place) = timeout(LOOKUP_MAX, self.place(account)).await else {
+            // Nothing was asked: that is no answer for others.
+            return Answer {
+                addresses: Err(NoAddress::Silence(None)),
+                asked_at: Instant::now(),
+            };
+        };
         let ask = async {
             Answer {
-                addresses: self.ask(name).await,
+                addresses: self.answer(name, place).await,
                 asked_at: Instant::now(),
             }
         };
         let entry = self.answers.entry_by_ref(name);
-        // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
-        let entry = Box::pin(entry.or_insert_with_if(ask, Answer::is_old)).await;
-        (entry.into_value(), Source::Dns)
+        let entry = entry.or_insert_with_if(ask, Answer::is_old).await;
+        let is_fresh = entry.is_fresh();
+        let answer = entry.into_value();
+        if is_fresh && answer.addresses.is_ok() {
+            self.good.insert(Arc::clone(name), answer.clone()).await;
+        } else if matches!(answer.addresses, Err(NoAddress::Said(_))) {
+            self.good.invalidate(name).await;
+        }
+        answer
     }
 
-    async fn ask(&self, name: &Arc<str>) -> Result<Arc<[IpAddr]>, Failure> {
-        let name = Arc::clone(name);
-        let lookups = Arc::clone(&self.lookups);
-        let asked = self.directions.get().asked.clone();
-        let lookup = async move {
-            let slot = lookups
-                .acquire_owned()
-                .await
-                .map_err(std::io::Error::other)?;
-            // A task of its own keeps its slot until the system's resolver comes back, waited for or not.
-            let task = tokio::spawn(async move {
-                let answers = look_up(&name, asked).await;
-                drop(slot);
-                answers
-            });
-            task.await.map_err(std::io::Error::other)?
-        };
-        match timeout(LOOKUP_MAX, lookup).await {
-            Ok(Ok(answers)) if answers.is_empty() => Err(None),
-            Ok(Ok(answers)) => Ok(answers.into()),
-            Ok(Err(error)) => Err(Some(Arc::new(error))),
-            Err(late) => Err(Some(Arc::new(late))),
+    /// Waits for a place of `account`.
+    async fn place(&self, account: u64) -> Place {
+        loop {
+            // Before the look, so that nothing is missed.
+            let freed = self.freed.notified();
+            if let Ok(share) = self.places.take(account, 1, Bound::places(LOOKUPS_MAX)) {
+                return Place {
+                    share: Some(share),
+                    freed: Arc::clone(&self.freed),
+                };
+            }
+            freed.await;
         }
+    }
+
+    async fn answer(&self, name: &Arc<str>, place: Place) -> Result<Arc<[IpAddr]>, NoAddress> {
+        let name = Arc::clone(name);
+        let asked = self.directions.get().asked.clone();
+        // A task of its own keeps its place until the system's resolver comes back, waited for or not.
+        let lookup = tokio::spawn(async move {
+            let answers = look_up(&name, asked).await;
+            drop(place);
+            answers
+        });
+        match timeout(LOOKUP_MAX, lookup).await {
+            Ok(Ok(Ok(answers))) if answers.is_empty() => Err(NoAddress::Said(None)),
+            Ok(Ok(Ok(answers))) => Ok(answers.into()),
+            Ok(Ok(Err(none))) => Err(none),
+            Ok(Err(error)) => Err(NoAddress::Silence(Some(Arc::new(error)))),
+            Err(late) => Err(NoAddress::Silence(Some(Arc::new(late)))),
+        }
+    }
+
+    fn asking(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -213,15 +295,6 @@ fn told(
         "tls": endpoint.tls,
     });
     Fact::new(Check::Address, source, value)
-}
-
-async fn look_up(name: &str, asked: Option<TokioResolver>) -> std::io::Result<Vec<IpAddr>> {
-    let Some(asked) = asked else {
-        let answers = tokio::net::lookup_host((name, 0)).await?;
-        return Ok(answers.map(|answer| answer.ip()).collect());
-    };
-    let answers = asked.lookup_ip(name).await;
-    Ok(answers.map_err(std::io::Error::other)?.iter().collect())
 }
 
 /// One refused answer refuses all: a name that means something forbidden half of the time is an attack.
@@ -250,7 +323,7 @@ fn unknown_name(endpoint: &Endpoint, failure: Failure) -> Rejection {
 mod tests {
     use super::super::address::tests::{policy, trusting};
     use super::*;
-    use crate::config;
+    use crate::config::{self, Config};
 
     fn resolver(allow: &[&str]) -> Resolver {
         let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
@@ -297,31 +370,19 @@ mod tests {
         assert!(choose(&named(&policy), &policy, &metadata).is_err());
     }
 
-    #[test]
-    fn the_same_servers_are_asked_on_after_a_reload() {
-        let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
-        assert!(Directions::new(&config, None).asked.is_none());
-        config.address.nameservers = vec!["127.0.0.1:5353".parse().unwrap()];
-        let first = Directions::new(&config, None);
-        assert!(first.asked.is_some());
-        assert!(Directions::new(&config, Some(&first)).asked.is_some());
-        config.address.nameservers.clear();
-        assert!(Directions::new(&config, Some(&first)).asked.is_none());
-    }
-
     #[tokio::test]
     async fn a_name_is_judged_by_what_it_means_not_by_how_it_reads() {
         let endpoint = |policy: &Policy| Endpoint::parse("http://localhost:81/", policy).unwrap();
         let open = resolver(&["127.0.0.0/8", "::1/128"]);
         let address = open
-            .address(&endpoint(&open.policy()), &mut ())
+            .address(&endpoint(&open.policy()), LookupFor::default(), &mut ())
             .await
             .unwrap();
         assert!(address.ip().is_loopback());
         assert_eq!(address.port(), 81);
         let strict = resolver(&[]);
         let refusal = strict
-            .address(&endpoint(&strict.policy()), &mut ())
+            .address(&endpoint(&strict.policy()), LookupFor::default(), &mut ())
             .await
             .unwrap_err();
         assert_eq!(refusal.reason, Reason::AddressForbidden);
@@ -336,10 +397,30 @@ mod tests {
             addresses: Ok([kept].into()),
             asked_at: Instant::now(),
         };
-        resolver.answers.insert(Arc::clone(&name), answer).await;
-        assert_eq!(*resolver.name(&name).await.0.addresses.unwrap(), [kept]);
+        let names = &resolver.names;
+        names.answers.insert(Arc::clone(&name), answer).await;
+        let find = async || names.find(&name, LookupFor::default()).await.0.addresses;
+        assert_eq!(*find().await.unwrap(), [kept]);
         tokio::time::pause();
         tokio::time::advance(ANSWER_TTL).await;
-        assert!(resolver.name(&name).await.0.addresses.is_err());
+        assert!(find().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn one_caller_cannot_take_all_look_ups() {
+        let names = resolver(&[]).names;
+        let mut held = Vec::new();
+        for _ in 0..LOOKUPS_MAX / 2 {
+            held.push(names.place(7).await);
+        }
+        let more = timeout(Duration::from_millis(20), names.place(7)).await;
+        assert!(more.is_err(), "it has its half");
+        held.push(names.place(8).await);
+        // Its half is smaller by now: of 63.
+        let (freed, ()) = tokio::join!(names.place(7), async {
+            held.drain(..2);
+        });
+        drop((freed, held));
+        assert_eq!(names.places.taken(), 0);
     }
 }

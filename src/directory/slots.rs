@@ -1,45 +1,41 @@
 //! How many calls a target has in progress: one counter a target, which outlives the cached entry.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use prometheus::IntGauge;
 
 use crate::ids::WorkspaceId;
+use crate::shares::{Bound, Full, Share, Shares};
 
 /// Counters kept before the unused ones are first swept out.
 const SWEEP_LEN_MIN: usize = 1024;
 
-/// The calls in progress at one target.
-#[derive(Debug, Default)]
-pub(super) struct Calls(AtomicUsize);
-
-impl Calls {
-    /// How many there are.
-    pub(super) fn taken(&self) -> usize {
-        self.0.load(Ordering::Acquire)
-    }
-}
+/// The calls in progress at one target, by caller.
+pub(super) type Calls = Shares;
 
 /// A call in progress. Dropping it frees the slot, also when the exchange panics.
 #[derive(Debug)]
 pub struct Slot {
-    calls: Arc<Calls>,
+    _share: Share,
     gauge: IntGauge,
 }
 
 impl Slot {
-    /// Takes a slot unless `limit` are taken.
-    pub(super) fn take(calls: &Arc<Calls>, limit: usize, gauge: &IntGauge) -> Option<Self> {
-        let one_more = |taken| (taken < limit).then_some(taken + 1);
-        calls
-            .0
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more)
-            .ok()?;
+    /// Takes one of `limit` slots for a call of `account`.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub(super) fn take(
+        calls: &Arc<Calls>,
+        account: u64,
+        limit: usize,
+        gauge: &IntGauge,
+    ) -> Result<Self, Full> {
+        let share = calls.take(account, 1, Bound::places(limit))?;
         gauge.inc();
-        Some(Self {
-            calls: Arc::clone(calls),
+        Ok(Self {
+            _share: share,
             gauge: gauge.clone(),
         })
     }
@@ -47,7 +43,6 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.calls.0.fetch_sub(1, Ordering::AcqRel);
         self.gauge.dec();
     }
 }
@@ -106,9 +101,9 @@ mod tests {
     #[test]
     fn a_slot_is_given_back_whatever_ends_it() {
         let (calls, gauge) = (Arc::default(), gauge());
-        let one = Slot::take(&calls, 2, &gauge).unwrap();
-        let two = Slot::take(&calls, 2, &gauge).unwrap();
-        assert!(Slot::take(&calls, 2, &gauge).is_none());
+        let one = Slot::take(&calls, 1, 4, &gauge).unwrap();
+        let two = Slot::take(&calls, 1, 4, &gauge).unwrap();
+        assert_eq!(Slot::take(&calls, 1, 4, &gauge).unwrap_err(), Full::Share);
         assert_eq!(gauge.get(), 2);
         drop(one);
         let panicked = std::panic::catch_unwind(move || {
@@ -117,17 +112,17 @@ mod tests {
         });
         assert!(panicked.is_err());
         assert_eq!(gauge.get(), 0);
-        assert!(Slot::take(&calls, 1, &gauge).is_some());
+        assert!(Slot::take(&calls, 1, 1, &gauge).is_ok());
     }
 
     #[test]
     fn calls_in_progress_survive_a_reload_of_the_entry() {
         let (slots, gauge) = (Slots::default(), gauge());
         let id = WorkspaceId::parse("a").unwrap();
-        let slot = Slot::take(&slots.of(&id), 1, &gauge).unwrap();
-        assert!(Slot::take(&slots.of(&id), 1, &gauge).is_none());
+        let slot = Slot::take(&slots.of(&id), 1, 1, &gauge).unwrap();
+        assert!(Slot::take(&slots.of(&id), 2, 1, &gauge).is_err());
         drop(slot);
-        assert!(Slot::take(&slots.of(&id), 1, &gauge).is_some());
+        assert!(Slot::take(&slots.of(&id), 2, 1, &gauge).is_ok());
     }
 
     #[test]

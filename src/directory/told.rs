@@ -10,6 +10,7 @@ use super::{Agent, Destination, Directory};
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::hierarchy::Permit;
 use crate::rejection::Rejection;
+use crate::shares::Bound;
 use crate::workspace::{Timestamp, Workspace};
 
 impl Directory {
@@ -29,13 +30,14 @@ impl Directory {
         entry.destination()
     }
 
-    /// Whether the agent would have a slot for one more call.
+    /// Whether the agent would have a slot for one more call of `account`.
     ///
     /// # Errors
     /// `agent_busy`, as [`Directory::slot`].
     pub fn look_for_slot(
         &self,
         agent: &Agent,
+        account: u64,
         witness: &mut impl Witness,
     ) -> Result<(), Rejection> {
         let (taken, limit) = (agent.calls.taken(), agent.concurrency_max);
@@ -43,10 +45,8 @@ impl Directory {
             let value = json!({"taken": taken, "limit": limit, "of": "this replica"});
             Fact::new(Check::Slots, Source::Memory, value)
         });
-        if taken < limit {
-            return Ok(());
-        }
-        Err(super::busy(agent))
+        let looked = agent.calls.look(account, Bound::places(limit));
+        looked.map_err(|full| super::busy(agent, full))
     }
 
     /// Tells of the entry as far as its own decision went.

@@ -1,8 +1,8 @@
 //! URLs for push notifications: it is the agent that calls them, and a caller who names them. The agent
 //! must not be made to call where the gateway would not (contract §5).
 
-use super::Directory;
 use super::endpoint::Endpoint;
+use super::{Directory, LookupFor};
 use crate::rejection::{Reason, Rejection};
 
 const TITLE: &str = "the URL for push notifications";
@@ -14,14 +14,16 @@ impl Directory {
     /// Judges a URL for push notifications as it judges an agent's. A name that has no address here is
     /// refused: what it means to the agent nobody could say.
     ///
+    /// `account`: whose look-up it is.
+    ///
     /// The agent looks the name up again when it calls. That is beyond the gateway.
     ///
     /// # Errors
     /// `address_forbidden`, with the code of invalid params.
-    pub async fn vet_webhook(&self, url: &str) -> Result<(), Rejection> {
+    pub async fn vet_webhook(&self, url: &str, account: u64) -> Result<(), Rejection> {
         let judged = async {
             let endpoint = Endpoint::parse_as(TITLE, url, &self.resolver.policy())?;
-            self.address(&endpoint).await
+            self.address(&endpoint, LookupFor::naming(account)).await
         };
         // Without its cause: a caller brings it on itself, and could fill the log with it.
         judged.await.map(drop).map_err(|refusal| {

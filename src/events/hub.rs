@@ -9,14 +9,8 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::record::Told;
+use super::ring::Ring;
 use crate::shared::EntryId;
-use crate::workspace::Timestamp;
-
-/// Events kept for those who come back (contract §8.4).
-pub(super) const REPLAY_MAX: usize = 1000;
-
-/// How long they are kept.
-pub(super) const REPLAY_FOR: Duration = Duration::from_secs(600);
 
 /// Events that a reader may be behind before it is cut. They are shared, so this bounds all readers
 /// together.
@@ -34,6 +28,8 @@ const CATCH_UP_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Resumed {
     /// What it missed, oldest first.
     pub(super) replay: VecDeque<Arc<Told>>,
+    /// What it missed and is not kept any more, one event of each workspace. Whoever may see one of them missed it.
+    pub(super) dropped: Vec<Arc<Told>>,
     /// What comes.
     pub(super) live: broadcast::Receiver<Arc<Told>>,
 }
@@ -44,13 +40,6 @@ pub(super) struct Hub {
     passing: broadcast::Sender<Arc<Told>>,
     /// The newest id, or `None` before the log was read for the first time.
     reached: watch::Sender<Option<EntryId>>,
-}
-
-#[derive(Default)]
-struct Ring {
-    told: VecDeque<(EntryId, Arc<Told>)>,
-    /// Every event after this one is in the ring. `None`: nobody knows where the log goes on.
-    floor: Option<EntryId>,
 }
 
 impl Default for Hub {
@@ -71,7 +60,7 @@ impl Hub {
         for told in backlog {
             ring.keep(Arc::new(told));
         }
-        ring.evict(now_ms());
+        ring.forget_old();
         let newest = ring.newest();
         drop(ring);
         self.reached.send_replace(Some(newest));
@@ -82,7 +71,7 @@ impl Hub {
         let told = Arc::new(told);
         let mut ring = self.ring();
         ring.keep(Arc::clone(&told));
-        ring.evict(now_ms());
+        ring.forget_old();
         let newest = ring.newest();
         // Under the lock, so that whoever resumes meanwhile sees it once.
         let _ = self.live.send(told);
@@ -98,8 +87,7 @@ impl Hub {
     /// The log is another one from here on: ids of before mean nothing any more.
     pub(super) fn lose(&self) {
         let mut ring = self.ring();
-        ring.told.clear();
-        ring.floor = None;
+        *ring = Ring::default();
         let _ = self.live.send(Told::gap());
         drop(ring);
         self.reached.send_replace(Some(EntryId::START));
@@ -116,18 +104,26 @@ impl Hub {
         let caught_up = reached.wait_for(|reached| reached.is_some_and(|at| needed <= at));
         let _ = timeout_at(deadline, caught_up).await;
         let mut ring = self.ring();
-        ring.evict(now_ms());
+        ring.forget_old();
         let live = self.live.subscribe();
+        let mut dropped = Vec::new();
         let replay = match after {
             None => VecDeque::new(),
-            Some(Some(after)) if ring.follows(after) => ring.after(after),
+            Some(Some(after)) if ring.follows(after) => {
+                dropped = ring.dropped_after(after);
+                ring.after(after)
+            }
             Some(_) => {
                 let mut replay = ring.after(EntryId::START);
                 replay.push_front(Told::gap());
                 replay
             }
         };
-        Resumed { replay, live }
+        Resumed {
+            replay,
+            dropped,
+            live,
+        }
     }
 
     /// A receiver that has heard nothing yet.
@@ -144,46 +140,4 @@ impl Hub {
         // Each step leaves the ring whole, so a panic elsewhere cannot have broken it.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Ring {
-    fn keep(&mut self, told: Arc<Told>) {
-        let Some(id) = told.id else { return };
-        // The first one's predecessor: of what came before it we know nothing.
-        self.floor.get_or_insert(id.before());
-        self.told.push_back((id, told));
-    }
-
-    fn evict(&mut self, now_ms: u64) {
-        let oldest_ms = now_ms.saturating_sub(u64::try_from(REPLAY_FOR.as_millis()).unwrap_or(0));
-        while let Some((id, _)) = self.told.front()
-            && (REPLAY_MAX < self.told.len() || id.ms < oldest_ms)
-        {
-            self.floor = Some(*id);
-            self.told.pop_front();
-        }
-    }
-
-    fn newest(&self) -> EntryId {
-        let kept = self.told.back().map(|(id, _)| *id);
-        kept.or(self.floor).unwrap_or_default()
-    }
-
-    /// Whether everything after `after` is here.
-    fn follows(&self, after: EntryId) -> bool {
-        self.floor.is_some_and(|floor| floor <= after) && after <= self.newest()
-    }
-
-    fn after(&self, after: EntryId) -> VecDeque<Arc<Told>> {
-        let from = self.told.partition_point(|(id, _)| *id <= after);
-        self.told
-            .iter()
-            .skip(from)
-            .map(|(_, told)| Arc::clone(told))
-            .collect()
-    }
-}
-
-fn now_ms() -> u64 {
-    u64::try_from(Timestamp::now().0).unwrap_or(0)
 }

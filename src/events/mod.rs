@@ -15,6 +15,7 @@ mod publish;
 mod queue;
 mod reader;
 mod record;
+mod ring;
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,11 +1,11 @@
 //! How many may watch at once: over all, and of one caller.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, Live};
 use crate::rejection::{Reason, Rejection};
+use crate::shares::{Bound, Full, Share, Shares};
 
 /// How many places there are.
 #[derive(Clone, Copy, Debug)]
@@ -24,20 +24,12 @@ pub struct Bounds {
 pub struct Places {
     config: Live,
     bounds: fn(&Config) -> Bounds,
-    taken: Mutex<Taken>,
-}
-
-#[derive(Default)]
-struct Taken {
-    all: usize,
-    by_caller: HashMap<u64, usize>,
+    taken: Arc<Shares>,
 }
 
 /// A place. Dropping it gives it back.
-pub struct Place {
-    places: Arc<Places>,
-    caller: u64,
-}
+#[derive(Debug)]
+pub struct Place(#[expect(dead_code, reason = "held")] Share);
 
 impl Places {
     /// As many as `bounds` finds in the configuration in force.
@@ -45,58 +37,53 @@ impl Places {
         Arc::new(Self {
             config,
             bounds,
-            taken: Mutex::default(),
+            taken: Arc::default(),
         })
     }
 
-    /// Takes a place for `caller`, which is a [`Proof::account`](crate::identity::Proof::account).
+    /// Takes a place for the caller of `account`, which is a [`Proof::account`](crate::identity::Proof::account).
     ///
     /// # Errors
     /// `overloaded` and `rate_limited`.
-    pub fn take(self: &Arc<Self>, caller: u64) -> Result<Place, Rejection> {
+    pub fn take(&self, account: u64) -> Result<Place, Rejection> {
         let bounds = (self.bounds)(&self.config.get());
-        let (what, section) = (bounds.what, bounds.section);
-        let mut taken = self.taken();
-        let own = taken.by_caller.get(&caller).copied().unwrap_or(0);
-        if bounds.connections_per_caller <= own {
-            let message = format!(
-                "this caller has as many open {what} here as it may have \
-                 ({section}.connections_per_caller); close one first"
-            );
-            let rejection = Rejection::new(Reason::RateLimited, message);
-            return Err(rejection
-                .fact("limit", bounds.connections_per_caller)
-                .retry_after(Duration::from_secs(5)));
-        }
-        if bounds.connections <= taken.all {
-            let message = format!("the gateway is at its limit of {what} ({section}.connections)");
-            let rejection = Rejection::new(Reason::Overloaded, message);
-            return Err(rejection.retry_after(Duration::from_secs(1)));
-        }
-        taken.all += 1;
-        taken.by_caller.insert(caller, own + 1);
-        drop(taken);
-        Ok(Place {
-            places: Arc::clone(self),
-            caller,
-        })
-    }
-
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        // Each step leaves the counts whole, so a panic elsewhere cannot have broken them.
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        let bound = Bound {
+            each: bounds.connections_per_caller,
+            ..Bound::places(bounds.connections)
+        };
+        let taken = self.taken.take(account, 1, bound);
+        taken.map(Place).map_err(|full| bounds.refusal(full))
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut taken = self.places.taken();
-        taken.all -= 1;
-        let left = taken.by_caller.get(&self.caller).copied().unwrap_or(1) - 1;
-        if left == 0 {
-            taken.by_caller.remove(&self.caller);
-        } else {
-            taken.by_caller.insert(self.caller, left);
+impl Bounds {
+    fn refusal(&self, full: Full) -> Rejection {
+        let (what, section) = (self.what, self.section);
+        match full {
+            Full::Each => {
+                let message = format!(
+                    "this caller has as many open {what} here as it may have \
+                     ({section}.connections_per_caller); close one first"
+                );
+                let rejection = Rejection::new(Reason::RateLimited, message);
+                rejection
+                    .fact("limit", self.connections_per_caller)
+                    .retry_after(Duration::from_secs(5))
+            }
+            Full::Share => {
+                let message = format!(
+                    "open {what} of this caller are half of what others leave of {section}.connections; \
+                     close one first"
+                );
+                let rejection = Rejection::new(Reason::Overloaded, message);
+                rejection.retry_after(Duration::from_secs(1))
+            }
+            Full::All => {
+                let message =
+                    format!("the gateway is at its limit of {what} ({section}.connections)");
+                let rejection = Rejection::new(Reason::Overloaded, message);
+                rejection.retry_after(Duration::from_secs(1))
+            }
         }
     }
 }
@@ -111,27 +98,25 @@ mod tests {
         let places = Places::new(config.into(), |_| Bounds {
             what: "things",
             section: "x",
-            connections: 3,
+            connections: 6,
             connections_per_caller: 2,
         });
         let take = |caller| places.take(caller);
-        let refused = |caller| take(caller).err().unwrap();
+        let refused = |caller| take(caller).unwrap_err();
         let (first, second) = (take(1).unwrap(), take(1).unwrap());
         assert_eq!(refused(1).reason, Reason::RateLimited);
         assert!(refused(1).message.contains("open things here"));
-        let third = take(2).unwrap();
+        let others = [2, 2, 3].map(|caller| take(caller).unwrap());
         assert_eq!(refused(3).reason, Reason::Overloaded);
+        assert!(refused(3).message.contains("half of what others leave"));
+        let last = take(4).unwrap();
+        assert_eq!(refused(5).reason, Reason::Overloaded);
         assert!(
-            refused(3)
+            refused(5)
                 .message
                 .ends_with("limit of things (x.connections)")
         );
-        drop(first);
-        assert_eq!(places.taken().by_caller.len(), 2);
-        let fourth = take(3).unwrap();
-        drop((second, third, fourth));
-        assert!(places.taken().by_caller.is_empty());
-        assert_eq!(places.taken().all, 0);
+        drop((first, second, others, last));
         take(1).unwrap();
     }
 }

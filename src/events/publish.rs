@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
-use super::hub::{REPLAY_FOR, REPLAY_MAX};
 use super::interest::ANNOUNCE_EVERY;
 use super::record::{Record, Told};
+use super::ring::{KEPT_MAX, REPLAY_FOR};
 use super::{Event, Events, Kind};
 use crate::hierarchy::{Hierarchy, Lineage};
 use crate::shared::{Entry, Followed, Notice};
@@ -95,7 +95,7 @@ impl Events {
 
     /// Hands the log on to the readers of this replica.
     pub(super) async fn follow(&self) {
-        let mut tail = self.shared.tail(LOG, REPLAY_MAX);
+        let mut tail = self.shared.tail(LOG, KEPT_MAX);
         let mut nonces = VecDeque::with_capacity(NONCES_MAX);
         loop {
             match tail.next().await {

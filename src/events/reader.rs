@@ -29,6 +29,8 @@ pub struct Reader {
     proof: Arc<Proof>,
     kind: EventReader,
     replay: VecDeque<Arc<Told>>,
+    /// What it may have missed, and is not kept.
+    dropped: Vec<Arc<Told>>,
     live: broadcast::Receiver<Arc<Told>>,
     passing: broadcast::Receiver<Arc<Told>>,
     /// Taken, and not decided yet.
@@ -56,6 +58,7 @@ impl Events {
             proof,
             kind,
             replay: VecDeque::new(),
+            dropped: Vec::new(),
             live: self.hub.silent(),
             passing: self.hub.passing(),
             current: None,
@@ -63,6 +66,7 @@ impl Events {
         };
         let resumed = self.hub.resume(after).await;
         (reader.replay, reader.live) = (resumed.replay, resumed.live);
+        reader.dropped = resumed.dropped;
         Ok(reader)
     }
 }
@@ -74,6 +78,17 @@ impl Reader {
     /// When it fell too far behind.
     pub async fn next(&mut self, hierarchy: &Hierarchy) -> Result<Frame, Cut> {
         loop {
+            if let Some(dropped) = self.dropped.last() {
+                match frame_for(hierarchy, &self.proof, dropped).await {
+                    Ok(Some(_)) => {
+                        self.dropped.clear();
+                        return Ok(Told::gap().whole.clone());
+                    }
+                    Ok(None) => drop(self.dropped.pop()),
+                    Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
+                }
+                continue;
+            }
             let told = match self.current.take().or_else(|| self.replay.pop_front()) {
                 Some(told) => told,
                 None => match self.receive().await? {

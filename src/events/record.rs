@@ -15,7 +15,7 @@ use crate::shared::EntryId;
 use crate::workspace::Timestamp;
 
 /// Largest payload, in bytes: a card of 16 KiB, escaped at its worst, and the rest. A larger one is
-/// left out, since every replica keeps a thousand of them.
+/// left out, since every replica keeps thousands of them.
 const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
 
 /// An event in the log or on the channel.

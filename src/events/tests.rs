@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::hub::{Hub, REPLAY_FOR, REPLAY_MAX};
+use super::hub::Hub;
 use super::record::{Record, Told};
+use super::ring::{REPLAY_FOR, REPLAY_MAX};
 use super::*;
 use crate::coherence::Coherence;
 use crate::config::Config;
@@ -43,9 +44,12 @@ fn now_ms() -> u64 {
 /// Ids, and `gap`.
 async fn resumed(hub: &Hub, after: Option<EntryId>) -> Vec<String> {
     let after = after.map(|after| after.to_string());
-    let replay = hub.resume(after.as_deref()).await.replay;
+    let resumed = hub.resume(after.as_deref()).await;
     let name = |told: Arc<Told>| told.id.map_or("gap".to_owned(), |id| id.seq.to_string());
-    replay.into_iter().map(name).collect()
+    let gap = (!resumed.dropped.is_empty()).then(|| "gap".to_owned());
+    gap.into_iter()
+        .chain(resumed.replay.into_iter().map(name))
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,6 +103,51 @@ async fn the_newest_thousand_are_kept_for_ten_minutes() {
     hub.fill(vec![told(old(1)), told(old(2)), told(at(3))]);
     assert_eq!(resumed(&hub, Some(old(1))).await, ["gap", "3"]);
     assert_eq!(resumed(&hub, Some(old(2))).await, ["3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_org_pushes_out_nobody_elses_events() {
+    let hub = Hub::default();
+    let ms = now_ms();
+    let mut seq = 0;
+    let mut tell = |name: &str, org: Option<&str>| {
+        seq += 1;
+        let event = Event::new(Kind::AgentMessage, &id(name), json!({}));
+        let record = Record::new("n", &event, Some(&place(name, org, &[])));
+        hub.spread(record.told(Some(EntryId { ms, seq })).unwrap());
+    };
+    tell("first", None);
+    for name in ["quiet", "loud"] {
+        tell(name, Some("acme"));
+    }
+    for _ in 0..3000 {
+        tell("loud", Some("acme"));
+    }
+    tell("other", Some("globex"));
+    let resumed = hub.resume(Some(&format!("{ms}-1"))).await;
+    let names = |told: &[Arc<Told>]| -> Vec<String> {
+        let name = |told: &Arc<Told>| match &told.audience {
+            record::Audience::Of { workspace, .. } => workspace.to_string(),
+            record::Audience::Everyone => "gap".to_owned(),
+        };
+        told.iter().map(name).collect()
+    };
+    let replay = names(&resumed.replay.into_iter().collect::<Vec<_>>());
+    assert_eq!(
+        (replay[0].as_str(), replay.last().unwrap().as_str()),
+        ("quiet", "other")
+    );
+    assert!(
+        (900..=REPLAY_MAX + 1).contains(&replay.len()),
+        "{}",
+        replay.len()
+    );
+    assert_eq!(names(&resumed.dropped), ["loud"]);
+    let before = hub.resume(Some(&format!("{ms}-0"))).await;
+    assert_eq!(
+        names(&before.replay.into_iter().collect::<Vec<_>>())[0],
+        "first"
+    );
 }
 
 #[test]

@@ -10,7 +10,6 @@ use http::header::{self, HeaderName};
 use pingora::http::RequestHeader;
 
 use super::exchange::Exchange;
-use super::received::Caller;
 use crate::config::{Config, Limits};
 use crate::directory::{Destination, Manners};
 use crate::gateway::Gateway;
@@ -56,9 +55,9 @@ impl Admitted {
         })
     }
 
-    /// In whose name bodies take room. Open mode does not tell callers apart.
-    pub(super) fn caller(&self) -> Option<Caller> {
-        Some(self.proof.account).filter(|key| *key != 0)
+    /// In whose name the call takes room and places.
+    pub(super) fn account(&self) -> u64 {
+        self.proof.account
     }
 
     /// What the call must look like, wherever it goes.

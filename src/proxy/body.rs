@@ -11,13 +11,13 @@ use super::chunks;
 use super::ended::patiently;
 use super::exchange::Exchange;
 use super::origin::browser_made;
-use super::received::{Caller, Share};
 use super::relay::Relay;
 use crate::a2a::Generation;
 use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
 use crate::config::{Complete, Config, Timeouts};
 use crate::hierarchy::Permit;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Share;
 
 /// Why there is no body.
 pub(super) enum NoBody {
@@ -33,7 +33,7 @@ impl From<Rejection> for NoBody {
     }
 }
 
-/// Reads the body of `caller` whole. `100 Continue` is sent first where the caller waits for it.
+/// Reads the body of a request of `account` whole. `100 Continue` is sent first where the caller waits for it.
 ///
 /// # Errors
 /// `body_too_large`, `request_timeout`, `invalid_request` for broken framing, `overloaded` when all
@@ -42,54 +42,36 @@ pub(super) async fn read(
     relay: &Relay,
     config: &Config,
     session: &mut ServerSession,
-    caller: Option<Caller>,
+    account: u64,
 ) -> Result<(Bytes, Share), NoBody> {
     let limit = config.limits.request_bytes;
-    let refuse = || too_large(limit.0);
-    let share = Share::of(&relay.bodies, caller);
-    read_up_to(
-        limit.bytes(),
-        refuse,
-        relay,
-        &config.timeouts,
-        session,
-        share,
-    )
-    .await
-}
-
-/// The same up to `limit` bytes, beyond which it is refused with what `refuse` says.
-///
-/// # Errors
-/// As [`read`].
-pub(super) async fn read_up_to(
-    limit: usize,
-    refuse: impl Fn() -> Rejection,
-    relay: &Relay,
-    timeouts: &Timeouts,
-    session: &mut ServerSession,
-    mut share: Share,
-) -> Result<(Bytes, Share), NoBody> {
-    let deadline = Instant::now() + timeouts.request_body;
-    if expects_continue(session.req_header()) {
-        patiently(
-            session.get_write_timeout(),
-            session.write_continue_response(),
-        )
-        .await
-        .map_err(|_| NoBody::CallerLeft)?;
-    }
+    let deadline = Instant::now() + config.timeouts.request_body;
+    let mut share = Share::empty(&relay.bodies, account);
+    bid_continue(session).await?;
     let mut held = Held::default();
     loop {
-        let Some(piece) = next_piece(timeouts, session, deadline).await? else {
+        let Some(piece) = next_piece(&config.timeouts, session, deadline).await? else {
             return Ok((held.into_bytes(), share));
         };
-        if held.len() + piece.len() > limit {
-            return Err(refuse().into());
+        if held.len() + piece.len() > limit.bytes() {
+            return Err(too_large(limit.0).into());
         }
         relay.hold(&mut share, piece.len())?;
         held.keep(piece);
     }
+}
+
+/// Sends `100 Continue` where the caller waits for it.
+///
+/// # Errors
+/// When the caller left.
+pub(super) async fn bid_continue(session: &mut ServerSession) -> Result<(), NoBody> {
+    if !expects_continue(session.req_header()) {
+        return Ok(());
+    }
+    let limit = session.get_write_timeout();
+    let written = patiently(limit, session.write_continue_response()).await;
+    written.map_err(|_| NoBody::CallerLeft)
 }
 
 /// The next piece of a body; `None` at its end.
@@ -97,7 +79,7 @@ pub(super) async fn read_up_to(
 /// # Errors
 /// `request_timeout`, `invalid_request` for broken framing; or that the caller left. What comes
 /// behind such a body is no request: the connection ends with the answer.
-async fn next_piece(
+pub(super) async fn next_piece(
     timeouts: &Timeouts,
     session: &mut ServerSession,
     deadline: Instant,

@@ -1,4 +1,4 @@
-//! Hands a request to the control plane in process: a bounded body in, a streamed body out. For the
+//! Hands a request to the control plane in process: its body as it is asked for, a streamed answer back. For the
 //! one route that has WebSockets: raw bytes both ways, once the control plane has said 101.
 
 use std::convert::Infallible;
@@ -16,22 +16,14 @@ use pingora::protocols::http::ServerSession;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use super::addresses::{Addresses, Counted};
-use super::body::{NoBody, read_up_to};
-use super::ended::{chunk, left, patiently};
-use super::received::{Share, full};
+use super::ended::{chunk, patiently};
+use super::on_demand::{gone, on_demand};
 use super::reject::{Dialect, answer};
 use super::{Proxy, Slot};
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::telemetry::traces::Told;
-
-/// Largest control-plane request. The largest legitimate one carries a card of 256 KiB.
-const BODY_BYTES_MAX: usize = 1024 * 1024;
-
-/// One address may have this part of the bodies on their way.
-const SHARE_OF_ADDRESS: usize = 16;
 
 /// The one route that has sockets.
 const SOCKET_PATH: &str = "/ws";
@@ -57,15 +49,6 @@ enum Broken {
 impl From<Rejection> for Broken {
     fn from(rejection: Rejection) -> Self {
         Self::Refused(rejection)
-    }
-}
-
-impl From<NoBody> for Broken {
-    fn from(none: NoBody) -> Self {
-        match none {
-            NoBody::Refused(rejection) => Self::Refused(rejection),
-            NoBody::CallerLeft => Self::CallerLeft,
-        }
     }
 }
 
@@ -121,22 +104,22 @@ pub(super) async fn refuse(
 }
 
 async fn run(proxy: &Proxy, session: &mut ServerSession, asked: Asked<'_>) -> Result<(), Broken> {
-    let (body, share) = read(proxy, session).await?;
-    let slot = proxy.relay.place()?;
-    let request = request(proxy, session, asked, Body::from(body))?;
+    let mut place = Some(proxy.relay.place()?);
+    let (body, mut feed) = on_demand(session);
+    let request = request(proxy, session, asked, body)?;
     let asked = proxy.control.clone().oneshot(request);
     let response = tokio::select! {
         biased;
         // A router answers every request: its error type has no values.
         response = asked => response.unwrap_or_else(|never| match never {}),
-        () = left(session) => return Err(Broken::CallerLeft),
+        () = feed.supply(proxy, session, &mut place) => return Err(Broken::CallerLeft),
     };
-    drop(share);
+    feed.end(session);
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // Only a handshake that was seen before its body was read may change the protocol.
         return Err(Broken::Refused(not_a_socket()));
     }
-    send(proxy, session, response, Some(slot)).await
+    send(proxy, session, response, place).await
 }
 
 /// Sends an answer as it comes.
@@ -169,7 +152,7 @@ async fn send(
         let frame = tokio::select! {
             biased;
             frame = body.frame() => frame,
-            () = left(session) => return Err(Broken::CallerLeft),
+            () = gone(session) => return Err(Broken::CallerLeft),
         };
         match frame {
             None => break,
@@ -355,58 +338,6 @@ fn request(
         .extensions_mut()
         .insert(ClientAddr(proxy.client(session)));
     Ok(request)
-}
-
-/// Reads the body. While it is on its way it has no place among the exchanges.
-async fn read(proxy: &Proxy, session: &mut ServerSession) -> Result<(Bytes, Share), Broken> {
-    // Nobody is known to have sent it; what bounds those is the places of their address.
-    let share = Share::of(&proxy.relay.bodies, None);
-    if session.is_body_done() {
-        return Ok((Bytes::new(), share));
-    }
-    let _receiving = receive(proxy, session)?;
-    let timeouts = &proxy.gateway.config.hold().timeouts;
-    let too_large = || {
-        Rejection::new(
-            Reason::BodyTooLarge,
-            "the request body is larger than 1 MiB",
-        )
-        .fact("limit", BODY_BYTES_MAX)
-    };
-    let read = read_up_to(
-        BODY_BYTES_MAX,
-        too_large,
-        &proxy.relay,
-        timeouts,
-        session,
-        share,
-    );
-    Ok(read.await?)
-}
-
-/// A place for a body that is on its way, and one of those that the caller's address may have.
-fn receive<'a>(
-    proxy: &'a Proxy,
-    session: &ServerSession,
-) -> Result<(Slot<'a>, Counted<'a>), Rejection> {
-    let config = proxy.gateway.config();
-    let max = config.server.max_exchanges;
-    let each = match config.server.connections_per_address {
-        0 => 0,
-        _ => (max / SHARE_OF_ADDRESS).max(1),
-    };
-    let client = Some(proxy.client(session));
-    let of_address = Addresses::limit(&config.server, client, each);
-    let counted = proxy.receiving.addresses.enter(of_address);
-    match (Slot::take(&proxy.receiving.all, max), counted) {
-        (Some(slot), Ok(counted)) => Ok((slot, counted)),
-        (None, _) => Err("too many bodies are on their way (server.max_exchanges)"),
-        (_, Err(_)) => Err("too many bodies are on their way from one address"),
-    }
-    .map_err(|why| {
-        proxy.gateway.metrics.bodies_refused.inc();
-        full(why)
-    })
 }
 
 fn broken(error: Box<pingora::Error>) -> Broken {

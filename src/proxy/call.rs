@@ -39,8 +39,8 @@ impl Proxy {
             Err(away) => return Box::pin(self.away(session, exchange, allowed, away)).await,
         };
         check_media_type(&session.req_header().headers)?;
-        let caller = admitted.caller();
-        let (received, share) = body::read(&self.relay, &exchange.config, session, caller).await?;
+        let account = admitted.account();
+        let (received, share) = body::read(&self.relay, &exchange.config, session, account).await?;
         let manners = admitted.manners();
         let generation = if manners.has_card {
             manners.generation

@@ -138,8 +138,7 @@ impl Proxy {
         check_media_type(&head.headers)?;
         let prefers_stream = prefers_stream(&head.headers);
         let manners = self.gateway.directory.manners(permit).await?;
-        let caller = Some(proof.account).filter(|key| *key != 0);
-        let read = body::read(&self.relay, &exchange.config, session, caller).await;
+        let read = body::read(&self.relay, &exchange.config, session, proof.account).await;
         let (received, _share) = read?;
         let shape = CallShape {
             complete: manners.complete,

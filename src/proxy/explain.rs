@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use super::Proxy;
 use crate::a2a::Generation;
 use crate::config::LineageReach;
-use crate::directory::{Agent, Destination, Manners};
+use crate::directory::{Agent, Destination, LookupFor, Manners};
 use crate::explain::{
     Check, Explain, Explanation, Fact, Facts, Question, Refused, Source, Witness,
 };
@@ -95,7 +95,8 @@ impl Proxy {
                 self.tell_limits(None, explanation)
             }
             Destination::Agent(agent) => {
-                self.reach(&permit, agent, explanation).await?;
+                self.reach((&permit, proof.account), agent, explanation)
+                    .await?;
                 self.tell_limits(Some(agent), explanation)
             }
         }
@@ -169,7 +170,7 @@ impl Proxy {
     /// How the agent would be called, whether it takes one more call, and at which address.
     async fn reach(
         &self,
-        permit: &Permit,
+        (permit, account): (&Permit, u64),
         agent: &Agent,
         explanation: &mut Explanation,
     ) -> Result<(), Refused> {
@@ -178,14 +179,16 @@ impl Proxy {
         let path = self.look_at_call(permit, agent, &mut facts).await;
         let path = explanation.decided(Check::Call, facts, path)?;
         let mut facts = Facts::default();
-        let slot = directory.look_for_slot(agent, &mut facts);
+        let slot = directory.look_for_slot(agent, account, &mut facts);
         explanation.decided(Check::Slots, facts, slot)?;
         let endpoint = match path {
             Some(path) => agent.endpoint.at(path),
             None => agent.endpoint.clone(),
         };
         let mut facts = Facts::default();
-        let address = directory.address_before(&endpoint, &mut facts).await;
+        let address = directory
+            .address_before(&endpoint, LookupFor::calling(account), &mut facts)
+            .await;
         explanation.decided(Check::Address, facts, address)?;
         Ok(())
     }

@@ -15,7 +15,6 @@ use super::ended::{Clocks, Ended, internal};
 use super::exchange::Exchange;
 use super::fields::{Forwarded, request_head, response_head};
 use super::keyed::Turn;
-use super::received::Share;
 use super::relay::{Forward, refuse_redirect};
 use super::rewrite::{OwnTasks, Rewrite};
 use super::trace::Callee;
@@ -24,9 +23,10 @@ use crate::a2a::done::Done;
 use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::task::Binding;
 use crate::delivery::calls::Key;
-use crate::directory::{Agent, Destination};
+use crate::directory::{Agent, Destination, LookupFor};
 use crate::identity::Principal;
 use crate::rejection::Rejection;
+use crate::shares::Share;
 
 /// A request as the agent gets it.
 pub(super) struct Outgoing {
@@ -80,8 +80,7 @@ impl Proxy {
             admitted.timeout,
             agent.idle_timeout,
         );
-        let done = outgoing.done;
-        let completed = (!done.is_empty()).then(|| done.to_string());
+        let completed = (!outgoing.done.is_empty()).then(|| outgoing.done.to_string());
         let free = match &outgoing.key {
             None => None,
             Some(key) => {
@@ -92,8 +91,9 @@ impl Proxy {
                 }
             }
         };
+        let asker = LookupFor::calling(admitted.account());
         let directory = &self.gateway.directory;
-        let slot = match directory.slot(&agent) {
+        let slot = match directory.slot(&agent, asker.account) {
             Ok(slot) => slot,
             Err(busy) => {
                 // Who keeps the call asks for it again.
@@ -104,10 +104,10 @@ impl Proxy {
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);
         let address = match &outgoing.target {
-            None => directory.address(&agent.endpoint).await?,
+            None => directory.address(&agent.endpoint, asker).await?,
             Some(target) => {
                 let endpoint = agent.endpoint.at(target.clone());
-                Box::pin(directory.address(&endpoint)).await?
+                Box::pin(directory.address(&endpoint, asker)).await?
             }
         };
         let connect = exchange.config.timeouts.connect;

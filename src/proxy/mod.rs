@@ -28,10 +28,10 @@ mod hygiene;
 mod inbox;
 mod keyed;
 mod listener;
+mod on_demand;
 mod origin;
 mod prefer;
 mod question;
-mod received;
 mod references;
 mod reject;
 mod relay;
@@ -52,7 +52,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::{HeaderName, Method};
 use pingora::protocols::http::ServerSession;
 
-use self::addresses::Addresses;
 use self::cards::{Cards, Whose, Words};
 // Pure, and for `fuzz/` only: every byte that arrives is judged by these three.
 pub use self::chunks::{Broken, Chunks};
@@ -82,7 +81,6 @@ struct Proxy {
     control: axum::Router,
     relay: Arc<Relay>,
     cards: Cards,
-    receiving: Receiving,
     origins: Derived<Origins>,
     extra_fields: Derived<HashSet<HeaderName>>,
 }
@@ -104,7 +102,6 @@ impl Proxy {
             }),
             control,
             cards: Cards::default(),
-            receiving: Receiving::default(),
             gateway: Arc::clone(&gateway),
         })
     }
@@ -304,14 +301,6 @@ fn wrong_method(message: &'static str, allow: &'static str) -> Rejection {
     let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
     rejection.allow = Some(allow);
     rejection
-}
-
-/// Requests to the control plane whose bodies are on their way. They have places of their own, as many
-/// as exchanges, so that bodies that never end keep no place from anybody who has proven something.
-#[derive(Default)]
-struct Receiving {
-    all: AtomicUsize,
-    addresses: Addresses,
 }
 
 /// One of `server.max_exchanges`. Dropping it frees the place.

@@ -50,7 +50,7 @@ pub(super) async fn check_for(
         Box::pin(asked).await?;
     }
     for url in &refs.push_urls {
-        Box::pin(gateway.directory.vet_webhook(url)).await?;
+        Box::pin(gateway.directory.vet_webhook(url, proof.account)).await?;
     }
     Ok(())
 }

@@ -16,7 +16,6 @@ use tokio::time::{Instant, sleep_until};
 use super::ended::{Clocks, Ended, broken_http, gone, shutting_down, timed_out, too_large};
 use super::exchange::Exchange;
 use super::hygiene::states_length;
-use super::received::{Bound, Room, Share};
 use super::rewrite::Rewrite;
 use super::unary::{Unary, Whole};
 use super::upstream::{Call, Upstream};
@@ -28,13 +27,11 @@ use crate::drain::{Cut, Drain};
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::{Bound, Full, Share, Shares};
 use crate::telemetry::traces::Traces;
 
 /// Pooled connections to agents at most, over all of them.
 const POOL_SIZE: usize = 4096;
-
-/// Callers whose bodies it takes at least to use up `limits.bodies_bytes`.
-const SHARES: usize = 4;
 
 /// What forwarding takes, whoever admits: connections to agents, clocks and bounds, the way to the end.
 pub(super) struct Relay {
@@ -47,7 +44,7 @@ pub(super) struct Relay {
     /// Connections to agents.
     pub(super) upstream: Upstream,
     /// What bodies of requests take.
-    pub(super) bodies: Arc<Room>,
+    pub(super) bodies: Arc<Shares>,
     /// What passed in streams. `None`: nothing is kept.
     pub(super) streams: Option<Arc<Streams>>,
     /// Where spans go.
@@ -109,14 +106,15 @@ impl Relay {
     ///
     /// # Errors
     /// `overloaded` when all bodies together would take more than `limits.bodies_bytes`, or those of
-    /// their caller more than a quarter of it, and more than one of them may have.
+    /// their caller more than half of what others leave, and more than one of them may have.
     pub(super) fn hold(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
         let limits = &self.config.get().limits;
-        let all = limits.bodies_bytes.bytes();
-        let each = (all / SHARES).max(limits.request_bytes.bytes());
-        share
-            .grow(bytes, Bound { all, each })
-            .inspect_err(|_| self.metrics.bodies_refused.inc())
+        let (all, least) = (limits.bodies_bytes.bytes(), limits.request_bytes.bytes());
+        let bound = Bound::with_least(all, least);
+        share.grow(bytes, bound).map_err(|full| {
+            self.metrics.bodies_refused.inc();
+            no_room(full)
+        })
     }
 
     /// A place for one more exchange.
@@ -220,6 +218,17 @@ impl Relay {
                 .await
         }
     }
+}
+
+/// `overloaded`, for want of room for a body.
+fn no_room(full: Full) -> Rejection {
+    let message = match full {
+        Full::All => "the gateway holds as many bytes of bodies as it may (limits.bodies_bytes)",
+        Full::Share | Full::Each => {
+            "bodies of this caller take half of what others leave of limits.bodies_bytes: send fewer at once"
+        }
+    };
+    Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
 }
 
 fn no_place() -> Rejection {

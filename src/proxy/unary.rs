@@ -13,11 +13,11 @@ use super::ended::{
     within,
 };
 use super::exchange::Exchange;
-use super::received::Share;
 use super::relay::Relay;
 use super::rewrite::Rewrite;
 use super::upstream::Home;
 use crate::drain::Cut;
+use crate::shares::Share;
 
 /// A unary answer is held back up to this size, so that most failures can still be told as an error
 /// instead of a broken connection. A caller cannot use half a JSON document anyway.

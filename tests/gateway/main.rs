@@ -31,6 +31,7 @@ mod events;
 mod explain;
 mod exposed;
 mod fields;
+mod floods;
 mod grants;
 mod handover;
 mod hierarchy;

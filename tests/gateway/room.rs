@@ -1,12 +1,10 @@
 //! Bodies that are on their way take bounded room, and nobody's place.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
-use crate::harness::{Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request};
+use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request};
 
 fn assert_full(answer: &Answer) {
     assert_eq!((answer.status, &*answer.reason()), (503, "overloaded"));
@@ -65,8 +63,9 @@ async fn all_bodies_together_have_a_bound() {
         200,
         "a small one fits"
     );
+    // The control plane has room of its own.
     let card = Request::post("/registry/register", " ".repeat(600 << 10));
-    assert_full(&gateway.call(&card).await);
+    assert_eq!(gateway.as_operator(card).await.status, 400);
     let refused = gateway.metric("a2a_gateway_bodies_refused_total", &[]);
     assert!(refused.await >= 2.0);
     drop(stalled);
@@ -75,7 +74,7 @@ async fn all_bodies_together_have_a_bound() {
 }
 
 #[tokio::test]
-async fn one_credential_has_a_quarter_of_the_room() {
+async fn one_caller_has_half_of_the_room_that_others_leave() {
     let gateway = Builder::new(Pair::Embedded)
         .set("limits.request_bytes", "1MiB")
         .set("limits.bodies_bytes", "8MiB")
@@ -85,9 +84,9 @@ async fn one_credential_has_a_quarter_of_the_room() {
     let (caller, target) = gateway.pair(agent).await;
     let another = gateway.seat("another", "", Agent::json("{}").await).await;
     let call = |token: &str, body: &str| Request::post(target.path(), body).bearer(token);
-    // Three that stop before their end would have 2.6 MiB of 2, whichever is the one too many.
+    // Five that stop before their end would have 4.4 MiB of 4, whichever is the one too many.
     let mut stalled = JoinSet::new();
-    for _ in 0..3 {
+    for _ in 0..5 {
         let mut connection = Connection::open(gateway.public).await;
         let head = call(&caller.token, "").field("Content-Length", "1000000");
         let head = head.wire(&gateway.public.to_string());
@@ -99,7 +98,11 @@ async fn one_credential_has_a_quarter_of_the_room() {
     }
     let refused = stalled.join_next().await.unwrap().unwrap();
     assert_full(&refused);
-    assert!(refused.text().contains("a quarter"), "{}", refused.text());
+    assert!(
+        refused.text().contains("half of what others leave"),
+        "{}",
+        refused.text()
+    );
     let small = gateway.call(&call(&caller.token, CALL)).await;
     assert_eq!(small.status, 200, "a small one fits: {}", small.text());
     // Others have what is left, also where the first has none.
@@ -115,47 +118,39 @@ async fn one_credential_has_a_quarter_of_the_room() {
 
 #[tokio::test]
 async fn bodies_that_never_end_keep_no_place_from_others() {
-    let gateway = Builder::on_every_interface(Pair::Embedded)
+    let gateway = Builder::new(Pair::Embedded)
         .set("server.max_exchanges", "2")
         .start()
         .await;
     let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
     let (caller, target) = gateway.pair(agent).await;
-    let to = SocketAddr::from(([127, 0, 0, 1], gateway.public.port()));
-    let from = |source: [u8; 4]| async move {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind(SocketAddr::from((source, 0))).unwrap();
-        Connection::over(socket.connect(to).await.unwrap())
+    let stall = async |token: &str| {
+        let stalled = Request::post("/registry/register", "")
+            .bearer(token)
+            .field("Content-Length", "1000")
+            .field("Expect", "100-continue");
+        let mut connection = Connection::open(gateway.public).await;
+        connection
+            .send(&stalled.wire(&gateway.public.to_string()))
+            .await;
+        connection
     };
-    let stall = Request::post("/registry/register", "")
-        .field("Content-Length", "1000")
-        .field("Expect", "100-continue")
-        .wire(&to.to_string());
-    let mut first = from([127, 0, 0, 2]).await;
-    first.send(&stall).await;
+    let mut first = stall(&caller.token).await;
     assert_eq!(first.read_head().await.unwrap().status, 100);
-    // Its address has its part.
-    let mut second = from([127, 0, 0, 2]).await;
-    second.send(&stall).await;
-    assert_full(&second.answer().await);
-    // Another has its own, and then all of these places are taken.
-    let mut third = from([127, 0, 0, 3]).await;
-    third.send(&stall).await;
+    // Its caller has its half.
+    assert_full(&stall(&caller.token).await.answer().await);
+    // Another has the other one, and then all of these places are taken.
+    let mut third = stall(&target.token).await;
     assert_eq!(third.read_head().await.unwrap().status, 100);
-    let mut fourth = from([127, 0, 0, 4]).await;
-    fourth.send(&stall).await;
-    assert_full(&fourth.answer().await);
+    assert_full(&stall(ADMIN).await.answer().await);
     // None of them is one of an exchange's.
     let call = Request::post(target.path(), CALL).bearer(&caller.token);
     assert_eq!(gateway.call(&call).await.status, 200);
     let ask = Request::get("/workspaces/target").bearer(&caller.token);
     assert_eq!(gateway.call(&ask).await.status, 200);
     drop(first);
-    let change = Request::post("/registry/register", "{}");
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while gateway.call(&change).await.status == 503 {
-        assert!(Instant::now() < deadline, "the place stays taken");
-    }
+    let change = Request::post("/registry/register", "{}").bearer(&caller.token);
+    until(&gateway, &change, 400).await;
     drop(third);
     gateway.assert_idle().await;
 }

@@ -175,8 +175,10 @@ async fn a_target_takes_as_many_calls_as_it_said_and_each_that_ends_makes_room()
         let (agent, answers) = held().await;
         let (caller, target) = bounded(&gateway, 2, agent).await;
         let mut first = in_progress(&gateway, &caller, &target).await;
-        let second = in_progress(&gateway, &caller, &target).await;
+        // Half of the places are the first caller's.
         let request = request(&caller, &target);
+        assert_refused(&gateway.call(&request).await, 503, "agent_busy", "1");
+        let second = in_progress(&gateway, &target, &target).await;
         let refused = gateway.call(&request).await;
         assert_refused(&refused, 503, "agent_busy", "1");
         assert_eq!(refused.json()["retry_after"], 1);
@@ -195,7 +197,7 @@ async fn a_target_takes_as_many_calls_as_it_said_and_each_that_ends_makes_room()
         gateway.assert_idle().await;
         let again = [
             in_progress(&gateway, &caller, &target).await,
-            in_progress(&gateway, &caller, &target).await,
+            in_progress(&gateway, &target, &target).await,
         ];
         answers.add_permits(2);
         for mut connection in again {

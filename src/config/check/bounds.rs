@@ -17,6 +17,9 @@ const AUDIT_RETENTION_SHORT: Duration = Duration::from_secs(24 * 3600);
 /// Worker threads at most: far more than the cores of any machine.
 const THREADS_MAX: usize = 1024;
 
+/// What one body of a request to the control plane may have.
+const CONTROL_BODY_BYTES: u64 = 1024 * 1024;
+
 impl Checks<'_> {
     pub(super) fn spans(&mut self) {
         let c = self.config;
@@ -153,6 +156,13 @@ impl Checks<'_> {
             self.refuse(
                 "limits.bodies_bytes",
                 "must be at least limits.request_bytes: it is the room for all bodies together",
+            );
+        }
+        let control = c.limits.control_bodies_bytes.0;
+        if control < CONTROL_BODY_BYTES {
+            self.refuse(
+                "limits.control_bodies_bytes",
+                "must be at least 1MiB, which one body may have: it is the room for all bodies together",
             );
         }
         if c.server.threads > THREADS_MAX {

@@ -85,6 +85,7 @@ fn senseless_and_unsafe_values_are_refused() {
         ("keys.dir=", "must name a folder"),
         ("tokens.pair_ttl=0s", "must be 10s to 24h"),
         ("limits.bodies_bytes=1MiB", "at least limits.request_bytes"),
+        ("limits.control_bodies_bytes=1000KiB", "at least 1MiB"),
     ] {
         refused(set(&[value]), "", reason);
     }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::a2a::card::Card;
 use crate::config::Config;
-use crate::directory::{AGENT_CARD_BYTES_MAX, CardPlace, Directory};
+use crate::directory::{AGENT_CARD_BYTES_MAX, CardPlace, Directory, LookupFor};
 use crate::ids::RequestId;
 use crate::proxy::question::Question;
 use crate::proxy::relay::{Relay, refuse_redirect};
@@ -27,6 +27,8 @@ pub(super) struct Asked<'a> {
     pub(super) config: &'a Config,
     /// Its id, which goes to the agent.
     pub(super) request_id: &'a RequestId,
+    /// In whose account the agent's name is looked up.
+    pub(super) account: u64,
     /// Gateways that it has gone through, this one included.
     pub(super) hops: u32,
 }
@@ -57,7 +59,8 @@ async fn try_fetch(
     let timeouts = &asked.config.timeouts;
     let patience = (timeouts.connect + PATIENCE).min(timeouts.total);
     let deadline = Instant::now() + patience;
-    let address = timeout_at(deadline, directory.address(&place.endpoint));
+    let asker = LookupFor::calling(asked.account);
+    let address = timeout_at(deadline, directory.address(&place.endpoint, asker));
     let address = address.await.map_err(|_| late())??;
     let peer = match &place.agent {
         Some(agent) => relay.upstream.peer(agent, address, timeouts.connect).await,

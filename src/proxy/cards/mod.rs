@@ -186,6 +186,7 @@ impl Proxy {
         let asked = Asked {
             config: &exchange.config,
             request_id: &exchange.request_id,
+            account: exchange.proof.as_ref().map_or(0, |proof| proof.account),
             hops,
         };
         let through = (&*self.gateway, &*self.relay);

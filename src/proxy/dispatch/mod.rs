@@ -194,7 +194,7 @@ impl Proxy {
             Err(why) => return judged(why),
         };
         let slot = match &destination {
-            Destination::Agent(agent) => match gateway.directory.slot(agent) {
+            Destination::Agent(agent) => match gateway.directory.slot(agent, proof.account) {
                 Ok(slot) => Some(slot),
                 Err(busy) => return Outlook::Later(busy, false),
             },

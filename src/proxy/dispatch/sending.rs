@@ -24,7 +24,7 @@ use crate::a2a::reply::Reply;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::config::Complete;
 use crate::delivery::jobs::{Content, Ending, Job, Try, expired, request_id};
-use crate::directory::{Destination, Slot};
+use crate::directory::{Destination, LookupFor, Slot};
 use crate::identity::Proof;
 use crate::metrics::InProgress;
 use crate::proxy::Proxy;
@@ -34,11 +34,11 @@ use crate::proxy::ended::{Ended, internal, shutting_down};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::forward::{Outgoing, callee};
 use crate::proxy::question::Question;
-use crate::proxy::received::Share;
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::trace::Came;
 use crate::proxy::upstream::{Call, Connection};
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Share;
 use crate::workspace::Timestamp;
 
 /// How an attempt to send ended.
@@ -184,7 +184,11 @@ impl Proxy {
             None => &agent.endpoint,
             Some(target) => &agent.endpoint.at(target.clone()),
         };
-        let address = self.gateway.directory.address(endpoint).await;
+        let address = self
+            .gateway
+            .directory
+            .address(endpoint, LookupFor::calling(admitted.account()))
+            .await;
         let address = address.map_err(not_sent)?;
         exchange.will_call(&callee(agent, &outgoing));
         let timeouts = &exchange.config.timeouts;
@@ -279,7 +283,7 @@ impl Proxy {
             verb: Method::POST,
             target: None,
             body,
-            share: Share::of(&self.relay.bodies, None),
+            share: Share::empty(&self.relay.bodies, 0),
             method_name,
             version_1_0,
             done: Done::default(),

@@ -17,7 +17,6 @@ use crate::drain::Cut;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::proxy::ended::{Ended, broken_http, shutting_down, timed_out, too_large};
 use crate::proxy::exchange::{Exchange, look_at};
-use crate::proxy::received::Share;
 use crate::proxy::relay::{Forward, Relay, await_head, is_event_stream, refuse_answer};
 use crate::proxy::rewrite::Rewrite;
 use crate::proxy::stream::{Begun, Feed, Pace};
@@ -25,6 +24,7 @@ use crate::proxy::trace::CallSpan;
 use crate::proxy::unary::next_piece;
 use crate::proxy::upstream::Home;
 use crate::rejection::Rejection;
+use crate::shares::Share;
 use crate::tasks::Learner;
 
 /// Pieces of a stream that wait for its caller at most, each of one read.

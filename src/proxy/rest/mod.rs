@@ -17,7 +17,6 @@ use super::deferred::JobWords;
 use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
-use super::received::Share;
 use super::rewrite::Rewrite;
 use super::{Proxy, keyed, references, wrong_method};
 use crate::a2a::Generation;
@@ -32,6 +31,7 @@ use crate::delivery::jobs::may_be_deferred;
 use crate::directory::Destination;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Share;
 
 /// For the `Allow` field.
 const VERBS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
@@ -67,9 +67,9 @@ impl Proxy {
         if !session.is_body_empty() {
             check_media_type(&session.req_header().headers)?;
         }
-        let caller = admitted.caller();
+        let account = admitted.account();
         // Before the card, so that it shows when the caller leaves while the agent is asked for it.
-        let received = body::read(&self.relay, &exchange.config, session, caller).await?;
+        let received = body::read(&self.relay, &exchange.config, session, account).await?;
         let way = self
             .way(session, exchange, &admitted, (tail, &rest))
             .await?;
@@ -150,8 +150,8 @@ impl Proxy {
         exchange.callee = Some(target.clone());
         let allowed = permit(&self.gateway, exchange, proof, &target).await?;
         let admitted = reach(&self.gateway, exchange, head, allowed).await?;
-        let caller = admitted.caller();
-        let received = body::read(&self.relay, &exchange.config, session, caller).await?;
+        let account = admitted.account();
+        let received = body::read(&self.relay, &exchange.config, session, account).await?;
         let call = (tasks, params, None);
         let outgoing = self
             .about_task(session, exchange, &admitted, call, received.1)

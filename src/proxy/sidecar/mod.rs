@@ -20,7 +20,6 @@ use super::ended::{Clocks, Ended, internal};
 use super::exchange::Exchange;
 use super::listener::BrokenOff;
 use super::origin::Origins;
-use super::received::Share;
 use super::reject::{Dialect, answer};
 use super::relay::{Forward, Relay};
 use super::trace::{Callee, Came};
@@ -30,6 +29,7 @@ use crate::a2a::method;
 use crate::a2a::task::Binding;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Share;
 use crate::sidecar::{Card, Sidecar};
 
 /// Asks whether a request may pass, for a proxy that forwards it itself.
@@ -109,12 +109,12 @@ impl Guard {
         let head = session.req_header();
         refuse_declared_oversize(&exchange.config.limits, head)?;
         let (body, share) = if public {
-            (Bytes::new(), Share::of(&self.relay.bodies, None))
+            (Bytes::new(), Share::empty(&self.relay.bodies, 0))
         } else {
             let token = presented(&self.sidecar, head)?;
             exchange.pair = Some(self.sidecar.authenticate(token).await?);
             // All come through gateways, which give each caller its share.
-            body::read(&self.relay, &exchange.config, session, None).await?
+            body::read(&self.relay, &exchange.config, session, 0).await?
         };
         exchange.request_bytes = body.len() as u64;
         let method = read_call(session.req_header(), &body, exchange);

@@ -99,7 +99,7 @@ on_both_pairs! {
 async fn more_than_there_may_be_are_refused_and_one_that_leaves_makes_room() {
     calmly(async || {
         let gateway = Builder::new(Pair::Embedded)
-            .set("events.connections", "3")
+            .set("events.connections", "5")
             .set("events.connections_per_caller", "2")
             // As many as will watch: a request that is over gives its place back a moment after its answer.
             .set("server.max_exchanges", "3")

@@ -376,7 +376,7 @@ async fn crowds(pair: Pair, seen: &mut Seen) {
         .refuses(&gateway, me, "target", ("agent_busy", "slots"))
         .await;
     assert_eq!(step(&explained, "slots")["fact"]["taken"], 1);
-    gateway.patch("target", json!({"max_concurrent": 5})).await;
+    gateway.patch("target", json!({"max_concurrent": 6})).await;
     let second = hanging(&gateway, &caller, &target).await;
     let third = hanging(&gateway, &caller, &target).await;
     seen.refuses(&gateway, me, "target", ("overloaded", "places"))

@@ -1,6 +1,6 @@
 //! A DNS server that answers what a case tells it to, and counts.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use tokio::net::UdpSocket;
@@ -8,6 +8,9 @@ use tokio::net::UdpSocket;
 /// What becomes of the `number`th look-up of a name, counted from 0. One look-up asks for both kinds of
 /// addresses.
 type Zone = dyn Fn(&str, usize) -> Vec<IpAddr> + Send + Sync;
+
+/// Among the addresses of a name: nothing is answered.
+pub(crate) const SILENCE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// A running server. Dropping it stops it.
 pub(crate) struct Dns {
@@ -47,7 +50,11 @@ impl Dns {
                     seen.push((name.clone(), kind));
                     number
                 };
-                let answer = answer(&query[..end], kind, &zone(&name, number));
+                let addresses = zone(&name, number);
+                if addresses.contains(&SILENCE) {
+                    continue;
+                }
+                let answer = answer(&query[..end], kind, &addresses);
                 let _ = socket.send_to(&answer, from).await;
             }
         });

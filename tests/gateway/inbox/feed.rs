@@ -74,13 +74,13 @@ on_both_pairs! {
     }
 
     async fn a_feed_says_why_it_ends(pair: Pair) {
-        let mut gateway = Builder::new(pair).set("inbox.connections_per_caller", "1").set("server.drain", "60s").start().await;
+        let mut gateway = Builder::new(pair).set("inbox.connections_per_caller", "2").set("server.drain", "60s").start().await;
         let dev = seat(&gateway, "dev", None, None).await;
         let (goes, id) = token(&gateway, "/workspaces/dev/tokens", json!({})).await;
         let mut cut = open(&gateway, &follow(&goes)).await;
-        let full = gateway.call(&follow(&goes)).await;
-        assert_eq!((full.status, &*full.reason()), (429, "rate_limited"));
         let mut stays = open(&gateway, &follow(&dev)).await;
+        let full = gateway.call(&follow(&goes)).await;
+        assert_eq!((full.status, &*full.reason()), (429, "rate_limited"), "both tokens are one caller");
         let path = format!("/workspaces/dev/tokens/{id}");
         assert_eq!(gateway.as_operator(Request::new("DELETE", path)).await.status, 200);
         let end = cut.event().await;

@@ -1,0 +1,155 @@
+//! The newest events, kept for those who come back: so many of each org, so that one that has much to tell pushes out
+//! nobody else's, and within an org those of the workspace that has most go first.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::record::{Audience, Told};
+use crate::ids::WorkspaceId;
+use crate::shared::EntryId;
+use crate::shares::Bound;
+use crate::workspace::Timestamp;
+
+/// Events kept of one org that tells alone: half of what there is room for.
+pub(super) const REPLAY_MAX: usize = 1000;
+
+/// Events kept of all orgs.
+pub(super) const KEPT_MAX: usize = 2 * REPLAY_MAX;
+
+/// How long they are kept.
+pub(super) const REPLAY_FOR: Duration = Duration::from_secs(600);
+
+/// Workspaces of which it is remembered that events of theirs were dropped.
+const DROPPED_MAX: usize = 1024;
+
+/// Whose an event is. Workspaces without an org count as one org.
+type Org = Option<String>;
+
+/// Events in the order of the log.
+#[derive(Default)]
+pub(super) struct Ring {
+    told: VecDeque<(EntryId, Arc<Told>)>,
+    /// Every event after this one is in the ring, or in `dropped`. `None`: nobody knows where the log goes on.
+    floor: Option<EntryId>,
+    /// How many are kept.
+    kept: HashMap<Org, HashMap<WorkspaceId, usize>>,
+    /// The newest event of a workspace that had to go for others.
+    dropped: HashMap<WorkspaceId, (EntryId, Arc<Told>)>,
+}
+
+impl Ring {
+    /// Adds the newest event, and drops what is too much with it.
+    pub(super) fn keep(&mut self, told: Arc<Told>) {
+        let Some(id) = told.id else { return };
+        // The first one's predecessor: of what came before it we know nothing.
+        self.floor.get_or_insert(id.before());
+        let Some((org, workspace)) = subject(&told) else {
+            return;
+        };
+        let (org, workspace) = (org.cloned(), workspace.clone());
+        self.told.push_back((id, told));
+        let of_org = self.kept.entry(org.clone()).or_default();
+        *of_org.entry(workspace).or_default() += 1;
+        let own: usize = of_org.values().sum();
+        if own > Bound::places(KEPT_MAX).most(self.told.len() - own) {
+            let busiest = of_org.iter().max_by_key(|(_, count)| **count);
+            if let Some(busiest) = busiest.map(|(id, _)| id.clone()) {
+                let is_its = |told: &Told| subject(told) == Some((org.as_ref(), &busiest));
+                let at = self.told.iter().position(|(_, told)| is_its(told));
+                self.drop_at(at.unwrap_or_default());
+            }
+        }
+        if KEPT_MAX < self.told.len() {
+            self.drop_at(0);
+        }
+    }
+
+    /// Forgets what is older than it is kept.
+    pub(super) fn forget_old(&mut self) {
+        let now_ms = u64::try_from(Timestamp::now().0).unwrap_or(0);
+        let oldest_ms = now_ms.saturating_sub(u64::try_from(REPLAY_FOR.as_millis()).unwrap_or(0));
+        while let Some((id, _)) = self.told.front()
+            && id.ms < oldest_ms
+        {
+            self.floor = Some(*id);
+            self.take_at(0);
+        }
+        let floor = self.floor.unwrap_or_default();
+        self.dropped
+            .retain(|_, (id, _)| floor < *id && id.ms >= oldest_ms);
+    }
+
+    /// The id of the newest event.
+    pub(super) fn newest(&self) -> EntryId {
+        let kept = self.told.back().map(|(id, _)| *id);
+        kept.or(self.floor).unwrap_or_default()
+    }
+
+    /// Whether everything after `after` is here, but for what was dropped.
+    pub(super) fn follows(&self, after: EntryId) -> bool {
+        self.floor.is_some_and(|floor| floor <= after) && after <= self.newest()
+    }
+
+    /// What is kept of the events after `after`.
+    pub(super) fn after(&self, after: EntryId) -> VecDeque<Arc<Told>> {
+        let from = self.told.partition_point(|(id, _)| *id <= after);
+        let kept = self.told.iter().skip(from);
+        kept.map(|(_, told)| Arc::clone(told)).collect()
+    }
+
+    /// The newest that was dropped of each workspace after `after`.
+    pub(super) fn dropped_after(&self, after: EntryId) -> Vec<Arc<Told>> {
+        let dropped = self.dropped.values().filter(|(id, _)| after < *id);
+        dropped.map(|(_, told)| Arc::clone(told)).collect()
+    }
+
+    fn drop_at(&mut self, at: usize) {
+        let Some((id, told)) = self.take_at(at) else {
+            return;
+        };
+        let Some((_, workspace)) = subject(&told) else {
+            return;
+        };
+        self.dropped.insert(workspace.clone(), (id, told));
+        if DROPPED_MAX < self.dropped.len() {
+            // From here on whoever comes back from before it is told of a gap, without a look at what it missed.
+            let oldest = self.dropped.values().map(|(id, _)| *id).min();
+            self.floor = self.floor.max(oldest);
+            let floor = self.floor.unwrap_or_default();
+            self.dropped.retain(|_, (id, _)| floor < *id);
+        }
+    }
+
+    fn take_at(&mut self, at: usize) -> Option<(EntryId, Arc<Told>)> {
+        let (id, told) = self.told.remove(at)?;
+        if let Some((org, workspace)) = subject(&told)
+            && let Some(of_org) = self.kept.get_mut(&org.cloned())
+        {
+            if let Some(count) = of_org.get_mut(workspace) {
+                *count -= 1;
+                if *count == 0 {
+                    of_org.remove(workspace);
+                }
+            }
+            if of_org.is_empty() {
+                self.kept.remove(&org.cloned());
+            }
+        }
+        Some((id, told))
+    }
+}
+
+/// The org and the workspace that an event is about.
+fn subject(told: &Told) -> Option<(Option<&String>, &WorkspaceId)> {
+    let Audience::Of {
+        workspace,
+        now,
+        was,
+    } = &told.audience
+    else {
+        return None;
+    };
+    let place = now.as_ref().or(was.as_ref());
+    Some((place.and_then(|place| place.org.as_ref()), workspace))
+}

@@ -1,0 +1,306 @@
+//! Floods by a stranger and by one caller with a good credential: each is refused or bounded, and honest callers are
+//! served beside it. The same with more of everything, measured: `scripts/bench floods`.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::events::{seat, token};
+use crate::harness::dns::{Dns, SILENCE};
+use crate::harness::watcher::Feed;
+use crate::harness::{
+    ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat, Step, card,
+    ok_json,
+};
+use crate::on_both_pairs;
+
+/// Much sooner than `timeouts.request_body` (30 s).
+const AT_ONCE: Duration = Duration::from_secs(15);
+
+/// Two tokens of `seat`: both are the same caller.
+async fn tokens(gateway: &Gateway, seat: &Seat) -> [String; 2] {
+    let path = format!("/workspaces/{}/tokens", seat.id);
+    let made = gateway.as_operator(Request::post(path, "{}")).await.json();
+    let second = made["token"].as_str().expect("a token").to_owned();
+    [seat.token.clone(), second]
+}
+
+/// Sends a request that says it has 1 MB, and a part of it.
+async fn unfinished(gateway: &Gateway, request: &Request, bytes: usize) -> Connection {
+    let mut connection = Connection::open(gateway.public).await;
+    let request = request.clone().field("Content-Length", "1000000");
+    let head = request.wire(&gateway.public.to_string());
+    connection.send(&head).await;
+    let _ = timeout(
+        Duration::from_millis(500),
+        connection.try_send(&vec![b' '; bytes]),
+    )
+    .await;
+    connection
+}
+
+/// An agent that answers every call but those that say `hold`.
+async fn agent() -> Agent {
+    let answer = ok_json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#);
+    Agent::scripted(move |request| match request.text().contains("hold") {
+        true => vec![Step::Hang],
+        false => vec![Step::Write(answer.clone())],
+    })
+    .await
+}
+
+/// Calls and heartbeats of an honest caller all succeed.
+async fn assert_served(gateway: &Gateway, honest: &Seat, target: &Seat) {
+    let call = Request::post(target.path(), CALL).bearer(&honest.token);
+    let beat = json!({"workspace_id": honest.id}).to_string();
+    let beat = Request::post("/registry/heartbeat", beat).bearer(&honest.token);
+    for _ in 0..20 {
+        for request in [&call, &beat] {
+            let answer = gateway.call(request).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+    }
+}
+
+fn assert_bounded(answer: &Answer, reason: &str, says: &str) {
+    assert_eq!(
+        (answer.status, &*answer.reason()),
+        (503, reason),
+        "{}",
+        answer.text()
+    );
+    assert!(answer.text().contains(says), "{}", answer.text());
+}
+
+on_both_pairs! {
+    async fn bodies_of_strangers_are_not_awaited_and_take_no_room(pair: Pair) {
+        let builder = Builder::new(pair)
+            .set("limits.control_bodies_bytes", "1MiB")
+            .set("limits.request_bytes", "1MiB")
+            .set("limits.bodies_bytes", "1MiB")
+            .set("rate.failures_per_second", "0");
+        let gateway = builder.start().await;
+        let (honest, target) = gateway.pair(agent().await).await;
+        let wrong = format!("a2aw_{}", "x".repeat(43));
+        let mut open = Vec::new();
+        for _ in 0..4 {
+            for (method, path, status) in [
+                ("POST", "/registry/register", 401),
+                ("POST", "/registry/heartbeat", 401),
+                ("POST", "/workspaces", 401),
+                ("PATCH", "/workspaces/target", 401),
+                ("POST", "/workspaces/target/notify", 401),
+                ("POST", "/canvas/tokens", 401),
+                ("POST", "/workspaces/target/a2a", 401),
+                ("POST", "/workspaces/target/a2a/v1/message:send", 401),
+                ("POST", "/nowhere", 404),
+                ("PUT", "/registry/register", 405),
+            ] {
+                let request = Request::new(method, path).field("Content-Type", "application/json");
+                for request in [request.clone(), request.bearer(&wrong)] {
+                    let began = Instant::now();
+                    let mut connection = unfinished(&gateway, &request, 100 << 10).await;
+                    let answer = connection.read_head().await.expect("an answer");
+                    assert_eq!(answer.status, status, "{method} {path}");
+                    assert!(began.elapsed() < AT_ONCE, "{method} {path}: {:?}", began.elapsed());
+                    open.push(connection);
+                }
+            }
+        }
+        assert_served(&gateway, &honest, &target).await;
+        assert_eq!(gateway.metric("a2a_gateway_bodies_refused_total", &[]).await, 0.0);
+        drop(open);
+        gateway.assert_idle().await;
+    }
+
+    async fn unfinished_bodies_of_one_caller_leave_room_for_others(pair: Pair) {
+        let builder = Builder::new(pair)
+            .set("limits.control_bodies_bytes", "4MiB")
+            .set("limits.request_bytes", "1MiB")
+            .set("limits.bodies_bytes", "4MiB");
+        let gateway = builder.start().await;
+        let (honest, target) = gateway.pair(agent().await).await;
+        let flooder = gateway.seat("flooder", "", agent().await).await;
+        let tokens = tokens(&gateway, &flooder).await;
+        let mut open = Vec::new();
+        for (path, says) in [
+            ("/registry/heartbeat".to_owned(), "limits.control_bodies_bytes"),
+            (target.path(), "limits.bodies_bytes"),
+        ] {
+            let mut refused = Vec::new();
+            for n in 0..6 {
+                let request = Request::post(&path, "").bearer(&tokens[n % 2]);
+                let mut connection = unfinished(&gateway, &request, 900 << 10).await;
+                match timeout(Duration::from_secs(1), connection.read_head()).await {
+                    Ok(head) => refused.push(connection.read_body(head.expect("an answer")).await),
+                    Err(_) => open.push(connection),
+                }
+            }
+            // Half of 4 MiB is room for two such bodies.
+            assert!(!refused.is_empty(), "{path}: none is refused");
+            for answer in &refused {
+                assert_bounded(answer, "overloaded", says);
+            }
+            assert!(refused[0].text().contains("half of what others leave"), "{}", refused[0].text());
+        }
+        assert_served(&gateway, &honest, &target).await;
+        drop(open);
+        gateway.assert_idle().await;
+    }
+
+    async fn one_caller_cannot_hold_all_places_of_a_target(pair: Pair) {
+        let gateway = Builder::new(pair).set("limits.target_concurrency", "8").start().await;
+        let (honest, target) = gateway.pair(agent().await).await;
+        let flooder = gateway.seat("flooder", "", agent().await).await;
+        let tokens = tokens(&gateway, &flooder).await;
+        let mut open = Vec::new();
+        for n in 0..4 {
+            let before = target.agent.count();
+            let call = Request::post(target.path(), CALL.replace("hi", "hold")).bearer(&tokens[n % 2]);
+            let mut connection = Connection::open(gateway.public).await;
+            connection.send(&call.wire(&gateway.public.to_string())).await;
+            let deadline = Instant::now() + AT_ONCE;
+            while target.agent.count() == before {
+                assert!(Instant::now() < deadline, "the call reaches the agent");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            open.push(connection);
+        }
+        for token in &tokens {
+            let call = Request::post(target.path(), CALL).bearer(token);
+            assert_bounded(&gateway.call(&call).await, "agent_busy", "others leave");
+        }
+        assert_served(&gateway, &honest, &target).await;
+        // Operators are callers, too.
+        let call = Request::post(target.path(), CALL).bearer(ADMIN);
+        assert_eq!(gateway.call(&call).await.status, 200);
+        drop(open);
+        gateway.assert_idle().await;
+    }
+
+    async fn one_caller_cannot_hold_all_event_streams(pair: Pair) {
+        let builder = Builder::new(pair)
+            .set("events.connections", "8")
+            .set("inbox.connections", "8");
+        let gateway = builder.start().await;
+        let (honest, target) = gateway.pair(agent().await).await;
+        let flooder = gateway.seat("flooder", "", agent().await).await;
+        let tokens = tokens(&gateway, &flooder).await;
+        let mut open = Vec::new();
+        for (path, section) in [("/events", "events"), ("/activity", "inbox")] {
+            let watch = |token: &str| Request::get(path).bearer(token).field("Accept", "text/event-stream");
+            for n in 0..4 {
+                open.push(Feed::open(gateway.public, &watch(&tokens[n % 2])).await);
+            }
+            for token in &tokens {
+                let says = format!("others leave of {section}.connections");
+                assert_bounded(&gateway.call(&watch(token)).await, "overloaded", &says);
+            }
+            open.push(Feed::open(gateway.public, &watch(&honest.token)).await);
+        }
+        assert_served(&gateway, &honest, &target).await;
+    }
+
+    async fn one_caller_cannot_hold_all_look_ups_of_names(pair: Pair) {
+        let here = || vec!["127.0.0.1".parse().unwrap()];
+        let dns = Dns::start(move |name, number| match name {
+            "good.test" => here(),
+            // Answers once, and then no more.
+            "fading.test" if number == 0 => here(),
+            _ => vec![SILENCE],
+        })
+        .await;
+        let builder = Builder::new(pair)
+            .set("address.nameservers", &dns.address.to_string())
+            .set("a2a.push_notifications", "true")
+            .set("rate.caller_per_second", "0");
+        let gateway = builder.start().await;
+        let (honest, target) = gateway.pair(agent().await).await;
+        let flooder = gateway.seat("flooder", "", agent().await).await;
+        let mut named = Vec::new();
+        for name in ["good.test", "fading.test"] {
+            let agent = agent().await;
+            let enrolment = gateway.create(json!({"id": name, "name": name})).await;
+            let url = format!("http://{name}:{}/", agent.port);
+            let token = gateway.register(name, &enrolment, &url, card(name)).await;
+            named.push(Seat { id: name.into(), token, agent });
+        }
+        let mut flood = JoinSet::new();
+        for n in 0..100 {
+            let (path, token, public) = (target.path(), flooder.token.clone(), gateway.public);
+            flood.spawn(async move {
+                for turn in 0.. {
+                    let url = format!("http://n{n}x{turn}.silent.test/");
+                    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {
+                        "message": {"kind": "message", "messageId": "m", "role": "user", "parts": []},
+                        "configuration": {"pushNotificationConfig": {"url": url}}}});
+                    let request = Request::post(&path, body.to_string()).bearer(&token);
+                    let answer = Connection::open(public).await.call(&request).await;
+                    assert_eq!(&*answer.reason(), "address_forbidden", "{}", answer.text());
+                }
+            });
+        }
+        // Both names are asked for again, beside the flood.
+        let deadline = Instant::now() + Duration::from_secs(40);
+        while ["good.test", "fading.test"].iter().any(|name| dns.lookups(name) < 3) {
+            assert!(Instant::now() < deadline, "the names are not looked up again");
+            for seat in &named {
+                let call = Request::post(seat.path(), CALL).bearer(&honest.token);
+                let answer = gateway.call(&call).await;
+                assert_eq!(answer.status, 200, "{}: {}", seat.id, answer.text());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_served(&gateway, &honest, &target).await;
+        flood.shutdown().await;
+    }
+
+    async fn one_org_pushes_out_nobody_elses_events(pair: Pair) {
+        let on_redis = matches!(pair, Pair::External);
+        let mut gateway = Builder::new(pair).set("rate.caller_per_second", "0").start().await;
+        let quiet = seat(&gateway, "quiet", None, Some("acme")).await;
+        let loud = seat(&gateway, "loud", None, Some("globex")).await;
+        let org = token(&gateway, "/orgs/acme/tokens", json!({})).await.0;
+        let others = token(&gateway, "/orgs/globex/tokens", json!({})).await.0;
+        let note = |id: &str, token: &str, text: &str| {
+            let body = json!({"message": text}).to_string();
+            Request::post(format!("/workspaces/{id}/notify"), body).bearer(token)
+        };
+        let watch = |token: &str, after: &str| {
+            let request = Request::get("/events").bearer(token);
+            request.field("Accept", "text/event-stream").field("Last-Event-ID", after)
+        };
+        let feed = Request::get("/events").bearer(&org).field("Accept", "text/event-stream");
+        let mut feed = Feed::open(gateway.public, &feed).await;
+        assert!(gateway.call(&note("quiet", &quiet, "first")).await.status < 300);
+        let first = feed.event().await.id.expect("an id");
+        drop(feed);
+        assert!(gateway.call(&note("quiet", &quiet, "missed")).await.status < 300);
+        let mut connection = Connection::open(gateway.public).await;
+        for _ in 0..1_050 {
+            let answer = connection.call(&note("loud", &loud, "x")).await;
+            assert!(answer.status < 300, "{}", answer.text());
+        }
+        // The last of them has come through.
+        assert!(gateway.call(&note("quiet", &quiet, "last")).await.status < 300);
+        for restarted in [false, true] {
+            if restarted {
+                gateway.restart().await;
+            }
+            let mut feed = Feed::open(gateway.public, &watch(&org, &first)).await;
+            for text in ["missed", "last"] {
+                let event = feed.event().await;
+                assert_eq!(event.data["event"], "AGENT_MESSAGE", "{:?}", event.data);
+                assert_eq!(event.data["payload"]["message"], text, "{:?}", event.data);
+            }
+            // Who may see what was dropped is told that something is missing.
+            let mut feed = Feed::open(gateway.public, &watch(&others, &first)).await;
+            assert_eq!(feed.event().await.event.as_deref(), Some("gap"));
+            if !on_redis {
+                break;
+            }
+        }
+    }
+}
