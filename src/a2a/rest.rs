@@ -334,7 +334,6 @@ mod tests {
             "v1/else",
             "v1/kv/secret",
             "v1/custom/t-1",
-            "v1/tasks/send",
             "v1/tasks/t/cancel",
             "v1/Tasks/t",
             "v1/TASKS",

@@ -275,7 +275,7 @@ async fn a_cut_stream_ends_with_an_error_by_its_binding_in_the_agents_line_ends(
                 let again = Request::get(path)
                     .bearer(&case.caller.token)
                     .field("Last-Event-ID", format!("{name}-2"));
-                let again = case.gateway.call(&again).await.unnumbered().text();
+                let again = case.gateway.call(&again).await.text();
                 assert_eq!(
                     again.starts_with("event: error"),
                     body == message,
