@@ -89,8 +89,7 @@ impl Rejection {
         let told = self.clone().fact("stream", stream);
         match form.dialect {
             Dialect::HttpJson => {
-                let data = json!({"error": told.status_object(request_id)}).to_string();
-                final_event(Some("error"), &data, framing)
+                final_event(Some("error"), &told.http_json_body(request_id), framing)
             }
             Dialect::JsonRpc | Dialect::Plain => {
                 let data = told.rpc_body(request_id, form.rpc_id.as_deref());
@@ -240,6 +239,10 @@ mod tests {
         let data = event.strip_prefix("event: error\r\ndata: ").unwrap();
         let data: Value = serde_json::from_str(data.strip_suffix("\r\n\r\n").unwrap()).unwrap();
         assert_eq!(data["error"]["code"], 503);
+        assert_eq!(
+            (&data["code"], &data["message"]),
+            (&json!(-32_000), &json!("on its way up"))
+        );
         assert_eq!(data["error"]["details"][0]["metadata"]["stream"], "s");
         let event = restarting().last_event(&ReplyForm::default(), &id(), "s", Framing::Lf);
         assert!(event.starts_with(b"data: {\"jsonrpc\""));

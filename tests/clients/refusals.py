@@ -17,7 +17,7 @@ COLUMNS = [("py03", "0.3"), ("py13", "1.0"), ("py13", "0.3"), ("js03", "0.3"), (
 ROWS = ["401", "403", "404 task", "429", "503", "cut stream", "404 task, JSON-RPC"]
 # What the gateway says, as far as it is the same every time.
 SENTENCES = {
-    "401": "credential", "403": "not permitted", "404 task": "no such task", "429": "too many", "503": "paused",
+    "401": "the credential has no known form", "403": "may not reach", "404 task": "no such task", "429": "too many requests with", "503": "an operator paused",
     "cut stream": "closed the connection", "404 task, JSON-RPC": "no such task",
 }
 
@@ -88,7 +88,7 @@ def run(stage):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     origin = f"http://127.0.0.1:{server.server_port}"
     gateway = stage.gateway()
-    slow = stage.gateway(**{"rate.caller_per_second": 1, "rate.caller_burst": 1})
+    slow = stage.gateway(**{"rate.caller_per_second": 1, "rate.caller_burst": 10})
     bases = {}
     for name, of in {"cut": gateway, "paused": gateway, "limited": slow}.items():
         of.operate("POST", "/workspaces", {"id": name, "name": name, "parent_id": "family", "url": origin, "liveness": "assumed"})
@@ -105,7 +105,7 @@ def run(stage):
     look = ["look", {"task_id": "t-1"}]
     asked = {
         "401": ("cut", "wrong", ["send"]), "403": ("cut", stranger, ["send"]), "404 task": ("cut", bob, [look]),
-        "429": ("limited", slow.tokens["alice"], ["send"] * 2), "503": ("paused", alice, ["send"]),
+        "429": ("limited", slow.tokens["alice"], ["send"] * 40), "503": ("paused", alice, ["send"]),
         "cut stream": ("cut", alice, ["stream"]), "404 task, JSON-RPC": ("cut", bob, [look]),
     }
     jobs = {client: [] for client in SDKS}
