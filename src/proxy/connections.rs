@@ -105,7 +105,12 @@ impl Connections {
         };
         let message = "this port speaks TLS (server.tls.cert); write https:// instead of http://";
         let rejection = Rejection::new(Reason::InvalidRequest, message);
-        let answer = wire(&rejection, &RequestId::random(), Dialect::Plain, false);
+        let answer = wire(
+            &rejection,
+            &RequestId::random(),
+            &Dialect::Plain.into(),
+            false,
+        );
         http1::part(&mut (Box::new(stream) as Stream), &answer, FAREWELL).await;
     }
 
