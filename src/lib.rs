@@ -12,6 +12,9 @@ pub mod rejection;
 // What travels: pure, no I/O, no clock.
 pub mod a2a;
 
+// In which form the gateway answers itself.
+pub mod dialect;
+
 // What is left behind.
 pub mod metrics;
 pub mod telemetry;

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::ids::{InvalidWorkspaceId, RequestId};
 use crate::store::Unavailable;
@@ -201,7 +201,7 @@ impl Reason {
 pub const REFUSED: &str = "x-a2a-refused";
 
 /// The response field with the name of a stream, which its caller knows and its agent does not. So it proves, in the last
-/// event of the stream, that this is the gateway's ([`Rejection::parting`]). An agent's own of that name is dropped.
+/// event of the stream, that this is the gateway's ([`Rejection::last_event`]). An agent's own of that name is dropped.
 pub const STREAM: &str = "x-a2a-stream";
 
 /// A refusal, ready to be told to the caller: the reason, a sentence that says what to do, and facts.
@@ -298,49 +298,6 @@ impl Rejection {
         self
     }
 
-    /// The body on an A2A route: a JSON-RPC error that platform clients can read too. `rpc_id` is
-    /// the request's own token, spelled as it came.
-    pub fn rpc_body(&self, request_id: &RequestId, rpc_id: Option<&str>) -> String {
-        let mut metadata = Map::new();
-        metadata.insert("requestId".into(), request_id.as_str().into());
-        if let Some(seconds) = self.retry_after {
-            metadata.insert("retryAfter".into(), seconds.to_string().into());
-        }
-        for (name, value) in &self.facts {
-            metadata.insert((*name).into(), value.as_str().into());
-        }
-        let error = json!({
-            "code": self.rpc_code.unwrap_or_else(|| self.reason.rpc_code()),
-            "message": self.message,
-            "data": [{
-                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                "reason": self.reason.word().to_uppercase(),
-                "domain": "a2a-gateway",
-                "metadata": metadata,
-            }],
-        });
-        // The id is spliced in as it was spelled: `1.0` and `1` are different tokens to their owner.
-        let mut body = format!(
-            r#"{{"jsonrpc":"2.0","id":{},"error":{error}"#,
-            rpc_id.unwrap_or("null")
-        );
-        if let Some(seconds) = self.retry_after {
-            body.push_str(&format!(r#","retry_after":{seconds}"#));
-        }
-        if self.reason == Reason::WorkspaceRestarting {
-            body.push_str(r#","restarting":true"#);
-        }
-        body.push('}');
-        body
-    }
-
-    /// What the last event of a stream says that was cut: as [`Rejection::rpc_body`], with the name of the stream, which
-    /// only the gateway and the caller know.
-    pub fn parting(&self, request_id: &RequestId, rpc_id: Option<&str>, stream: &str) -> String {
-        let told = self.clone().fact("stream", stream);
-        told.rpc_body(request_id, rpc_id)
-    }
-
     /// The body on every other route.
     pub fn plain_body(&self, request_id: &RequestId) -> String {
         let mut body = Map::new();
@@ -403,20 +360,5 @@ mod tests {
         let words: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|r| r.word()).collect();
         assert_eq!(words.len(), Reason::ALL.len());
         assert!(Reason::ALL.iter().all(|r| (400..600).contains(&r.status())));
-    }
-
-    #[test]
-    fn an_a2a_refusal_has_the_contracts_shape_and_keeps_the_ids_spelling() {
-        let rejection = Rejection::new(Reason::WorkspaceRestarting, "on its way up")
-            .retry_after(Duration::from_secs(15));
-        let id = RequestId::from_caller(Some(b"r-1"));
-        assert_eq!(
-            rejection.rpc_body(&id, Some("1.0")),
-            concat!(
-                r#"{"jsonrpc":"2.0","id":1.0,"error":{"code":-32000,"data":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","#,
-                r#""domain":"a2a-gateway","metadata":{"requestId":"r-1","retryAfter":"15"},"reason":"WORKSPACE_RESTARTING"}],"#,
-                r#""message":"on its way up"},"retry_after":15,"restarting":true}"#
-            )
-        );
     }
 }

@@ -80,6 +80,11 @@ fn agents_that_poll_serve_every_sdk() {
     run("polling");
 }
 
+#[test]
+fn every_sdk_shows_why_the_gateway_refused_or_cut() {
+    run("refusals");
+}
+
 /// Every span hangs on the one before it, from the client's code to the agent's.
 fn assert_one_tree(spans: &[Span]) {
     let told = || format!("{spans:#?}");

@@ -11,10 +11,13 @@ export class Refusal extends Error {
   }
 }
 
-/** What a JSON-RPC error says if it has the form of the gateway's; whose it is, is for the caller to know. */
+// An error that A2A defines has the protocol's own domain over HTTP+JSON.
+const DOMAINS = ["a2a-gateway", "a2a-protocol.org"];
+
+/** What an error of JSON-RPC or HTTP+JSON says if it has the form of the gateway's; whose it is, is for the caller to know. */
 function read(error, status) {
-  const details = Array.isArray(error?.data) ? error.data : [];
-  const info = details.find((detail) => detail?.domain === "a2a-gateway");
+  const details = [error?.data, error?.details].find(Array.isArray) ?? [];
+  const info = details.find((detail) => DOMAINS.includes(detail?.domain));
   if (!info) return null;
   const { requestId, retryAfter, stream, ...facts } = info.metadata ?? {};
   const refusal = new Refusal({
@@ -43,7 +46,10 @@ export async function refusalOf(response) {
     .json()
     .catch(() => null);
   const { status } = response;
-  if (body?.error && typeof body.error === "object") return read(body.error, status)?.refusal ?? null;
+  if (body?.error && typeof body.error === "object") {
+    const found = read(body.error, status)?.refusal;
+    return found ? Object.assign(found, { reason }) : null;
+  }
   const { error = "the gateway refused", reason: _, request_id: requestId = response.headers.get("x-request-id"), retry_after: retryAfter = null, ...facts } = body ?? {};
   return new Refusal({ reason, message: String(error), requestId, status, retryAfter, facts });
 }

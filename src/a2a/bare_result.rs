@@ -1,26 +1,12 @@
 //! Answers to calls that the gateway translated from a route without JSON-RPC: the result goes to the
 //! caller without its envelope.
 
+use super::error::RpcError;
 use super::event::{data_of, lines};
 use super::reply::Reply;
 
-/// The HTTP status for the code of a JSON-RPC error (A2A 1.0.1, 5.4).
-pub const fn status(code: i64) -> u16 {
-    match code {
-        -32_001 => 404,
-        -32_601 => 501,
-        -32_603 | -32_006 => 500,
-        -32_700..=-32_000 => 400,
-        _ => 500,
-    }
-}
-
-/// The body for an error: as a caller of these routes reads it.
-pub fn error_body(error: &str) -> String {
-    format!(r#"{{"error":{error}}}"#)
-}
-
-/// The same for whole events of a stream: what their `data` carries, all else as it came.
+/// Whole events of a stream without the envelopes in their `data`, all else as it came. One that carries an error is
+/// named so: clients of HTTP+JSON look for it there.
 pub fn events(blocks: &[u8]) -> Vec<u8> {
     let crlf = memchr::memmem::find(blocks, b"\r\n").is_some();
     let end: &[u8] = if crlf { b"\r\n" } else { b"\n" };
@@ -53,7 +39,13 @@ fn put_data(written: &mut Vec<u8>, data: Option<Vec<u8>>, end: &[u8]) {
     let reply = reply.as_ref().map(|reply| (reply.result(), reply.error()));
     let bare = match reply {
         Some((Some(result), _)) => result.to_owned(),
-        Some((None, Some(error))) => error_body(error),
+        Some((None, Some(error))) => {
+            // The last name of an event counts.
+            written.extend_from_slice(b"event: error");
+            written.extend_from_slice(end);
+            let error = RpcError::read(error);
+            error.body(error.http())
+        }
         _ => String::from_utf8_lossy(&data).into_owned(),
     };
     for line in bare.split(['\n', '\r']) {
@@ -79,8 +71,11 @@ mod tests {
                 "event: message\r\nid: 7\r\ndata: 1\r\n\r\n",
             ),
             (
-                ": ping\n\ndata:{\"error\":{\"code\":1}}\n\n",
-                ": ping\n\ndata: {\"error\":{\"code\":1}}\n\n",
+                ": ping\n\ndata:{\"error\":{\"code\":1,\"message\":\"no\"}}\n\n",
+                concat!(
+                    ": ping\n\nevent: error\ndata: {\"error\":{\"code\":500,\"details\":[],\"message\":\"no\",",
+                    "\"status\":\"INTERNAL\"},\"code\":1,\"message\":\"no\"}\n\n"
+                ),
             ),
             (
                 "data: {\"result\":\ndata: [1,\ndata: 2]}\n\n",

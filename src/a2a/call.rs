@@ -1,5 +1,6 @@
 //! One pass over a body: where the members are that the gateway reads.
 
+use super::ambiguity::Ambiguity;
 use super::envelope::METHOD_NAME_BYTES_MAX;
 use super::json::{Kind, Member, Name, Object, Value};
 use super::method::Method;
@@ -27,13 +28,68 @@ pub(super) struct Call {
     pub(super) is_answer: bool,
     /// It has members besides `jsonrpc`, `id`, `method` and `params`.
     pub(super) has_more: bool,
-    /// The first of the members above that stands twice.
-    pub(super) twice: Option<&'static str>,
+    /// The first of the members above that is ambiguous.
+    pub(super) unclear: Option<Ambiguity>,
     /// What is in `params`, if that is an object.
     pub(super) inner: Params,
+    /// The same of the members that a bare body has at its top.
+    pub(super) unclear_bare: Option<Ambiguity>,
     /// `params` in another spelling.
     pub(super) noted: Noted,
 }
+
+/// What a bare body has at its top besides what a call has there.
+const OF_BARE: [&str; 11] = [
+    "message",
+    "metadata",
+    "configuration",
+    "parts",
+    "content",
+    "text",
+    "run_id",
+    "source_workspace_id",
+    "target_agent_id",
+    "result",
+    "error",
+];
+
+/// What of `params` is read, in the spellings that clients send.
+const OF_PARAMS: [&str; 16] = [
+    "message",
+    "request",
+    "metadata",
+    "configuration",
+    "target_agent_id",
+    "id",
+    "taskId",
+    "task_id",
+    "name",
+    "parent",
+    "pushNotification",
+    "push_notification",
+    "pushNotificationConfig",
+    "push_notification_config",
+    "taskPushNotificationConfig",
+    "task_push_notification_config",
+];
+
+/// What of a message is read.
+const OF_MESSAGE: [&str; 11] = [
+    "messageId",
+    "message_id",
+    "taskId",
+    "task_id",
+    "referenceTaskIds",
+    "reference_task_ids",
+    "metadata",
+    "role",
+    "text",
+    "parts",
+    "content",
+];
+
+/// What of a part is read.
+const OF_PART: [&str; 2] = ["kind", "type"];
 
 /// `params` of a send call.
 #[derive(Debug, Default)]
@@ -52,8 +108,8 @@ pub(super) struct Params {
     pub(super) message: Option<Member>,
     /// What is in `message`, if that is an object.
     pub(super) body: Message,
-    /// The first member here or below that is read and stands twice.
-    pub(super) twice: Option<&'static str>,
+    /// The first member here or below that is read and is ambiguous.
+    pub(super) unclear: Option<Ambiguity>,
     /// Members that may refer to a task or a URL.
     pub(super) noted: Noted,
 }
@@ -102,7 +158,7 @@ impl Call {
     /// Reads `text` once.
     ///
     /// # Errors
-    /// [`Unreadable`]. A member that stands twice is not one yet: it is noted, and whoever knows
+    /// [`Unreadable`]. An ambiguous member is not one yet: it is noted, and whoever knows
     /// the method decides.
     pub(super) fn read(text: &[u8]) -> Result<Self, Unreadable> {
         let mut call = Self::default();
@@ -126,23 +182,22 @@ impl Call {
             b"jsonrpc" => {
                 let value = walker.value()?;
                 if self.enveloped {
-                    note(&mut self.twice, "jsonrpc");
+                    note(&mut self.unclear, Some(Ambiguity::Twice("jsonrpc")));
                 }
                 self.enveloped = true;
                 Ok(value)
             }
             b"params" => {
                 let value = self.inner.walk(walker)?;
-                keep(&mut self.params, &name, value, "params", &mut self.twice);
+                keep(&mut self.params, &name, value, "params", &mut self.unclear);
                 Ok(value)
             }
-            b"id" => take(&mut self.id, walker, &name, "id", &mut self.twice),
-            b"method" => take(&mut self.method, walker, &name, "method", &mut self.twice),
+            b"id" => take(&mut self.id, walker, &name, "id", &mut self.unclear),
+            b"method" => take(&mut self.method, walker, &name, "method", &mut self.unclear),
             other => {
-                // Some parsers compare names without case: for them it stands twice.
-                if other.eq_ignore_ascii_case(b"method") {
-                    note(&mut self.twice, "method");
-                }
+                let top = ["jsonrpc", "id", "method", "params"];
+                note(&mut self.unclear, Ambiguity::of_name(other, &top));
+                note(&mut self.unclear_bare, Ambiguity::of_name(other, &OF_BARE));
                 self.has_more = true;
                 self.is_message |= matches!(other, b"parts" | b"content" | b"text");
                 self.is_answer |= matches!(other, b"result" | b"error");
@@ -195,8 +250,14 @@ impl Params {
         }
         self.object = walker.object(|walker, name| match &*name.said {
             b"message" => {
-                let value = self.body.walk(walker, &mut self.twice)?;
-                keep(&mut self.message, &name, value, "message", &mut self.twice);
+                let value = self.body.walk(walker, &mut self.unclear)?;
+                keep(
+                    &mut self.message,
+                    &name,
+                    value,
+                    "message",
+                    &mut self.unclear,
+                );
                 Ok(value)
             }
             b"metadata" => {
@@ -206,7 +267,7 @@ impl Params {
                     &name,
                     value,
                     "metadata",
-                    &mut self.twice,
+                    &mut self.unclear,
                 );
                 Ok(value)
             }
@@ -215,11 +276,14 @@ impl Params {
                 walker,
                 &name,
                 "target_agent_id",
-                &mut self.twice,
+                &mut self.unclear,
             ),
             other => {
                 let value = walker.value()?;
-                self.noted.note(Place::in_params(other), value);
+                let spelled = self
+                    .noted
+                    .read(other, &OF_PARAMS, Place::in_params(other), value);
+                note(&mut self.unclear, spelled);
                 Ok(value)
             }
         })?;
@@ -236,9 +300,13 @@ impl Params {
                 walker,
                 &name,
                 "source_workspace_id",
-                &mut self.twice,
+                &mut self.unclear,
             ),
-            _ => walker.value(),
+            other => {
+                let spelled = Ambiguity::of_name(other, &["source_workspace_id"]);
+                note(&mut self.unclear, spelled);
+                walker.value()
+            }
         })?;
         Ok(self.metadata_object.value())
     }
@@ -249,7 +317,7 @@ impl Message {
     pub(super) fn walk(
         &mut self,
         walker: &mut Walker<'_>,
-        twice: &mut Option<&'static str>,
+        unclear: &mut Option<Ambiguity>,
     ) -> Result<Value, Broken> {
         if walker.peek() != Some(b'{') {
             return walker.value();
@@ -259,7 +327,7 @@ impl Message {
                 b"messageId" => (&mut self.message_id, "messageId"),
                 b"message_id" => (&mut self.snake_id, "message_id"),
                 b"task_id" => {
-                    let value = take(&mut self.task_id, walker, &name, "task_id", twice)?;
+                    let value = take(&mut self.task_id, walker, &name, "task_id", unclear)?;
                     self.noted.note(Some(Place::OwnTaskId), value);
                     return Ok(value);
                 }
@@ -267,21 +335,22 @@ impl Message {
                 b"role" => (&mut self.role, "role"),
                 b"text" => (&mut self.text, "text"),
                 b"parts" | b"content" => {
-                    let value = walk_parts(walker, &mut self.typed_parts, twice)?;
+                    let value = walk_parts(walker, &mut self.typed_parts, unclear)?;
                     let (slot, word) = match &*name.said {
                         b"parts" => (&mut self.parts, "parts"),
                         _ => (&mut self.content, "content"),
                     };
-                    keep(slot, &name, value, word, twice);
+                    keep(slot, &name, value, word, unclear);
                     return Ok(value);
                 }
                 other => {
                     let value = walker.value()?;
-                    self.noted.note(Place::in_message(other), value);
+                    let place = Place::in_message(other);
+                    note(unclear, self.noted.read(other, &OF_MESSAGE, place, value));
                     return Ok(value);
                 }
             };
-            take(slot, walker, &name, word, twice)
+            take(slot, walker, &name, word, unclear)
         })?;
         Ok(self.object.value())
     }
@@ -291,14 +360,14 @@ impl Message {
 fn walk_parts(
     walker: &mut Walker<'_>,
     typed: &mut bool,
-    twice: &mut Option<&'static str>,
+    unclear: &mut Option<Ambiguity>,
 ) -> Result<Value, Broken> {
     match walker.peek() {
         Some(b'[') => walker.array(|walker| match walker.peek() {
-            Some(b'{') => walk_part(walker, typed, twice).map(drop),
+            Some(b'{') => walk_part(walker, typed, unclear).map(drop),
             _ => walker.value().map(drop),
         }),
-        Some(b'{') => walk_part(walker, typed, twice),
+        Some(b'{') => walk_part(walker, typed, unclear),
         _ => walker.value(),
     }
 }
@@ -306,13 +375,16 @@ fn walk_parts(
 fn walk_part(
     walker: &mut Walker<'_>,
     typed: &mut bool,
-    twice: &mut Option<&'static str>,
+    unclear: &mut Option<Ambiguity>,
 ) -> Result<Value, Broken> {
     let (mut kind, mut kind_of_0_1) = (None, None);
     let object = walker.object(|walker, name| match &*name.said {
-        b"kind" => take(&mut kind, walker, &name, "kind", twice),
-        b"type" => take(&mut kind_of_0_1, walker, &name, "type", twice),
-        _ => walker.value(),
+        b"kind" => take(&mut kind, walker, &name, "kind", unclear),
+        b"type" => take(&mut kind_of_0_1, walker, &name, "type", unclear),
+        other => {
+            note(unclear, Ambiguity::of_name(other, &OF_PART));
+            walker.value()
+        }
     })?;
     *typed |= kind.is_none() && kind_of_0_1.is_some();
     Ok(object.value())
@@ -324,10 +396,10 @@ fn take(
     walker: &mut Walker<'_>,
     name: &Name<'_>,
     word: &'static str,
-    twice: &mut Option<&'static str>,
+    unclear: &mut Option<Ambiguity>,
 ) -> Result<Value, Broken> {
     let value = walker.value()?;
-    keep(slot, name, value, word, twice);
+    keep(slot, name, value, word, unclear);
     Ok(value)
 }
 
@@ -336,13 +408,14 @@ fn keep(
     name: &Name<'_>,
     value: Value,
     word: &'static str,
-    twice: &mut Option<&'static str>,
+    unclear: &mut Option<Ambiguity>,
 ) {
     if slot.replace(name.with(value)).is_some() {
-        note(twice, word);
+        note(unclear, Some(Ambiguity::Twice(word)));
     }
 }
 
-fn note(twice: &mut Option<&'static str>, word: &'static str) {
-    twice.get_or_insert(word);
+/// Keeps the first.
+fn note(unclear: &mut Option<Ambiguity>, found: Option<Ambiguity>) {
+    *unclear = unclear.or(found);
 }

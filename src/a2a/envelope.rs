@@ -6,14 +6,14 @@
 //! name their edits (`edit`). A call that needs none leaves as the very same bytes.
 //!
 //! Where the contract is silent:
-//! - A member that the gateway reads stands only once in every mode, `off` included.
+//! - A member that the gateway reads stands only once, and in its own case, in every mode, `off` included.
 //! - `null` and `""` are no message id, under either name.
 //! - With no proven workspace as the caller (canvas, organization, operator), a
 //!   `source_workspace_id` is removed: nobody there can prove to be a workspace.
 //! - The method, role and parts of a *bare* call follow a 1.0 target also where they were spelled
 //!   the 0.x way, since the gateway then says `A2A-Version: 1.0` for it. An envelope is never
 //!   translated between generations.
-//! - Calls of 0.1 (`tasks/send`) pass as they are: their `params` have another shape.
+//! - Calls of 0.1 (`tasks/send`) pass as they are, but for a forged source: their `params` have another shape.
 //! - A file part with `type` becomes `{filename, url, raw}` for a 1.0 target.
 
 use std::borrow::Cow;
@@ -81,6 +81,28 @@ pub fn is_bare(body: &[u8]) -> bool {
     let text = std::str::from_utf8(body).ok();
     let call = text.and_then(|text| Call::read(text.as_bytes()).ok());
     call.is_some_and(|call| !call.enveloped)
+}
+
+/// An envelope, as far as a route needs it that also takes bodies without one.
+#[derive(Clone, Debug)]
+pub struct Enveloped {
+    /// What it asks for.
+    pub method: Method,
+    /// Its id, as it was spelled.
+    pub rpc_id: Option<String>,
+}
+
+impl Enveloped {
+    /// `None`: the body has no `jsonrpc`, or cannot be read.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+        let text = std::str::from_utf8(body).ok()?;
+        let call = Call::read(text.as_bytes()).ok()?;
+        call.enveloped.then(|| Self {
+            method: call.method(text.as_bytes()),
+            rpc_id: call.id.and_then(|id| rpc_id(id.value, text)),
+        })
+    }
 }
 
 /// Longest method name that is told of, in bytes. Real ones have up to 40.
@@ -169,7 +191,7 @@ pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, F
     let rpc_id = call.id.and_then(|id| rpc_id(id.value, text));
     match draft(&call, text, completion) {
         Err(refusal) => {
-            let ambiguous = call.twice == Some("id");
+            let ambiguous = call.unclear.is_some_and(|unclear| unclear.word() == "id");
             Err(refusal.with_id(rpc_id.filter(|_| !ambiguous)))
         }
         Ok(draft) => Ok(Completed {
@@ -235,14 +257,14 @@ fn rpc_id(id: Value, text: &str) -> Option<String> {
 }
 
 fn draft(call: &Call, text: &str, completion: &Completion<'_>) -> Result<Draft, Refusal> {
-    refuse_doubles(call, call.sends_message(text.as_bytes()))?;
+    let method = call.method(text.as_bytes());
+    refuse_unclear(call, method.sends() || method.is_of_a_task())?;
     let touched = match completion.complete {
         Complete::Full => true,
         Complete::Bare => !call.enveloped,
         Complete::Off => false,
     };
     if !touched {
-        let method = call.method(text.as_bytes());
         return Ok(Draft {
             body: None,
             refs: Refs::of(call, text, method, false)?,
@@ -261,22 +283,25 @@ fn draft(call: &Call, text: &str, completion: &Completion<'_>) -> Result<Draft, 
     let origin = Origin::Bare { inferred };
     let form = bare::form(call, text)?;
     if form == Form::InPlace {
-        refuse_doubles(call, inferred)?;
+        refuse_unclear(call, inferred)?;
         return edited(call, text, completion, origin);
     }
     let text = bare::rebuild(call, text, completion, form)?;
     let call = Call::read(text.as_bytes())
         .map_err(|_| Refusal::request(format!("nested deeper than {DEPTH_MAX} as a call")))?;
-    refuse_doubles(&call, true)?;
+    refuse_unclear(&call, true)?;
     let mut draft = edited(&call, &text, completion, origin)?;
     draft.body.get_or_insert_with(|| text.into_bytes());
     Ok(draft)
 }
 
-/// Which of two members with one name an agent takes is anybody's guess (RFC 8259, 4).
-fn refuse_doubles(call: &Call, sends: bool) -> Result<(), Refusal> {
-    match call.twice.or(call.inner.twice.filter(|_| sends)) {
-        Some(word) => Err(Refusal::twice(word)),
+/// Which of two members with one name an agent takes is anybody's guess (RFC 8259, 4), and some compare names without
+/// case. `known`: the params are of a method whose members are known.
+fn refuse_unclear(call: &Call, known: bool) -> Result<(), Refusal> {
+    let bare = call.unclear_bare.filter(|_| !call.enveloped);
+    let unclear = call.unclear.or(bare);
+    match unclear.or(call.inner.unclear.filter(|_| known)) {
+        Some(unclear) => Err(unclear.refusal()),
         None => Ok(()),
     }
 }
@@ -319,6 +344,8 @@ fn edited(
         idempotency_key = message::idempotency_key(call, text);
         message_id = message::given_id(call, text);
         message::complete(call, text, completion, bare, &mut work)?;
+    } else if method.sends() {
+        message::source(&call.inner, text, completion.caller, &mut work);
     }
     Ok(Draft {
         body: (!work.edits.is_empty()).then(|| work.edits.apply(text)),

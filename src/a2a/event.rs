@@ -55,10 +55,12 @@ impl Framing {
     }
 }
 
-/// One event that carries `json`, which is one line as JSON without line breaks is.
-pub fn final_event(json: &str, framing: Framing) -> Bytes {
+/// One event that carries `json`, which is one line as JSON without line breaks is; of this name, if it has one.
+pub fn final_event(name: Option<&str>, json: &str, framing: Framing) -> Bytes {
     let end = framing.line_end();
-    Bytes::from(format!("data: {json}{end}{end}"))
+    let name = name.map(|name| format!("event: {name}{end}"));
+    let name = name.unwrap_or_default();
+    Bytes::from(format!("{name}data: {json}{end}{end}"))
 }
 
 /// What a chunk completed.

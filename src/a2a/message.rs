@@ -248,7 +248,7 @@ fn target(params: &Params, text: &str, target: &str, work: &mut Work) -> Result<
 }
 
 /// Sees to it that `params.metadata.source_workspace_id` is the proven caller, or not there.
-fn source(params: &Params, text: &str, caller: Option<&str>, work: &mut Work) {
+pub(super) fn source(params: &Params, text: &str, caller: Option<&str>, work: &mut Work) {
     let Some(source) = params.source else { return };
     match caller {
         Some(caller) if source.value.says(text.as_bytes(), caller) => return,

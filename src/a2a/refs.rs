@@ -11,6 +11,7 @@
 //!
 //! What stands in a message's parts and metadata is content, and refers to nothing here.
 
+use super::ambiguity::{Ambiguity, fold};
 use super::call::{Call, Message, Params, Unreadable};
 use super::envelope::{Fault, Refusal, readable, refuse};
 use super::json::{Kind, Value};
@@ -54,6 +55,11 @@ impl Refs {
             return Ok(Self::default());
         }
         let text = readable(body).map_err(|refusal| refusal.with_id(None))?;
+        Self::of_rest_text(text, method).map(|(refs, _)| refs)
+    }
+
+    /// The same of text, and where its members are.
+    pub(super) fn of_rest_text(text: &str, method: Method) -> Result<(Self, Params), Fault> {
         let mut params = Params::default();
         let mut walker = Walker::new(text.as_bytes());
         let walked = params
@@ -63,12 +69,13 @@ impl Refs {
             Broken::Syntax(at) => refuse(Unreadable::Syntax(at), text),
             Broken::TooDeep => refuse(Unreadable::TooDeep(None), text),
         })?;
-        if let Some(word) = params.twice.filter(|_| method.sends()) {
-            return Err(Refusal::twice(word).with_id(None));
+        if let Some(unclear) = params.unclear {
+            return Err(unclear.refusal().with_id(None));
         }
         let mut search = Search::new(text, method, false);
         search.params(&params, Some(value));
-        search.end().map_err(|refusal| refusal.with_id(None))
+        let refs = search.end().map_err(|refusal| refusal.with_id(None))?;
+        Ok((refs, params))
     }
 
     /// What a call refers to. `task_id_moved`: `message.task_id` does not reach the agent as that.
@@ -155,37 +162,50 @@ fn push(name: &[u8]) -> Option<Place> {
     push.then_some(Place::Push)
 }
 
-/// Hands over the name as the laxest parser reads it: without case and `_`. Go folds two letters that
-/// are not ASCII, too: `ſ` is an `s`, and the sign for Kelvin a `k`.
+/// Hands over the name as the laxest parser reads it: without case and `_`.
 fn of_folded(name: &[u8], place: impl FnOnce(&[u8]) -> Option<Place>) -> Option<Place> {
     let mut folded = [0; NAME_BYTES_MAX];
-    let mut len = 0;
-    let mut rest = name;
-    loop {
-        let (byte, behind) = match rest {
-            [] => return place(&folded[..len]),
-            [b'_', behind @ ..] => {
-                rest = behind;
-                continue;
-            }
-            [0xc5, 0xbf, behind @ ..] => (b's', behind),
-            [0xe2, 0x84, 0xaa, behind @ ..] => (b'k', behind),
-            [byte, behind @ ..] => (byte.to_ascii_lowercase(), behind),
-        };
-        *folded.get_mut(len)? = byte;
-        len += 1;
-        rest = behind;
+    let folded = fold(name, &mut folded)?;
+    if !folded.contains(&b'_') {
+        return place(folded);
     }
+    let (mut bare, mut len) = ([0; NAME_BYTES_MAX], 0);
+    for byte in folded.iter().filter(|byte| **byte != b'_') {
+        bare[len] = *byte;
+        len += 1;
+    }
+    place(&bare[..len])
 }
 
 /// Members that may refer to something, met while a body is read.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     members: Vec<(Place, Value)>,
+    /// A bit for each name of a member that was read.
+    seen: u32,
     too_many: bool,
 }
 
 impl Noted {
+    /// Keeps the place of a value, if it is one, of a member that is read under the names in `words`. Answers with what is
+    /// ambiguous about it.
+    pub(super) fn read(
+        &mut self,
+        name: &[u8],
+        words: &[&'static str],
+        place: Option<Place>,
+        value: Value,
+    ) -> Option<Ambiguity> {
+        self.note(place, value);
+        let at = words.iter().position(|word| word.as_bytes() == name);
+        let Some(at) = at else {
+            return Ambiguity::of_name(name, words);
+        };
+        let twice = self.seen & (1 << at) != 0;
+        self.seen |= 1 << at;
+        twice.then_some(Ambiguity::Twice(words[at]))
+    }
+
     /// Keeps the place of a value, if it is one.
     pub(super) fn note(&mut self, place: Option<Place>, value: Value) {
         let Some(place) = place.filter(|_| value.kind != Kind::Null) else {
@@ -258,8 +278,8 @@ impl<'a> Search<'a> {
             Place::OwnTaskId => self.ids(value),
             Place::Name => self.name(value, true),
             Place::Message => {
-                let (mut message, mut twice) = (Message::default(), None);
-                let walked = message.walk(&mut self.walker(value), &mut twice);
+                let (mut message, mut unclear) = (Message::default(), None);
+                let walked = message.walk(&mut self.walker(value), &mut unclear);
                 if walked.is_ok() {
                     self.noted(&message.noted);
                 }

@@ -1,4 +1,5 @@
-//! The HTTP+JSON binding (A2A 0.3 below `v1/`, A2A 1.0, 11): what a path below the base asks for.
+//! The HTTP+JSON binding (A2A 0.3 below `v1/`, A2A 1.0, 11): its routes below the base, each with its verbs and query
+//! parameters, and no others. A free path would be a way to whatever else listens at an agent's address.
 
 use percent_encoding::percent_decode_str;
 
@@ -8,17 +9,121 @@ use super::method::Method;
 /// A request below the base, as far as the gateway reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rest {
-    /// What is asked for; [`Method::Other`] where no version has such a path, or not with this verb.
+    /// What is asked for.
     pub method: Method,
     /// The ids that the path may mean by a task: an agent may take a suffix like `:cancel` for a
     /// verb or for a part of the id.
     pub tasks: Vec<String>,
     /// Whose paths these are: those of 0.3 begin with `v1`.
     pub generation: Generation,
+    /// A route of the gateway's own, which no agent is asked for.
+    pub is_own: bool,
 }
 
-/// Words of these paths, in lower case. Agents' routers differ in which of them they take for a tenant,
-/// and some compare without case.
+/// Why a request below the base is none of the binding's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoRoute {
+    /// No such path, or one that two routers could read differently.
+    Path,
+    /// Another verb; these are served.
+    Verb(&'static str),
+    /// A query parameter that the route does not have, or one that stands twice; these are served.
+    Query(&'static [&'static str]),
+}
+
+/// One route: its verbs with what they ask for, and its query parameters.
+struct Route {
+    verbs: &'static [(&'static str, Method)],
+    /// For the `Allow` field.
+    allow: &'static str,
+    query: &'static [&'static str],
+    is_own: bool,
+}
+
+impl Route {
+    const fn get(
+        method: &'static [(&'static str, Method)],
+        query: &'static [&'static str],
+    ) -> Self {
+        Self {
+            verbs: method,
+            allow: "GET, HEAD, OPTIONS",
+            query,
+            is_own: false,
+        }
+    }
+
+    const fn post(method: &'static [(&'static str, Method)], is_own: bool) -> Self {
+        Self {
+            verbs: method,
+            allow: "POST, OPTIONS",
+            query: &[],
+            is_own,
+        }
+    }
+}
+
+const SEND: Route = Route::post(&[("POST", Method::SendMessage)], false);
+const STREAM: Route = Route::post(&[("POST", Method::SendStreamingMessage)], false);
+const LIST: Route = Route::get(
+    &[("GET", Method::ListTasks)],
+    &[
+        "contextId",
+        "status",
+        "pageSize",
+        "pageToken",
+        "historyLength",
+        "statusTimestampAfter",
+        "lastUpdatedAfter",
+        "includeArtifacts",
+    ],
+);
+const GET: Route = Route::get(
+    &[("GET", Method::GetTask)],
+    &["historyLength", "history_length"],
+);
+const CANCEL: Route = Route::post(&[("POST", Method::CancelTask)], false);
+// The text of 1.0 says POST, its proto annotation GET.
+const SUBSCRIBE: Route = Route {
+    allow: "GET, HEAD, POST, OPTIONS",
+    ..Route::get(
+        &[
+            ("GET", Method::SubscribeToTask),
+            ("POST", Method::SubscribeToTask),
+        ],
+        &[],
+    )
+};
+const CARD: Route = Route::get(&[("GET", Method::GetExtendedCard)], &[]);
+const CONFIGS: Route = Route {
+    allow: "GET, HEAD, POST, OPTIONS",
+    ..Route::get(
+        &[
+            ("GET", Method::ListPushConfigs),
+            ("POST", Method::CreatePushConfig),
+        ],
+        // `configId`: of 0.3, where one is made.
+        &["pageSize", "pageToken", "configId"],
+    )
+};
+const CONFIG: Route = Route {
+    allow: "GET, HEAD, DELETE, OPTIONS",
+    ..Route::get(
+        &[
+            ("GET", Method::GetPushConfig),
+            ("DELETE", Method::DeletePushConfig),
+        ],
+        &[],
+    )
+};
+const OWN_SEND: Route = Route::post(&[("POST", Method::SendMessage)], true);
+const OWN_STREAM: Route = Route::post(&[("POST", Method::SendStreamingMessage)], true);
+const OWN_CANCEL: Route = Route::post(&[("POST", Method::CancelTask)], true);
+
+/// On every route: A2A 1.0, 3.6.1.
+const VERSION: &str = "A2A-Version";
+
+/// Words of these paths, in lower case: some routers compare without case.
 const WORDS: [&str; 7] = [
     "v1",
     "tasks",
@@ -29,31 +134,76 @@ const WORDS: [&str; 7] = [
     "message:stream",
 ];
 
-/// Reads the path `tail` below the base, without the slash before it and without its query. Its
-/// segments are spelled in one way only: [`crate::proxy`] refuses others before.
+/// Reads the path `tail` below the base, without the slash before it. Its segments are spelled in one way only:
+/// [`crate::proxy`] refuses others before.
 ///
-/// A tenant may stand in front of a path of 1.0 (A2A 1.0, 11.1). `None`: there is no such route, or two
-/// routers could read it differently: a word of these paths in another case, or where a tenant or an id
-/// would be.
-pub fn read(verb: &str, tail: &str) -> Option<Rest> {
+/// # Errors
+/// [`NoRoute`].
+pub fn read(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest, NoRoute> {
     let tail = tail.strip_suffix('/').unwrap_or(tail);
     // Agents decode a path before they look for its route.
     let segments: Option<Vec<String>> = tail.split('/').map(decoded).collect();
-    let segments = segments?;
+    let segments = segments.ok_or(NoRoute::Path)?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-    match segments.as_slice() {
-        ["v1", rest @ ..] if rest.iter().any(|segment| is_word(segment)) => {
-            operation(verb, rest, Generation::V0)
-        }
-        // In no version, and nothing that an agent could take for what is.
-        ["v1", ..] => Some(Rest {
-            method: Method::Other,
-            tasks: Vec::new(),
-            generation: Generation::V0,
-        }),
-        [first, rest @ ..] if !is_word(first) => operation(verb, rest, Generation::V1),
-        rest => operation(verb, rest, Generation::V1),
+    let (generation, segments) = match segments.as_slice() {
+        ["v1", rest @ ..] => (Generation::V0, rest),
+        rest => (Generation::V1, rest),
+    };
+    let (route, task) = route(segments, generation).ok_or(NoRoute::Path)?;
+    let tasks = match task {
+        Some(task) => named(task).ok_or(NoRoute::Path)?,
+        None => Vec::new(),
+    };
+    let plain = if verb == "HEAD" { "GET" } else { verb };
+    let found = route.verbs.iter().find(|(known, _)| *known == plain);
+    let (_, method) = found.ok_or(NoRoute::Verb(route.allow))?;
+    if !knows(route.query, query.unwrap_or_default()) {
+        return Err(NoRoute::Query(route.query));
     }
+    Ok(Rest {
+        method: *method,
+        tasks,
+        generation,
+        is_own: route.is_own,
+    })
+}
+
+/// The route of a path, and the segment in it that names a task.
+fn route<'s>(segments: &[&'s str], generation: Generation) -> Option<(Route, Option<&'s str>)> {
+    let old = generation == Generation::V0;
+    let route = match *segments {
+        ["message:send"] => (SEND, None),
+        ["message:stream"] => (STREAM, None),
+        ["card"] if old => (CARD, None),
+        ["extendedAgentCard"] if !old => (CARD, None),
+        ["tasks"] => (LIST, None),
+        ["tasks", "send"] if !old => (OWN_SEND, None),
+        ["tasks", "send", "stream"] if !old => (OWN_STREAM, None),
+        ["tasks", task, "cancel"] if !old => (OWN_CANCEL, Some(task)),
+        ["tasks", task] => match task.rsplit_once(':') {
+            Some((_, "cancel")) => (CANCEL, Some(task)),
+            Some((_, "subscribe")) => (SUBSCRIBE, Some(task)),
+            _ => (GET, Some(task)),
+        },
+        ["tasks", task, "pushNotificationConfigs"] => (CONFIGS, Some(task)),
+        ["tasks", task, "pushNotificationConfigs", config] if !is_word(config) => {
+            (CONFIG, Some(task))
+        }
+        _ => return None,
+    };
+    Some(route)
+}
+
+/// Whether a query has parameters of these names only, each once. `;` separates parameters for some parsers.
+fn knows(names: &[&str], query: &str) -> bool {
+    let mut seen = Vec::new();
+    !query.contains(';')
+        && url::form_urlencoded::parse(query.as_bytes()).all(|(name, _)| {
+            let known = *name == *VERSION || names.contains(&&*name);
+            let first = !seen.contains(&name);
+            seen.push(name);
+            known && first
+        })
 }
 
 /// Whether a segment is one of the words, or is it with an action behind (`tasks:x`), in any case.
@@ -61,46 +211,6 @@ fn is_word(segment: &str) -> bool {
     let folded = segment.to_ascii_lowercase();
     let before = folded.split(':').next().unwrap_or_default();
     WORDS.contains(&folded.as_str()) || WORDS.contains(&before)
-}
-
-fn operation(verb: &str, segments: &[&str], generation: Generation) -> Option<Rest> {
-    let old = generation == Generation::V0;
-    let (method, tasks) = match *segments {
-        ["message:send"] => (with(verb, &["POST"], Method::SendMessage), Vec::new()),
-        ["message:stream"] => (
-            with(verb, &["POST"], Method::SendStreamingMessage),
-            Vec::new(),
-        ),
-        // Whatever the verb: what comes back may be the same.
-        ["card"] if old => (Method::GetExtendedCard, Vec::new()),
-        ["extendedAgentCard"] if !old => (Method::GetExtendedCard, Vec::new()),
-        ["tasks"] => (Method::ListTasks, Vec::new()),
-        ["tasks", task] => one_task(verb, task)?,
-        ["tasks", task, "pushNotificationConfigs"] => (push_configs(verb, false), named(task)?),
-        ["tasks", task, "pushNotificationConfigs", config] if !is_word(config) => {
-            (push_configs(verb, true), named(task)?)
-        }
-        ["tasks", task, ref rest @ ..] if !rest.iter().any(|segment| is_word(segment)) => {
-            (Method::Other, named(task)?)
-        }
-        _ => return None,
-    };
-    Some(Rest {
-        method,
-        tasks,
-        generation,
-    })
-}
-
-/// `tasks/{id}`, `tasks/{id}:cancel`, `tasks/{id}:subscribe`.
-fn one_task(verb: &str, segment: &str) -> Option<(Method, Vec<String>)> {
-    let method = match segment.rsplit_once(':').map(|(_, action)| action) {
-        Some("cancel") => with(verb, &["POST"], Method::CancelTask),
-        // The text of 1.0 says POST, its proto annotation GET.
-        Some("subscribe") => with(verb, &["GET", "POST"], Method::SubscribeToTask),
-        _ => with(verb, &["GET"], Method::GetTask),
-    };
-    Some((method, named(segment)?))
 }
 
 /// The ids that a segment may mean: all of it, or what is before a colon.
@@ -113,25 +223,6 @@ fn named(segment: &str) -> Option<Vec<String>> {
     Some(ids.map(str::to_owned).collect())
 }
 
-fn push_configs(verb: &str, one: bool) -> Method {
-    match (verb, one) {
-        ("GET" | "HEAD", false) => Method::ListPushConfigs,
-        ("GET" | "HEAD", true) => Method::GetPushConfig,
-        ("DELETE", _) => Method::DeletePushConfig,
-        // In no version but for `POST` on all. Where an agent has it, it sets one.
-        _ => Method::CreatePushConfig,
-    }
-}
-
-fn with(verb: &str, verbs: &[&str], method: Method) -> Method {
-    let verb = if verb == "HEAD" { "GET" } else { verb };
-    if verbs.contains(&verb) {
-        method
-    } else {
-        Method::Other
-    }
-}
-
 /// A segment without its percent-encoding. `None`: that is no UTF-8, which agents read differently.
 fn decoded(segment: &str) -> Option<String> {
     let said = percent_decode_str(segment).decode_utf8().ok()?;
@@ -142,17 +233,17 @@ fn decoded(segment: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn rest(method: Method, generation: Generation, tasks: &[&str]) -> Option<Rest> {
-        Some(Rest {
+    fn rest(method: Method, generation: Generation, tasks: &[&str]) -> Result<Rest, NoRoute> {
+        Ok(Rest {
             method,
             tasks: tasks.iter().map(|&task| task.to_owned()).collect(),
             generation,
+            is_own: false,
         })
     }
 
-    #[expect(clippy::too_many_lines, reason = "one table")]
     #[test]
-    fn the_paths_of_both_bindings_are_read() {
+    fn the_routes_of_both_generations_are_read() {
         use Generation::{V0, V1};
         use Method::*;
         let cases = [
@@ -165,28 +256,26 @@ mod tests {
                 "message:stream",
                 rest(SendStreamingMessage, V1, &[]),
             ),
-            ("GET", "message:send", rest(Other, V1, &[])),
             ("GET", "tasks", rest(ListTasks, V1, &[])),
             ("HEAD", "tasks", rest(ListTasks, V1, &[])),
             ("GET", "v1/tasks", rest(ListTasks, V0, &[])),
             ("GET", "tasks/t-1", rest(GetTask, V1, &["t-1"])),
             ("GET", "tasks/t%3A1", rest(GetTask, V1, &["t:1", "t"])),
             ("GET", "tasks/t%20%C3%A4", rest(GetTask, V1, &["t ä"])),
-            ("PUT", "tasks/t-1", rest(Other, V1, &["t-1"])),
-            (
-                "POST",
-                "tasks/t-1:cancel",
-                rest(CancelTask, V1, &["t-1:cancel", "t-1"]),
-            ),
-            (
-                "POST",
-                "tasks/t-1%3Acancel",
-                rest(CancelTask, V1, &["t-1:cancel", "t-1"]),
-            ),
             (
                 "GET",
-                "tasks/t-1:cancel",
-                rest(Other, V1, &["t-1:cancel", "t-1"]),
+                "tasks/a:b:c",
+                rest(GetTask, V1, &["a:b:c", "a", "a:b"]),
+            ),
+            (
+                "POST",
+                "tasks/t:cancel",
+                rest(CancelTask, V1, &["t:cancel", "t"]),
+            ),
+            (
+                "POST",
+                "tasks/t%3Acancel",
+                rest(CancelTask, V1, &["t:cancel", "t"]),
             ),
             (
                 "GET",
@@ -218,47 +307,103 @@ mod tests {
                 "tasks/t/pushNotificationConfigs/c",
                 rest(DeletePushConfig, V1, &["t"]),
             ),
+            ("GET", "v1/card", rest(GetExtendedCard, V0, &[])),
+            ("GET", "extendedAgentCard", rest(GetExtendedCard, V1, &[])),
+        ];
+        for (verb, tail, expected) in cases {
+            assert_eq!(read(verb, tail, None), expected, "{verb} {tail}");
+        }
+        for tail in ["tasks/send", "tasks/send/stream", "tasks/t/cancel"] {
+            assert!(
+                read("POST", tail, None).is_ok_and(|rest| rest.is_own),
+                "{tail}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_a_route() {
+        for tail in [
+            "",
+            "card",
+            "else",
+            "acme/else",
+            "acme/message:send",
+            "acme/tasks/t-1",
+            "a/b/tasks",
+            "v1/else",
+            "v1/kv/secret",
+            "v1/custom/t-1",
+            "v1/tasks/t/cancel",
+            "v1/Tasks/t",
+            "v1/TASKS",
+            "v1/Card",
+            "v1/v1/card",
+            "Tasks/t",
+            "tasks/tasks/t",
+            "tasks/tasks/t:cancel",
+            "tasks/extendedAgentCard",
+            "tasks/t/else",
+            "tasks/t/pushnotificationconfigs",
+            "tasks/t/pushNotificationConfigs/c/d",
+            "tasks/t/x/tasks",
+            "v1/extendedAgentCard",
+            "v1/acme/tasks",
+            "v1/tasks:x",
+            "acme/v1/tasks",
+            "tasks/%E4",
+        ] {
+            for verb in ["GET", "POST", "PUT", "DELETE"] {
+                assert_eq!(read(verb, tail, None), Err(NoRoute::Path), "{verb} {tail}");
+            }
+        }
+        for (verb, tail, allow) in [
+            ("GET", "message:send", "POST, OPTIONS"),
+            ("PUT", "tasks/t", "GET, HEAD, OPTIONS"),
+            ("POST", "tasks", "GET, HEAD, OPTIONS"),
+            ("GET", "tasks/t:cancel", "POST, OPTIONS"),
+            (
+                "DELETE",
+                "tasks/t/pushNotificationConfigs",
+                "GET, HEAD, POST, OPTIONS",
+            ),
             (
                 "PUT",
                 "tasks/t/pushNotificationConfigs/c",
-                rest(CreatePushConfig, V1, &["t"]),
+                "GET, HEAD, DELETE, OPTIONS",
             ),
-            ("POST", "tasks/t/anything/else", rest(Other, V1, &["t"])),
-            ("POST", "tasks/send", rest(Other, V1, &["send"])),
-            ("POST", "tasks", rest(ListTasks, V1, &[])),
-            (
-                "GET",
-                "tasks/a:b:c",
-                rest(GetTask, V1, &["a:b:c", "a", "a:b"]),
-            ),
-            ("GET", "v1/card", rest(GetExtendedCard, V0, &[])),
-            ("GET", "extendedAgentCard", rest(GetExtendedCard, V1, &[])),
-            ("GET", "v1/else", rest(Other, V0, &[])),
-            ("POST", "acme/message:send", rest(SendMessage, V1, &[])),
-            ("GET", "acme/tasks/t-1", rest(GetTask, V1, &["t-1"])),
-            ("GET", "card", None),
-            ("GET", "else", None),
-            ("GET", "acme/else", None),
-            ("GET", "a/b/tasks", None),
-            // What another router could read as something else.
-            ("GET", "v1/Tasks/t", None),
-            ("GET", "v1/TASKS", None),
-            ("GET", "v1/Card", None),
-            ("GET", "Tasks/t", None),
-            ("GET", "tasks/tasks/t", None),
-            ("POST", "tasks/tasks/t:cancel", None),
-            ("GET", "tasks/extendedAgentCard", None),
-            ("GET", "v1/extendedAgentCard", None),
-            ("GET", "v1/acme/tasks", None),
-            ("GET", "v1/tasks:x", None),
-            ("POST", "tasks/t/pushnotificationconfigs", None),
-            ("GET", "tasks/t/x/tasks", None),
-            ("GET", "acme/v1/tasks", None),
-            ("GET", "tasks/%E4", None),
-            ("GET", "", None),
-        ];
-        for (verb, tail, expected) in cases {
-            assert_eq!(read(verb, tail), expected, "{verb} {tail}");
+            ("OPTIONS", "tasks", "GET, HEAD, OPTIONS"),
+        ] {
+            assert_eq!(
+                read(verb, tail, None),
+                Err(NoRoute::Verb(allow)),
+                "{verb} {tail}"
+            );
         }
+    }
+
+    #[test]
+    fn a_route_has_its_own_query_parameters_only() {
+        for (tail, query, known) in [
+            ("tasks", "contextId=c&pageSize=2&A2A-Version=1.0", true),
+            ("tasks", "", true),
+            ("tasks/t", "historyLength=3", true),
+            ("tasks/t", "history%4Cength=3", true),
+            ("tasks/t", "history_length=3", true),
+            ("tasks/t/pushNotificationConfigs", "pageToken=x", true),
+            ("tasks", "id=t", false),
+            ("tasks", "contextid=c", false),
+            ("tasks", "pageSize=1&pageSize=2", false),
+            ("tasks/mine", "id=t", false),
+            ("tasks/mine", "name=tasks/t", false),
+            ("tasks/mine", "historyLength=1;id=t", false),
+            ("tasks/mine", "historyLength=1&%69d=t", false),
+            ("tasks/mine:subscribe", "id=t", false),
+        ] {
+            let read = read("GET", tail, Some(query));
+            assert_eq!(read.is_ok(), known, "{tail}?{query}: {read:?}");
+        }
+        let send = read("POST", "message:send", Some("message.taskId=t"));
+        assert_eq!(send, Err(NoRoute::Query(&[])));
     }
 }

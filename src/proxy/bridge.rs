@@ -18,8 +18,9 @@ use tower::ServiceExt;
 
 use super::ended::{chunk, patiently};
 use super::on_demand::{gone, on_demand};
-use super::reject::{Dialect, answer};
+use super::reject::answer;
 use super::{Proxy, Slot};
+use crate::dialect::Dialect;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Refused, Rejection};
@@ -95,8 +96,8 @@ pub(super) async fn refuse(
         }
         // What no request can be made of has no route.
         Err(_) => {
-            let (origins, dialect) = (proxy.origins.get(), Dialect::Plain);
-            let told = answer(session, &origins, request_id, &rejection, dialect).await;
+            let (origins, form) = (proxy.origins.get(), Dialect::Plain.into());
+            let told = answer(session, &origins, request_id, &rejection, &form).await;
             told.map_err(|_| Broken::CallerLeft)
         }
     };

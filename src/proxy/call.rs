@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::Method;
 use pingora::protocols::http::ServerSession;
 
@@ -11,6 +12,7 @@ use super::deferred::{JobWords, asked_job};
 use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
+use super::received::Share;
 use super::{Proxy, keyed, references, wrong_method};
 use crate::a2a::accept::prefers_stream;
 use crate::a2a::task::Binding;
@@ -40,7 +42,18 @@ impl Proxy {
         };
         check_media_type(&session.req_header().headers)?;
         let account = admitted.account();
-        let (received, share) = body::read(&self.relay, &exchange.config, session, account).await?;
+        let received = body::read(&self.relay, &exchange.config, session, account).await?;
+        self.rpc(session, exchange, admitted, received).await
+    }
+
+    /// One JSON-RPC call, or what is made one, from its body on.
+    pub(super) async fn rpc(
+        self: &Arc<Self>,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        admitted: Admitted,
+        (received, share): (Bytes, Share),
+    ) -> Result<Ended, Ended> {
         let manners = admitted.manners();
         let generation = if manners.has_card {
             manners.generation

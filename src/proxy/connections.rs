@@ -14,9 +14,10 @@ use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, timeout_at};
 
 use super::addresses::{Addresses, is_proxy};
-use super::reject::{Dialect, wire};
+use super::reject::wire;
 use super::{Listener, Slot, http1, http2};
 use crate::config::Derived;
+use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::metrics::Cut;
 use crate::rejection::{Reason, Rejection};
@@ -104,7 +105,12 @@ impl Connections {
         };
         let message = "this port speaks TLS (server.tls.cert); write https:// instead of http://";
         let rejection = Rejection::new(Reason::InvalidRequest, message);
-        let answer = wire(&rejection, &RequestId::random(), Dialect::Plain, false);
+        let answer = wire(
+            &rejection,
+            &RequestId::random(),
+            &Dialect::Plain.into(),
+            false,
+        );
         http1::part(&mut (Box::new(stream) as Stream), &answer, FAREWELL).await;
     }
 
@@ -120,7 +126,12 @@ impl Connections {
         // HTTP/2 callers cannot read this, and see a closed connection: the same advice.
         let rejection =
             Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1));
-        let answer = wire(&rejection, &RequestId::random(), Dialect::Plain, false);
+        let answer = wire(
+            &rejection,
+            &RequestId::random(),
+            &Dialect::Plain.into(),
+            false,
+        );
         http1::part(&mut stream, &answer, FAREWELL).await;
     }
 

@@ -21,6 +21,7 @@ use crate::a2a::task::{Binding, TaskScan};
 use crate::audit::{Audit, Draft, EventType};
 use crate::config::Config;
 use crate::console::{Console, OpenStream, Passed};
+use crate::dialect::{Dialect, ReplyForm};
 use crate::events::{Event, Events, Kind};
 use crate::identity::{Allowance, Proof, may_be_credential};
 use crate::ids::{RequestId, WorkspaceId};
@@ -47,6 +48,8 @@ pub(super) struct Exchange {
     pub(super) method: Method,
     /// The request's own JSON-RPC id, as it was spelled, once the body was read.
     pub(super) rpc_id: Option<String>,
+    /// In which form the gateway answers it itself.
+    pub(super) dialect: Dialect,
     /// Who asks, and what proved it.
     pub(super) proof: Option<Arc<Proof>>,
     /// The same at a sidecar.
@@ -106,6 +109,7 @@ impl Exchange {
             request_id,
             method: Method::Unread,
             rpc_id: None,
+            dialect: Dialect::JsonRpc,
             proof: None,
             pair: None,
             allowance: None,
@@ -127,6 +131,14 @@ impl Exchange {
             learner: None,
             trace: None,
             outcome: None,
+        }
+    }
+
+    /// The form of the gateway's own answer.
+    pub(super) fn form(&self) -> ReplyForm {
+        ReplyForm {
+            dialect: self.dialect,
+            rpc_id: self.rpc_id.clone(),
         }
     }
 

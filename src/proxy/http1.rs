@@ -17,7 +17,7 @@ use super::chunks::{Chunks, Watched};
 use super::connections::peer;
 use super::head::{Scan, Whole};
 use super::listener::DRAIN;
-use super::reject::{Dialect, wire};
+use super::reject::wire;
 use super::route::{Route, route};
 use crate::ids::RequestId;
 use crate::metrics::Cut;
@@ -139,7 +139,7 @@ async fn read(
     }
 }
 
-/// Refuses what is no head in words, in the dialect of its route, and closes: nobody knows where the
+/// Refuses what is no head in words, in the form of its route, and closes: nobody knows where the
 /// next request would begin.
 async fn refuse(
     listener: &Listener,
@@ -150,19 +150,12 @@ async fn refuse(
     let rejection = Rejection::new(Reason::InvalidRequest, why);
     let request_id = RequestId::from_caller(scan.value(held, "x-request-id"));
     let route = scan.path(held).map_or(Route::Control, route);
-    let dialect = match route {
-        Route::A2a(_) | Route::Card(_) | Route::Below(..) => Dialect::Rpc(None),
-        Route::CardBeside(_)
-        | Route::DefaultCard
-        | Route::TaskBeside(..)
-        | Route::Task(_)
-        | Route::Control => Dialect::Plain,
-    };
     if listener.relay.drain.closed() {
         return;
     }
     listener.unreadable(&route, &request_id, peer(stream), &rejection);
-    let answer = wire(&rejection, &request_id, dialect, scan.is_head);
+    let form = route.dialect().into();
+    let answer = wire(&rejection, &request_id, &form, scan.is_head);
     part(stream, &answer, DRAIN).await;
 }
 

@@ -52,7 +52,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::{HeaderName, Method};
 use pingora::protocols::http::ServerSession;
 
-use self::cards::{Cards, Whose, Words};
+use self::cards::{Cards, Whose};
 // Pure, and for `fuzz/` only: every byte that arrives is judged by these three.
 pub use self::chunks::{Broken, Chunks};
 pub use self::connections::Connections;
@@ -71,6 +71,7 @@ pub use self::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
 use self::route::{Route, route};
 use self::trace::{Came, ControlSpan};
 use crate::config::Derived;
+use crate::dialect::Dialect;
 use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
@@ -110,31 +111,24 @@ impl Proxy {
     async fn serve(self: &Arc<Self>, session: &mut ServerSession) -> Result<(), BrokenOff> {
         let head = session.req_header();
         let request_id = hygiene::request_id(&head.headers);
-        match route(head.uri.path()) {
-            // Boxed, here and below: what is no call is rarer, and would widen every exchange's future.
+        let route = route(head.uri.path());
+        let dialect = route.dialect();
+        // Boxed, here and below: what is no call is rarer, and would widen every exchange's future.
+        match route {
             Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {
                 let whose = Whose::Workspace(target);
-                Box::pin(self.card(session, request_id, whose, Words::Rpc)).await
+                Box::pin(self.card(session, request_id, whose, dialect)).await
             }
             Route::A2a(target) => self.a2a(session, request_id, Asked::Call(target)).await,
-            Route::Card(target) => {
+            Route::Card(target) | Route::CardBeside(target) => {
                 let whose = Whose::Workspace(target);
-                Box::pin(self.card(session, request_id, whose, Words::Rpc)).await
-            }
-            Route::CardBeside(target) => {
-                let whose = Whose::Workspace(target);
-                Box::pin(self.card(session, request_id, whose, Words::Plain)).await
+                Box::pin(self.card(session, request_id, whose, dialect)).await
             }
             Route::DefaultCard => {
-                let whose = Whose::Default;
-                Box::pin(self.card(session, request_id, whose, Words::Plain)).await
+                Box::pin(self.card(session, request_id, Whose::Default, dialect)).await
             }
-            Route::Below(target, tail) => {
-                let asked = Asked::Below(target, tail.to_owned(), Words::Rpc);
-                self.a2a(session, request_id, asked).await
-            }
-            Route::TaskBeside(target, tail) => {
-                let asked = Asked::Below(target, tail.to_owned(), Words::Plain);
+            Route::Below(target, tail) | Route::TaskBeside(target, tail) => {
+                let asked = Asked::Below(target, tail.to_owned(), dialect);
                 self.a2a(session, request_id, asked).await
             }
             Route::Task(task) => {
@@ -172,22 +166,18 @@ impl Proxy {
         let exchange = self.begin(request_id, true);
         let mut exchange = exchange.by_client(self.client(session));
         exchange.trace(&self.relay, session.req_header(), asked.came());
-        let mut words = Words::Rpc;
+        exchange.dialect = asked.dialect();
         let ended = match asked {
             Asked::Call(target) => self.call(session, &mut exchange, target).await,
             // Boxed: they are rarer, and would otherwise widen every exchange's future.
-            Asked::Below(target, tail, said) => {
-                words = said;
+            Asked::Below(target, tail, _) => {
                 Box::pin(self.rest(session, &mut exchange, target, &tail)).await
             }
-            Asked::Task(task) => {
-                words = Words::Plain;
-                Box::pin(self.task(session, &mut exchange, &task)).await
-            }
+            Asked::Task(task) => Box::pin(self.task(session, &mut exchange, &task)).await,
         };
         match exchange.ended(ended) {
             Ok(ended) => ended,
-            Err(rejection) => self.refuse(session, exchange, rejection, words).await,
+            Err(rejection) => self.refuse(session, exchange, rejection).await,
         }
     }
 
@@ -205,14 +195,13 @@ impl Proxy {
         session: &mut ServerSession,
         mut exchange: Exchange,
         rejection: Rejection,
-        words: Words,
     ) -> Result<(), BrokenOff> {
         let mut rejection = self.gateway.rates.failed(self.client(session), rejection);
         if let Some(allowance) = &exchange.allowance {
             rejection = allowance.told_with(rejection);
         }
         let origins = self.origins.get();
-        let told = reject::refuse(session, &origins, &mut exchange, &rejection, words);
+        let told = reject::refuse(session, &origins, &mut exchange, &rejection);
         BrokenOff::unless(Box::pin(told).await)
     }
 
@@ -280,7 +269,7 @@ enum Asked {
     /// JSON-RPC at the base of a workspace.
     Call(Result<WorkspaceId, InvalidWorkspaceId>),
     /// A path below it, or beside, as if it were below.
-    Below(Result<WorkspaceId, InvalidWorkspaceId>, String, Words),
+    Below(Result<WorkspaceId, InvalidWorkspaceId>, String, Dialect),
     /// `/tasks/{task_id}`, whosever agent it is at: the id as the path spells it.
     Task(String),
 }
@@ -289,9 +278,19 @@ impl Asked {
     fn came(&self) -> Came {
         match self {
             Self::Call(_) => Came::by("/workspaces/{id}/a2a", true),
-            Self::Below(_, _, Words::Rpc) => Came::by("/workspaces/{id}/a2a/{*path}", false),
-            Self::Below(..) => Came::by("/workspaces/{id}/tasks/{task_id}", false),
+            Self::Below(_, _, Dialect::Plain) => {
+                Came::by("/workspaces/{id}/tasks/{task_id}", false)
+            }
+            Self::Below(..) => Came::by("/workspaces/{id}/a2a/{*path}", false),
             Self::Task(_) => Came::by("/tasks/{task_id}", false),
+        }
+    }
+
+    const fn dialect(&self) -> Dialect {
+        match self {
+            Self::Call(_) => Dialect::JsonRpc,
+            Self::Below(_, _, dialect) => *dialect,
+            Self::Task(_) => Dialect::Plain,
         }
     }
 }

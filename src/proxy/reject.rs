@@ -5,20 +5,12 @@ use http::{HeaderValue, StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 
-use super::cards::Words;
 use super::ended::patiently;
 use super::exchange::Exchange;
 use super::origin::Origins;
+use crate::dialect::ReplyForm;
 use crate::ids::RequestId;
 use crate::rejection::{REFUSED, Reason, Rejection};
-
-/// Which body a refusal has.
-pub(super) enum Dialect<'a> {
-    /// JSON-RPC, echoing the request's own id token.
-    Rpc(Option<&'a str>),
-    /// `{"error","reason","request_id"}`.
-    Plain,
-}
 
 /// Writes the refusal whole. The connection stays usable: framing is exact, and the rest of the
 /// request is drained by Pingora within its bound.
@@ -30,13 +22,11 @@ pub(super) async fn answer(
     origins: &Origins,
     request_id: &RequestId,
     rejection: &Rejection,
-    dialect: Dialect<'_>,
+    form: &ReplyForm,
 ) -> pingora::Result<()> {
-    let body = match dialect {
-        Dialect::Rpc(rpc_id) => rejection.rpc_body(request_id, rpc_id),
-        Dialect::Plain => rejection.plain_body(request_id),
-    };
-    let mut head = head(rejection, request_id, body.len())?;
+    let body = rejection.body(form, request_id);
+    let status = rejection.status_in(form.dialect);
+    let mut head = head(rejection, request_id, status, body.len())?;
     origins.expose(&session.req_header().headers, &mut head);
     let without_body = session.req_header().method == http::Method::HEAD;
     let body = if without_body {
@@ -55,14 +45,11 @@ pub(super) async fn answer(
 pub(super) fn wire(
     rejection: &Rejection,
     request_id: &RequestId,
-    dialect: Dialect<'_>,
+    form: &ReplyForm,
     without_body: bool,
 ) -> String {
-    let body = match dialect {
-        Dialect::Rpc(rpc_id) => rejection.rpc_body(request_id, rpc_id),
-        Dialect::Plain => rejection.plain_body(request_id),
-    };
-    let status = rejection.reason.status();
+    let body = rejection.body(form, request_id);
+    let status = rejection.status_in(form.dialect);
     let phrase = StatusCode::from_u16(status).ok();
     let phrase = phrase
         .and_then(|s| s.canonical_reason())
@@ -92,6 +79,7 @@ pub(super) fn head_of(
     head(
         rejection,
         request_id,
+        rejection.reason.status(),
         rejection.plain_body(request_id).len(),
     )
 }
@@ -99,9 +87,10 @@ pub(super) fn head_of(
 fn head(
     rejection: &Rejection,
     request_id: &RequestId,
+    status: u16,
     length: usize,
 ) -> pingora::Result<ResponseHeader> {
-    let mut head = ResponseHeader::build(rejection.reason.status(), Some(9))?;
+    let mut head = ResponseHeader::build(status, Some(9))?;
     head.append_header(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
@@ -131,14 +120,9 @@ pub(super) async fn refuse(
     origins: &Origins,
     exchange: &mut Exchange,
     rejection: &Rejection,
-    words: Words,
 ) -> pingora::Result<()> {
     exchange.rejected(rejection);
-    exchange.status = rejection.reason.status();
-    let rpc_id = exchange.rpc_id.clone();
-    let dialect = match words {
-        Words::Rpc => Dialect::Rpc(rpc_id.as_deref()),
-        Words::Plain => Dialect::Plain,
-    };
-    answer(session, origins, &exchange.request_id, rejection, dialect).await
+    exchange.status = rejection.status_in(exchange.dialect);
+    let form = exchange.form();
+    answer(session, origins, &exchange.request_id, rejection, &form).await
 }

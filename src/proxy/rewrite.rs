@@ -10,6 +10,7 @@ use pingora::http::ResponseHeader;
 use super::cards::ExtendedCard;
 use super::ended::internal;
 use crate::a2a::bare_result;
+use crate::a2a::error::RpcError;
 use crate::a2a::reply::Reply;
 use crate::a2a::task::Binding;
 use crate::a2a::task_list::TaskList;
@@ -164,14 +165,14 @@ async fn with_result(
 fn bare_result(head: &mut ResponseHeader, body: &[u8]) -> Result<Option<String>, Rejection> {
     let reply = Reply::read(body);
     if let Some(error) = reply.as_ref().and_then(Reply::error) {
-        let code = reply.as_ref().map_or(0, Reply::error_code);
-        let status = StatusCode::from_u16(bare_result::status(code));
+        let error = RpcError::read(error);
         // The agent's own status, where it says itself that something is wrong.
         if head.status.is_success() {
+            let status = StatusCode::from_u16(error.http());
             head.set_status(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))
                 .map_err(internal)?;
         }
-        return Ok(Some(bare_result::error_body(error)));
+        return Ok(Some(error.body(head.status.as_u16())));
     }
     match reply.as_ref().and_then(Reply::result) {
         Some(result) => Ok(Some(result.to_owned())),

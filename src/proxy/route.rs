@@ -1,5 +1,6 @@
 //! Path to A2A route, or to the control plane.
 
+use crate::dialect::Dialect;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 
 /// Where cards are looked for: A2A 0.3 and 1.0, and 0.2.
@@ -17,8 +18,7 @@ pub const ROUTES: [(&str, &str); 7] = [
 ];
 
 /// Routes of tasks and of the HTTP+JSON binding of A2A 1.0, by HTTP method and pattern: those that are
-/// described. What else passes below the base, [`rest::read`](crate::a2a::rest::read) decides, and with
-/// which methods the agent's card.
+/// described. Which there are in all, [`rest::read`](crate::a2a::rest::read) says.
 pub const REST_ROUTES: [(&str, &str); 17] = [
     ("POST", "/workspaces/{id}/a2a/tasks/send"),
     ("POST", "/workspaces/{id}/a2a/tasks/send/stream"),
@@ -72,6 +72,21 @@ pub(super) enum Route<'p> {
     Control,
 }
 
+impl Route<'_> {
+    /// In which form the gateway's own answers are told there.
+    pub(super) const fn dialect(&self) -> Dialect {
+        match self {
+            Self::A2a(_) | Self::Card(_) => Dialect::JsonRpc,
+            Self::Below(..) => Dialect::HttpJson,
+            Self::CardBeside(_)
+            | Self::DefaultCard
+            | Self::TaskBeside(..)
+            | Self::Task(_)
+            | Self::Control => Dialect::Plain,
+        }
+    }
+}
+
 /// Classes a raw, still encoded path. An encoded id is no id: `%` is not in its alphabet, so two
 /// spellings of one path never name the same workspace.
 pub(super) fn route(path: &str) -> Route<'_> {
@@ -115,7 +130,6 @@ fn one_segment(path: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::a2a::method::Method;
     use crate::a2a::rest;
 
     #[test]
@@ -125,17 +139,15 @@ mod tests {
             let path = path.replace("{config_id}", "c");
             let read = match route(&path) {
                 Route::Below(Ok(_), tail) | Route::TaskBeside(Ok(_), tail) => {
-                    rest::read(verb, tail)
+                    rest::read(verb, tail, None)
                 }
-                Route::Task(task) => rest::read(verb, &format!("tasks/{task}")),
-                _ => None,
+                Route::Task(task) => rest::read(verb, &format!("tasks/{task}"), None),
+                _ => Err(rest::NoRoute::Path),
             };
-            let method = read.map(|rest| rest.method);
-            assert!(method.is_some(), "{verb} {path}");
             // No version of A2A has these.
             let ours = ["/send", "/stream", "/cancel"];
             let ours = ours.iter().any(|end| path.ends_with(end));
-            assert_eq!(method == Some(Method::Other), ours, "{verb} {path}");
+            assert_eq!(read.map(|rest| rest.is_own), Ok(ours), "{verb} {path}");
         }
     }
 

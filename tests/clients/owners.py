@@ -23,7 +23,9 @@ def driven(stage, gateway, bases, who, scenarios):
 
 def refused(attempt, answer):
     """Whether an attempt was answered as if there were no such task."""
-    return "error" in attempt and answer["status"] == 404 and (not answer["body"] or '"code":-32001' in answer["body"])
+    if "error" not in attempt or answer["status"] not in (200, 404):
+        return False
+    return '"code":-32001' in answer["body"] or answer["status"] == 404 and not answer["body"]
 
 
 def judge(task_id, result):

@@ -99,8 +99,11 @@ fn the_framing_is_the_agents() {
         let (_, splitter) = push_all(&[chunk]);
         assert_eq!(splitter.framing(), framing, "{chunk:?}");
     }
-    assert_eq!(final_event("{}", Framing::Lf), "data: {}\n\n");
-    assert_eq!(final_event("{}", Framing::CrLf), "data: {}\r\n\r\n");
+    assert_eq!(final_event(None, "{}", Framing::Lf), "data: {}\n\n");
+    assert_eq!(
+        final_event(Some("error"), "{}", Framing::CrLf),
+        "event: error\r\ndata: {}\r\n\r\n"
+    );
     for framing in [Framing::Lf, Framing::CrLf] {
         // It is no event, and leaves the next one what it is.
         for numbered in [false, true] {

@@ -205,7 +205,7 @@ fn around() -> impl Strategy<Value = (Vec<String>, String)> {
     let inside = || {
         members(vec![
             ("contextId", value().boxed()),
-            ("taskId", value().boxed()),
+            ("contextId", value().boxed()),
         ])
     };
     (inside(), inside(), inside(), inside(), space(), value()).prop_map(

@@ -222,7 +222,7 @@ fn a_member_that_is_read_stands_once() {
 fn a_member_that_is_not_read_may_stand_twice() {
     for body in [
         r#"{"jsonrpc":"2.0","id":1,"method":"x","x":1,"x":2}"#,
-        r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"message":{},"message":{}}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"x":{},"x":{}}}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"x":1,"x":2,"message":{"messageId":"m","x":1,"x":2,"metadata":{"task_id":1,"task_id":2},"parts":[{"kind":"data","data":{"kind":1,"kind":2},"text":1,"text":2}]}}}"#,
     ] {
         super::check(body, body, "");

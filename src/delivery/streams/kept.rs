@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::a2a::stamp::Stamped;
+use crate::dialect::ReplyForm;
 use crate::ids::stream_id;
 
 /// What a log takes besides its events, about.
@@ -42,8 +43,9 @@ pub(super) struct Whose {
     pub(super) owner: String,
     /// The agent's workspace.
     pub(super) target: String,
-    /// The request's JSON-RPC id, as it was spelled.
-    pub(super) rpc_id: Option<String>,
+    /// In which form the gateway tells its caller why it was broken off.
+    #[serde(flatten)]
+    pub(super) form: ReplyForm,
 }
 
 /// How a stream ended.

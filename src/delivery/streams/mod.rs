@@ -36,6 +36,7 @@ use self::copy::Copies;
 use self::kept::{Bounds, Held, Kept, Whose};
 use self::reader::Places;
 use crate::config::Live;
+use crate::dialect::ReplyForm;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
@@ -88,13 +89,13 @@ impl Streams {
     }
 
     /// Begins the log of a stream that `owner` (`Proof::owner`) is sent from `target`, in answer to a
-    /// request of the JSON-RPC id `rpc_id`. `None`: it cannot be resumed, since logs are off, or there is
+    /// request that is answered in this form. `None`: it cannot be resumed, since logs are off, or there is
     /// no room for another one.
     pub fn begin(
         self: &Arc<Self>,
         owner: String,
         target: &WorkspaceId,
-        rpc_id: Option<String>,
+        form: ReplyForm,
     ) -> Option<Log> {
         if self.config.get().stream.log_events == 0 {
             return None;
@@ -107,7 +108,7 @@ impl Streams {
             return None;
         }
         drop(logs);
-        Some(self.begin_needed(owner, target, rpc_id))
+        Some(self.begin_needed(owner, target, form))
     }
 
     /// As [`Streams::begin`], for a stream that nobody gets but from its log: there is always one.
@@ -115,12 +116,12 @@ impl Streams {
         self: &Arc<Self>,
         owner: String,
         target: &WorkspaceId,
-        rpc_id: Option<String>,
+        form: ReplyForm,
     ) -> Log {
         let whose = Whose {
             owner,
             target: target.as_str().to_owned(),
-            rpc_id,
+            form,
         };
         let mut logs = self.logs();
         let held = Held {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::Streams;
 use super::elsewhere::Elsewhere;
 use super::kept::{Kept, Look, Over, Whose};
-use crate::a2a::event::{Framing, final_event};
+use crate::a2a::event::Framing;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 
@@ -173,17 +173,16 @@ impl Reader {
             "the stream was broken off: nobody read it for stream.linger, or the gateway that had it is gone; ask for the task",
         )
         .fact("delivered", "unknown");
-        let rpc_id = match &self.source {
-            Source::Here(here) => &here.0.whose.rpc_id,
-            Source::Elsewhere(elsewhere) => &elsewhere.whose().rpc_id,
+        let form = match &self.source {
+            Source::Here(here) => &here.0.whose.form,
+            Source::Elsewhere(elsewhere) => &elsewhere.whose().form,
         };
         let stream = match &self.source {
             Source::Here(here) => here.0.id,
             Source::Elsewhere(elsewhere) => elsewhere.id(),
         };
         let stream = stream.simple().to_string();
-        let said = rejection.parting(&self.request_id, rpc_id.as_deref(), &stream);
-        final_event(&said, framing)
+        rejection.last_event(form, &self.request_id, &stream, framing)
     }
 }
 

@@ -29,7 +29,7 @@ impl Written {
         let whose = Whose {
             owner: "pm".into(),
             target: "dev".into(),
-            rpc_id: None,
+            form: ReplyForm::default(),
         };
         let kept = Kept::new(whose, held.clone());
         kept.hold();
@@ -165,7 +165,7 @@ fn room(change: impl FnOnce(&mut Config)) -> Arc<Streams> {
 async fn all_logs_together_keep_to_their_bound_and_running_ones_are_shortened_last() {
     let streams = room(|config| config.stream.logs_bytes.0 = 10_000);
     let target = WorkspaceId::parse("dev").unwrap();
-    let begin = || streams.begin("pm".into(), &target, None);
+    let begin = || streams.begin("pm".into(), &target, ReplyForm::default());
     let event = format!("data: {}\n\n", "x".repeat(3000));
     let mut ended = begin().unwrap();
     ended.append(event.as_bytes());
@@ -224,9 +224,11 @@ async fn the_logs_of_one_caller_keep_to_their_bound_and_leave_others_alone() {
 async fn a_log_that_is_dropped_says_that_there_was_more_and_frees_its_readers() {
     let streams = room(|config| config.stream.readers = 16);
     let target = WorkspaceId::parse("dev").unwrap();
-    let mut log = streams
-        .begin("pm".into(), &target, Some("\"c-1\"".into()))
-        .unwrap();
+    let named = ReplyForm {
+        rpc_id: Some("\"c-1\"".into()),
+        ..ReplyForm::default()
+    };
+    let mut log = streams.begin("pm".into(), &target, named).unwrap();
     log.append(b"data: 1\r\n\r\n");
     let stream = log.kept.id.simple().to_string();
     let id = || RequestId::from_caller(Some(b"r-1"));

@@ -26,18 +26,10 @@ use super::trace::Came;
 use super::{Proxy, wrong_method};
 use crate::a2a::{Generation, method};
 use crate::config::Config;
+use crate::dialect::Dialect;
 use crate::directory::CardSource;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
-
-/// In which words a refusal is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Words {
-    /// JSON-RPC's, as on every A2A route.
-    Rpc,
-    /// The other routes'.
-    Plain,
-}
 
 /// Whose card is asked for.
 pub(super) enum Whose {
@@ -48,14 +40,14 @@ pub(super) enum Whose {
 }
 
 impl Whose {
-    fn came(&self, words: Words) -> Came {
-        match (self, words) {
+    fn came(&self, dialect: Dialect) -> Came {
+        match (self, dialect) {
             (Self::Default, _) => Came::by("/.well-known/agent-card.json", false),
             // Two names of one card, and the base itself.
-            (Self::Workspace(_), Words::Rpc) => Came::by("/workspaces/{id}/a2a", false),
-            (Self::Workspace(_), Words::Plain) => {
+            (Self::Workspace(_), Dialect::Plain) => {
                 Came::by("/workspaces/{id}/.well-known/agent-card.json", false)
             }
+            (Self::Workspace(_), _) => Came::by("/workspaces/{id}/a2a", false),
         }
     }
 }
@@ -67,7 +59,7 @@ impl Proxy {
         session: &mut ServerSession,
         request_id: RequestId,
         whose: Whose,
-        words: Words,
+        dialect: Dialect,
     ) -> Result<(), BrokenOff> {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
@@ -77,11 +69,12 @@ impl Proxy {
         let exchange = self.begin(request_id, false);
         let mut exchange = exchange.by_client(self.client(session));
         exchange.method = method::Method::AgentCard;
-        exchange.trace(&self.relay, session.req_header(), whose.came(words));
+        exchange.dialect = dialect;
+        exchange.trace(&self.relay, session.req_header(), whose.came(dialect));
         let ended = self.card_exchange(session, &mut exchange, whose).await;
         match exchange.ended(ended) {
             Ok(ended) => ended,
-            Err(rejection) => self.refuse(session, exchange, rejection, words).await,
+            Err(rejection) => self.refuse(session, exchange, rejection).await,
         }
     }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::Outward;
-use crate::a2a::event::{self, Framing};
+use crate::a2a::event::Framing;
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{InboxTask, Watch};
 use crate::ids::stream_id;
@@ -72,7 +72,7 @@ impl Proxy {
                     }
                     Step::Cut(rejection) => {
                         let parting = stream.parting(&rejection);
-                        stream.write(parting, true).await?;
+                        stream.pass(parting, true).await?;
                         return Ok(Ended::Answered);
                     }
                 }
@@ -147,6 +147,10 @@ impl Stream<'_> {
         if let Some(rewrite) = &self.rewrite {
             bytes = rewrite.events(bytes);
         }
+        self.pass(bytes, last).await
+    }
+
+    async fn pass(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
         self.exchange.response_bytes += bytes.len() as u64;
         self.exchange.events += u64::from(!bytes.is_empty() && !bytes.starts_with(b":"));
         let deadline = Instant::now() + self.exchange.config.timeouts.write;
@@ -156,12 +160,15 @@ impl Stream<'_> {
     }
 
     /// The last event, which says why the stream was cut.
-    fn parting(&mut self, cut: &Rejection) -> String {
-        let exchange = &self.exchange;
-        let body = cut.parting(&exchange.request_id, exchange.rpc_id.as_deref(), &self.name);
+    fn parting(&mut self, cut: &Rejection) -> Bytes {
         self.exchange.rejected(cut);
-        let event = event::final_event(&body, Framing::default());
-        String::from_utf8_lossy(&event).into_owned()
+        let form = self.exchange.form();
+        cut.last_event(
+            &form,
+            &self.exchange.request_id,
+            &self.name,
+            Framing::default(),
+        )
     }
 }
 

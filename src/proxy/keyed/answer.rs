@@ -7,7 +7,7 @@ use pingora::protocols::http::ServerSession;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::a2a::event::{Framing, final_event};
+use crate::a2a::event::Framing;
 use crate::delivery::calls::{Answer, Outcome};
 use crate::delivery::streams::Reader;
 use crate::drain::Cut;
@@ -174,7 +174,6 @@ async fn follow(
 /// The last event of a stream that goes on elsewhere.
 fn parting(exchange: &mut Exchange, name: &str) -> Bytes {
     let cut = shutting_down("true");
-    let said = cut.parting(&exchange.request_id, exchange.rpc_id.as_deref(), name);
     exchange.rejected(&cut);
-    final_event(&said, Framing::Lf)
+    cut.last_event(&exchange.form(), &exchange.request_id, name, Framing::Lf)
 }

@@ -5,6 +5,7 @@ mod answer;
 mod own;
 mod run;
 
+use std::borrow::Cow;
 use std::future::pending;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use super::exchange::Exchange;
 use super::relay::Forward;
 use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
+use crate::a2a::task::Binding;
 use crate::delivery::calls::{Asked, Free, Key, Outcome, Source, Waiting};
 use crate::drain::Cut;
 use crate::rejection::{Reason, Rejection};
@@ -61,8 +63,21 @@ pub(super) fn key(
     else {
         return Ok(None);
     };
-    let (owner, call) = (proof.owner(), (exchange.method.label(), body));
-    Ok(Some(Key::new((&owner, target.as_str()), named, call)))
+    let owner = proof.owner();
+    let line = match exchange.binding {
+        Binding::Rpc => Cow::Borrowed(exchange.method.label()),
+        // There the request line says what is asked for.
+        Binding::Rest => {
+            let line = head.uri.path_and_query();
+            let line = line.map_or_else(|| head.uri.path(), |line| line.as_str());
+            format!("{} {line}", head.method).into()
+        }
+    };
+    Ok(Some(Key::new(
+        (&owner, target.as_str()),
+        named,
+        (&line, body),
+    )))
 }
 
 /// # Errors

@@ -13,6 +13,7 @@ use crate::a2a::event::last_data;
 use crate::a2a::state::TaskState;
 use crate::config::Config;
 use crate::delivery::calls::{Answer, Claim};
+use crate::dialect::ReplyForm;
 use crate::drain::Cut;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::proxy::ended::{Ended, broken_http, shutting_down, timed_out, too_large};
@@ -37,7 +38,7 @@ pub(super) struct Run {
     learner: Option<Box<Learner>>,
     config: Arc<Config>,
     request_id: RequestId,
-    rpc_id: Option<String>,
+    form: ReplyForm,
     owner: String,
     target: Option<WorkspaceId>,
     span: Option<Box<CallSpan>>,
@@ -56,7 +57,7 @@ impl Run {
             learner,
             config: Arc::clone(&exchange.config),
             request_id: exchange.request_id.clone(),
-            rpc_id: exchange.rpc_id.clone(),
+            form: exchange.form(),
             owner: proof.map(|proof| proof.owner()).unwrap_or_default(),
             target: exchange.callee.clone(),
             span,
@@ -133,7 +134,7 @@ impl Run {
             // Calls with a key are the gateway's, which keeps streams.
             return claim.refused(broken_http(None)).await;
         };
-        let log = streams.begin_needed(self.owner, target, self.rpc_id.clone());
+        let log = streams.begin_needed(self.owner, target, self.form.clone());
         let name = log.name();
         let begun = Begun {
             clocks: self.forward.clocks,
@@ -143,7 +144,7 @@ impl Run {
             rewrite: self.forward.rewrite,
             slot: self.forward.slot,
         };
-        let ids = (self.request_id, self.rpc_id);
+        let ids = (self.request_id, self.form);
         let pace = Pace::new(Arc::clone(&self.relay.metrics), self.started);
         let mut feed = Feed::new(
             (upstream, pace),

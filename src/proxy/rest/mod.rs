@@ -10,7 +10,7 @@ use http::Method as Verb;
 use pingora::protocols::http::ServerSession;
 use serde_json::{Value, json};
 
-use self::routes::{READ_WITH_GET, Way, no_such_route, polled, translated};
+use self::routes::{Way, no_such_route, polled, refused, translated};
 use super::admit::{Admitted, allow, permit, prove, reach};
 use super::body::{self, CallShape, check_media_type, refusal};
 use super::deferred::JobWords;
@@ -18,23 +18,22 @@ use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
 use super::rewrite::Rewrite;
-use super::{Proxy, keyed, references, wrong_method};
+use super::{Proxy, keyed, references};
 use crate::a2a::Generation;
 use crate::a2a::done::{Done, Step};
-use crate::a2a::envelope::Completed;
+use crate::a2a::envelope::{Completed, Enveloped};
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::a2a::rest::{self, Rest};
+use crate::a2a::rest_body::RestBody;
 use crate::a2a::task::Binding;
 use crate::config::Complete;
 use crate::delivery::jobs::may_be_deferred;
+use crate::dialect::Dialect;
 use crate::directory::Destination;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Share;
-
-/// For the `Allow` field.
-const VERBS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 impl Proxy {
     /// Admission, body, relay.
@@ -47,16 +46,12 @@ impl Proxy {
     ) -> Result<Ended, Ended> {
         let _place = self.enter(session)?;
         let head = session.req_header();
-        refuse_verb(&head.method)?;
         exchange.binding = Binding::Rest;
-        let rest = rest::read(head.method.as_str(), tail).ok_or_else(no_such_route)?;
+        let rest = rest::read(head.method.as_str(), tail, head.uri.query());
+        let rest = rest.map_err(|why| refused(&why))?;
         exchange.method = rest.method;
         let allowed = allow(&self.gateway, exchange, head, target).await?;
         if let Some(job) = rest.tasks.iter().find(|task| may_be_deferred(task)) {
-            // A platform's spelling, which is translated for agents.
-            if tail.ends_with("/cancel") {
-                exchange.method = Method::CancelTask;
-            }
             let asked = (&*allowed.proof, Some(allowed.permit.target()), job.as_str());
             let answered = Box::pin(self.about_job(session, exchange, asked, JobWords::Bare));
             if let Some(ended) = answered.await? {
@@ -70,20 +65,34 @@ impl Proxy {
         let account = admitted.account();
         // Before the card, so that it shows when the caller leaves while the agent is asked for it.
         let received = body::read(&self.relay, &exchange.config, session, account).await?;
-        let way = self
-            .way(session, exchange, &admitted, (tail, &rest))
-            .await?;
+        if rest.is_own
+            && rest.method.sends()
+            && let Some(call) = Enveloped::read(&received.0)
+        {
+            let answered = self.enveloped(session, exchange, admitted, received, call);
+            return Box::pin(answered).await;
+        }
+        let way = self.way(session, exchange, &admitted, &rest).await?;
         let outgoing = match way {
             Way::Raw { interface } => {
-                let mut refs = Refs::of_rest(&received.0, exchange.method).map_err(refusal)?;
+                let key = keyed::key(exchange, session.req_header(), None, &received.0)?;
+                let (body, share) = received;
+                let RestBody {
+                    body,
+                    done,
+                    mut refs,
+                } = rest_body(exchange, &admitted, body)?;
                 refs.tasks.extend(rest.tasks);
                 references::check(&self.gateway, exchange, &admitted, &refs).await?;
                 references::follow(&self.gateway, exchange, &admitted, Binding::Rest);
                 let rewrite = self.rewrite(exchange, &admitted, Binding::Rest).await?;
                 let target = (&*interface, tail);
-                let key = keyed::key(exchange, session.req_header(), None, &received.0)?;
-                let outgoing = raw(session, exchange, target, received, rewrite);
-                Outgoing { key, ..outgoing }
+                let outgoing = raw(session, exchange, target, (body, share), rewrite);
+                Outgoing {
+                    key,
+                    done,
+                    ..outgoing
+                }
             }
             Way::Send { stream, words } => {
                 let how = (stream, words);
@@ -113,15 +122,13 @@ impl Proxy {
     ) -> Result<Ended, Ended> {
         let _place = self.enter(session)?;
         let head = session.req_header();
-        if head.method != Verb::GET {
-            return Err(wrong_method(READ_WITH_GET, "GET, OPTIONS").into());
-        }
         let tail = format!("tasks/{segment}");
-        let tasks =
-            rest::read(head.method.as_str(), &tail).map_or_else(Vec::new, |rest| rest.tasks);
-        let Way::Task { method, params, .. } = translated(head, &tail, tasks.first())? else {
+        let rest = rest::read(head.method.as_str(), &tail, head.uri.query());
+        let rest = rest.map_err(|why| refused(&why))?;
+        let Way::Task { method, params, .. } = translated(head, &rest)? else {
             return Err(no_such_route().into());
         };
+        let tasks = rest.tasks;
         exchange.method = method;
         let proof = prove(&self.gateway, exchange, head).await?;
         if let Some(job) = tasks.iter().find(|task| may_be_deferred(task)) {
@@ -157,6 +164,24 @@ impl Proxy {
             .about_task(session, exchange, &admitted, call, received.1)
             .await?;
         self.forward(session, exchange, admitted, outgoing).await
+    }
+
+    /// A message that came with its envelope: as at the base.
+    async fn enveloped(
+        self: &Arc<Self>,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        admitted: Admitted,
+        received: (Bytes, Share),
+        call: Enveloped,
+    ) -> Result<Ended, Ended> {
+        exchange.dialect = Dialect::JsonRpc;
+        exchange.binding = Binding::Rpc;
+        exchange.rpc_id = call.rpc_id;
+        if !call.method.sends() {
+            return Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED).into());
+        }
+        self.rpc(session, exchange, admitted, received).await
     }
 
     /// A message that came without its envelope.
@@ -204,15 +229,18 @@ impl Proxy {
         session: &mut ServerSession,
         exchange: &Exchange,
         admitted: &Admitted,
-        (tail, rest): (&str, &Rest),
+        rest: &Rest,
     ) -> Result<Way, Ended> {
         if let Destination::Inbox(_) = &admitted.destination {
-            return Ok(polled(session.req_header(), tail, rest)?);
+            return Ok(polled(session.req_header(), rest)?);
+        }
+        if rest.is_own {
+            return Ok(translated(session.req_header(), rest)?);
         }
         let interface = self.http_json(session, exchange, admitted, rest.generation);
         Ok(match interface.await? {
             Some(interface) => Way::Raw { interface },
-            None => translated(session.req_header(), tail, rest.tasks.first())?,
+            None => translated(session.req_header(), rest)?,
         })
     }
 
@@ -255,6 +283,20 @@ impl Proxy {
     }
 }
 
+/// The body as it came, but for who says to send it.
+fn rest_body(exchange: &Exchange, admitted: &Admitted, body: Bytes) -> Result<RestBody, Rejection> {
+    if admitted.manners().complete != Complete::Full {
+        let refs = Refs::of_rest(&body, exchange.method).map_err(refusal)?;
+        return Ok(RestBody {
+            body,
+            done: Done::default(),
+            refs,
+        });
+    }
+    let caller = admitted.permit.caller().map(WorkspaceId::as_str);
+    RestBody::complete(body, exchange.method, caller).map_err(refusal)
+}
+
 /// The request as it came, below the path that the agent has it at.
 fn raw(
     session: &ServerSession,
@@ -284,8 +326,8 @@ fn raw(
 }
 
 /// What a body for [`send`] is.
-const MESSAGE_WANTED: &str =
-    "this route takes the message alone, {\"message\": {…}}; POST JSON-RPC to /workspaces/{id}/a2a";
+const MESSAGE_WANTED: &str = "this route takes a message alone, {\"message\": {…}}, or in a JSON-RPC call that sends one; POST other calls to \
+     /workspaces/{id}/a2a";
 
 /// `message/send` or `message/stream` of what was sent as its params.
 fn send(
@@ -312,7 +354,7 @@ fn send(
     Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED))
 }
 
-/// `tasks/get` or `tasks/cancel` of one task.
+/// A call about tasks, as a JSON-RPC one.
 fn task_call(
     exchange: &mut Exchange,
     generation: Generation,
@@ -346,14 +388,4 @@ fn task_call(
         rewrite: Some(Rewrite::BareResult),
         key: None,
     }
-}
-
-/// # Errors
-/// `method_not_allowed`.
-fn refuse_verb(verb: &Verb) -> Result<(), Rejection> {
-    if VERBS.split(", ").any(|known| known == verb.as_str()) && verb != Verb::OPTIONS {
-        return Ok(());
-    }
-    let message = "A2A routes take GET, HEAD, POST, PUT, PATCH and DELETE";
-    Err(wrong_method(message, VERBS))
 }

@@ -1,12 +1,11 @@
 //! Which call a route stands for that is not forwarded as it came.
 
-use http::Method as Verb;
 use pingora::http::RequestHeader;
 use serde_json::{Value, json};
 
 use crate::a2a::Generation;
 use crate::a2a::method::Method;
-use crate::a2a::rest::Rest;
+use crate::a2a::rest::{NoRoute, Rest};
 use crate::proxy::admit::whole_number;
 use crate::proxy::wrong_method;
 use crate::rejection::{Reason, Rejection};
@@ -33,28 +32,39 @@ pub(super) enum Way {
 /// The call that a route of an agent that polls stands for. The gateway speaks HTTP+JSON of 1.0 for it.
 ///
 /// # Errors
-/// As [`translated`].
-pub(super) fn polled(head: &RequestHeader, tail: &str, rest: &Rest) -> Result<Way, Rejection> {
+/// As [`translated`]; `push_not_supported`.
+pub(super) fn polled(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection> {
     let words = Some(Generation::V1);
     match rest.method {
-        _ if rest.generation == Generation::V0 => translated(head, tail, None),
-        method @ (Method::SendMessage | Method::SendStreamingMessage) => Ok(Way::Send {
-            stream: method == Method::SendStreamingMessage,
-            words,
-        }),
+        _ if rest.generation == Generation::V0 => translated(head, rest),
+        method @ (Method::SendMessage | Method::SendStreamingMessage) if !rest.is_own => {
+            Ok(Way::Send {
+                stream: method == Method::SendStreamingMessage,
+                words,
+            })
+        }
         // The id is what stands before the last colon.
-        method @ (Method::CancelTask | Method::SubscribeToTask) => Ok(Way::Task {
+        method @ (Method::CancelTask | Method::SubscribeToTask) if !rest.is_own => Ok(Way::Task {
             method,
             params: json!({"id": rest.tasks.last().ok_or_else(no_such_route)?}),
             words,
         }),
-        Method::ListTasks if head.method == Verb::GET => Ok(Way::Task {
+        Method::ListTasks => Ok(Way::Task {
             method: Method::ListTasks,
             params: list_params(head.uri.query())?,
             words,
         }),
+        method if method.is_of_push() => Err(Rejection::new(
+            Reason::PushNotSupported,
+            "an agent that polls sends no push notifications: stream, or ask for the task",
+        )),
+        Method::GetExtendedCard => {
+            let message =
+                "an agent that polls has no extended card; its card is at the base, by GET";
+            Err(Rejection::new(Reason::InvalidRequest, message).rpc_code(NO_EXTENDED_CARD))
+        }
         _ => {
-            let mut way = translated(head, tail, rest.tasks.first())?;
+            let mut way = translated(head, rest)?;
             // The same route is in 1.0, whose clients say so.
             if let Way::Task { words: spoken, .. } = &mut way
                 && speaks_1_0(head)
@@ -65,6 +75,9 @@ pub(super) fn polled(head: &RequestHeader, tail: &str, rest: &Rest) -> Result<Wa
         }
     }
 }
+
+/// ExtendedAgentCardNotConfiguredError.
+const NO_EXTENDED_CARD: i32 = -32_007;
 
 /// Whether the caller says that it speaks 1.x (A2A 1.0, 3.6.1).
 fn speaks_1_0(head: &RequestHeader) -> bool {
@@ -78,7 +91,8 @@ fn speaks_1_0(head: &RequestHeader) -> bool {
 /// `invalid_params`.
 fn list_params(query: Option<&str>) -> Result<Value, Rejection> {
     let mut params = json!({});
-    for (name, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+    let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    for (name, value) in pairs.filter(|(name, _)| name != "A2A-Version") {
         params[&*name] = match &*name {
             "pageSize" | "historyLength" => {
                 let number = whole_number(value.as_bytes());
@@ -96,58 +110,34 @@ fn whole_numbers() -> Rejection {
     Rejection::new(Reason::InvalidParams, message)
 }
 
-/// The call that a route of an agent without HTTP+JSON stands for; `task`: the id in its path.
+/// The call that a route stands for where there is no HTTP+JSON.
 ///
 /// # Errors
-/// `not_found`, `method_not_allowed`, `invalid_params` for its query.
-pub(super) fn translated(
-    head: &RequestHeader,
-    tail: &str,
-    task: Option<&String>,
-) -> Result<Way, Rejection> {
-    let tail = tail.strip_suffix('/').unwrap_or(tail);
-    let only = |allowed: &Verb, message, allow| {
-        if head.method == *allowed {
-            return Ok(());
-        }
-        Err(wrong_method(message, allow))
-    };
-    match tail.split('/').collect::<Vec<_>>().as_slice() {
-        ["tasks", "send"] => {
-            only(&Verb::POST, "a message is sent with POST", "POST, OPTIONS")?;
+/// `not_found`, `invalid_params` for its query.
+pub(super) fn translated(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection> {
+    let id = || rest.tasks.first().ok_or_else(no_such_route);
+    let words = None;
+    match rest.method {
+        method @ (Method::SendMessage | Method::SendStreamingMessage) if rest.is_own => {
             Ok(Way::Send {
-                stream: false,
-                words: None,
+                stream: method == Method::SendStreamingMessage,
+                words,
             })
         }
-        ["tasks", "send", "stream"] => {
-            only(&Verb::POST, "a message is sent with POST", "POST, OPTIONS")?;
-            Ok(Way::Send {
-                stream: true,
-                words: None,
-            })
-        }
-        // `tasks/{task_id}:cancel` and the like are routes of HTTP+JSON.
-        ["tasks", _]
-            if head.method == Verb::GET || !task.is_some_and(|task| task.contains(':')) =>
-        {
-            only(&Verb::GET, READ_WITH_GET, "GET, OPTIONS")?;
-            let mut params = json!({"id": task.ok_or_else(no_such_route)?});
+        method @ Method::CancelTask if rest.is_own => Ok(Way::Task {
+            method,
+            params: json!({"id": id()?}),
+            words,
+        }),
+        method @ Method::GetTask if rest.generation == Generation::V1 => {
+            let mut params = json!({"id": id()?});
             if let Some(length) = history_length(head.uri.query())? {
                 params["historyLength"] = length.into();
             }
             Ok(Way::Task {
-                method: Method::GetTask,
+                method,
                 params,
-                words: None,
-            })
-        }
-        ["tasks", _, "cancel"] => {
-            only(&Verb::POST, "a task is canceled with POST", "POST, OPTIONS")?;
-            Ok(Way::Task {
-                method: Method::CancelTask,
-                params: json!({"id": task.ok_or_else(no_such_route)?}),
-                words: None,
+                words,
             })
         }
         _ => Err(Rejection::new(
@@ -155,6 +145,32 @@ pub(super) fn translated(
             "the agent's card names no HTTP+JSON interface: POST JSON-RPC to /workspaces/{id}/a2a, or use \
              tasks/send, tasks/send/stream, tasks/{task_id} and tasks/{task_id}/cancel below it",
         )),
+    }
+}
+
+/// The refusal of a request that is none of a route's.
+pub(super) fn refused(why: &NoRoute) -> Rejection {
+    match *why {
+        NoRoute::Path => no_such_route(),
+        NoRoute::Verb(allow) => {
+            let message = match allow {
+                "POST, OPTIONS" => "this route is called with POST",
+                "GET, HEAD, OPTIONS" => "this route is read with GET",
+                _ => "this route has the methods that the field Allow names",
+            };
+            wrong_method(message, allow)
+        }
+        NoRoute::Query([]) => Rejection::new(
+            Reason::InvalidParams,
+            "this route has no query parameters but A2A-Version",
+        ),
+        NoRoute::Query(known) => Rejection::new(
+            Reason::InvalidParams,
+            format!(
+                "this route has the query parameters {} and A2A-Version, each once",
+                known.join(", ")
+            ),
+        ),
     }
 }
 
@@ -177,9 +193,6 @@ fn history_length(query: Option<&str>) -> Result<Option<u32>, Rejection> {
         )),
     }
 }
-
-pub(super) const READ_WITH_GET: &str =
-    "a task is read with GET, and canceled with POST to tasks/{task_id}/cancel at its agent";
 
 pub(super) fn no_such_route() -> Rejection {
     Rejection::new(

@@ -20,13 +20,14 @@ use super::ended::{Clocks, Ended, internal};
 use super::exchange::Exchange;
 use super::listener::BrokenOff;
 use super::origin::Origins;
-use super::reject::{Dialect, answer};
+use super::reject::refuse;
 use super::relay::{Forward, Relay};
 use super::trace::{Callee, Came};
 use super::upstream::{Call, peer};
 use super::{body, hygiene};
 use crate::a2a::method;
 use crate::a2a::task::Binding;
+use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Share;
@@ -176,15 +177,11 @@ impl Guard {
         exchange: &mut Exchange,
         rejection: &Rejection,
     ) -> Result<(), BrokenOff> {
-        exchange.rejected(rejection);
-        exchange.status = rejection.reason.status();
-        let dialect = if session.req_header().method == Method::POST {
-            Dialect::Rpc(exchange.rpc_id.as_deref())
-        } else {
-            Dialect::Plain
-        };
-        let id = &exchange.request_id;
-        BrokenOff::unless(answer(session, &self.origins, id, rejection, dialect).await)
+        if session.req_header().method != Method::POST {
+            exchange.dialect = Dialect::Plain;
+        }
+        let told = refuse(session, &self.origins, exchange, rejection);
+        BrokenOff::unless(told.await)
     }
 }
 

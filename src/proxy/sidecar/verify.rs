@@ -12,9 +12,10 @@ use tokio::time::Instant;
 use super::super::ended::patiently;
 use super::super::exchange::log_cause;
 use super::super::listener::BrokenOff;
-use super::super::reject::{Dialect, answer};
+use super::super::reject::answer;
 use super::fields::identity;
 use super::{Guard, READY, VERIFY, hygiene, presented};
+use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
 use crate::rejection::{Reason, Rejection};
@@ -100,9 +101,9 @@ impl Guard {
             Ok(fields) => BrokenOff::unless(write(session, request_id, &fields).await),
             Err(rejection) => {
                 log_cause(&rejection, request_id);
-                let dialect = Dialect::Plain;
+                let form = Dialect::Plain.into();
                 BrokenOff::unless(
-                    answer(session, &self.origins, request_id, &rejection, dialect).await,
+                    answer(session, &self.origins, request_id, &rejection, &form).await,
                 )
             }
         }

@@ -8,9 +8,10 @@ use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Begun, Pace};
-use crate::a2a::event::{self, Framing, Splitter};
+use crate::a2a::event::{Framing, Splitter};
 use crate::config::Config;
 use crate::delivery::streams::Log;
+use crate::dialect::ReplyForm;
 use crate::directory::Slot;
 use crate::drain::Cut;
 use crate::ids::{RequestId, stream_id};
@@ -37,7 +38,7 @@ pub(in crate::proxy) struct Feed {
     pub(super) task: Option<String>,
     /// For the last event, if it is ours.
     request_id: RequestId,
-    rpc_id: Option<String>,
+    form: ReplyForm,
     /// What its caller knows it by, and its agent does not.
     pub(super) name: String,
     /// What is kept for those who come back. `None`: nobody can.
@@ -81,7 +82,7 @@ impl Feed {
         (upstream, pace): (Box<HttpSession>, Pace),
         begun: Begun,
         config: Arc<Config>,
-        (request_id, rpc_id): (RequestId, Option<String>),
+        (request_id, form): (RequestId, ReplyForm),
         learner: Option<Box<Learner>>,
         log: Option<Log>,
     ) -> Self {
@@ -95,7 +96,7 @@ impl Feed {
             learner,
             task: None,
             request_id,
-            rpc_id,
+            form,
             name: log
                 .as_ref()
                 .map_or_else(|| stream_id().simple().to_string(), Log::name),
@@ -197,8 +198,7 @@ impl Feed {
 
     /// Ends it with an event that says why.
     pub(super) fn part(&mut self, cut: Rejection) -> Passed {
-        let body = cut.parting(&self.request_id, self.rpc_id.as_deref(), &self.name);
-        let last = event::final_event(&body, self.framing());
+        let last = cut.last_event(&self.form, &self.request_id, &self.name, self.framing());
         let bytes = self.numbered(last);
         if let Some(log) = self.log.take() {
             log.end(&[]);

@@ -57,7 +57,7 @@ pub(super) async fn pass(
     begun: Begun,
 ) -> Result<Ended, Ended> {
     let _open = InProgress::begin(&exchange.metrics.open_streams);
-    let ids = (exchange.request_id.clone(), exchange.rpc_id.clone());
+    let ids = (exchange.request_id.clone(), exchange.form());
     let (config, learner) = (Arc::clone(&exchange.config), exchange.learner.take());
     let log = log(relay, exchange);
     let pace = Pace::new(Arc::clone(&exchange.metrics), exchange.started);
@@ -110,7 +110,7 @@ pub(super) async fn begin(
 fn log(relay: &Relay, exchange: &Exchange) -> Option<Log> {
     let streams = relay.streams.as_ref()?;
     let (proof, target) = (exchange.proof.as_ref()?, exchange.callee.as_ref()?);
-    streams.begin(proof.owner(), target, exchange.rpc_id.clone())
+    streams.begin(proof.owner(), target, exchange.form())
 }
 
 /// The caller's side.

@@ -59,15 +59,24 @@ impl Answer {
         json["reason"]
             .as_str()
             .or_else(|| json["error"]["data"][0]["reason"].as_str())
+            // Over HTTP+JSON an error of A2A's has the protocol's own reason.
+            .or_else(|| {
+                self.field("x-a2a-refused")
+                    .filter(|_| json["error"]["details"].is_array())
+            })
             .unwrap_or_else(|| panic!("no reason in {json}"))
             .to_lowercase()
     }
 
-    /// One fact of a JSON-RPC refusal.
+    /// One fact of a refusal of JSON-RPC or HTTP+JSON.
     pub(crate) fn fact(&self, name: &str) -> Option<String> {
-        self.json()["error"]["data"][0]["metadata"][name]
-            .as_str()
-            .map(str::to_owned)
+        let error = &self.json()["error"];
+        let list = if error["details"].is_array() {
+            "details"
+        } else {
+            "data"
+        };
+        error[list][0]["metadata"][name].as_str().map(str::to_owned)
     }
 
     /// The events of a stream: each block that ends with an empty line.

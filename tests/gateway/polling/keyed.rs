@@ -145,7 +145,7 @@ async fn a_plain_http_message_with_a_key_is_sent_once_too() {
     lost["message"]["taskId"] = json!("no-such-task");
     let wrong = case.keyed("w", &call("message/send", &lost));
     let wrong = case.gateway.call(&wrong).await;
-    assert_eq!((wrong.status, &*wrong.reason()), (404, "task_not_found"));
+    assert_eq!((wrong.status, &*wrong.reason()), (200, "task_not_found"));
     let right = case.keyed("w", &call("message/send", &hello()));
     let right = case.gateway.call(&right).await;
     assert_eq!((right.status, right.field(REPLAY)), (200, None));

@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Request, Seat};
 
+mod closed;
+mod errors;
 mod owners;
 mod raw;
 mod translated;

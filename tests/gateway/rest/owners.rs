@@ -115,7 +115,7 @@ async fn by_the_http_json_binding() {
     for (verb, tail, body) in [
         ("GET", "tasks/t-ann", ""),
         ("GET", "v1/tasks/t-ann", ""),
-        ("GET", "acme/tasks/t-ann?historyLength=1", ""),
+        ("GET", "tasks/t-ann?historyLength=1", ""),
         ("POST", "tasks/t-ann:cancel", "{}"),
         ("POST", "tasks/t-ann%3Acancel", ""),
         ("POST", "tasks/t-ann:subscribe", ""),
@@ -167,7 +167,7 @@ async fn by_the_http_json_binding() {
             .ask("POST", &format!("{base}/{path}"), &team.ann.token, url)
             .await;
         assert_eq!(answer.reason(), "address_forbidden", "{path}");
-        assert_eq!(answer.json()["error"]["code"], -32602, "{path}");
+        assert_eq!(answer.json()["code"], -32602, "{path}");
     }
     let off = json!({"push_notifications": false}).to_string();
     let off = team
@@ -181,7 +181,14 @@ async fn by_the_http_json_binding() {
         (answer.status, answer.reason().as_str()),
         (400, "push_not_supported")
     );
-    assert_eq!(answer.json()["error"]["code"], -32003);
+    let json = answer.json();
+    let info = &json["error"]["details"][0];
+    assert_eq!(
+        (&json["code"], &json["error"]["code"]),
+        (&json!(-32003), &json!(400))
+    );
+    assert_eq!(info["reason"], "PUSH_NOTIFICATION_NOT_SUPPORTED");
+    assert_eq!(info["domain"], "a2a-protocol.org");
 }
 
 #[tokio::test]

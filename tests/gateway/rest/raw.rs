@@ -1,4 +1,4 @@
-//! The HTTP+JSON binding of agents that have it: every path, verb and byte as it came.
+//! The HTTP+JSON binding of agents that have it: every byte as it came.
 
 use serde_json::{Value, json};
 
@@ -37,9 +37,9 @@ async fn paths_verbs_queries_and_bodies_pass_as_they_came() {
         ("POST", "v1/message:send", body, "/old/v1/message:send"),
         (
             "GET",
-            "tasks?pageSize=2&x=%2F",
+            "tasks?pageSize=2&pageToken=%2F",
             "",
-            "/rest/tasks?pageSize=2&x=%2F",
+            "/rest/tasks?pageSize=2&pageToken=%2F",
         ),
         (
             "GET",
@@ -62,12 +62,6 @@ async fn paths_verbs_queries_and_bodies_pass_as_they_came() {
             "",
             "/rest/tasks/t/pushNotificationConfigs/c",
         ),
-        ("PUT", "tasks/t", "{}", "/rest/tasks/t"),
-        ("PATCH", "tasks/t/else", "{}", "/rest/tasks/t/else"),
-        ("GET", "v1/anything/at/all", "", "/old/v1/anything/at/all"),
-        ("POST", "acme/message:send", body, "/rest/acme/message:send"),
-        // With an interface of its own these are the agent's to know.
-        ("POST", "tasks/send", body, "/rest/tasks/send"),
     ];
     for (verb, tail, body, expected) in rows {
         let mut request = Request::new(verb, case.below(tail))

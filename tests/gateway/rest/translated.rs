@@ -38,7 +38,7 @@ async fn each_route_becomes_the_call_of_the_targets_generation() {
         ),
         (
             "GET",
-            "tasks/t-1?other=1&historyLength=7",
+            "tasks/t-1?A2A-Version=1.0&historyLength=7",
             get,
             json!({"id": "t-1", "historyLength": 7}),
         ),
@@ -168,6 +168,7 @@ async fn what_is_no_message_or_no_argument_is_refused_and_reaches_nobody() {
         ("tasks", 404, "not_found"),
         ("tasks/send/stream", 405, "method_not_allowed"),
         ("tasks/t-1/cancel", 405, "method_not_allowed"),
+        ("tasks/t-1?other=1", 400, "invalid_params"),
         ("extendedAgentCard", 404, "not_found"),
     ];
     for (tail, status, reason) in gets {
@@ -235,7 +236,19 @@ async fn an_agents_error_comes_back_with_a_status_and_its_own_words() {
         let answer = case.get("tasks/t-1").await;
         assert_eq!(answer.status, expected, "{body}");
         let sent: Value = serde_json::from_str(body).unwrap();
-        assert_eq!(answer.json(), json!({"error": sent["error"]}), "{body}");
+        let words = sent["error"]["message"].as_str().unwrap_or("words");
+        let json = answer.json();
+        assert_eq!(
+            (&json["error"]["message"], &json["message"]),
+            (&json!(words), &json!(words)),
+            "{body}"
+        );
+        assert_eq!(json["error"]["code"], expected, "{body}");
+        if words != "words" {
+            assert_eq!(json["code"], sent["error"]["code"], "{body}");
+        }
+        let reason = &json["error"]["details"][0]["reason"];
+        assert_eq!(*reason == "TASK_NOT_FOUND", words == "no task", "{body}");
         assert_eq!(answer.field("etag"), None);
     }
     for (status, body) in [(200, "{}"), (200, "hello"), (200, "")] {

@@ -165,10 +165,9 @@ fn about(task: &str) -> Vec<String> {
         format!(r#"{{"jsonrpc":"2.0","id":"c-1","method":"tasks/get","params":{params}}}"#)
     };
     bodies.extend([
-        spelled(&format!(r#"{{"id":"{task}","id":"free"}}"#)),
-        spelled(&format!(r#"{{"id":"free","id":"{task}"}}"#)),
         spelled(&format!(r#"{{"\u0069d":"{task}"}}"#)),
-        spelled(&format!(r#"{{"Id":"{task}"}}"#)),
+        spelled(&format!(r#"{{"taskId":"{task}"}}"#)),
+        spelled(&format!(r#"{{"task_id":"{task}"}}"#)),
     ]);
     bodies
 }
@@ -202,6 +201,25 @@ on_both_pairs! {
         assert!(gateway.metric("a2a_gateway_exchanges_total", &labels).await >= 2.0);
         assert_eq!(gateway.metric("a2a_gateway_tasks_learnt_total", &[]).await, 1.0);
         gateway.assert_idle().await;
+    }
+
+    async fn a_task_that_is_named_ambiguously_is_nobodys(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let team = Team::below(&gateway, "").await;
+        for params in [
+            r#"{"id":"free","id":"t-1"}"#,
+            r#"{"id":"free","Id":"t-1"}"#,
+            r#"{"ID":"t-1"}"#,
+            r#"{"\u0049d":"t-1"}"#,
+            r#"{"TaskId":"t-1"}"#,
+            r#"{"taſkId":"t-1"}"#,
+        ] {
+            let body = format!(r#"{{"jsonrpc":"2.0","id":"c-1","method":"tasks/get","params":{params}}}"#);
+            let request = Request::post("/workspaces/dev/a2a", body).bearer(&team.bob.token);
+            let answer = gateway.call(&request.field("X-Request-Id", "r-1")).await;
+            assert_refusal(&answer, "/workspaces/dev/a2a", "r-1", "invalid_request", params);
+        }
+        assert_eq!(team.dev.agent.count(), 0);
     }
 
     async fn an_owner_is_learnt_from_every_shape_of_an_answer(pair: Pair) {

@@ -1,0 +1,182 @@
+//! Errors of the HTTP+JSON binding: those that A2A defines, and the form that all of them have (A2A 1.0, 5.4 and 11.6).
+
+use serde_json::{Map, Value, json};
+
+use super::fields::{Fields, said};
+
+/// The domain of the errors that A2A defines.
+pub const DOMAIN: &str = "a2a-protocol.org";
+
+/// An error that A2A defines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defined {
+    /// The `reason` of its `ErrorInfo`.
+    pub reason: &'static str,
+    /// Its HTTP status over HTTP+JSON.
+    pub http: u16,
+    /// Its word of google.rpc.Code.
+    pub status: &'static str,
+}
+
+impl Defined {
+    /// The error of this JSON-RPC code; `None`: A2A does not define it.
+    pub const fn of(code: i64) -> Option<Self> {
+        let (reason, http, status) = match code {
+            -32_001 => ("TASK_NOT_FOUND", 404, "NOT_FOUND"),
+            -32_002 => ("TASK_NOT_CANCELABLE", 400, "FAILED_PRECONDITION"),
+            -32_003 => (
+                "PUSH_NOTIFICATION_NOT_SUPPORTED",
+                400,
+                "FAILED_PRECONDITION",
+            ),
+            -32_004 => ("UNSUPPORTED_OPERATION", 400, "FAILED_PRECONDITION"),
+            -32_005 => ("CONTENT_TYPE_NOT_SUPPORTED", 400, "INVALID_ARGUMENT"),
+            -32_006 => ("INVALID_AGENT_RESPONSE", 500, "INTERNAL"),
+            -32_007 => (
+                "EXTENDED_AGENT_CARD_NOT_CONFIGURED",
+                400,
+                "FAILED_PRECONDITION",
+            ),
+            -32_008 => ("EXTENSION_SUPPORT_REQUIRED", 400, "FAILED_PRECONDITION"),
+            -32_009 => ("VERSION_NOT_SUPPORTED", 400, "FAILED_PRECONDITION"),
+            _ => return None,
+        };
+        Some(Self {
+            reason,
+            http,
+            status,
+        })
+    }
+}
+
+/// The word of google.rpc.Code for an HTTP status.
+const fn status_word(http: u16) -> &'static str {
+    match http {
+        401 => "UNAUTHENTICATED",
+        403 => "PERMISSION_DENIED",
+        404 | 410 => "NOT_FOUND",
+        405 | 501 => "UNIMPLEMENTED",
+        408 | 504 => "DEADLINE_EXCEEDED",
+        409 => "ABORTED",
+        421 | 426 | 508 => "FAILED_PRECONDITION",
+        429 => "RESOURCE_EXHAUSTED",
+        502 | 503 => "UNAVAILABLE",
+        400..=499 => "INVALID_ARGUMENT",
+        _ => "INTERNAL",
+    }
+}
+
+/// A google.rpc.ErrorInfo, as it stands in the `data` of a JSON-RPC error and in the `details` of a [`status`].
+pub fn info(reason: &str, domain: &str, metadata: Map<String, Value>) -> Value {
+    json!({
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": reason,
+        "domain": domain,
+        "metadata": metadata,
+    })
+}
+
+/// A google.rpc.Status. `code`: that of JSON-RPC, whose status word counts where A2A defines the error.
+pub fn status(http: u16, code: i64, message: &str, details: &Value) -> Value {
+    let word = Defined::of(code).map_or(status_word(http), |defined| defined.status);
+    json!({"code": http, "status": word, "message": message, "details": details})
+}
+
+/// The error of a JSON-RPC response, read.
+pub struct RpcError<'a> {
+    code: i64,
+    message: String,
+    /// `data` as it is spelled.
+    data: Option<&'a str>,
+}
+
+impl<'a> RpcError<'a> {
+    /// Reads the member `error`. What is no object is its own message.
+    pub fn read(error: &'a str) -> Self {
+        let fields = Fields::read(error).unwrap_or_default();
+        let code = fields.get("code").and_then(|code| code.parse().ok());
+        let message = fields.text("message").or_else(|| said(error));
+        Self {
+            code: code.unwrap_or(-32_603),
+            message: message.unwrap_or_else(|| error.to_owned()),
+            data: fields.borrowed("data"),
+        }
+    }
+
+    /// Its HTTP status over HTTP+JSON.
+    pub const fn http(&self) -> u16 {
+        match (Defined::of(self.code), self.code) {
+            (Some(defined), _) => defined.http,
+            (None, -32_601) => 501,
+            (None, -32_603) => 500,
+            (None, -32_700..=-32_000) => 400,
+            (None, _) => 500,
+        }
+    }
+
+    /// The body for it: a google.rpc.Status, and beside it the members that clients of 0.3 look for.
+    pub fn body(&self, http: u16) -> String {
+        let listed: Option<Vec<Value>> = self.data.and_then(|data| serde_json::from_str(data).ok());
+        let details = listed.unwrap_or_else(|| {
+            let defined = Defined::of(self.code);
+            let info = defined.map(|defined| info(defined.reason, DOMAIN, Map::new()));
+            info.into_iter().collect()
+        });
+        let status = status(http, self.code, &self.message, &details.into());
+        let (code, message) = (self.code, Value::from(self.message.as_str()));
+        let data = self.data.map(|data| format!(r#","data":{data}"#));
+        let data = data.unwrap_or_default();
+        format!(r#"{{"error":{status},"code":{code},"message":{message}{data}}}"#)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_json_rpc_is_a_status_that_clients_of_either_generation_read() {
+        let cases = [
+            (
+                r#"{"code":-32001,"message":"no task"}"#,
+                404,
+                json!({
+                    "error": {"code": 404, "status": "NOT_FOUND", "message": "no task",
+                        "details": [info("TASK_NOT_FOUND", DOMAIN, Map::new())]},
+                    "code": -32001, "message": "no task",
+                }),
+            ),
+            (
+                r#"{"code":-32002,"message":"over","data":[{"@type":"x","reason":"R"}]}"#,
+                400,
+                json!({
+                    "error": {"code": 400, "status": "FAILED_PRECONDITION", "message": "over",
+                        "details": [{"@type": "x", "reason": "R"}]},
+                    "code": -32002, "message": "over", "data": [{"@type": "x", "reason": "R"}],
+                }),
+            ),
+            (
+                r#"{"code":-32601,"message":"what","data":"tasks/send"}"#,
+                501,
+                json!({
+                    "error": {"code": 501, "status": "UNIMPLEMENTED", "message": "what", "details": []},
+                    "code": -32601, "message": "what", "data": "tasks/send",
+                }),
+            ),
+            (
+                r#""words""#,
+                500,
+                json!({
+                    "error": {"code": 500, "status": "INTERNAL", "message": "words", "details": []},
+                    "code": -32603, "message": "words",
+                }),
+            ),
+        ];
+        for (error, http, expected) in cases {
+            let read = RpcError::read(error);
+            assert_eq!(read.http(), http, "{error}");
+            let body: Value = serde_json::from_str(&read.body(http)).unwrap();
+            assert_eq!(body, expected, "{error}");
+        }
+    }
+}

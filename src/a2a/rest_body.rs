@@ -1,0 +1,89 @@
+//! A body of the HTTP+JSON binding on its way to an agent that has it: as it came, but for who says to send it.
+
+use bytes::Bytes;
+
+use super::done::Done;
+use super::edit::Work;
+use super::envelope::{Fault, readable};
+use super::message::source;
+use super::method::Method;
+use super::refs::Refs;
+
+/// A body that may be forwarded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RestBody {
+    /// What goes to the agent; the same `Bytes` as came in where nothing was changed.
+    pub body: Bytes,
+    /// What was done, for `X-A2A-Completed`.
+    pub done: Done,
+    /// The tasks and URLs that it refers to.
+    pub refs: Refs,
+}
+
+impl RestBody {
+    /// Sees to it that `metadata.source_workspace_id` is the proven `caller`, or not there where that is no workspace.
+    ///
+    /// # Errors
+    /// [`Fault`] when it is not JSON, ambiguous, or refers to more than can be checked.
+    pub fn complete(body: Bytes, method: Method, caller: Option<&str>) -> Result<Self, Fault> {
+        let read = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&body);
+        let mut work = Work::default();
+        if read.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Self {
+                body,
+                done: work.done,
+                refs: Refs::default(),
+            });
+        }
+        let text = readable(read).map_err(|refusal| refusal.with_id(None))?;
+        let (refs, params) = Refs::of_rest_text(text, method)?;
+        source(&params, text, caller, &mut work);
+        let edited = (!work.edits.is_empty()).then(|| Bytes::from(work.edits.apply(text)));
+        Ok(Self {
+            body: edited.unwrap_or(body),
+            done: work.done,
+            refs,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proven_caller_takes_the_place_of_the_one_that_is_said() {
+        let rows = [
+            (
+                r#"{"metadata":{"source_workspace_id":"boss"},"n":1.0}"#,
+                r#"{"metadata":{"source_workspace_id":"pm"},"n":1.0}"#,
+            ),
+            (
+                r#"{"metadata":{"source_workspace_id":"pm"}}"#,
+                r#"{"metadata":{"source_workspace_id":"pm"}}"#,
+            ),
+            (
+                r#"{"metadata":{"other": 1}}"#,
+                r#"{"metadata":{"other": 1}}"#,
+            ),
+            ("", ""),
+        ];
+        for (sent, expected) in rows {
+            let body = RestBody::complete(sent.into(), Method::SendMessage, Some("pm")).unwrap();
+            assert_eq!(body.body, expected);
+            assert_eq!(body.done.is_empty(), sent == expected);
+        }
+        let sent = r#"{"metadata":{"source_workspace_id":"boss"}}"#;
+        let body = RestBody::complete(sent.into(), Method::SendMessage, None).unwrap();
+        assert_eq!(body.body, r#"{"metadata":{}}"#);
+        for forged in [
+            r#"{"Metadata":{"source_workspace_id":"boss"}}"#,
+            r#"{"metadata":{"Source_Workspace_Id":"boss"}}"#,
+            r#"{"metadata":{},"metadata":{"source_workspace_id":"boss"}}"#,
+            r#"{"metadata":{},"METADATA":{"source_workspace_id":"boss"}}"#,
+        ] {
+            let body = RestBody::complete(forged.into(), Method::SendMessage, Some("pm"));
+            assert!(body.is_err(), "{forged}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The HTTP+JSON binding as a way into what else listens at an agent's address, or past the owner of a task: the attacks,
+//! and that nothing of them reaches the agent.
+
+use serde_json::{Value, json};
+
+use super::Case;
+use super::raw::with_rest;
+use crate::harness::{Agent, Answer, Request, assert_refusal, card};
+
+async fn case() -> Case {
+    Case::new(with_rest(true), Agent::json(r#"{"n":1}"#).await).await
+}
+
+impl Case {
+    async fn ask(&self, verb: &str, tail: &str, body: &str) -> Answer {
+        let mut request = Request::new(verb, self.below(tail))
+            .bearer(&self.caller.token)
+            .field("X-Request-Id", "r-1");
+        if !body.is_empty() {
+            request = request.field("Content-Type", "application/json");
+            request.body = body.into();
+        }
+        self.gateway.call(&request).await
+    }
+}
+
+#[tokio::test]
+async fn a_path_that_a2a_does_not_define_reaches_no_agent() {
+    let case = case().await;
+    for (verb, tail) in [
+        ("GET", "v1/kv/secret"),
+        ("PUT", "v1/kv/secret"),
+        ("DELETE", "v1/agent/service/deregister/x"),
+        ("GET", "v1/custom/t-1"),
+        ("GET", "v1/anything/at/all"),
+        ("GET", "admin"),
+        ("GET", "tasks/t-1/artifacts"),
+        ("PATCH", "tasks/t-1/else"),
+        ("POST", "acme/message:send"),
+        ("GET", "acme/tasks/t-1"),
+        ("GET", "Tasks/t-1"),
+        ("POST", "v1/tasks/send/stream"),
+    ] {
+        let answer = case.ask(verb, tail, "{}").await;
+        let what = format!("{verb} {tail}");
+        assert_refusal(&answer, &case.below(tail), "r-1", "not_found", &what);
+    }
+    assert_eq!(case.reached(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_verb_that_a_route_does_not_have_is_405_with_those_that_it_has() {
+    let case = case().await;
+    for (verb, tail, allow) in [
+        ("GET", "message:send", "POST, OPTIONS"),
+        ("PUT", "v1/message:send", "POST, OPTIONS"),
+        ("DELETE", "tasks/t-1", "GET, HEAD, OPTIONS"),
+        ("PUT", "tasks/t-1", "GET, HEAD, OPTIONS"),
+        ("POST", "tasks", "GET, HEAD, OPTIONS"),
+        ("GET", "tasks/t-1:cancel", "POST, OPTIONS"),
+        ("PATCH", "tasks/t-1:subscribe", "GET, HEAD, POST, OPTIONS"),
+        (
+            "PUT",
+            "tasks/t-1/pushNotificationConfigs/c",
+            "GET, HEAD, DELETE, OPTIONS",
+        ),
+        ("POST", "v1/card", "GET, HEAD, OPTIONS"),
+        ("OPTIONS", "extendedAgentCard", "GET, HEAD, OPTIONS"),
+        ("GET", "tasks/send", "POST, OPTIONS"),
+    ] {
+        let answer = case.ask(verb, tail, "").await;
+        let what = format!("{verb} {tail}");
+        assert_refusal(
+            &answer,
+            &case.below(tail),
+            "r-1",
+            "method_not_allowed",
+            &what,
+        );
+        assert_eq!(answer.field("allow"), Some(allow), "{what}");
+    }
+    assert_eq!(case.reached(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn anothers_task_in_a_query_reaches_no_agent() {
+    let case = case().await;
+    let message = r#"{"message":{"messageId":"m","role":"ROLE_USER","parts":[]}}"#;
+    for (verb, tail, body) in [
+        ("GET", "tasks/mine?id=t-1", ""),
+        ("GET", "tasks/mine?name=tasks/t-1", ""),
+        ("GET", "tasks/mine?historyLength=1&%69d=t-1", ""),
+        ("GET", "tasks/mine?historyLength=1;id=t-1", ""),
+        ("GET", "tasks/mine?historyLength=1&historyLength=2", ""),
+        ("GET", "tasks?id=t-1", ""),
+        ("GET", "tasks?contextid=c", ""),
+        ("GET", "v1/tasks/mine?name=tasks/t-1", ""),
+        ("POST", "message:send?message.taskId=t-1", message),
+        ("POST", "v1/message:stream?message.task_id=t-1", message),
+        ("POST", "tasks/mine:cancel?id=t-1", "{}"),
+        ("GET", "tasks/mine:subscribe?id=t-1", ""),
+        ("GET", "tasks/mine/pushNotificationConfigs?taskId=t-1", ""),
+    ] {
+        let answer = case.ask(verb, tail, body).await;
+        let what = format!("{verb} {tail}");
+        assert_refusal(&answer, &case.below(tail), "r-1", "invalid_params", &what);
+    }
+    assert_eq!(case.reached(), Vec::<String>::new());
+    for tail in [
+        "tasks?contextId=c&status=TASK_STATE_WORKING&pageSize=1&pageToken=x&historyLength=0&includeArtifacts=true",
+        "tasks/t?historyLength=1&A2A-Version=1.0",
+        "tasks/t/pushNotificationConfigs?pageSize=1&pageToken=x",
+    ] {
+        let answer = case.ask("GET", tail, "").await;
+        assert_ne!(answer.status, 400, "{tail}: {}", answer.text());
+    }
+    assert_eq!(case.reached().len(), 3);
+}
+
+/// Bodies that say to come from `boss`, with what an agent would read.
+fn forged() -> Vec<String> {
+    let message = r#""message":{"messageId":"m","role":"user","parts":[]}"#;
+    let source = r#"{"source_workspace_id":"boss"}"#;
+    vec![
+        format!(r#"{{{message},"Metadata":{source}}}"#),
+        format!(r#"{{{message},"metadata":{{}},"METADATA":{source}}}"#),
+        format!(r#"{{{message},"metadata":{{}},"metadata":{source}}}"#),
+        format!(r#"{{{message},"\u006detadata":{{}},"metadata":{source}}}"#),
+        format!(r#"{{{message},"\u004detadata":{source}}}"#),
+        format!(r#"{{{message},"metadata":{{"Source_Workspace_ID":"boss"}}}}"#),
+        format!(r#"{{{message},"metadata":{{"ſource_workspace_id":"boss"}}}}"#),
+        format!(r#"{{"Message":{{"taskId":"t-1"}},{message}}}"#),
+        r#"{"message":{"messageId":"m","Role":"user","role":"user","parts":[]}}"#.to_owned(),
+        r#"{"message":{"messageId":"m","role":"user","parts":[],"TaskID":"t-1"}}"#.to_owned(),
+    ]
+}
+
+#[tokio::test]
+async fn a_forged_source_in_another_case_or_twice_is_refused_over_both_bindings() {
+    let case = case().await;
+    for body in forged() {
+        let answer = case.ask("POST", "message:send", &body).await;
+        assert_refusal(
+            &answer,
+            &case.below("message:send"),
+            "r-1",
+            "invalid_request",
+            &body,
+        );
+        let call = |params: &str| {
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"message/send",{params}}}"#)
+        };
+        let mut calls = vec![call(&format!(r#""params":{body}"#))];
+        let plain = r#"{"message":{"messageId":"m","role":"user","parts":[]}}"#;
+        for twin in ["Params", "PARAMS", r"\u0050arams", "paramſ"] {
+            calls.push(call(&format!(r#""{twin}":{plain}"#)));
+            calls.push(call(&format!(r#""params":{plain},"{twin}":{body}"#)));
+        }
+        for call in calls {
+            let request = Request::post(case.target.path(), &call).bearer(&case.caller.token);
+            let answer = case
+                .gateway
+                .call(&request.field("X-Request-Id", "r-1"))
+                .await;
+            let path = case.target.path();
+            assert_refusal(&answer, &path, "r-1", "invalid_request", &call);
+            assert_eq!(answer.json()["id"], 1, "{call}");
+        }
+    }
+    assert_eq!(case.reached(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn the_proven_caller_takes_the_place_of_a_forged_one_over_http_json() {
+    let case = case().await;
+    let body = r#"{"message":{"messageId":"m","role":"user","parts":[]}, "metadata":{"source_workspace_id": "boss","n": 1.0}}"#;
+    let answer = case.ask("POST", "message:send", body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.field("x-a2a-completed"), Some("source"));
+    let sent = case.target.agent.take().text().to_owned();
+    assert_eq!(sent, body.replace(r#""boss""#, r#""caller""#));
+    // Of who is no workspace it is left out.
+    let request = Request::post(case.below("message:send"), body);
+    let answer = case.gateway.as_operator(request).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let sent: Value = serde_json::from_slice(&case.target.agent.take().body).unwrap();
+    assert_eq!(sent["metadata"], json!({"n": 1.0}));
+}
+
+#[tokio::test]
+async fn an_envelope_is_taken_where_a_message_alone_is() {
+    let answer = r#"{"jsonrpc":"2.0","id":7,"result":{"id":"t-1","status":{"state":"completed"}}}"#;
+    let case = Case::new(card("target"), Agent::json(answer).await).await;
+    // As python-a2a sends it.
+    let of_0_1 = r#"{"jsonrpc":"2.0","id":7,"method":"tasks/send","params":{"id":"t-1","sessionId":"s","message":{"role":"user","parts":[{"type":"text","text":"hi"}]}}}"#;
+    let of_0_3 = r#"{"jsonrpc":"2.0","id":7,"method":"message/send","params":{"message":{"messageId":"m","role":"user","parts":[]}}}"#;
+    for call in [of_0_1, of_0_3] {
+        let told = case.ask("POST", "tasks/send", call).await;
+        assert_eq!((told.status, told.text().as_str()), (200, answer));
+        let sent = case.target.agent.take();
+        assert_eq!(sent.text(), call);
+        assert_eq!(sent.head.lines().next(), Some("POST / HTTP/1.1"));
+    }
+    let forged = of_0_1.replace(
+        r#""id":"t-1""#,
+        r#""id":"t-1","metadata":{"source_workspace_id":"boss"}"#,
+    );
+    assert_eq!(case.ask("POST", "tasks/send", &forged).await.status, 200);
+    let sent = case.target.agent.take().text().to_owned();
+    assert!(sent.contains(r#""source_workspace_id":"caller""#), "{sent}");
+    // What the gateway says of it is JSON-RPC too.
+    let other = r#"{"jsonrpc":"2.0","id":7,"method":"tasks/cancel","params":{"id":"t-1"}}"#;
+    for (call, reason) in [
+        (other, "invalid_request"),
+        (
+            r#"{"jsonrpc":"2.0","id":7,"method":"message/send","Params":{}}"#,
+            "invalid_request",
+        ),
+    ] {
+        let told = case.ask("POST", "tasks/send", call).await;
+        assert_refusal(&told, &case.target.path(), "r-1", reason, call);
+        assert_eq!(told.json()["id"], 7);
+    }
+    assert_eq!(case.reached(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn one_key_on_two_paths_or_queries_is_a_conflict() {
+    let case = case().await;
+    let body = r#"{"message":{"messageId":"m","role":"ROLE_USER","parts":[]}}"#;
+    let keyed = async |tail: &str| {
+        let request = Request::post(case.below(tail), body).bearer(&case.caller.token);
+        case.gateway
+            .call(&request.field("Idempotency-Key", "k"))
+            .await
+    };
+    let first = keyed("message:send").await;
+    assert_eq!(first.status, 200, "{}", first.text());
+    let again = keyed("message:send").await;
+    assert_eq!(again.field("idempotent-replay"), Some("true"));
+    for tail in [
+        "v1/message:send",
+        "message:send?A2A-Version=1.0",
+        "message:stream",
+        "tasks/send",
+    ] {
+        let other = keyed(tail).await;
+        assert_eq!(
+            (other.status, &*other.reason()),
+            (409, "idempotency_conflict"),
+            "{tail}"
+        );
+    }
+    assert_eq!(case.reached().len(), 1);
+}
