@@ -12,12 +12,12 @@ use super::deferred::{JobWords, asked_job};
 use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
-use super::received::Share;
 use super::{Proxy, keyed, references, wrong_method};
 use crate::a2a::accept::prefers_stream;
 use crate::a2a::task::Binding;
 use crate::a2a::{Generation, envelope};
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
+use crate::shares::Share;
 
 impl Proxy {
     /// Admission, body, relay. Each step takes what the one before proved.
