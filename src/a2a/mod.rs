@@ -8,6 +8,7 @@ pub mod done;
 pub mod envelope;
 pub mod event;
 pub mod generation;
+pub mod hops;
 pub mod method;
 pub mod refs;
 pub mod reply;

@@ -57,6 +57,7 @@ mod records;
 mod registry;
 mod reload;
 mod replicas;
+mod response_fields;
 mod rest;
 mod room;
 mod routes;

@@ -29,7 +29,7 @@ pub use self::activity::{Activity, ActivityType, Item, NewActivity, Source, Sour
 pub use self::document::too_deep;
 pub use self::feed::{Filter, Page, Start};
 pub use self::notice::{Attachment, Notice};
-pub use self::reader::Reader;
+pub use self::reader::{Reader, SenderPlace};
 pub use self::reply::{InboxTask, TaskPage, TaskUpdate, Wanted};
 pub use self::wake::Watch;
 
@@ -58,6 +58,8 @@ pub struct Inbox {
     hub: Arc<Hub>,
     turns: Semaphore,
     places: Arc<Places>,
+    /// Of those who wait for what comes of their messages: they take none from agents that read.
+    senders: Arc<Places>,
     to_prune: ToPrune,
 }
 
@@ -76,6 +78,12 @@ impl Inbox {
             connections: config.inbox.connections,
             connections_per_caller: config.inbox.connections_per_caller,
         });
+        let senders = Places::new(config.clone(), |config| Bounds {
+            what: "messages that wait for their replies",
+            section: "inbox",
+            connections: config.inbox.connections,
+            connections_per_caller: config.inbox.connections_per_caller,
+        });
         Arc::new(Self {
             config,
             db,
@@ -86,6 +94,7 @@ impl Inbox {
             hub: Hub::new(),
             turns: Semaphore::new(READS_MAX),
             places,
+            senders,
             to_prune: ToPrune::default(),
         })
     }

@@ -3,7 +3,7 @@
 /// The columns of [`Job`](super::job::Job), in no order that matters.
 macro_rules! columns {
     () => {
-        "id, kind, owner, caller, source_id, target_id, task, call, state, priority, attempts, \
+        "id, kind, owner, caller, source_id, target_id, task, call, hops, client, state, priority, attempts, \
          deadline, inbox_task, result, error, created_at, updated_at, fence"
     };
 }
@@ -11,8 +11,8 @@ macro_rules! columns {
 // The bounds are counted in the same statement: several at once on several replicas may go beyond them by as
 // many as they are.
 pub(super) const INSERT: &str = "INSERT INTO delegations (id, kind, owner, caller, source_id, target_id, task, call, \
-    idempotency_key, state, priority, due_at, deadline, created_at, updated_at) \
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $11, $12, $11, $11 \
+    idempotency_key, state, priority, due_at, deadline, created_at, updated_at, hops, client) \
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $11, $12, $11, $11, $14, $15 \
     WHERE (SELECT COUNT(*) FROM delegations \
         WHERE owner = $3 AND state IN ('pending', 'dispatched')) < $13 \
     AND (SELECT COUNT(*) FROM delegations \

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use self::call::Call;
-use self::send::Message;
+use self::send::{Message, Wait};
 use self::words::{Shown, Words, cut};
 use super::Proxy;
 use super::admit::Admitted;
@@ -50,6 +50,8 @@ struct Outward {
     rewrite: Option<Rewrite>,
     /// Its call came before.
     replay: bool,
+    /// How long its caller waits for the end of the agent's turn.
+    wait: Option<Wait>,
 }
 
 impl Proxy {
@@ -68,6 +70,7 @@ impl Proxy {
         let method = exchange.method;
         let known = method.sends() || method.is_of_a_task() || method == Method::ListTasks;
         let call = Call::read(&outgoing.body, known)?;
+        let wait = Wait::asked(session, exchange, (&call, outgoing.done), admitted.timeout);
         let outward = Outward {
             words: Words {
                 id: call.id.to_owned(),
@@ -76,6 +79,7 @@ impl Proxy {
             done: outgoing.done,
             rewrite: outgoing.rewrite,
             replay: false,
+            wait,
         };
         let words = &outward.words;
         let body = match method {
@@ -231,7 +235,7 @@ impl Proxy {
             own.append_header("preference-applied", applied)
                 .map_err(internal)?;
         }
-        let mut head = self.own_head(session, exchange, &own, &outward)?;
+        let mut head = self.own_head(session, exchange, own, &outward)?;
         let mut body = Bytes::from(body);
         if let Some(rewrite) = outward.rewrite {
             body = rewrite.answer(&mut head, body).await?;
@@ -254,7 +258,7 @@ impl Proxy {
         &self,
         session: &ServerSession,
         exchange: &Exchange,
-        own: &ResponseHeader,
+        own: ResponseHeader,
         outward: &Outward,
     ) -> Result<ResponseHeader, Rejection> {
         let request = &session.req_header().headers;

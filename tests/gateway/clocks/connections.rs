@@ -72,6 +72,37 @@ async fn a_pooled_connection_that_died_costs_no_call() {
 }
 
 #[tokio::test]
+async fn a_pooled_connection_that_cannot_be_taken_is_no_error() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    // Keeps its connection, but for every third answer, behind which it closes without a word.
+    let answers = std::sync::atomic::AtomicUsize::new(0);
+    let agent = Agent::scripted(move |_| {
+        let mut steps = vec![Step::Write(ok_json("{}"))];
+        let answered = answers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if answered.is_multiple_of(3) {
+            steps.push(Step::Close);
+        }
+        steps
+    })
+    .await;
+    let (caller, target) = gateway.pair(agent).await;
+    let request = Request::post(target.path(), CALL).bearer(&caller.token);
+    let mut connection = Connection::open(gateway.public).await;
+    let mut answered = 0;
+    for _ in 0..600 {
+        // One that the agent closes in the moment in which the call is written is its own story.
+        answered += u32::from(connection.call(&request).await.status == 200);
+    }
+    assert!(answered > 500, "{answered} answered");
+    let errors = gateway.log();
+    let errors: Vec<_> = errors
+        .lines()
+        .filter(|line| line.contains("\"ERROR\""))
+        .collect();
+    assert!(errors.is_empty(), "{errors:?}");
+}
+
+#[tokio::test]
 async fn an_early_answer_of_an_agent_counts() {
     calmly(async || {
         // An agent that says 413 after the head and closes without reading the body.

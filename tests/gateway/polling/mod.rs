@@ -5,6 +5,7 @@ mod keyed;
 mod replies;
 mod routes;
 mod tasks;
+mod waits;
 
 use serde_json::{Value, json};
 
