@@ -28,6 +28,8 @@ pub struct InboxMetrics {
     batches: Histogram,
     refused: IntCounterVec,
     readers: [IntGauge; 3],
+    /// Inboxes in which messages wait for an agent that is gone.
+    pub unread: IntGauge,
     /// Senders that were answered at once, since as many as may be waited.
     pub waits_refused: IntCounter,
 }
@@ -56,6 +58,11 @@ impl InboxMetrics {
                 r,
                 "a2a_gateway_inbox_waiting",
                 "Entries of inboxes that wait to be written down.",
+            ),
+            unread: gauge(
+                r,
+                "a2a_gateway_inbox_unread",
+                "Inboxes in which a message waits for longer than registry.heartbeat_ttl, while their agents neither read, reply nor acknowledge; for all replicas.",
             ),
             waits_refused: counter(
                 r,

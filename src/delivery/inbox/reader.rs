@@ -49,7 +49,7 @@ pub struct SenderPlace {
 impl Inbox {
     /// Lets whom `proof` proves wait for the reply to its message. `None`: as many as may be wait already.
     pub fn stay_for_reply(&self, proof: &Proof) -> Option<SenderPlace> {
-        let Ok(place) = self.senders.take(proof.rate_key) else {
+        let Ok(place) = self.senders.take(proof.account) else {
             self.metrics.inbox.waits_refused.inc();
             return None;
         };
