@@ -38,7 +38,7 @@ struct Outcome {
     passed: Vec<u8>,
     rest: Vec<u8>,
     events: u32,
-    last_was_final: bool,
+    final_seen: bool,
     framing: Framing,
 }
 
@@ -49,7 +49,7 @@ fn split(stream: &[u8], mut next: impl FnMut(usize) -> usize) -> Outcome {
         passed: Vec::new(),
         rest: Vec::new(),
         events: 0,
-        last_was_final: false,
+        final_seen: false,
         framing: Framing::default(),
     };
     let mut at = 0;
@@ -71,7 +71,7 @@ fn split(stream: &[u8], mut next: impl FnMut(usize) -> usize) -> Outcome {
             "every event has a number"
         );
         outcome.events += passed.events;
-        outcome.last_was_final = passed.last_was_final;
+        outcome.final_seen = passed.final_seen;
         // It holds what it did not pass on, and nothing else.
         assert_eq!(splitter.pending_len(), at - outcome.passed.len());
         assert_eq!(splitter.at_boundary(), splitter.pending_len() == 0);

@@ -70,9 +70,9 @@ pub struct Passed {
     pub bytes: Bytes,
     /// How many events with `data` are in there.
     pub events: u32,
-    /// The last event of the stream so far, comments aside, was final: `final: true` or a terminal
-    /// state of its task.
-    pub last_was_final: bool,
+    /// An event of the stream so far was final: `final: true` or a terminal state of its task. What comes behind it,
+    /// such as pings of the agent, changes nothing.
+    pub final_seen: bool,
 }
 
 /// Cuts a stream between its events, whatever its chunks. Every byte is looked at once.
@@ -85,7 +85,7 @@ pub struct Splitter {
     pending: Vec<u8>,
     place: Place,
     framing: Framing,
-    last_was_final: bool,
+    final_seen: bool,
 }
 
 /// Where in a block the next byte stands.
@@ -118,7 +118,6 @@ impl Splitter {
     /// Nothing is copied when no event was open and the chunk ends with one.
     pub fn push(&mut self, chunk: Bytes) -> Passed {
         let mut events = 0;
-        let mut last_event = None;
         let mut from = 0;
         let mut at = 0;
         // Completes the event that was open; from then on `pending` is what goes out first.
@@ -130,7 +129,7 @@ impl Splitter {
             self.pending.extend_from_slice(&chunk[..end]);
             if has_data(&self.pending) {
                 events += 1;
-                self.last_was_final = is_final(&self.pending);
+                self.final_seen = self.final_seen || is_final(&self.pending);
             }
             from = end;
         }
@@ -138,12 +137,9 @@ impl Splitter {
         while let Some(end) = self.boundary(&chunk, &mut at) {
             if has_data(&chunk[from..end]) {
                 events += 1;
-                last_event = Some(from..end);
+                self.final_seen = self.final_seen || is_final(&chunk[from..end]);
             }
             from = end;
-        }
-        if let Some(event) = last_event {
-            self.last_was_final = is_final(&chunk[event]);
         }
         let bytes = if self.pending.is_empty() {
             chunk.slice(..from)
@@ -185,7 +181,7 @@ impl Splitter {
         Passed {
             bytes,
             events,
-            last_was_final: self.last_was_final,
+            final_seen: self.final_seen,
         }
     }
 

@@ -9,6 +9,7 @@ pub mod envelope;
 pub mod error;
 pub mod event;
 pub mod generation;
+pub mod hops;
 pub mod method;
 pub mod refs;
 pub mod reply;

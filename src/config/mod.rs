@@ -11,6 +11,7 @@ mod delegation;
 mod delivery;
 pub(crate) mod exposure;
 mod file;
+mod forward;
 mod issuers;
 mod layer;
 pub mod live;
@@ -36,6 +37,7 @@ pub use self::delegation::Delegation;
 pub use self::delivery::{Idempotency, Stream};
 pub use self::exposure::refuse_exposed;
 pub use self::file::open_regular;
+pub use self::forward::{Forward, commands_proxy};
 pub use self::issuers::Issuer;
 pub use self::live::{Derived, Live};
 pub use self::restart::RESTART_KEYS;
@@ -323,16 +325,6 @@ pub struct Upstream {
     /// How long an unused connection is kept.
     #[serde(with = "duration")]
     pub idle: Duration,
-}
-
-/// `[forward]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Forward {
-    /// Request fields that pass to the agent besides those of the contract.
-    pub headers: Vec<String>,
-    /// Gateways that a call may go through, this one included.
-    pub max_hops: u32,
 }
 
 /// `[registry]`.

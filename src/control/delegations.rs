@@ -13,9 +13,11 @@ use serde::{Deserialize, Serialize};
 use super::body::Json;
 use super::extract::{Caller, PathDelegationId, PathId, not_permitted};
 use super::page::Page;
+use crate::a2a::hops::hops;
 use crate::audit::change::About;
-use crate::delivery::jobs::{Content, Job, Kind, NewJob, Shown};
+use crate::delivery::jobs::{Content, Job, Kind, NewJob, Shown, Task};
 use crate::gateway::Gateway;
+use crate::identity::ClientAddr;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
@@ -58,6 +60,7 @@ pub(super) async fn create(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
+    client: Option<Extension<ClientAddr>>,
     headers: HeaderMap,
     Json(mut new): Json<New>,
 ) -> Result<Response, Rejection> {
@@ -74,6 +77,8 @@ pub(super) async fn create(
         new.idempotency_key = key.map(str::to_owned);
     }
     caller.means(&target);
+    let hops = hops(&headers, gateway.config().forward.max_hops)?;
+    let client = client.map(|Extension(ClientAddr(client))| client);
     check(&id, &target, &new)?;
     let seconds = new.deadline_seconds.unwrap_or(DEADLINE_SECONDS_DEFAULT);
     gateway.hierarchy.permit(&caller.0, &target).await?;
@@ -82,7 +87,11 @@ pub(super) async fn create(
         caller: caller.0.stored(),
         source: Some(id),
         target,
-        content: Content::Task(new.task),
+        content: Content::Task(Task {
+            text: new.task,
+            hops,
+            client,
+        }),
         idempotency_key: new.idempotency_key,
         priority: PRIORITY,
         patience: Duration::from_secs(seconds),
@@ -178,7 +187,7 @@ struct Whole<'a> {
 impl<'a> Whole<'a> {
     fn of(job: &'a Job) -> Self {
         let task = match &job.content {
-            Content::Task(task) => Some(task.as_str()),
+            Content::Task(task) => Some(task.text.as_str()),
             Content::Call(_) => None,
         };
         Self {

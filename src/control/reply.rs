@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::activity::note_life;
 use super::body::Json;
 use super::extract::{Caller, PathActivityId, PathId};
 use crate::a2a::dialect::Update;
@@ -36,6 +37,7 @@ pub(super) async fn reply(
     let fresh = || uuid::Uuid::new_v4().to_string();
     let update = Update::read(&said, fresh)
         .map_err(|error| Rejection::new(Reason::InvalidParams, error.to_string()))?;
+    note_life(&gateway, &caller.0, &id).await;
     let inbox = &gateway.delivery.inbox;
     let task = inbox.reply(&id, &activity, update, body.get()).await?;
     // It is committed. Where this fails, a look of its own finds what has ended.

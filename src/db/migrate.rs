@@ -16,7 +16,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the text for SQLite and for PostgreSQL: the same but where only one of them has
 /// partitions. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 16] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 17] = [
     both(
         1,
         "workspaces",
@@ -82,6 +82,11 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 16] = [
         19,
         "task_owners",
         include_str!("migrations/0019_task_owners.sql"),
+    ),
+    both(
+        23,
+        "delegation_origin",
+        include_str!("migrations/0023_delegation_origin.sql"),
     ),
 ];
 

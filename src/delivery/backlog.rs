@@ -47,6 +47,7 @@ impl Delivery {
             let age = Duration::from_millis(u64::try_from(age).unwrap_or(0));
             self.metrics.queues.backlog(which, found.entries, age);
         }
+        self.metrics.inbox.unread.set(self.inbox.unread().await?);
         Ok(())
     }
 }

@@ -19,7 +19,7 @@ use crate::workspace::{DeliveryMode, Seen, Status, Timestamp, Workspace};
 /// From here on a workspace is in trouble …
 const DEGRADED_FROM: f64 = 0.5;
 /// … and below this it is well again. In between it stays what it is.
-const WELL_BELOW: f64 = 0.1;
+pub(super) const WELL_BELOW: f64 = 0.1;
 /// Longest description of the current task that is kept, in characters. It is a label for people, so
 /// a longer one is cut rather than refused: a heartbeat must not fail for it.
 const TASK_CHARS_MAX: usize = 1024;

@@ -17,6 +17,7 @@ mod follow;
 mod intake;
 mod keys;
 mod lease;
+mod life;
 mod lifecycle;
 mod nameservers;
 mod news;

@@ -7,13 +7,15 @@ use super::family::{begin, counter, counters, gauge, gauges, register};
 /// Entries of one transaction; 256 at most.
 const BATCHES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
-/// How an inbox is read; index into pairs of children.
+/// Why one stays at an inbox; index into its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InboxReader {
     /// `?wait=`.
     Wait = 0,
     /// An event stream.
     Stream = 1,
+    /// A message whose sender waits for the reply.
+    Sender = 2,
 }
 
 /// Messages that wait to be fetched.
@@ -25,7 +27,11 @@ pub struct InboxMetrics {
     entries: IntCounter,
     batches: Histogram,
     refused: IntCounterVec,
-    readers: [IntGauge; 2],
+    readers: [IntGauge; 3],
+    /// Inboxes in which messages wait for an agent that is gone.
+    pub unread: IntGauge,
+    /// Senders that were answered at once, since as many as may be waited.
+    pub waits_refused: IntCounter,
 }
 
 impl InboxMetrics {
@@ -33,7 +39,7 @@ impl InboxMetrics {
         let readers = gauges(
             r,
             "a2a_gateway_inbox_readers",
-            "Open feeds of inboxes, and requests that wait for an entry.",
+            "Open feeds of inboxes, requests that wait for an entry, and messages whose senders wait for the reply.",
             &["kind"],
         );
         let refused = counters(
@@ -53,6 +59,16 @@ impl InboxMetrics {
                 "a2a_gateway_inbox_waiting",
                 "Entries of inboxes that wait to be written down.",
             ),
+            unread: gauge(
+                r,
+                "a2a_gateway_inbox_unread",
+                "Inboxes in which a message waits for longer than registry.heartbeat_ttl, while their agents neither read, reply nor acknowledge; for all replicas.",
+            ),
+            waits_refused: counter(
+                r,
+                "a2a_gateway_inbox_waits_refused_total",
+                "Messages whose senders would have waited for the reply and were answered at once: as many as may be waited.",
+            ),
             pruned: counter(
                 r,
                 "a2a_gateway_inbox_pruned_total",
@@ -65,7 +81,7 @@ impl InboxMetrics {
             ),
             batches: register(r, Histogram::with_opts(batches.buckets(BATCHES.to_vec()))),
             refused,
-            readers: ["wait", "stream"].map(|kind| readers.with_label_values(&[kind])),
+            readers: ["wait", "stream", "sender"].map(|kind| readers.with_label_values(&[kind])),
         }
     }
 

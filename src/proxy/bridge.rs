@@ -295,7 +295,7 @@ fn head(proxy: &Proxy, session: &ServerSession, parts: Parts) -> ResponseHeader 
     proxy
         .origins
         .get()
-        .expose(&session.req_header().headers, &mut head);
+        .put_browser_fields(&session.req_header().headers, &mut head);
     head
 }
 

@@ -9,7 +9,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use serde_json::Value;
 
-use super::admit::{Admitted, Allowed, hops};
+use super::admit::{Admitted, Allowed};
 use super::body::{self, CallShape, check_media_type, expects_continue};
 use super::ended::{Ended, internal, patiently};
 use super::exchange::Exchange;
@@ -22,6 +22,7 @@ use super::{Proxy, prefer, references};
 use crate::a2a::accept::prefers_stream;
 use crate::a2a::done::Done;
 use crate::a2a::envelope::Completed;
+use crate::a2a::hops::hops;
 use crate::a2a::method::Method;
 use crate::a2a::{Generation, dialect};
 use crate::delivery::calls::{Answer, Key, Outcome};
@@ -42,7 +43,7 @@ const QUESTION_BYTES_MAX: u64 = 4096;
 /// Of what waits for one target the greatest goes first: `params.metadata.priority`, 0 to 100.
 const PRIORITY_DEFAULT: i64 = 50;
 
-const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// In which words a task is shown.
 #[derive(Clone, Copy)]
@@ -134,7 +135,7 @@ impl Proxy {
         keeps: bool,
     ) -> Result<Option<Ended>, Ended> {
         let head = session.req_header();
-        let hops = hops(head, exchange.config.forward.max_hops)?;
+        let hops = hops(&head.headers, exchange.config.forward.max_hops)?;
         check_media_type(&head.headers)?;
         let prefers_stream = prefers_stream(&head.headers);
         let manners = self.gateway.directory.manners(permit).await?;
@@ -346,7 +347,7 @@ impl Proxy {
         let mut head = build().map_err(internal)?;
         self.origins
             .get()
-            .expose(&session.req_header().headers, &mut head);
+            .put_browser_fields(&session.req_header().headers, &mut head);
         exchange.status = StatusCode::OK.as_u16();
         exchange.response_bytes = body.len() as u64;
         let write = patiently(session.get_write_timeout(), async {

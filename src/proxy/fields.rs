@@ -1,4 +1,4 @@
-//! Which header fields pass, both ways (contract §3.2 and §3.3).
+//! Which header fields pass to the agent, and what stands on every answer to a caller.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -181,25 +181,18 @@ pub fn extra_fields(names: &[String]) -> Result<HashSet<HeaderName>, String> {
         .collect()
 }
 
-/// The head that goes to the caller: the agent's, less what ends here, plus what is ours.
+/// The head that goes to the caller: what passes of the agent's, or what the gateway itself answers, plus what every
+/// answer has.
 ///
 /// # Errors
 /// When a field cannot be built, which the parsers on both sides rule out.
 pub(super) fn response_head(
-    upstream: &ResponseHeader,
+    mut head: ResponseHeader,
     request: &HeaderMap,
     origins: &Origins,
     exchange: &Exchange,
     completed: Option<String>,
 ) -> pingora::Result<ResponseHeader> {
-    let mut head = ResponseHeader::build(upstream.status, Some(upstream.headers.len() + 10))?;
-    let limited = exchange.allowance.is_some();
-    for (name, value) in &upstream.headers {
-        let dropped = is_dropped(name) || limited && name.as_str().starts_with("ratelimit");
-        if !dropped && !named_by_connection(name, &upstream.headers) {
-            head.append_header(name, value)?;
-        }
-    }
     head.append_header("x-request-id", exchange.request_id.as_str())?;
     for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
         head.append_header(name, value)?;
@@ -212,18 +205,8 @@ pub(super) fn response_head(
             })?,
         )?;
     }
-    origins.expose(request, &mut head);
+    origins.put_browser_fields(request, &mut head);
     Ok(head)
-}
-
-/// Fields of an agent that never pass, or that the gateway sets itself.
-fn is_dropped(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "set-cookie" | "server" | "x-request-id" | "x-a2a-completed" | "content-length"
-    ) || is_proof(name)
-        || is_hop_by_hop(name)
-        || name.as_str().starts_with("access-control-")
 }
 
 /// Says of an answer that it was given before, or is at the same time to another.

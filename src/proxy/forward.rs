@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
-use pingora::http::RequestHeader;
+use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 
 use super::Proxy;
@@ -125,11 +125,24 @@ impl Proxy {
             return Box::pin(once).await;
         }
         let answer = |head: &_, session: &ServerSession, exchange: &_| {
-            refuse_redirect(head)?;
-            let request = &session.req_header().headers;
-            response_head(head, request, &self.origins.get(), exchange, completed).map_err(internal)
+            self.answer_head(head, session, exchange, completed)
         };
         self.relay.run(session, exchange, forward, answer).await
+    }
+
+    /// The head that goes to the caller for an agent's.
+    fn answer_head(
+        &self,
+        agents: &ResponseHeader,
+        session: &ServerSession,
+        exchange: &Exchange,
+        completed: Option<String>,
+    ) -> Result<ResponseHeader, Rejection> {
+        refuse_redirect(agents)?;
+        let passed = self.relay.response_fields.get().passed(agents);
+        let passed = passed.map_err(internal)?;
+        let (request, origins) = (&session.req_header().headers, self.origins.get());
+        response_head(passed, request, &origins, exchange, completed).map_err(internal)
     }
 
     /// How the answer to a call is changed, by what it asks for.

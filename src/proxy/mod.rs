@@ -35,6 +35,7 @@ mod question;
 mod references;
 mod reject;
 mod relay;
+mod response_fields;
 mod rest;
 mod rewrite;
 mod route;
@@ -239,7 +240,7 @@ impl Proxy {
         self.origins.get().check(session.req_header()).ok()?;
         self.origins
             .get()
-            .expose(&session.req_header().headers, &mut head);
+            .put_browser_fields(&session.req_header().headers, &mut head);
         // A request id is visible ASCII, so the field can be built.
         let _ = head.insert_header("x-request-id", request_id.as_str());
         let write = patiently(session.get_write_timeout(), async {

@@ -22,6 +22,9 @@ const EXPOSE_HEADERS: &str = "x-request-id, retry-after, etag, www-authenticate,
     a2a-extensions, x-a2a-extensions, x-a2a-completed, x-a2a-refused, x-a2a-stream, idempotent-replay, ratelimit-limit, \
     ratelimit-remaining, ratelimit-reset, ratelimit-policy, ratelimit, link";
 
+/// The value of `X-Content-Type-Options`.
+pub(super) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+
 /// What the gateway answers to, and for whom. By default for nobody.
 #[derive(Default)]
 pub(super) struct Origins {
@@ -121,8 +124,11 @@ impl Origins {
         self.any && !origin.is_empty() || self.allowed.contains(origin) || self.own.contains(origin)
     }
 
-    /// Adds the CORS fields to any answer, errors and the head of a stream too.
-    pub(super) fn expose(&self, request: &HeaderMap, response: &mut ResponseHeader) {
+    /// Adds the fields that browsers go by to any answer, errors and the head of a stream too: those of CORS, and that
+    /// no other type is guessed than the one that is told.
+    pub(super) fn put_browser_fields(&self, request: &HeaderMap, response: &mut ResponseHeader) {
+        // Valid, as those below: the map's own limit is far above a handful of fields.
+        let _ = response.insert_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
         let Some(origin) = origin(request).filter(|o| self.allows(o)) else {
             return;
         };
@@ -143,7 +149,6 @@ impl Origins {
             (header::VARY, HeaderValue::from_static("Origin")),
         ];
         for (name, value) in fields {
-            // Both are valid already; the map's own limit is far above a handful of fields.
             let _ = response.append_header(name, value);
         }
     }

@@ -7,7 +7,7 @@ use pingora::protocols::http::ServerSession;
 
 use super::ended::patiently;
 use super::exchange::Exchange;
-use super::origin::Origins;
+use super::origin::{NOSNIFF, Origins};
 use crate::dialect::ReplyForm;
 use crate::ids::RequestId;
 use crate::rejection::{REFUSED, Reason, Rejection};
@@ -27,7 +27,7 @@ pub(super) async fn answer(
     let body = rejection.body(form, request_id);
     let status = rejection.status_in(form.dialect);
     let mut head = head(rejection, request_id, status, body.len())?;
-    origins.expose(&session.req_header().headers, &mut head);
+    origins.put_browser_fields(&session.req_header().headers, &mut head);
     let without_body = session.req_header().method == http::Method::HEAD;
     let body = if without_body {
         Bytes::new()
@@ -56,7 +56,8 @@ pub(super) fn wire(
         .unwrap_or_default();
     let mut answer = format!(
         "HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         cache-control: no-store\r\nx-request-id: {}\r\n{REFUSED}: {}\r\nconnection: close\r\n",
+         cache-control: no-store\r\nx-content-type-options: nosniff\r\nx-request-id: {}\r\n{REFUSED}: {}\r\n\
+         connection: close\r\n",
         body.len(),
         request_id.as_str(),
         rejection.reason.word(),
@@ -90,13 +91,14 @@ fn head(
     status: u16,
     length: usize,
 ) -> pingora::Result<ResponseHeader> {
-    let mut head = ResponseHeader::build(status, Some(9))?;
+    let mut head = ResponseHeader::build(status, Some(10))?;
     head.append_header(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     )?;
     head.append_header(header::CONTENT_LENGTH, length)?;
     head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
+    head.append_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
     head.append_header("x-request-id", request_id.as_str())?;
     head.append_header(REFUSED, rejection.reason.word())?;
     if let Some(seconds) = rejection.retry_after {

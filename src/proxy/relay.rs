@@ -16,11 +16,12 @@ use tokio::time::{Instant, sleep_until};
 use super::ended::{Clocks, Ended, broken_http, gone, shutting_down, timed_out, too_large};
 use super::exchange::Exchange;
 use super::hygiene::states_length;
+use super::response_fields::{ResponseFields, refuse_large_head};
 use super::rewrite::Rewrite;
 use super::unary::{Unary, Whole};
 use super::upstream::{Call, Upstream};
 use super::{Slot, stream};
-use crate::config::Live;
+use crate::config::{Derived, Live};
 use crate::delivery::streams::Streams;
 use crate::directory;
 use crate::drain::{Cut, Drain};
@@ -49,6 +50,8 @@ pub(super) struct Relay {
     pub(super) streams: Option<Arc<Streams>>,
     /// Where spans go.
     pub(super) traces: Traces,
+    /// Which fields of agents' answers pass.
+    pub(super) response_fields: Derived<ResponseFields>,
     exchanges: AtomicUsize,
 }
 
@@ -80,6 +83,7 @@ impl Relay {
         Self {
             streams,
             traces,
+            response_fields: Derived::new(&config, |config, _| ResponseFields::new(config)),
             config,
             metrics,
             drain,
@@ -271,9 +275,10 @@ pub(super) async fn await_head(
     Ok(())
 }
 
-/// Refuses an answer whose end is a matter of opinion, or whose coding would be lost on the way, as
-/// we refuse such requests (RFC 9112, 6.1 and 6.3).
+/// Refuses an answer with a head that is too large, or whose end is a matter of opinion, or whose coding would be lost
+/// on the way, as we refuse such requests (RFC 9112, 6.1 and 6.3).
 pub(super) fn refuse_by_framing(head: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection> {
+    refuse_large_head(head, raw)?;
     let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else {
         return Ok(());

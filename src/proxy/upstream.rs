@@ -135,6 +135,8 @@ impl Upstream {
             let reused = true;
             return Ok(Connection { stream, reused });
         }
+        // None was kept, the agent closed it, or the task that watches it has not let go of it yet.
+        tracing::debug!(%peer, "No unused connection to the agent; a new one is made");
         let (stream, reused) = (self.dial(peer).await?, false);
         Ok(Connection { stream, reused })
     }

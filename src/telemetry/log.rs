@@ -22,7 +22,10 @@ const LINES_WAITING_MAX: usize = 65_536;
 /// Crates that tell at `info` what matters only to their own authors, such as each step of a start,
 /// and at `error` what an operator cannot act on. Directives of the operator come after these and
 /// win over them.
-const QUIET: &str = "pingora=warn,pingora_core=warn,pingora_proxy=warn,pingora_pool=warn,\
+///
+/// `pingora_core::connectors` says two things above `debug`: that an unused connection could not be taken from the pool,
+/// and that one had bytes in it. Both end in a new connection, which the call never notices.
+const QUIET: &str = "pingora=warn,pingora_core=warn,pingora_core::connectors=off,pingora_proxy=warn,pingora_pool=warn,\
                      pingora_runtime=warn,sqlx=warn,hyper=warn,h2=warn,rustls=warn,ecdysis=error,\
                      rustls_platform_verifier=off";
 
@@ -216,5 +219,12 @@ mod tests {
         assert!(text.is_empty(), "{text}");
         let text = machine_lines("info,pingora_core=info", speak);
         assert_eq!(text.lines().count(), 2, "{text}");
+        let speak = || {
+            tracing::error!(target: "pingora_core::connectors", "failed to acquire reusable stream");
+        };
+        let text = machine_lines("info", speak);
+        assert!(text.is_empty(), "{text}");
+        let text = machine_lines("info,pingora_core::connectors=error", speak);
+        assert_eq!(text.lines().count(), 1, "{text}");
     }
 }

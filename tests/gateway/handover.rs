@@ -28,13 +28,13 @@ const PAUSE: Duration = Duration::from_millis(150);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Who supervises, and hears which process is the gateway (`sd_notify(3)`). Dropping it ends those that it heard of.
-struct Supervisor {
+pub(crate) struct Supervisor {
     socket: UnixDatagram,
     heard: Vec<u32>,
 }
 
 impl Supervisor {
-    fn new(folder: &std::path::Path) -> Self {
+    pub(crate) fn new(folder: &std::path::Path) -> Self {
         let socket = UnixDatagram::bind(folder.join("notify")).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let heard = Vec::new();
@@ -42,13 +42,18 @@ impl Supervisor {
     }
 
     /// The next process that says that it is the gateway, and is ready.
-    fn next(&mut self) -> u32 {
+    pub(crate) fn next(&mut self) -> u32 {
         let mut buffer = [0; 512];
-        let length = self
-            .socket
-            .recv(&mut buffer)
-            .expect("a process that is ready");
-        let said = std::str::from_utf8(&buffer[..length]).unwrap();
+        let said = loop {
+            let length = self
+                .socket
+                .recv(&mut buffer)
+                .expect("a process that is ready");
+            let said = std::str::from_utf8(&buffer[..length]).unwrap();
+            if said.trim() != "STOPPING=1" {
+                break said.to_owned();
+            }
+        };
         let lines: Vec<&str> = said.lines().collect();
         assert!(lines.contains(&"READY=1"), "{said:?}");
         let pid = lines.iter().find_map(|line| line.strip_prefix("MAINPID="));
@@ -66,7 +71,7 @@ impl Drop for Supervisor {
     }
 }
 
-fn signal(pid: u32, name: &str) -> bool {
+pub(crate) fn signal(pid: u32, name: &str) -> bool {
     let mut kill = Command::new("kill");
     kill.args(["-s", name, &pid.to_string()]);
     kill.stderr(Stdio::null());

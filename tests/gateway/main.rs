@@ -62,6 +62,7 @@ mod records;
 mod registry;
 mod reload;
 mod replicas;
+mod response_fields;
 mod rest;
 mod room;
 mod routes;

@@ -22,31 +22,6 @@ const TRUSTED_AGENTS_MAX: usize = 256;
 /// Servers of `address.nameservers` at most: a look-up has 2 s for all of them.
 const NAMESERVERS_MAX: usize = 8;
 
-/// Request fields that the gateway sets or keeps for itself (contract §3.2). Passing one on would
-/// hand a caller's credential to an agent, or let a caller claim to be somebody.
-const OWN_FIELDS: [&str; 20] = [
-    "authorization",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "cookie",
-    "expect",
-    "forwarded",
-    "host",
-    "keep-alive",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "via",
-    "x-a2a-caller-token",
-    "x-a2a-hops",
-    "x-request-id",
-    "x-timeout",
-    "x-workspace-id",
-];
-
 /// What is allowed.
 pub(super) struct Checked {
     /// And probably not meant.
@@ -289,24 +264,8 @@ impl Checks<'_> {
                 "must be at least 1: this gateway counts",
             );
         }
-        for field in &c.forward.headers {
-            let lower = field.to_ascii_lowercase();
-            let own = OWN_FIELDS.contains(&lower.as_str())
-                || lower.starts_with("proxy-")
-                || lower.starts_with("x-forwarded-");
-            if own {
-                self.refuse(
-                    "forward.headers",
-                    format!(
-                        "`{field}` is the gateway's own or a credential, and is never passed on"
-                    ),
-                );
-            } else if http::HeaderName::from_bytes(field.as_bytes()).is_err() {
-                self.refuse(
-                    "forward.headers",
-                    format!("`{field}` is not the name of a field"),
-                );
-            }
+        for (key, reason) in c.forward.refused_names() {
+            self.refuse(key, reason);
         }
         for origin in &c.cors.origins {
             if origin != "*" && !is_origin(origin) {

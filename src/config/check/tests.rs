@@ -64,6 +64,13 @@ fn senseless_and_unsafe_values_are_refused() {
         ("forward.headers=Authorization", "never passed on"),
         ("forward.headers=X-Forwarded-For", "never passed on"),
         ("forward.headers=a b", "name of a field"),
+        ("forward.response_headers=Set-Cookie", "never passes"),
+        ("forward.response_headers=X-A2A-Refused", "never passes"),
+        (
+            "forward.response_headers=X-Accel-Redirect",
+            "orders to a proxy",
+        ),
+        ("forward.response_headers=a b", "name of a field"),
         ("cors.origins=https://a.example/", "is not an origin"),
         ("cors.origins=null", "is not an origin"),
         ("directory.url_key=ws:url", "must hold {id}"),

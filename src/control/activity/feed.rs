@@ -12,8 +12,8 @@ use bytes::Bytes;
 use futures_util::stream;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::CHECK_EVERY;
 use super::query::Query;
+use super::{CHECK_EVERY, note_life};
 use crate::control::events::{BEGIN, COMMENT, COMMENT_EVERY, event_stream, named_event};
 use crate::control::extract::Caller;
 use crate::delivery::inbox::{Filter, Item, Page, Reader, Start};
@@ -130,6 +130,7 @@ impl Feed {
 
     async fn is_good(&mut self) -> bool {
         self.check = Instant::now() + CHECK_EVERY;
+        note_life(&self.gateway, &self.proof, &self.id).await;
         self.gateway.identity.still_good(&self.proof).await
     }
 

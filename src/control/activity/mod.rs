@@ -18,12 +18,21 @@ use super::extract::{Caller, PathId, not_permitted};
 use super::page::Page;
 use crate::delivery::inbox::{Filter, Notice, Page as Found, Start};
 use crate::gateway::Gateway;
+use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::metrics::InboxReader;
 use crate::rejection::{Reason, Rejection};
 
 /// How often the credential of one who stays is looked at again: a revoked one ends it within 2 s.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// The agent of an inbox is there: it reads, follows, replies or acknowledges. An operator who looks is no sign of it.
+pub(super) async fn note_life(gateway: &Gateway, proof: &Proof, id: &WorkspaceId) {
+    if proof.principal.workspace() == Some(id) && gateway.delivery.inbox.note_life(id).await {
+        // Boxed: it is rare, and would otherwise widen every request's future.
+        Box::pin(gateway.directory.shows_life(id)).await;
+    }
+}
 
 /// `GET /workspaces/{id}/activity`.
 pub(super) async fn list(
@@ -58,6 +67,7 @@ async fn read(
     query: Query,
 ) -> Result<Response, Rejection> {
     let before = page.number()?;
+    note_life(&gateway, &caller.0, &id).await;
     if query.streams {
         return feed::open(gateway, id, caller, query).await;
     }
@@ -124,6 +134,7 @@ async fn wait(
                     if !gateway.identity.still_good(&caller.0).await {
                         return Err(feed::credential_gone());
                     }
+                    note_life(gateway, &caller.0, &asked.id).await;
                     check = Instant::now() + CHECK_EVERY;
                 }
                 () = reader.changed() => break,
@@ -153,6 +164,7 @@ pub(super) async fn acknowledge(
     Json(UpTo { up_to }): Json<UpTo>,
 ) -> Result<Answer<Acknowledged>, Rejection> {
     caller.require_own_existing(&gateway, &id).await?;
+    note_life(&gateway, &caller.0, &id).await;
     let acknowledged = gateway.delivery.inbox.acknowledge(&id, &up_to).await?;
     Ok(Answer(Acknowledged {
         status: "ok",

@@ -2,7 +2,7 @@
 //!
 //! Owns the tables `activity_logs`, `inbox_heads` and `task_updates`. [`Inbox::put`] is group commit
 //! ([`append`], the transaction in [`commit`]); [`feed`] reads and acknowledges; [`reply`] has what agents say
-//! of their tasks, which [`document`] makes JSON of; [`wake`] ends waits, on all replicas; [`prune`] forgets.
+//! of their tasks, which [`document`] makes JSON of; [`life`] knows which agents are there; [`wake`] ends waits, on all replicas; [`prune`] forgets.
 //!
 //! Invariants: what was acknowledged to a sender is committed; the numbers of an inbox are without gaps and
 //! in the order of commits, so who reads beyond a number misses none; the shared state may be away: then who
@@ -14,6 +14,7 @@ mod backlog;
 mod commit;
 mod document;
 mod feed;
+mod life;
 mod notice;
 mod prune;
 mod reader;
@@ -29,11 +30,12 @@ pub use self::activity::{Activity, ActivityType, Item, NewActivity, Source, Sour
 pub use self::document::too_deep;
 pub use self::feed::{Filter, Page, Start};
 pub use self::notice::{Attachment, Notice};
-pub use self::reader::Reader;
+pub use self::reader::{Reader, SenderPlace};
 pub use self::reply::{InboxTask, TaskPage, TaskUpdate, Wanted};
 pub use self::wake::Watch;
 
 use self::append::Queue;
+use self::life::Signs;
 use self::prune::ToPrune;
 use self::wake::Hub;
 use crate::a2a::state::TaskState;
@@ -60,7 +62,10 @@ pub struct Inbox {
     hub: Arc<Hub>,
     turns: Semaphore,
     places: Arc<Places>,
+    /// Of those who wait for what comes of their messages: they take none from agents that read.
+    senders: Arc<Places>,
     to_prune: ToPrune,
+    signs: Signs,
 }
 
 impl Inbox {
@@ -78,6 +83,12 @@ impl Inbox {
             connections: config.inbox.connections,
             connections_per_caller: config.inbox.connections_per_caller,
         });
+        let senders = Places::new(config.clone(), |config| Bounds {
+            what: "messages that wait for their replies",
+            section: "inbox",
+            connections: config.inbox.connections,
+            connections_per_caller: config.inbox.connections_per_caller,
+        });
         Arc::new(Self {
             config,
             db,
@@ -89,7 +100,9 @@ impl Inbox {
             hub: Hub::new(),
             turns: Semaphore::new(READS_MAX),
             places,
+            senders,
             to_prune: ToPrune::default(),
+            signs: Signs::default(),
         })
     }
 

@@ -1,4 +1,4 @@
-//! One who stays: waits for an entry, or follows an inbox.
+//! One who stays: waits for an entry, follows an inbox, or waits for the reply to a message.
 
 use std::sync::Arc;
 
@@ -37,6 +37,33 @@ impl Inbox {
             kind,
             _place: place,
         })
+    }
+}
+
+/// A place among those who wait for the reply to a message. Dropping it gives it back.
+pub struct SenderPlace {
+    metrics: Arc<Metrics>,
+    _place: Place,
+}
+
+impl Inbox {
+    /// Lets whom `proof` proves wait for the reply to its message. `None`: as many as may be wait already.
+    pub fn stay_for_reply(&self, proof: &Proof) -> Option<SenderPlace> {
+        let Ok(place) = self.senders.take(proof.account) else {
+            self.metrics.inbox.waits_refused.inc();
+            return None;
+        };
+        self.metrics.inbox.readers(InboxReader::Sender).inc();
+        Some(SenderPlace {
+            metrics: Arc::clone(&self.metrics),
+            _place: place,
+        })
+    }
+}
+
+impl Drop for SenderPlace {
+    fn drop(&mut self) {
+        self.metrics.inbox.readers(InboxReader::Sender).dec();
     }
 }
 

@@ -72,11 +72,22 @@ pub struct Call {
     pub hops: u32,
 }
 
+/// What a workspace delegates.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// What is to be done, in words.
+    pub text: String,
+    /// Gateways that the call has gone through, this one included.
+    pub hops: u32,
+    /// Where the request to delegate came from; `None`: accepted by a release that did not keep it.
+    pub client: Option<IpAddr>,
+}
+
 /// What is to be sent.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// A text, of which a message is made when the target's generation of A2A is known.
-    Task(String),
+    Task(Task),
     /// A call.
     Call(Box<Call>),
 }

@@ -28,7 +28,7 @@ use tokio::time::{Instant, interval, sleep};
 
 pub use self::away::Try;
 pub use self::job::{
-    Call, Content, Ending, Job, Kind, NewJob, State, expired, may_be_deferred, request_id,
+    Call, Content, Ending, Job, Kind, NewJob, State, Task, expired, may_be_deferred, request_id,
 };
 
 pub use self::result::Shown;
@@ -212,7 +212,7 @@ impl Jobs {
             return Ok(None);
         };
         let same = match (&job.content, &new.content) {
-            (Content::Task(one), Content::Task(other)) => one == other,
+            (Content::Task(one), Content::Task(other)) => one.text == other.text,
             (Content::Call(one), Content::Call(other)) => one.body == other.body,
             _ => false,
         };

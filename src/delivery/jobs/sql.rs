@@ -5,7 +5,7 @@ use crate::delivery::kept::kept_of;
 /// The columns of [`Job`](super::job::Job), in no order that matters.
 macro_rules! columns {
     () => {
-        "id, kind, owner, caller, source_id, target_id, task, call, state, priority, attempts, \
+        "id, kind, owner, caller, source_id, target_id, task, call, hops, client, state, priority, attempts, \
          deadline, inbox_task, result, error, created_at, updated_at, fence"
     };
 }
@@ -14,8 +14,8 @@ macro_rules! columns {
 // many as they are.
 pub(super) const INSERT: &str = concat!(
     "INSERT INTO delegations (id, kind, owner, caller, source_id, target_id, task, call, \
-    idempotency_key, state, priority, due_at, deadline, created_at, updated_at, kept_bytes) \
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $11, $12, $11, $11, $14 \
+    idempotency_key, state, priority, due_at, deadline, created_at, updated_at, kept_bytes, hops, client) \
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $11, $12, $11, $11, $14, $16, $17 \
     WHERE (SELECT COUNT(*) FROM delegations \
         WHERE owner = $3 AND state IN ('pending', 'dispatched')) < $13 \
     AND (SELECT COUNT(*) FROM delegations \

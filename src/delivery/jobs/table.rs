@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::job::{Content, Job, Kind, NewJob, State};
+use super::job::{Content, Job, Kind, NewJob, State, Task};
 use super::sql::{
     ANY_DUE, ANY_LOST, ANY_OVERDUE, BACKLOG, CANCEL, CLAIM, DISPATCH, END_LEASES, FIND, FIND_KEY,
     FINISH, IN_INBOX, INSERT, LIST, LIST_SIZES, LOST, OVERDUE, PARK, PURGE, PUT_BACK, RENEW,
@@ -56,11 +56,12 @@ impl Table {
         bytes: &KeptBytes,
     ) -> Result<bool, Unavailable> {
         let (task, call) = match &new.content {
-            Content::Task(task) => (Some(task.as_str()), None),
+            Content::Task(task) => (Some(task), None),
             Content::Call(call) => (None, serde_json::to_string(call).ok()),
         };
-        let kept = length(task) + length(call.as_deref());
+        let kept = length(task.map(|task| task.text.as_str())) + length(call.as_deref());
         let adding = bytes.adding(&new.owner, kept);
+        let client = task.and_then(|task| task.client);
         let query = sqlx::query(INSERT)
             .bind(id)
             .bind(new.kind().word())
@@ -68,7 +69,7 @@ impl Table {
             .bind(&new.caller)
             .bind(new.source.as_ref().map(WorkspaceId::as_str))
             .bind(new.target.as_str())
-            .bind(task)
+            .bind(task.map(|task| task.text.as_str()))
             .bind(call)
             .bind(new.idempotency_key.as_deref())
             .bind(new.priority)
@@ -76,7 +77,9 @@ impl Table {
             .bind(now.after(new.patience).0)
             .bind(unfinished_max)
             .bind(kept)
-            .bind(adding.limit);
+            .bind(adding.limit)
+            .bind(task.map_or(1, |task| i64::from(task.hops)))
+            .bind(client.map(|client| client.to_string()));
         let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected() > 0) };
         let inserted = self.db.run("job_insert", work).await?;
         if inserted {
@@ -404,7 +407,15 @@ fn job(row: &AnyRow) -> Result<Job, sqlx::Error> {
     let (task, call): (Option<String>, Option<String>) =
         (row.try_get("task")?, row.try_get("call")?);
     let content = match (task, call) {
-        (Some(task), _) => Content::Task(task),
+        (Some(text), _) => {
+            let hops: i64 = row.try_get("hops")?;
+            let client: Option<String> = row.try_get("client")?;
+            Content::Task(Task {
+                text,
+                hops: u32::try_from(hops).unwrap_or(u32::MAX),
+                client: client.and_then(|client| client.parse().ok()),
+            })
+        }
         (None, call) => Content::Call(json(call.as_deref().unwrap_or_default())?),
     };
     let raw = |column: &str| -> Result<_, sqlx::Error> {

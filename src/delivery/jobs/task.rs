@@ -139,7 +139,11 @@ mod tests {
             caller: String::new(),
             source: None,
             target: WorkspaceId::parse("target").unwrap(),
-            content: Content::Task(String::new()),
+            content: Content::Task(crate::delivery::jobs::Task {
+                text: String::new(),
+                hops: 1,
+                client: None,
+            }),
             state: State::Completed,
             priority: 50,
             attempts: 1,

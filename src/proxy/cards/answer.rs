@@ -22,7 +22,7 @@ pub(super) async fn answer(
     let known = is_known(&request.headers, &card.tag);
     let without_body = known || request.method == Method::HEAD;
     let mut head = head(exchange, card, known).map_err(internal)?;
-    origins.expose(&request.headers, &mut head);
+    origins.put_browser_fields(&request.headers, &mut head);
     exchange.status = head.status.as_u16();
     let body = if without_body {
         Bytes::new()

@@ -18,12 +18,13 @@ pub(super) use self::cache::Cards;
 use self::cache::Kept;
 pub(super) use self::extended::ExtendedCard;
 use self::fetch::Asked;
-use super::admit::{Admitted, Allowed, allow, hops};
+use super::admit::{Admitted, Allowed, allow};
 use super::ended::{Ended, left, shutting_down};
 use super::exchange::Exchange;
 use super::listener::BrokenOff;
 use super::trace::Came;
 use super::{Proxy, wrong_method};
+use crate::a2a::hops::hops;
 use crate::a2a::{Generation, method};
 use crate::config::Config;
 use crate::dialect::Dialect;
@@ -98,7 +99,7 @@ impl Proxy {
             Err(refusal) if is_default => return Err(of_default(refusal, exchange).into()),
             allowed => allowed?,
         };
-        let hops = hops(head, exchange.config.forward.max_hops)?;
+        let hops = hops(&head.headers, exchange.config.forward.max_hops)?;
         let source = self.gateway.directory.card_source(&permit).await?;
         drop(permit);
         let kept = self

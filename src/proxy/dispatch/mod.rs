@@ -202,7 +202,7 @@ impl Proxy {
         };
         let hops = match &job.content {
             Content::Call(call) => call.hops,
-            Content::Task(_) => 1,
+            Content::Task(task) => task.hops,
         };
         let admitted = Admitted {
             proof: Arc::new(proof),

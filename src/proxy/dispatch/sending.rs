@@ -296,7 +296,7 @@ impl Proxy {
                 let out = outgoing(body, call.method.clone(), call.version_1_0);
                 Ok((Asker::new(call.client, &call.fields)?, out))
             }
-            Content::Task(text) => {
+            Content::Task(task) => {
                 let spoken = Box::pin(self.generation(None, exchange, admitted, true));
                 let generation = spoken.await.map_err(refused)?;
                 let shape = CallShape {
@@ -308,12 +308,12 @@ impl Proxy {
                     generation,
                     prefers_stream: false,
                 };
-                let bare = bare_call(&job.id, text, generation);
+                let bare = bare_call(&job.id, &task.text, generation);
                 let completed = body::complete(exchange, &admitted.permit, bare, &shape)?;
                 let version_1_0 = generation == Generation::V1;
                 let out = outgoing(completed.body, completed.method_name, version_1_0);
-                let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
-                Ok((Asker::new(here, &[])?, out))
+                let client = task.client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+                Ok((Asker::new(client, &[])?, out))
             }
         }
     }

@@ -54,6 +54,10 @@ struct Message {
 #[serde(rename_all = "camelCase", default)]
 struct Configuration {
     history_length: Option<u32>,
+    /// 0.3: whether the answer waits for the end of the agent's turn.
+    blocking: Value,
+    /// 1.0: whether it does not.
+    return_immediately: Value,
 }
 
 #[derive(Deserialize)]
@@ -89,6 +93,16 @@ impl<'a> Call<'a> {
             name: envelope.method.unwrap_or_default(),
             params,
         })
+    }
+
+    /// Whether it asks to be answered when the agent's turn is over: in 0.3 if it says so, in 1.0 unless it says
+    /// otherwise.
+    pub(super) fn blocks(&self) -> bool {
+        let configuration = &self.params.configuration;
+        match self.generation() {
+            Generation::V0 => configuration.blocking == true,
+            Generation::V1 => configuration.return_immediately != true,
+        }
     }
 
     /// In whose words the caller wants its answer: by the method's name, which differs in all of them.
@@ -153,9 +167,32 @@ mod tests {
         );
         let call = call.unwrap_or_else(|_| panic!("it can be read"));
         assert_eq!((call.id, call.generation()), ("null", Generation::V0));
+        assert!(!call.blocks());
         let said = (call.params.continues(), call.params.context());
         assert_eq!(said, (Some("t"), Some("c")));
         assert!(call.params.task().is_err());
+        for (text, blocks) in [
+            (
+                r#"{"method":"message/send","params":{"configuration":{"blocking":true}}}"#,
+                true,
+            ),
+            (
+                r#"{"method":"message/send","params":{"configuration":{"blocking":"true"}}}"#,
+                false,
+            ),
+            (r#"{"method":"SendMessage","params":{}}"#, true),
+            (
+                r#"{"method":"SendMessage","params":{"configuration":{"returnImmediately":false}}}"#,
+                true,
+            ),
+            (
+                r#"{"method":"SendMessage","params":{"configuration":{"returnImmediately":true}}}"#,
+                false,
+            ),
+        ] {
+            let call = read(text).unwrap_or_else(|_| panic!("{text}"));
+            assert_eq!(call.blocks(), blocks, "{text}");
+        }
         for wrong in [
             r#"{"method":"tasks/get","params":{"id":"a","id":"b"}}"#,
             r#"{"method":"tasks/get","params":{"historyLength":-1}}"#,

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use self::call::Call;
-use self::send::Message;
+use self::send::{Message, Wait};
 use self::words::{Shown, Words, cut};
 use super::Proxy;
 use super::admit::Admitted;
@@ -52,6 +52,8 @@ struct Outward {
     replay: bool,
     /// Whether a call with the same key is given the answer again.
     kept: bool,
+    /// How long its caller waits for the end of the agent's turn.
+    wait: Option<Wait>,
 }
 
 impl Proxy {
@@ -70,6 +72,7 @@ impl Proxy {
         let method = exchange.method;
         let known = method.sends() || method.is_of_a_task() || method == Method::ListTasks;
         let call = Call::read(&outgoing.body, known)?;
+        let wait = Wait::asked(session, exchange, (&call, outgoing.done), admitted.timeout);
         let outward = Outward {
             words: Words {
                 id: call.id.to_owned(),
@@ -79,6 +82,7 @@ impl Proxy {
             rewrite: outgoing.rewrite,
             replay: false,
             kept: true,
+            wait,
         };
         let words = &outward.words;
         let body = match method {
@@ -234,7 +238,7 @@ impl Proxy {
             own.append_header("preference-applied", applied)
                 .map_err(internal)?;
         }
-        let mut head = self.own_head(session, exchange, &own, &outward)?;
+        let mut head = self.own_head(session, exchange, own, &outward)?;
         let mut body = Bytes::from(body);
         if let Some(rewrite) = outward.rewrite {
             body = rewrite.answer(&mut head, body).await?;
@@ -257,7 +261,7 @@ impl Proxy {
         &self,
         session: &ServerSession,
         exchange: &Exchange,
-        own: &ResponseHeader,
+        own: ResponseHeader,
         outward: &Outward,
     ) -> Result<ResponseHeader, Rejection> {
         let request = &session.req_header().headers;

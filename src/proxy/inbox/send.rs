@@ -1,6 +1,7 @@
 //! A message to an agent that polls: into its inbox once, and then what its caller wants to know of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, header};
@@ -11,7 +12,9 @@ use tokio::time::{Instant, sleep_until};
 use super::call::Call;
 use super::words::{Words, cut};
 use super::{Outward, Pair, shown, source};
+use crate::a2a::done::{Done, Step};
 use crate::a2a::method::Method;
+use crate::a2a::state::TaskState;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::delivery::calls::{Answer, Key, Outcome};
 use crate::delivery::inbox::{Activity, Inbox, InboxTask, NewActivity};
@@ -105,17 +108,34 @@ impl Proxy {
             };
             return self.follow(session, exchange, outward, (task, first)).await;
         }
-        if let Some((wait, until)) = waits(session, exchange)
-            && let Some(body) = self
-                .answered(session, &outward.words, (call, &task), until)
-                .await?
+        let mut body = None;
+        let mut applied = None;
+        if let Some(Wait { until, applied: by }) = outward.wait.clone()
+            && let Some(_place) = self.inbox().stay_for_reply(&pair.proof)
         {
-            return self
-                .answer(session, exchange, outward, body, Some(wait))
-                .await;
+            let words = &outward.words;
+            body = self.answered(session, words, (call, &task), until).await?;
+            applied = by.filter(|_| body.is_some());
+            if body.is_none() {
+                body = self.under_way(words, (call, &task)).await;
+            }
         }
-        let body = outward.words.queued(&call.name, &task, &activity);
-        self.answer(session, exchange, outward, body, None).await
+        let body = body.unwrap_or_else(|| outward.words.queued(&call.name, &task, &activity));
+        self.answer(session, exchange, outward, body, applied).await
+    }
+
+    /// The task as it stands, if its agent has taken it up.
+    async fn under_way(
+        &self,
+        words: &Words,
+        (call, task): (&Call<'_>, &InboxTask),
+    ) -> Option<String> {
+        let task = self.inbox().task(&task.target, &task.id).await.ok()??;
+        if task.state == TaskState::Submitted {
+            return None;
+        }
+        let document = self.inbox().document(&task).await.ok()?.0;
+        Some(words.sent(&cut(document, &shown(call, true))))
     }
 
     async fn to_put(&self, message: &Message<'_>) -> Result<ToPut, Rejection> {
@@ -161,7 +181,7 @@ impl Proxy {
             ..outward
         };
         let follows = exchange.method == Method::SendStreamingMessage;
-        let waits = waits(session, exchange);
+        let waits = outward.wait.clone();
         if let Outcome::Whole(answer) = &outcome
             && (follows || waits.is_some())
         {
@@ -176,11 +196,12 @@ impl Proxy {
                     return self.follow(session, exchange, outward, (task, first)).await;
                 }
                 (None, _) if follows => return Err(forgotten().into()),
-                (Some(task), Some((wait, until))) => {
-                    let body = self.outcome_of(session, &outward.words, (call, task), until);
-                    if let Some(body) = body.await? {
-                        let applied = Some(wait);
-                        return self.answer(session, exchange, outward, body, applied).await;
+                (Some(task), Some(Wait { until, applied })) => {
+                    if let Some(_place) = self.inbox().stay_for_reply(&pair.proof) {
+                        let body = self.outcome_of(session, &outward.words, (call, task), until);
+                        if let Some(body) = body.await? {
+                            return self.answer(session, exchange, outward, body, applied).await;
+                        }
                     }
                 }
                 _ => {}
@@ -266,12 +287,37 @@ impl Proxy {
     }
 }
 
-/// How long the caller would rather wait for what comes of its message, as it is told, and until when.
-fn waits(session: &ServerSession, exchange: &Exchange) -> Option<(String, Instant)> {
-    let wait = prefer::wait(&session.req_header().headers);
-    let wait = wait.filter(|wait| !wait.is_zero() && exchange.method.sends())?;
-    let until = exchange.started + wait.min(exchange.config.timeouts.total);
-    Some((format!("wait={}", wait.as_secs()), until))
+/// How long a caller waits for what comes of its message.
+#[derive(Clone)]
+pub(super) struct Wait {
+    until: Instant,
+    /// For `Preference-Applied`, where it asked by `Prefer`.
+    applied: Option<String>,
+}
+
+impl Wait {
+    /// What a call asks for: by `Prefer: wait=N`, else by its configuration. A call for which the gateway chose the
+    /// method asks for nothing by that. `timeout` is its `X-Timeout`.
+    pub(super) fn asked(
+        session: &ServerSession,
+        exchange: &Exchange,
+        (call, done): (&Call<'_>, Done),
+        timeout: Option<Duration>,
+    ) -> Option<Self> {
+        if !exchange.method.sends() {
+            return None;
+        }
+        let total = timeout.unwrap_or(exchange.config.timeouts.total);
+        let preferred = prefer::wait(&session.req_header().headers);
+        let wait = match preferred {
+            Some(wait) => Some(wait.min(total)).filter(|wait| !wait.is_zero()),
+            None => (call.blocks() && !done.has(Step::Method)).then_some(total),
+        };
+        Some(Self {
+            until: exchange.started + wait?,
+            applied: preferred.map(|wait| format!("wait={}", wait.as_secs())),
+        })
+    }
 }
 
 /// That a message is queued, as it is kept for the call that is sent again.

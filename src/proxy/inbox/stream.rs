@@ -98,7 +98,7 @@ impl Proxy {
             own.append_header(name, HeaderValue::from_static(value))
                 .map_err(internal)?;
         }
-        let mut head = self.own_head(session, exchange, &own, outward)?;
+        let mut head = self.own_head(session, exchange, own, outward)?;
         head.insert_header(STREAM, name).map_err(internal)?;
         chunk(session, &mut head).map_err(internal)?;
         exchange.status = 200;

@@ -13,6 +13,7 @@ use crate::delivery::streams::Reader;
 use crate::drain::Cut;
 use crate::metrics::InProgress;
 use crate::proxy::Proxy;
+use crate::proxy::deferred::PREFERENCE_APPLIED;
 use crate::proxy::ended::{Ended, internal, left, shutting_down, within};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::fields::{KEPT, REPLAY, response_head};
@@ -84,7 +85,15 @@ impl Proxy {
         refuse_redirect(&upstream)?;
         let request = &session.req_header().headers;
         let completed = told.completed.map(str::to_owned);
-        let head = response_head(&upstream, request, &self.origins.get(), exchange, completed);
+        let passed = self.relay.response_fields.get().passed(&upstream);
+        let mut passed = passed.map_err(internal)?;
+        // The gateway's own word: none of an agent's is kept.
+        if let Some(applied) = answer.fields.get(PREFERENCE_APPLIED) {
+            passed
+                .insert_header(PREFERENCE_APPLIED, applied)
+                .map_err(internal)?;
+        }
+        let head = response_head(passed, request, &self.origins.get(), exchange, completed);
         let mut head = head.map_err(internal)?;
         if told.replay {
             head.insert_header(REPLAY, "true").map_err(internal)?;

@@ -16,7 +16,7 @@ use crate::delivery::calls::{Answer, Claim};
 use crate::dialect::ReplyForm;
 use crate::drain::Cut;
 use crate::ids::{RequestId, WorkspaceId};
-use crate::proxy::ended::{Ended, broken_http, shutting_down, timed_out, too_large};
+use crate::proxy::ended::{Ended, broken_http, internal, shutting_down, timed_out, too_large};
 use crate::proxy::exchange::{Exchange, look_at};
 use crate::proxy::relay::{Forward, Relay, await_head, is_event_stream, refuse_answer};
 use crate::proxy::rewrite::Rewrite;
@@ -154,7 +154,10 @@ impl Run {
             self.learner,
             Some(log),
         );
-        claim.streams(kept(head, Bytes::new()), name).await;
+        match kept(&self.relay, head, Bytes::new()) {
+            Ok(answer) => claim.streams(answer, name).await,
+            Err(rejection) => return claim.refused(rejection).await,
+        }
         let mut task_state = None;
         loop {
             let arrived = feed.wait().await;
@@ -195,7 +198,7 @@ impl Run {
             Some(rewrite) => changed(rewrite, &mut head, body, forward.clocks.total).await?,
             None => body,
         };
-        Ok(kept(&head, body))
+        kept(relay, &head, body)
     }
 }
 
@@ -227,13 +230,16 @@ fn reason(ended: Ended) -> Rejection {
     }
 }
 
-fn kept(head: &ResponseHeader, body: Bytes) -> Answer {
-    Answer {
+/// An answer as it is kept: with the fields that pass, so that none is stored in vain.
+fn kept(relay: &Relay, head: &ResponseHeader, body: Bytes) -> Result<Answer, Rejection> {
+    let head = relay.response_fields.get().passed(head);
+    let head = head.map_err(internal)?;
+    Ok(Answer {
         status: head.status.as_u16(),
         fields: head.headers.clone(),
         body,
         kept: true,
-    }
+    })
 }
 
 /// One answer in one body, held whole: it is stored before anybody gets it.

@@ -6,8 +6,10 @@ use pingora::http::{RequestHeader, ResponseHeader};
 
 use super::super::exchange::Exchange;
 use super::super::fields::{is_hop_by_hop, is_proof, named_by_connection};
+use super::super::origin::NOSNIFF;
 use super::super::trace::{context_fields, is_context};
 use super::{is_ours, is_spent};
+use crate::config::commands_proxy;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::sidecar::Agent;
 use crate::trust::PairClaims;
@@ -123,7 +125,8 @@ fn visible(name: &str) -> String {
     text
 }
 
-/// The head that goes back: the agent's, less what ends at a hop.
+/// The head that goes back: the agent's, less what ends at a hop and what would command a proxy in front. The sidecar's
+/// origin is the agent's own, so what speaks for an origin passes.
 ///
 /// # Errors
 /// When a field cannot be built, which the parsers on both sides rule out.
@@ -136,12 +139,14 @@ pub(super) fn response_head(
         let set_here = matches!(name.as_str(), "content-length" | "x-request-id");
         if !set_here
             && !is_proof(name)
+            && !commands_proxy(name.as_str())
             && !is_hop_by_hop(name)
             && !named_by_connection(name, &upstream.headers)
         {
             head.append_header(name, value)?;
         }
     }
+    head.insert_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
     head.append_header("x-request-id", request_id.as_str())?;
     Ok(head)
 }

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::super::ended::patiently;
 use super::super::exchange::log_cause;
 use super::super::listener::BrokenOff;
+use super::super::origin::NOSNIFF;
 use super::super::reject::answer;
 use super::fields::identity;
 use super::{Guard, READY, VERIFY, hygiene, presented};
@@ -121,6 +122,7 @@ async fn write(
     }
     head.append_header(header::CONTENT_LENGTH, 0)?;
     head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
+    head.append_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
     head.append_header("x-request-id", request_id.as_str())?;
     patiently(session.get_write_timeout(), async {
         session.write_response_header(Box::new(head)).await?;

@@ -50,7 +50,7 @@ pub(in crate::proxy) struct Feed {
     pace: Pace,
     /// When the agent was last heard.
     heard: Instant,
-    /// When the final event was passed on, if it was.
+    /// When the first final event came, if one did.
     finished: Option<Instant>,
     /// Bytes of whole events so far, as they came.
     bytes: u64,
@@ -180,7 +180,9 @@ impl Feed {
             return self.part(too_large(limit));
         }
         if passed.events > 0 {
-            self.finished = passed.last_was_final.then(Instant::now);
+            if passed.final_seen {
+                self.finished.get_or_insert(self.heard);
+            }
             self.pace.events(self.heard, &passed.bytes);
             self.look_at(&passed.bytes).await;
         }

@@ -25,6 +25,30 @@ async fn an_agent_that_is_not_there_is_unreachable() {
 }
 
 #[tokio::test]
+async fn an_agent_that_pings_behind_a_terminal_state_keeps_no_stream() {
+    calmly(async || {
+    let ended = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"status-update","taskId":"t","contextId":"c","status":{"state":"canceled"},"final":true}}"#;
+    let case = Case::new(move || {
+        let first = format!("data: {ended}\n\nevent: ping\ndata: {{}}\n\n");
+        let mut steps = vec![Step::write(SSE_HEAD), Step::write(chunk(first))];
+        for _ in 0..60 {
+            steps.push(Step::Wait(Duration::from_millis(100)));
+            steps.push(Step::write(chunk("event: ping\ndata: {}\n\n: ping\n\n")));
+        }
+        steps
+    })
+    .await;
+    let (answer, took) = case.call().await;
+    assert!(answer.whole && answer.text().contains("event: ping"), "{answer:?}");
+    assert!(!answer.text().contains("\"error\""), "{}", answer.text());
+    assert_between(took, 450, 2500);
+    case.upstream_closed().await;
+    case.settled("answered").await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_caller_that_leaves_cancels_the_call() {
     calmly(async || {
         for script in [vec![Step::Hang], vec![Step::write(SSE_HEAD), Step::Hang]] {
@@ -69,6 +93,37 @@ async fn a_pooled_connection_that_died_costs_no_call() {
         assert_eq!(target.agent.connections(), 20);
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_pooled_connection_that_cannot_be_taken_is_no_error() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    // Keeps its connection, but for every third answer, behind which it closes without a word.
+    let answers = std::sync::atomic::AtomicUsize::new(0);
+    let agent = Agent::scripted(move |_| {
+        let mut steps = vec![Step::Write(ok_json("{}"))];
+        let answered = answers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if answered.is_multiple_of(3) {
+            steps.push(Step::Close);
+        }
+        steps
+    })
+    .await;
+    let (caller, target) = gateway.pair(agent).await;
+    let request = Request::post(target.path(), CALL).bearer(&caller.token);
+    let mut connection = Connection::open(gateway.public).await;
+    let mut answered = 0;
+    for _ in 0..600 {
+        // One that the agent closes in the moment in which the call is written is its own story.
+        answered += u32::from(connection.call(&request).await.status == 200);
+    }
+    assert!(answered > 500, "{answered} answered");
+    let errors = gateway.log();
+    let errors: Vec<_> = errors
+        .lines()
+        .filter(|line| line.contains("\"ERROR\""))
+        .collect();
+    assert!(errors.is_empty(), "{errors:?}");
 }
 
 #[tokio::test]

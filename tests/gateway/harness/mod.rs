@@ -12,6 +12,7 @@ pub(crate) mod dns;
 pub(crate) mod documents;
 pub(crate) mod gateway;
 pub(crate) mod issuer;
+pub(crate) mod nginx;
 pub(crate) mod numbered;
 pub(crate) mod packages;
 pub(crate) mod planted;

@@ -1,6 +1,7 @@
 //! Calls that are made later: each is made once, its caller learns how it ended, and nothing that was accepted is
 //! lost, whoever is away and whatever crashes.
 
+mod circles;
 mod crashes;
 mod deferred;
 mod delegations;

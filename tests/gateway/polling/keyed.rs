@@ -132,7 +132,9 @@ async fn the_clients_own_task_goes_on_when_the_agent_asks_back() {
 #[tokio::test]
 async fn a_plain_http_message_with_a_key_is_sent_once_too() {
     let case = Case::new(Pair::Embedded).await;
-    let request = Request::post("/workspaces/poller/a2a/message:send", hello().to_string());
+    let mut at_once = hello();
+    at_once["configuration"] = json!({"returnImmediately": true});
+    let request = Request::post("/workspaces/poller/a2a/message:send", at_once.to_string());
     let request = request
         .bearer(&case.caller.token)
         .field("Idempotency-Key", "k");

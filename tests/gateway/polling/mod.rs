@@ -1,10 +1,13 @@
 //! To its callers an agent that polls is an agent like any other: what is sent to it, what it replies, and
 //! who hears of it (contract §6.1).
 
+mod documented;
 mod keyed;
+mod life;
 mod replies;
 mod routes;
 mod tasks;
+mod waits;
 
 use serde_json::{Value, json};
 

@@ -137,7 +137,9 @@ on_both_pairs! {
 #[tokio::test]
 async fn callers_of_1_0_read_and_are_answered_in_its_words() {
     let case = Case::with(Builder::new(Pair::Embedded), card_1_0("poller")).await;
-    let queued = case.call("SendMessage", hello_1_0()).await;
+    let mut params = hello_1_0();
+    params["configuration"] = json!({"returnImmediately": true});
+    let queued = case.call("SendMessage", params).await;
     let task = &queued.json()["result"]["task"];
     assert_eq!(
         task["status"]["state"],

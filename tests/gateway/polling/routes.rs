@@ -12,7 +12,9 @@ async fn the_routes_of_1_0_are_answered_in_its_words() {
         Request::new(verb, format!("/workspaces/poller/a2a/{tail}")).bearer(&case.caller.token)
     };
     let mut send = at("POST", "message:send").field("Content-Type", "application/json");
-    send.body = hello_1_0().to_string().into_bytes();
+    let mut params = hello_1_0();
+    params["configuration"] = json!({"returnImmediately": true});
+    send.body = params.to_string().into_bytes();
     let sent = case.gateway.call(&send).await;
     assert_eq!(sent.status, 200, "{}", sent.text());
     let task = &sent.json()["task"];

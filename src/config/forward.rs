@@ -1,0 +1,137 @@
+//! `[forward]`: fields that pass besides the lists that always do, and the names that never may.
+
+use serde::Deserialize;
+
+/// Request fields that the gateway sets or keeps for itself . Passing one on would hand a
+/// caller's credential to an agent, or let a caller claim to be another.
+const OWN_FIELDS: [&str; 20] = [
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "cookie",
+    "expect",
+    "forwarded",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+    "x-a2a-caller-token",
+    "x-a2a-hops",
+    "x-request-id",
+    "x-timeout",
+    "x-workspace-id",
+];
+
+/// Response fields by which an agent would speak for the gateway's origin, or that the gateway sets itself.
+const NEVER_FROM_AGENTS: [&str; 36] = [
+    "alt-svc",
+    "clear-site-data",
+    "connection",
+    "content-length",
+    "content-security-policy",
+    "content-security-policy-report-only",
+    "cross-origin-embedder-policy",
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
+    "idempotent-kept",
+    "idempotent-replay",
+    "keep-alive",
+    "link",
+    "location",
+    "nel",
+    "origin-agent-cluster",
+    "permissions-policy",
+    "preference-applied",
+    "proxy-authenticate",
+    "referrer-policy",
+    "refresh",
+    "report-to",
+    "reporting-endpoints",
+    "server",
+    "service-worker-allowed",
+    "set-cookie",
+    "set-cookie2",
+    "sourcemap",
+    "strict-transport-security",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-content-type-options",
+    "x-frame-options",
+    "x-request-id",
+];
+
+/// Beginnings of names of the same kind.
+const NEVER_FROM_AGENTS_PREFIXES: [&str; 4] = ["access-control-", "proxy-", "ratelimit", "x-a2a-"];
+
+/// `[forward]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Forward {
+    /// Request fields that pass to the agent besides those that always do.
+    pub headers: Vec<String>,
+    /// Response fields that pass from an agent besides those that always do.
+    pub response_headers: Vec<String>,
+    /// Gateways that a call may go through, this one included.
+    pub max_hops: u32,
+}
+
+impl Forward {
+    /// Each name that may not stand there: its key, and the reason.
+    pub(super) fn refused_names(&self) -> Vec<(&'static str, String)> {
+        let requests = self.headers.iter().filter_map(|name| {
+            let why = refuse_request_field(name)?;
+            Some(("forward.headers", format!("`{name}` {why}")))
+        });
+        let responses = self.response_headers.iter().filter_map(|name| {
+            let why = refuse_response_field(name)?;
+            Some(("forward.response_headers", format!("`{name}` {why}")))
+        });
+        requests.chain(responses).collect()
+    }
+}
+
+/// Whether a response field gives orders to a proxy in front of the gateway (nginx, lighttpd, Apache, Perlbal).
+/// `name` is in lower case.
+pub fn commands_proxy(name: &str) -> bool {
+    ["x-accel-", "x-sendfile", "x-lighttpd-", "x-reproxy-"]
+        .iter()
+        .any(|beginning| name.starts_with(beginning))
+}
+
+fn refuse_request_field(name: &str) -> Option<&'static str> {
+    let lower = name.to_ascii_lowercase();
+    if OWN_FIELDS.contains(&lower.as_str())
+        || lower.starts_with("proxy-")
+        || lower.starts_with("x-forwarded-")
+    {
+        return Some("is the gateway's own or a credential, and is never passed on");
+    }
+    refuse_bad_name(name)
+}
+
+fn refuse_response_field(name: &str) -> Option<&'static str> {
+    let lower = name.to_ascii_lowercase();
+    let begins = |beginning: &&str| lower.starts_with(*beginning);
+    if commands_proxy(&lower) {
+        return Some(
+            "gives orders to a proxy in front of the gateway, and never passes from an agent",
+        );
+    }
+    if NEVER_FROM_AGENTS.contains(&lower.as_str()) || NEVER_FROM_AGENTS_PREFIXES.iter().any(begins)
+    {
+        return Some("speaks for the gateway or its origin, and never passes from an agent");
+    }
+    refuse_bad_name(name)
+}
+
+fn refuse_bad_name(name: &str) -> Option<&'static str> {
+    let bad = http::HeaderName::from_bytes(name.as_bytes()).is_err();
+    bad.then_some("is not the name of a field")
+}

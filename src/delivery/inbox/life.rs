@@ -1,0 +1,85 @@
+//! Signs of life of agents that poll: they read, follow, reply or acknowledge. Each is kept in the shared state for as
+//! long as a heartbeat counts, so every gateway knows in which inboxes messages wait for an agent that is gone.
+
+use dashmap::DashMap;
+use sqlx::Row as _;
+use tokio::time::Instant;
+
+use super::Inbox;
+use crate::ids::WorkspaceId;
+use crate::store::Unavailable;
+use crate::workspace::Timestamp;
+
+/// Signs that are noted within the time that a heartbeat counts: requests beyond those cost no trip to a store.
+const SIGNS_PER_TTL: u32 = 3;
+
+/// Inboxes that are looked at in one look.
+const UNREAD_MAX: i64 = 1000;
+
+/// Inboxes whose oldest entry is a message that waits since before a moment. Those of agents with an address hold only
+/// what became of their delegations, which need not be read.
+const UNREAD: &str = "SELECT h.workspace_id AS id FROM inbox_heads h \
+    JOIN activity_logs f ON f.workspace_id = h.workspace_id \
+    AND f.seq = (SELECT MIN(seq) FROM activity_logs \
+        WHERE workspace_id = h.workspace_id AND seq > h.acked_seq) \
+    WHERE h.last_seq > h.acked_seq AND f.activity_type = 'a2a_receive' AND f.created_at < $1 LIMIT $2";
+
+/// When a sign of each agent was noted last by this gateway.
+#[derive(Default)]
+pub(super) struct Signs(DashMap<WorkspaceId, Instant>);
+
+impl Inbox {
+    /// Takes in a sign of life of a workspace's agent. True a few times within `registry.heartbeat_ttl`: then the
+    /// directory is to hear of it, too. Best effort: the next sign comes soon.
+    pub async fn note_life(&self, workspace: &WorkspaceId) -> bool {
+        let ttl = self.config.get().registry.heartbeat_ttl;
+        let now = Instant::now();
+        let fresh = |noted: Instant| now.duration_since(noted) < ttl / SIGNS_PER_TTL;
+        if self
+            .signs
+            .0
+            .get(workspace)
+            .is_some_and(|noted| fresh(*noted))
+        {
+            return false;
+        }
+        self.signs.0.insert(workspace.clone(), now);
+        let noted = self.shared.set(&key(workspace), "1", Some(ttl)).await;
+        if let Err(error) = noted {
+            tracing::debug!(%error, workspace.id = %workspace, "A sign of life is not noted this time");
+        }
+        true
+    }
+
+    /// In how many inboxes a message waits for longer than a heartbeat counts, while no gateway knows of a sign of life of
+    /// the agent: 1,000 at most.
+    pub(in crate::delivery) async fn unread(&self) -> Result<i64, Unavailable> {
+        let ttl = self.config.get().registry.heartbeat_ttl;
+        self.signs.0.retain(|_, noted| noted.elapsed() < ttl);
+        let span = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+        let before = Timestamp::now().0.saturating_sub(span);
+        let work = async {
+            let query = sqlx::query(UNREAD).bind(before).bind(UNREAD_MAX);
+            let rows = query.fetch_all(self.db.pool()).await?;
+            let ids = rows.iter().map(|row| row.try_get::<String, _>("id"));
+            ids.collect::<Result<Vec<_>, _>>()
+        };
+        let ids = self.db.run("inbox_unread", work).await?;
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let keys: Vec<String> = ids.iter().map(|id| key_of(id)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let signs = self.shared.get_many(&keys).await?;
+        let missing = signs.iter().filter(|sign| sign.is_none()).count();
+        Ok(i64::try_from(missing).unwrap_or(i64::MAX))
+    }
+}
+
+fn key(workspace: &WorkspaceId) -> String {
+    key_of(workspace.as_str())
+}
+
+fn key_of(workspace: &str) -> String {
+    format!("inbox:{workspace}:agent")
+}

@@ -1,0 +1,38 @@
+//! Signs of life of an agent that polls, other than heartbeats: what it asks of its inbox.
+
+use super::beat::WELL_BELOW;
+use super::{Beat, Directory};
+use crate::ids::WorkspaceId;
+use crate::workspace::{DeliveryMode, Liveness};
+
+impl Directory {
+    /// Takes in a sign of life of an agent that polls: it counts as a heartbeat that says nothing of its tasks and errors.
+    /// Best effort.
+    pub async fn shows_life(&self, id: &WorkspaceId) {
+        let Ok(entry) = self.entry(id).await else {
+            return;
+        };
+        let polls = entry.workspace.as_ref().filter(|workspace| {
+            workspace.delivery_mode == DeliveryMode::Poll
+                && workspace.liveness == Liveness::Heartbeat
+        });
+        let Some(workspace) = polls else {
+            return;
+        };
+        let (active_tasks, current_task) = match self.news.of(id) {
+            Some(seen) => (seen.active_tasks, seen.current_task),
+            None => (workspace.active_tasks, workspace.current_task.clone()),
+        };
+        let beat = Beat {
+            // Neither trouble nor calm: a degraded workspace stays so.
+            error_rate: Some(WELL_BELOW),
+            active_tasks,
+            current_task,
+            ..Beat::default()
+        };
+        if let Err(refusal) = self.beat(id, &beat).await {
+            let reason = refusal.reason.word();
+            tracing::debug!(workspace.id = %id, reason, "A sign of life does not count this time");
+        }
+    }
+}

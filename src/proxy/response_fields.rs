@@ -1,0 +1,107 @@
+//! Which fields of an agent's answer pass to its caller: a closed list, and what `forward.response_headers` adds.
+//! An agent answers from the gateway's origin, so a field that speaks for an origin, or commands a proxy in front,
+//! would be the gateway's word.
+
+use std::collections::HashSet;
+
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use pingora::http::ResponseHeader;
+
+use super::body::is_json;
+use super::fields::named_by_connection;
+use super::relay::is_event_stream;
+use crate::config::Config;
+use crate::rejection::{Reason, Rejection};
+
+/// Most bytes of the head of an agent's answer.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Most fields in it.
+const FIELDS_MAX: usize = 100;
+
+/// Fields that pass besides `forward.response_headers`. The length is the gateway's own, and `WWW-Authenticate` passes
+/// on a 401 only.
+const PASSED: [&str; 14] = [
+    "content-type",
+    "content-encoding",
+    "content-language",
+    "etag",
+    "last-modified",
+    "cache-control",
+    "date",
+    "vary",
+    "retry-after",
+    "a2a-version",
+    "a2a-extensions",
+    "x-a2a-extensions",
+    "traceparent",
+    "tracestate",
+];
+
+/// The names of `forward.response_headers`, parsed.
+pub(super) struct ResponseFields {
+    added: HashSet<HeaderName>,
+}
+
+impl ResponseFields {
+    /// The check of the configuration refused every other name before.
+    pub(super) fn new(config: &Config) -> Self {
+        let names = config.forward.response_headers.iter();
+        let added = names.filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok());
+        Self {
+            added: added.collect(),
+        }
+    }
+
+    /// The agent's head with the fields that pass, and room for the gateway's own. What is neither JSON nor an event
+    /// stream is sandboxed, so that a browser that opens it runs nothing in the gateway's origin.
+    ///
+    /// # Errors
+    /// When a field cannot be built, which the parser of the answer rules out.
+    pub(super) fn passed(&self, agent: &ResponseHeader) -> pingora::Result<ResponseHeader> {
+        let mut head = ResponseHeader::build(agent.status, Some(agent.headers.len() + 12))?;
+        for (name, value) in &agent.headers {
+            if self.passes(name, agent) {
+                head.append_header(name, value)?;
+            }
+        }
+        if !is_event_stream(agent) && !is_json_answer(agent) {
+            head.insert_header(
+                header::CONTENT_SECURITY_POLICY,
+                HeaderValue::from_static("sandbox"),
+            )?;
+        }
+        Ok(head)
+    }
+
+    fn passes(&self, name: &HeaderName, agent: &ResponseHeader) -> bool {
+        let listed = PASSED.contains(&name.as_str())
+            || self.added.contains(name)
+            || *name == header::WWW_AUTHENTICATE && agent.status == StatusCode::UNAUTHORIZED;
+        listed && !named_by_connection(name, &agent.headers)
+    }
+}
+
+fn is_json_answer(agent: &ResponseHeader) -> bool {
+    let content_type = agent.headers.get(header::CONTENT_TYPE);
+    content_type.is_some_and(|value| value.to_str().is_ok_and(is_json))
+}
+
+/// # Errors
+/// `agent_protocol_error` when the head is longer, or has more fields, than one may.
+pub(super) fn refuse_large_head(agent: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection> {
+    let message = if raw.len() > HEAD_BYTES_MAX {
+        format!(
+            "the head of the agent's answer has {} bytes, and may have {HEAD_BYTES_MAX}",
+            raw.len()
+        )
+    } else if agent.headers.len() > FIELDS_MAX {
+        format!(
+            "the head of the agent's answer has {} fields, and may have {FIELDS_MAX}",
+            agent.headers.len()
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Rejection::new(Reason::AgentProtocolError, message).fact("delivered", "true"))
+}

@@ -1,0 +1,120 @@
+//! An agent that polls is online while it reads, replies or acknowledges, also if it sends no heartbeat; and an inbox whose
+//! agent is gone is counted.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::Case;
+use crate::harness::{Builder, Connection, Pair, Request, card};
+use crate::on_both_pairs;
+
+const SOON: Duration = Duration::from_secs(30);
+
+impl Case {
+    async fn status(&self) -> String {
+        let request = Request::get("/workspaces/poller");
+        let workspace = self.gateway.as_operator(request).await.json();
+        workspace["status"].as_str().unwrap().to_owned()
+    }
+
+    async fn until_status(&self, status: &str) {
+        let deadline = Instant::now() + SOON;
+        while self.status().await != status {
+            assert!(Instant::now() < deadline, "not {status}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn until_unread(&self, count: f64) {
+        let deadline = Instant::now() + SOON + SOON;
+        while self.gateway.metric("a2a_gateway_inbox_unread", &[]).await != count {
+            assert!(Instant::now() < deadline, "not {count} unread");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+on_both_pairs! {
+    async fn what_an_agent_asks_of_its_inbox_is_a_sign_of_life(pair: Pair) {
+        let builder = Builder::new(pair).set("registry.heartbeat_ttl", "3s");
+        let case = Case::with(builder, card("poller")).await;
+        let own = |request: Request| request.bearer(&case.token);
+        let task = case.sent().await;
+        let reply = json!({"status": {"state": "working"}}).to_string();
+        for request in [
+            own(Request::get("/activity")),
+            own(Request::post(format!("/workspaces/poller/activity/{task}/reply"), reply)),
+            own(Request::post("/workspaces/poller/activity/ack", json!({"up_to": task}).to_string())),
+        ] {
+            case.until_status("offline").await;
+            let answer = case.gateway.call(&request).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert_eq!(case.status().await, "online", "{request:?}");
+        }
+        // An operator who reads is no sign of the agent.
+        case.until_status("offline").await;
+        let read = case.gateway.as_operator(Request::get("/workspaces/poller/activity")).await;
+        assert_eq!((read.status, case.status().await.as_str()), (200, "offline"));
+
+        // An open feed keeps it online, and costs few writes.
+        let feed = own(Request::get("/activity")).field("Accept", "text/event-stream");
+        let mut connection = Connection::open(case.gateway.public).await;
+        connection.send(&feed.wire(&case.gateway.public.to_string())).await;
+        case.until_status("online").await;
+        let followed = Instant::now() + Duration::from_secs(8);
+        while Instant::now() < followed {
+            assert_eq!(case.status().await, "online");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        drop(connection);
+        case.until_status("offline").await;
+    }
+
+    async fn an_inbox_whose_agent_is_gone_is_counted(pair: Pair) {
+        let builder = Builder::new(pair).set("registry.heartbeat_ttl", "3s");
+        let case = Case::with(builder, card("poller")).await;
+        case.sent().await;
+        case.until_unread(1.0).await;
+        let feed = Request::get("/activity").bearer(&case.token).field("Accept", "text/event-stream");
+        let mut connection = Connection::open(case.gateway.public).await;
+        connection.send(&feed.wire(&case.gateway.public.to_string())).await;
+        case.until_unread(0.0).await;
+        drop(connection);
+        case.until_unread(1.0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_sign_of_life_leaves_a_degraded_agent_degraded_and_its_tasks_as_they_are() {
+    let case = Case::with(
+        Builder::new(Pair::Embedded).set("registry.heartbeat_ttl", "3s"),
+        card("poller"),
+    )
+    .await;
+    let beat = json!({"workspace_id": "poller", "error_rate": 0.9, "active_tasks": 3, "current_task": "digging"});
+    let request = Request::post("/registry/heartbeat", beat.to_string()).bearer(&case.token);
+    assert_eq!(case.gateway.call(&request).await.status, 200);
+    assert_eq!(case.status().await, "degraded");
+    let read = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < read {
+        assert_eq!(
+            case.gateway
+                .call(&Request::get("/activity").bearer(&case.token))
+                .await
+                .status,
+            200
+        );
+        assert_eq!(case.status().await, "degraded");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let workspace = case
+        .gateway
+        .as_operator(Request::get("/workspaces/poller"))
+        .await
+        .json();
+    assert_eq!(
+        (&workspace["active_tasks"], &workspace["current_task"]),
+        (&json!(3), &json!("digging"))
+    );
+}
