@@ -54,6 +54,8 @@ pub mod console;
 
 pub mod gateway;
 
+pub mod standing;
+
 pub mod reload;
 
 // What a sidecar has instead of the rooms.

@@ -136,6 +136,7 @@ fn canvas(org: Option<&str>, workspaces: Option<&[&str]>) -> Principal {
     Principal::Canvas {
         user: "u".to_owned(),
         org: org.map(str::to_owned),
+        confined: false,
         workspaces: workspaces.map(|list| list.iter().map(|name| id(name)).collect()),
     }
 }

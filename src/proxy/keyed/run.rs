@@ -14,6 +14,7 @@ use crate::a2a::state::TaskState;
 use crate::config::Config;
 use crate::delivery::calls::{Answer, Claim};
 use crate::drain::Cut;
+use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::proxy::ended::{Ended, broken_http, shutting_down, timed_out, too_large};
 use crate::proxy::exchange::{Exchange, look_at};
@@ -38,7 +39,7 @@ pub(super) struct Run {
     config: Arc<Config>,
     request_id: RequestId,
     rpc_id: Option<String>,
-    owner: String,
+    proof: Option<Arc<Proof>>,
     target: Option<WorkspaceId>,
     span: Option<Box<CallSpan>>,
     /// When the request head had been read.
@@ -49,7 +50,6 @@ impl Run {
     /// Takes out of the exchange what goes on with the call.
     pub(super) fn new(relay: Arc<Relay>, exchange: &mut Exchange, forward: Forward) -> Self {
         let (learner, span) = (exchange.learner.take(), exchange.take_call());
-        let proof = exchange.proof.as_ref();
         Self {
             relay,
             forward,
@@ -57,7 +57,7 @@ impl Run {
             config: Arc::clone(&exchange.config),
             request_id: exchange.request_id.clone(),
             rpc_id: exchange.rpc_id.clone(),
-            owner: proof.map(|proof| proof.owner()).unwrap_or_default(),
+            proof: exchange.proof.clone(),
             target: exchange.callee.clone(),
             span,
             started: exchange.started,
@@ -133,7 +133,10 @@ impl Run {
             // Calls with a key are the gateway's, which keeps streams.
             return claim.refused(broken_http(None)).await;
         };
-        let log = streams.begin_needed(self.owner, target, self.rpc_id.clone());
+        let owner = self.proof.as_ref().map(|proof| proof.owner());
+        let owner = owner.unwrap_or_default();
+        let cut_off = self.relay.cut_off(self.proof.as_ref(), Some(target));
+        let log = streams.begin_needed(owner, target, self.rpc_id.clone());
         let name = log.name();
         let begun = Begun {
             clocks: self.forward.clocks,
@@ -142,6 +145,7 @@ impl Run {
                 || head.headers.contains_key(header::TRANSFER_ENCODING),
             rewrite: self.forward.rewrite,
             slot: self.forward.slot,
+            cut_off,
         };
         let ids = (self.request_id, self.rpc_id);
         let pace = Pace::new(Arc::clone(&self.relay.metrics), self.started);
