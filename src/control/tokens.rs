@@ -233,7 +233,7 @@ pub(super) async fn issue_canvas(
         org,
         workspaces: workspaces.as_deref(),
         ttl,
-        maker: &caller.0,
+        maker: Some(&caller.0),
     })?;
     let about = About::default()
         .with("kind", CredentialKind::Canvas.word())

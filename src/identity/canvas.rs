@@ -58,8 +58,8 @@ pub struct NewCanvas<'a> {
     pub workspaces: Option<&'a [WorkspaceId]>,
     /// How long it lasts.
     pub ttl: Duration,
-    /// Who makes it.
-    pub maker: &'a Proof,
+    /// Who asks for it. With an org token it ends with that.
+    pub maker: Option<&'a Proof>,
 }
 
 impl Identity {
@@ -100,10 +100,10 @@ impl Identity {
             scope: SCOPE.to_owned(),
             org: org.map(str::to_owned),
             workspaces: workspaces.map(|ids| ids.iter().map(ToString::to_string).collect()),
-            via: match maker.kind {
-                CredentialKind::Org => maker.credential.map(CredentialHash::to_hex),
-                _ => None,
-            },
+            via: maker
+                .filter(|maker| maker.kind == CredentialKind::Org)
+                .and_then(|maker| maker.credential)
+                .map(CredentialHash::to_hex),
         };
         let token = self.keys.sign(TYP, &claims).map_err(|error| {
             Rejection::new(Reason::Internal, "the token could not be signed").cause(error)
