@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, card};
+use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Request, card};
 use crate::on_both_pairs;
 
 const REPLY: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, card};
+use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Request, card};
 use crate::on_both_pairs;
 use crate::steady::asked;
 
