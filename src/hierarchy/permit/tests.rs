@@ -173,7 +173,7 @@ async fn every_principal_reaches_what_the_contract_says() {
         (canvas(Some("acme"), None), "bot", Ok(Rule::Canvas)),
         (canvas(Some("acme"), None), "ext", Err(NotPermitted)),
         (canvas(Some("acme"), None), "free", Err(NotPermitted)),
-        (canvas(Some("acme"), None), "ghost", Err(WorkspaceNotFound)),
+        (canvas(Some("acme"), None), "ghost", Err(NotPermitted)),
         (canvas(Some("acme"), None), "gone", Err(WorkspaceRemoved)),
         (
             canvas(Some("acme"), Some(&["ext"])),
