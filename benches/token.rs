@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use a2a_gateway::config::Config;
 use a2a_gateway::gateway::Gateway;
+use a2a_gateway::identity::NewCanvas;
 use a2a_gateway::metrics::Metrics;
 use criterion::{Criterion, criterion_group, criterion_main};
 use secrecy::ExposeSecret;
@@ -35,7 +36,13 @@ fn token(c: &mut Criterion) {
     let admin = runtime.block_on(gateway.prepare()).expect(WHY);
     let identity = &gateway.identity;
     let (canvas, _) = identity
-        .issue_canvas_token("ada", Some("acme"), None, Duration::from_secs(3600))
+        .issue_canvas_token(&NewCanvas {
+            user: "ada",
+            org: Some("acme"),
+            workspaces: None,
+            ttl: Duration::from_secs(3600),
+            maker: None,
+        })
         .expect(WHY);
 
     let opaque = format!("Bearer {}", admin.expose_secret());

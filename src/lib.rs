@@ -59,6 +59,8 @@ pub mod console;
 
 pub mod gateway;
 
+pub mod standing;
+
 pub mod reload;
 
 // What a sidecar has instead of the rooms.

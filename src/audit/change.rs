@@ -81,7 +81,11 @@ pub fn event(method: &Method, pattern: &str) -> Option<EventType> {
         ("DELETE", "/grants/{grant_id}") => E::GrantRemoved,
         (
             "POST",
-            "/workspaces/{id}/tokens" | "/orgs/{org}/tokens" | "/canvas/tokens" | "/ws/tickets",
+            "/workspaces/{id}/tokens"
+            | "/workspaces/{id}/enrolment"
+            | "/orgs/{org}/tokens"
+            | "/canvas/tokens"
+            | "/ws/tickets",
         )
         | ("GET", "/registry/discover/{id}") => E::TokenIssued,
         ("DELETE", "/workspaces/{id}/tokens/{token_id}" | "/orgs/{org}/tokens/{token_id}") => {

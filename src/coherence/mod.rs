@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 pub use self::coherent::{Coherent, Known, Weight};
 use self::gaps::Gaps;
@@ -130,7 +130,12 @@ pub struct Coherence {
     gaps: OnceLock<Gaps>,
     /// `stores.timeout` of the SQL store.
     store_clock: OnceLock<Duration>,
+    /// Marked whenever a fact changed by which something that is open may have to end.
+    access: watch::Sender<()>,
 }
+
+/// Hears of changes since it was made.
+pub struct AccessChanges(watch::Receiver<()>);
 
 impl Coherence {
     /// The link over `shared`. `sql_is_embedded`: whether nobody else can write durable facts.
@@ -152,6 +157,7 @@ impl Coherence {
             resend: Notify::new(),
             gaps: OnceLock::new(),
             store_clock: OnceLock::new(),
+            access: watch::Sender::new(()),
         })
     }
 
@@ -161,6 +167,27 @@ impl Coherence {
         let _ = self.store_clock.set(db.timeout());
         if self.link == Link::Channel && !db.is_embedded() {
             let _ = self.gaps.set(Gaps::new(db.clone()));
+        }
+    }
+
+    /// Hears from now on of changes of credentials, places and grants, of this replica and of others.
+    pub fn access_changes(&self) -> AccessChanges {
+        AccessChanges(self.access.subscribe())
+    }
+
+    /// Waits for the next change, or, while changes may be missed, until what is known has aged. May be dropped and
+    /// called again without missing any.
+    pub async fn access_changed(&self, changes: &mut AccessChanges) {
+        let aged = async {
+            if AGE_MAX_UNLINKED < self.max_age() {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(AGE_MAX_UNLINKED).await;
+        };
+        tokio::select! {
+            // The sender lives as long as `self`.
+            _ = changes.0.changed() => {}
+            () = aged => {}
         }
     }
 
@@ -289,6 +316,7 @@ impl Coherence {
 
     fn set_up(&self, up: bool) {
         self.up.store(up, Ordering::Release);
+        self.access.send_replace(());
         self.metrics.coherent.set(i64::from(up));
     }
 
@@ -322,6 +350,9 @@ impl Coherence {
             .clone();
         for forget in caches {
             forget(what.clone()).await;
+        }
+        if !matches!(what, Invalidation::Address(_) | Invalidation::Workspace(_)) {
+            self.access.send_replace(());
         }
     }
 

@@ -177,7 +177,11 @@ fn is_gone(refusal: &Rejection) -> bool {
 }
 
 /// In what quality the caller changes `id`. Strangers learn nothing of it.
-async fn editor(gateway: &Gateway, caller: &Caller, id: &WorkspaceId) -> Result<Editor, Rejection> {
+pub(super) async fn editor(
+    gateway: &Gateway,
+    caller: &Caller,
+    id: &WorkspaceId,
+) -> Result<Editor, Rejection> {
     let editor = match caller.principal() {
         Principal::Operator => Editor::Operator,
         Principal::Org { .. } => Editor::Org,

@@ -75,6 +75,7 @@ routes! {
     GET    "/workspaces/{id}/tokens"            => tokens::list,
     POST   "/workspaces/{id}/tokens"            => tokens::issue,
     DELETE "/workspaces/{id}/tokens/{token_id}" => tokens::revoke,
+    POST   "/workspaces/{id}/enrolment"         => tokens::enrol,
     GET    "/orgs/{org}/tokens"                 => tokens::list_org,
     POST   "/orgs/{org}/tokens"                 => tokens::issue_org,
     DELETE "/orgs/{org}/tokens/{token_id}"      => tokens::revoke_org,

@@ -19,7 +19,7 @@ use crate::gateway::Gateway;
 use crate::identity::{IssuedToken, Principal};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{DeliveryMode, Liveness, Workspace};
+use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
 
 /// The body of `POST /registry/register`.
 #[derive(Deserialize)]
@@ -42,6 +42,9 @@ pub(super) struct Registered {
     status: &'static str,
     id: String,
     delivery_mode: DeliveryMode,
+    /// Only of one that an operator paused: it stays so until it is resumed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    paused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,6 +75,7 @@ pub(super) async fn register(
         status: "registered",
         id: workspace.id.to_string(),
         delivery_mode: workspace.delivery_mode,
+        paused: workspace.status == Status::Paused,
         auth_token: token.clone(),
         token,
     });
@@ -145,6 +149,16 @@ async fn enrol(
     }
     let done = async {
         let registered = gateway.directory.register(registration, registrar).await?;
+        let ended = gateway.identity.end_enrolments(&registration.id, &caller.0);
+        ended
+            .await
+            .map_err(|away| Rejection::from(away).after_commit(false))?;
+        if let Registrar::Org { .. } = registrar
+            && gateway.hierarchy.is_granted(&registration.id).await?
+        {
+            // With it the org would reach where only the workspace may.
+            return Ok((registered.workspace, None));
+        }
         let first = gateway
             .identity
             .issue_first_workspace_token(&registration.id);

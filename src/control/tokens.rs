@@ -13,11 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use super::body::{Json, OptionalJson, check_note};
 use super::extract::{Caller, PathId, PathOrg, PathTokenId, not_permitted};
+use super::lifecycle::editor;
 use super::page::Page;
 use super::workspaces::require_same_org;
 use crate::audit::change::About;
 use crate::gateway::Gateway;
-use crate::identity::{CANVAS_TTL_DEFAULT, CredentialKind, IssuedToken, Principal, TokenRow};
+use crate::identity::{
+    CANVAS_TTL_DEFAULT, CredentialKind, IssuedToken, NewCanvas, Principal, TokenRow,
+};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
@@ -46,6 +49,9 @@ pub(super) struct WorkspaceToken {
     prefix: String,
     created_at: Timestamp,
     last_used_at: Option<Timestamp>,
+    /// Only of enrolment tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Timestamp>,
 }
 
 #[derive(Serialize)]
@@ -78,6 +84,7 @@ pub(super) async fn list(
         prefix: row.prefix,
         created_at: Timestamp(row.created_at),
         last_used_at: row.last_used_at.map(Timestamp),
+        expires_at: row.expires_at.map(Timestamp),
     }))
 }
 
@@ -88,6 +95,9 @@ pub(super) async fn issue(
     caller: Caller,
 ) -> Result<Response, Rejection> {
     caller.require_own_existing(&gateway, &id).await?;
+    if caller.principal().workspace().is_some() {
+        gateway.hierarchy.require_running(&id).await?;
+    }
     Ok(issued(&gateway.identity.issue_workspace_token(&id).await?))
 }
 
@@ -101,6 +111,31 @@ pub(super) async fn revoke(
     caller.require_own_existing(&gateway, &id).await?;
     let found = gateway.identity.revoke_workspace_token(&id, &token_id);
     revoked(found.await?)
+}
+
+#[derive(Serialize)]
+struct Enrolment<'a> {
+    enrolment_token: &'a str,
+    expires_at: Timestamp,
+}
+
+/// `POST /workspaces/{id}/enrolment`: a way in for an agent that lost its token. Needs no body.
+pub(super) async fn enrol(
+    State(gateway): State<Arc<Gateway>>,
+    PathId(id): PathId,
+    caller: Caller,
+) -> Result<Response, Rejection> {
+    editor(&gateway, &caller, &id).await?;
+    if let Principal::Org { .. } = caller.principal() {
+        gateway.hierarchy.require_ungranted(&id).await?;
+    }
+    let (token, expires_at) = gateway.identity.issue_enrolment(&id).await?;
+    let about = About::default().with("token_id", token.token_id.as_str());
+    let answer = Enrolment {
+        enrolment_token: token.token.expose_secret(),
+        expires_at: Timestamp(expires_at),
+    };
+    Ok((StatusCode::CREATED, Extension(about), Answer(answer)).into_response())
 }
 
 /// `GET /orgs/{org}/tokens`.
@@ -193,10 +228,13 @@ pub(super) async fn issue_canvas(
     let ttl = new
         .ttl_seconds
         .map_or(CANVAS_TTL_DEFAULT, Duration::from_secs);
-    let (token, expires_at) =
-        gateway
-            .identity
-            .issue_canvas_token(&new.user, org, workspaces.as_deref(), ttl)?;
+    let (token, expires_at) = gateway.identity.issue_canvas_token(&NewCanvas {
+        user: &new.user,
+        org,
+        workspaces: workspaces.as_deref(),
+        ttl,
+        maker: Some(&caller.0),
+    })?;
     let about = About::default()
         .with("kind", CredentialKind::Canvas.word())
         .with("org", org)

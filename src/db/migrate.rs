@@ -16,7 +16,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the text for SQLite and for PostgreSQL: the same but where only one of them has
 /// partitions. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 17] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 18] = [
     both(
         1,
         "workspaces",
@@ -64,6 +64,11 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 17] = [
         13,
         "seen_before",
         include_str!("migrations/0013_seen_before.sql"),
+    ),
+    both(
+        15,
+        "enrolment",
+        include_str!("migrations/0015_enrolment.sql"),
     ),
     (
         17,

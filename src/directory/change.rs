@@ -106,12 +106,16 @@ impl Directory {
     ) -> Result<Changed, Rejection> {
         let now = Timestamp::now();
         let new_status = AtomicBool::new(false);
+        let pauses = AtomicBool::new(false);
         let judge = |workspace: &Workspace, around: &Surroundings| {
             if workspace.status == Status::Removed {
                 return Err(removed());
             }
             let settings = judge(workspace, around)?;
-            new_status.store(settings.status != workspace.status, Ordering::Relaxed);
+            let changes = settings.status != workspace.status;
+            new_status.store(changes, Ordering::Relaxed);
+            let paused = [settings.status, workspace.status].contains(&Status::Paused);
+            pauses.store(changes && paused, Ordering::Relaxed);
             Ok(settings)
         };
         let outcome = self.workspaces.change(id, wanted, now, judge).await;
@@ -120,7 +124,9 @@ impl Directory {
         }
         if !matches!(outcome, Ok(Err(_))) {
             // Also when the store did not answer in time: it may have been changed.
-            self.forget(id, !wanted.is_empty(), &outcome).await;
+            // A pause is part of the place that calls are decided by.
+            let moved = !wanted.is_empty() || pauses.load(Ordering::Relaxed);
+            self.forget(id, moved, &outcome).await;
         }
         if new_status.load(Ordering::Relaxed) && outcome.is_err() {
             self.tell_status_if_made(id, now);

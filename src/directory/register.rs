@@ -109,7 +109,8 @@ pub struct Creation {
 }
 
 impl Directory {
-    /// Takes in a registration and brings the workspace online.
+    /// Takes in a registration and brings the workspace online, unless an operator paused it: a pause ends by
+    /// [`Directory::resume`] alone.
     ///
     /// # Errors
     /// `invalid_params`, `address_forbidden`, `agent_unreachable` (the URL's name has no address),
@@ -136,6 +137,9 @@ impl Directory {
         registrar: &Registrar,
     ) -> Result<Option<Registered>, Rejection> {
         let found = self.workspaces.find(&registration.id).await?;
+        // To an org token a workspace of another org is as one that is not there, in every check: making it fails.
+        let foreign = found.as_ref().is_some_and(|w| registrar.is_foreign(w));
+        let found = found.filter(|_| !foreign);
         let mode = registration
             .delivery_mode
             .or(found.as_ref().map(|w| w.delivery_mode))
@@ -170,7 +174,7 @@ impl Directory {
         if created {
             let creation = unregistered(&registration.id, mode, registrar);
             let Created::Done(_) = self.try_create(&creation).await? else {
-                return Ok(None);
+                return if foreign { Err(elsewhere()) } else { Ok(None) };
             };
         }
         let change = Register {
@@ -207,7 +211,14 @@ impl Directory {
         {
             self.tell_card(workspace.clone()).await;
         }
-        let shared = self.publish_presence(&workspace).await;
+        let mut shared = self.publish_presence(&workspace).await;
+        if shared.is_ok()
+            && workspace.status == Status::Paused
+            && workspace.liveness == Liveness::Heartbeat
+        {
+            // It lives, so that it is online once it is resumed.
+            shared = self.leases.renew(id, now).await;
+        }
         // Whatever became of the shared state, the row has changed.
         self.coherence
             .invalidate(Invalidation::Workspace(id.clone()))
@@ -317,11 +328,6 @@ fn settle(
         let terms = terms.ok_or_else(not_found)?;
         return Ok((terms.name.clone(), None));
     };
-    if let Registrar::Org { org, .. } = registrar
-        && found.org.as_ref() != Some(org)
-    {
-        return Err(not_permitted("the workspace belongs to another org"));
-    }
     if found.status == Status::Removed {
         return Err(removed());
     }
@@ -374,6 +380,18 @@ impl Registrar {
             Self::Org { terms, .. } | Self::Operator(terms) => Some(terms),
         }
     }
+
+    /// Whether the workspace belongs to another org than the one it acts in.
+    fn is_foreign(&self, workspace: &Workspace) -> bool {
+        match self {
+            Self::Org { org, .. } => workspace.org.as_ref() != Some(org),
+            Self::Itself | Self::Operator(_) => false,
+        }
+    }
+}
+
+fn elsewhere() -> Rejection {
+    not_permitted("an org token registers workspaces of its own org only; choose another id")
 }
 
 fn taken() -> Rejection {

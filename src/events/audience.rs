@@ -57,9 +57,11 @@ async fn sees(
         Principal::Org { org } => place.org.as_ref() == Some(org),
         // Its list decides alone; without one its org, where none counts as one org.
         Principal::Canvas {
+            org,
             workspaces: Some(list),
+            confined,
             ..
-        } => list.contains(workspace),
+        } => list.contains(workspace) && (!confined || place.org == *org),
         Principal::Canvas { org, .. } => place.org == *org,
         Principal::Workspace { id } => hierarchy.reaches(id, place).await?,
     })

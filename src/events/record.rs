@@ -59,6 +59,7 @@ impl Place {
             org: self.org,
             ancestors: above.collect::<Option<_>>()?,
             removed: self.removed,
+            paused: false,
             cyclic: self.cyclic,
             generation: 0,
         })

@@ -27,6 +27,7 @@ fn place(name: &str, org: Option<&str>, above: &[&str]) -> Lineage {
         org: org.map(str::to_owned),
         ancestors: above.iter().map(|name| id(name)).collect(),
         removed: false,
+        paused: false,
         cyclic: false,
         generation: 0,
     }
@@ -215,6 +216,7 @@ fn canvas(org: Option<&str>, workspaces: Option<&[&str]>) -> Principal {
     Principal::Canvas {
         user: "ada".into(),
         org: org.map(str::to_owned),
+        confined: false,
         workspaces: workspaces.map(|list| list.iter().map(|name| id(name)).collect()),
     }
 }

@@ -42,6 +42,9 @@ const LIST: &str = "SELECT id, caller_id, target_id, note, expires_at, created_a
     FROM access_grants WHERE removed_at IS NULL AND id > $1 \
     AND ($2 = '' OR caller_id = $2) AND ($3 = '' OR target_id = $3) ORDER BY id LIMIT $4";
 
+const HELD: &str = "SELECT id FROM access_grants WHERE caller_id = $1 AND removed_at IS NULL \
+    AND (expires_at IS NULL OR expires_at > $2) LIMIT 1";
+
 // Idempotent: whoever lost the first answer repeats it, and the replicas are told again.
 const REMOVE: &str = "UPDATE access_grants SET removed_at = COALESCE(removed_at, $2) WHERE id = $1";
 
@@ -170,6 +173,15 @@ impl Grants {
         Ok(known.holds(now))
     }
 
+    /// Whether `caller` holds a grant for any target, now. By the store.
+    async fn held_by(&self, caller: &WorkspaceId) -> Result<bool, Unavailable> {
+        let query = sqlx::query(HELD)
+            .bind(caller.as_str())
+            .bind(Timestamp::now().0);
+        let work = async { query.fetch_optional(self.db.pool()).await };
+        Ok(self.db.run("grants_held", work).await?.is_some())
+    }
+
     async fn find(&self, pair: &(WorkspaceId, WorkspaceId)) -> Result<Known, Unavailable> {
         let query = sqlx::query(FIND)
             .bind(pair.0.as_str())
@@ -240,6 +252,29 @@ impl Grants {
 }
 
 impl Hierarchy {
+    /// Whether `caller` holds a grant that is in force.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn is_granted(&self, caller: &WorkspaceId) -> Result<bool, Unavailable> {
+        self.grants.held_by(caller).await
+    }
+
+    /// Refuses a workspace that holds a grant: only operators hand out credentials of it. An org token that got one
+    /// would use a grant that was made for the agent, and reach another org by it.
+    ///
+    /// # Errors
+    /// `not_permitted`; `store_unavailable`.
+    pub async fn require_ungranted(&self, id: &WorkspaceId) -> Result<(), Rejection> {
+        if self.is_granted(id).await? {
+            return Err(Rejection::new(
+                Reason::NotPermitted,
+                "the workspace holds a grant, so only an operator gives out credentials of it: ask with an admin token",
+            ));
+        }
+        Ok(())
+    }
+
     /// Lets the caller message the target, whatever the hierarchy says. A pair has one grant at most: if
     /// there is one, its note and its end become the new ones, and it keeps its id.
     ///

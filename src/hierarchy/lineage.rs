@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::Instant;
@@ -20,9 +19,6 @@ use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::store::Unavailable;
 use crate::workspace::{LINE_MAX, Step, Workspaces};
-
-/// How long "there is no such workspace" counts: enough that a caller who guesses ids costs little.
-const ABSENT_TTL: Duration = Duration::from_secs(1);
 
 /// Moves remembered. An entry that missed more than these is loaded again.
 const MOVES_MAX: usize = 1024;
@@ -65,7 +61,8 @@ impl Moves {
     }
 }
 
-/// A lineage as it was read, or that there is none.
+/// A lineage as it was read, or that there is none. Both count equally long: whoever may not know of an id must not see
+/// by the time of an answer whether it was read again. A workspace that is created is told of like one that moves.
 struct Known {
     id: WorkspaceId,
     lineage: Option<Arc<Lineage>>,
@@ -77,9 +74,6 @@ struct Known {
 
 impl Known {
     fn is_current(&self) -> bool {
-        if self.lineage.is_none() && self.loaded_at.elapsed() >= ABSENT_TTL {
-            return false;
-        }
         let seen = self.seen.load(Ordering::Acquire);
         if seen == self.moves.newest() {
             return true;
@@ -121,6 +115,7 @@ impl Found {
                     "org": lineage.org,
                     "ancestors": ancestors.collect::<Vec<_>>(),
                     "removed": lineage.removed,
+                    "paused": lineage.paused,
                     "cyclic": lineage.cyclic,
                     "generation": lineage.generation,
                 })
@@ -235,6 +230,7 @@ impl Lineage {
             org: first.org,
             ancestors,
             removed: first.removed,
+            paused: first.paused,
             cyclic,
             generation,
         })
@@ -256,6 +252,7 @@ mod tests {
             parent_id: (!parent.is_empty()).then(|| id(parent)),
             org: None,
             removed: name.ends_with('!'),
+            paused: false,
             generation: 1,
         }
     }
@@ -303,6 +300,7 @@ mod tests {
                 org: None,
                 ancestors: ancestors.iter().map(|name| id(name)).collect(),
                 removed: false,
+                paused: false,
                 cyclic: false,
                 generation: 0,
             })),

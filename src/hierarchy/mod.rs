@@ -28,6 +28,8 @@ pub struct Lineage {
     pub ancestors: Vec<WorkspaceId>,
     /// Whether it was removed.
     pub removed: bool,
+    /// Whether an operator paused it. A place that was told of or concluded does not say so.
+    pub paused: bool,
     /// Whether the line leads back into itself, or is longer than any that we made.
     pub cyclic: bool,
     /// The access generation: when anyone in the line last moved, in milliseconds since 1970, so that
@@ -104,6 +106,12 @@ pub enum Denied {
     /// They belong to different orgs, which only a grant joins.
     #[error("the two workspaces belong to different orgs, and there is no grant")]
     OtherOrg,
+    /// Same org and one line, more than one step apart, with `access.lineage = "direct"`.
+    #[error(
+        "one of the two workspaces is further up the other's line, which counts only with access.lineage = \"any\", \
+         and there is no grant"
+    )]
+    FurtherUp,
     /// Same org, and no relation.
     #[error("the two workspaces are not related, and there is no grant")]
     Unrelated,
@@ -112,7 +120,7 @@ pub enum Denied {
 impl Denied {
     /// Whether a grant may say otherwise.
     const fn may_be_granted(self) -> bool {
-        matches!(self, Self::OtherOrg | Self::Unrelated)
+        matches!(self, Self::OtherOrg | Self::FurtherUp | Self::Unrelated)
     }
 }
 
@@ -146,15 +154,17 @@ fn relation(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result<R
         (None, None) => return Ok(Rule::RootSibling),
         _ => {}
     }
-    if reach == LineageReach::Any {
-        if target.descends_from(caller) {
-            return Ok(Rule::Ancestor);
-        }
-        if caller.descends_from(target) {
-            return Ok(Rule::Descendant);
-        }
+    let rule = if target.descends_from(caller) {
+        Rule::Ancestor
+    } else if caller.descends_from(target) {
+        Rule::Descendant
+    } else {
+        return Err(Denied::Unrelated);
+    };
+    match reach {
+        LineageReach::Any => Ok(rule),
+        LineageReach::Direct => Err(Denied::FurtherUp),
     }
-    Err(Denied::Unrelated)
 }
 
 #[cfg(test)]

@@ -33,9 +33,14 @@ impl Hierarchy {
             Principal::Operator => self.all(Among::Everyone, Rule::Operator, wish).await,
             Principal::Org { org } => self.all(Among::Org(Some(org)), Rule::Org, wish).await,
             Principal::Canvas {
+                org,
                 workspaces: Some(list),
+                confined,
                 ..
-            } => self.all(Among::Listed(list), Rule::Canvas, wish).await,
+            } => {
+                let scope = confined.then_some(org.as_deref());
+                self.listed(list, scope, wish).await
+            }
             Principal::Canvas { org, .. } => {
                 let among = Among::Org(org.as_deref());
                 self.all(among, Rule::Canvas, wish).await
@@ -69,6 +74,29 @@ impl Hierarchy {
             }
         }
         Ok(page.reached)
+    }
+
+    /// Those of a list that are in the org of `scope`, if there is one.
+    async fn listed(
+        &self,
+        list: &[WorkspaceId],
+        scope: Option<Option<&str>>,
+        wish: &Wish<'_>,
+    ) -> Result<Reached, Rejection> {
+        let Some(org) = scope else {
+            return self.all(Among::Listed(list), Rule::Canvas, wish).await;
+        };
+        let mut within = Vec::with_capacity(list.len());
+        for id in list {
+            let place = self.find(id).await?;
+            if place.is_some_and(|place| place.org.as_deref() == org) {
+                within.push(id.clone());
+            }
+        }
+        if within.is_empty() {
+            return Ok(Reached::default());
+        }
+        self.all(Among::Listed(&within), Rule::Canvas, wish).await
     }
 
     async fn near(
@@ -179,13 +207,14 @@ fn place_near(own: &Lineage, step: &Step) -> Option<Lineage> {
         org: step.org.clone(),
         ancestors,
         removed: step.removed,
+        paused: step.paused,
         generation: 0,
     })
 }
 
 /// Why the rule says no, in words that an operator can act on.
 pub(super) fn why_not(caller: &Lineage, target: &Lineage, denied: super::Denied) -> String {
-    use super::Denied::{Cyclic, OtherOrg, Removed, Unrelated};
+    use super::Denied::{Cyclic, FurtherUp, OtherOrg, Removed, Unrelated};
     let (one, other) = (&caller.id, &target.id);
     let culprit = |is: fn(&Lineage) -> bool| if is(caller) { one } else { other };
     match denied {
@@ -200,8 +229,11 @@ pub(super) fn why_not(caller: &Lineage, target: &Lineage, denied: super::Denied)
         OtherOrg => format!(
             "`{one}` and `{other}` belong to different orgs, and `{one}` has no grant for `{other}` that holds: POST /grants makes one"
         ),
+        FurtherUp => format!(
+            "`{one}` and `{other}` are in one line, more than one step apart, which counts only with access.lineage = \"any\" (it is \"direct\"), and `{one}` has no grant for `{other}` that holds: set access.lineage, move one of them, or make a grant with POST /grants"
+        ),
         Unrelated => format!(
-            "`{one}` is not parent, child or sibling of `{other}` (nor in its line, where access.lineage is \"any\"), and has no grant for it that holds: move one of them, or make a grant with POST /grants"
+            "`{one}` is not parent, child or sibling of `{other}`, nor in its line, and has no grant for it that holds: move one of them, or make a grant with POST /grants"
         ),
     }
 }
@@ -238,6 +270,7 @@ mod tests {
             org: None,
             ancestors: above.iter().map(|name| id(name)).collect(),
             removed: false,
+            paused: false,
             cyclic: false,
             generation: 0,
         }
@@ -258,6 +291,7 @@ mod tests {
                 parent_id: parent.map(id),
                 org: None,
                 removed: false,
+                paused: false,
                 generation: 0,
             };
             let expected = above.map(|above| place(name, above));

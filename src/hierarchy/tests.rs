@@ -13,6 +13,7 @@ fn place(id: &str, org: Option<&str>, ancestors: &[&str]) -> Lineage {
             .map(|id| WorkspaceId::parse(id).unwrap())
             .collect(),
         removed: false,
+        paused: false,
         cyclic: false,
         generation: 0,
     }
@@ -39,9 +40,9 @@ fn the_rule_is_the_contracts_table() {
         ("dev", "pm", Ok(Rule::Child), Ok(Rule::Child)),
         ("dev", "qa", Ok(Rule::Sibling), Ok(Rule::Sibling)),
         ("pm", "ops", Ok(Rule::RootSibling), Ok(Rule::RootSibling)),
-        ("pm", "bot", Err(Denied::Unrelated), Ok(Rule::Ancestor)),
-        ("pm", "sub", Err(Denied::Unrelated), Ok(Rule::Ancestor)),
-        ("sub", "pm", Err(Denied::Unrelated), Ok(Rule::Descendant)),
+        ("pm", "bot", Err(Denied::FurtherUp), Ok(Rule::Ancestor)),
+        ("pm", "sub", Err(Denied::FurtherUp), Ok(Rule::Ancestor)),
+        ("sub", "pm", Err(Denied::FurtherUp), Ok(Rule::Descendant)),
         ("qa", "bot", Err(Denied::Unrelated), Err(Denied::Unrelated)),
         ("ops", "dev", Err(Denied::Unrelated), Err(Denied::Unrelated)),
         ("pm", "ext", Err(Denied::OtherOrg), Err(Denied::OtherOrg)),

@@ -50,6 +50,7 @@ mod tests {
             user: user.to_owned(),
             org: org.map(str::to_owned),
             workspaces: None,
+            confined: false,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::credential::{Credential, CredentialHash, Form};
 use super::issuers::{NotForeign, Signer};
-use super::{CredentialKind, Identity, Principal, Proof, now_ms};
+use super::{CredentialKind, Identity, Principal, Proof, now_ms, open_proof};
 use crate::ids::WorkspaceId;
 use crate::metrics::CredentialFlaw;
 use crate::rejection::{Reason, Rejection};
@@ -36,6 +36,8 @@ pub(super) struct Signed {
     /// Milliseconds since 1970.
     pub(super) expires_at: i64,
     pub(super) signer: Signer,
+    /// The org token by which it was made.
+    pub(super) maker: Option<CredentialHash>,
     pub(super) only_to: Option<WorkspaceId>,
 }
 
@@ -141,7 +143,7 @@ impl Identity {
         let hash = credential.hash();
         // Good credentials are the usual ones: the memory of wrong ones is asked second.
         if let Some(proof) = self.proofs.get(&hash).await {
-            return Ok(proof);
+            return self.require_maker(hash, proof).await;
         }
         if let Some(refusal) = self.refusals.get(&hash).await {
             return Err(self.refused(refusal));
@@ -150,7 +152,7 @@ impl Identity {
         // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
         let loaded = Box::pin(self.proofs.get_or_load(&hash, load)).await;
         match loaded {
-            Ok(proof) => Ok(proof),
+            Ok(proof) => self.require_maker(hash, proof).await,
             Err(no_proof) => match &*no_proof {
                 NoProof::Refused(refusal) => {
                     // A key may come to be known at any moment.
@@ -161,6 +163,52 @@ impl Identity {
                 }
                 NoProof::Unavailable(error) => Err(error.clone().into()),
                 NoProof::NoKeys(rejection) => Err(rejection.clone()),
+            },
+        }
+    }
+
+    /// Refuses a canvas token whose maker's org token has ended. Asks nothing for any other credential.
+    async fn require_maker(
+        &self,
+        hash: CredentialHash,
+        proof: Arc<Proof>,
+    ) -> Result<Arc<Proof>, Rejection> {
+        if proof.maker.is_none() || self.maker_stands(&proof).await? {
+            return Ok(proof);
+        }
+        // Remembered as wrong, so that its next use asks no store.
+        self.proofs.forget(&hash).await;
+        Box::pin(self.refusals.insert(hash, Refusal::Unknown)).await;
+        Err(self.refused(Refusal::Unknown))
+    }
+
+    /// Whether the org token by which a credential was made, if there was one, is still good. From memory in steady
+    /// state: it is remembered as if it had been sent.
+    pub(super) async fn maker_stands(&self, proof: &Proof) -> Result<bool, Unavailable> {
+        let Some(maker) = proof.maker else {
+            return Ok(true);
+        };
+        let load = || async {
+            match self.tokens.find_org(maker).await {
+                Ok(Some((org, prefix))) => {
+                    let proof = Proof {
+                        principal: Principal::Org { org },
+                        kind: CredentialKind::Org,
+                        prefix,
+                        credential: Some(maker),
+                        ..open_proof()
+                    };
+                    Ok(Arc::new(proof.with_account()))
+                }
+                Ok(None) => Err(None),
+                Err(away) => Err(Some(away)),
+            }
+        };
+        match Box::pin(self.proofs.get_or_load(&maker, load)).await {
+            Ok(_) => Ok(true),
+            Err(why) => match &*why {
+                None => Ok(false),
+                Some(away) => Err(Unavailable::clone(away)),
             },
         }
     }
@@ -248,7 +296,7 @@ impl Identity {
                 (principal, CredentialKind::Workspace)
             }
             Form::Org => {
-                let org = self.tokens.find_org(hash).await?.ok_or(unknown)?;
+                let (org, _) = self.tokens.find_org(hash).await?.ok_or(unknown)?;
                 (Principal::Org { org }, CredentialKind::Org)
             }
             Form::Admin => {
@@ -291,6 +339,7 @@ impl Identity {
         let mut proof = prove(signed.principal, signed.kind, credential, hash);
         proof.expires_at = Some(signed.expires_at);
         proof.signer = Some(signed.signer);
+        proof.maker = signed.maker;
         proof.only_to = signed.only_to;
         // The issuer is part of a canvas user's name.
         Ok(Arc::new(proof.with_account()))
@@ -338,6 +387,7 @@ fn prove(
         hash: None,
         credential: Some(hash),
         signer: None,
+        maker: None,
         only_to: None,
     }
     .with_account()

@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::authenticate::Signed;
+use super::credential::CredentialHash;
 use super::issuers::Signer;
-use super::{CredentialKind, Identity, Principal, now_ms};
+use super::{CredentialKind, Identity, Principal, Proof, now_ms};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::trust::{TOKEN_BYTES_MAX, TokenError};
@@ -41,21 +42,40 @@ struct Claims {
     org: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     workspaces: Option<Vec<String>>,
+    /// SHA-256 of the org token by which it was made: it ends with that one, and reaches that org only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    via: Option<String>,
+}
+
+/// A canvas token that is to be made.
+#[derive(Clone, Copy)]
+pub struct NewCanvas<'a> {
+    /// For whom.
+    pub user: &'a str,
+    /// The org whose workspaces may be reached.
+    pub org: Option<&'a str>,
+    /// If present, only these.
+    pub workspaces: Option<&'a [WorkspaceId]>,
+    /// How long it lasts.
+    pub ttl: Duration,
+    /// Who asks for it. With an org token it ends with that.
+    pub maker: Option<&'a Proof>,
 }
 
 impl Identity {
-    /// Signs a canvas token for `user`: for `workspaces` if given, else for all of `org`. Answers
-    /// with the token and when it expires, in milliseconds since 1970.
+    /// Signs a canvas token: for its workspaces if given, else for all of its org. Answers with the token and when it
+    /// expires, in milliseconds since 1970.
     ///
     /// # Errors
     /// `invalid_params` when a name or the lifetime is out of bounds, or the list too long.
-    pub fn issue_canvas_token(
-        &self,
-        user: &str,
-        org: Option<&str>,
-        workspaces: Option<&[WorkspaceId]>,
-        ttl: Duration,
-    ) -> Result<(String, i64), Rejection> {
+    pub fn issue_canvas_token(&self, new: &NewCanvas<'_>) -> Result<(String, i64), Rejection> {
+        let NewCanvas {
+            user,
+            org,
+            workspaces,
+            ttl,
+            maker,
+        } = *new;
         check_name("user", user)?;
         if let Some(org) = org {
             check_name("org", org)?;
@@ -80,6 +100,10 @@ impl Identity {
             scope: SCOPE.to_owned(),
             org: org.map(str::to_owned),
             workspaces: workspaces.map(|ids| ids.iter().map(ToString::to_string).collect()),
+            via: maker
+                .filter(|maker| maker.kind == CredentialKind::Org)
+                .and_then(|maker| maker.credential)
+                .map(CredentialHash::to_hex),
         };
         let token = self.keys.sign(TYP, &claims).map_err(|error| {
             Rejection::new(Reason::Internal, "the token could not be signed").cause(error)
@@ -107,16 +131,23 @@ impl Identity {
             .map(parse)
             .transpose()
             .map_err(|_| TokenError::Claims)?;
+        let maker = claims.via.as_deref().map(CredentialHash::from_hex);
+        if matches!(maker, Some(None)) {
+            return Err(TokenError::Claims);
+        }
+        let maker = maker.flatten();
         let principal = Principal::Canvas {
             user: claims.sub,
             org: claims.org,
             workspaces,
+            confined: maker.is_some(),
         };
         Ok(Signed {
             principal,
             kind: CredentialKind::Canvas,
             expires_at: claims.exp.saturating_mul(1000),
             signer: Signer::own(verified.head, verified.key),
+            maker,
             only_to: None,
         })
     }

@@ -2,8 +2,8 @@
 
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::credential::{CredentialHash, Form, Fresh};
-use super::token::{Issue, IssuedToken, LIVE_TOKENS_MAX, Owner, TokenRow, fresh};
+use super::credential::{CredentialHash, Form};
+use super::token::{Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, Owner, TokenRow, fresh};
 use super::{Identity, Proof, now_ms};
 use crate::coherence::Invalidation;
 use crate::ids::WorkspaceId;
@@ -107,8 +107,8 @@ impl Identity {
         self.tokens.list_workspace(workspace, after, limit).await
     }
 
-    /// Ends a token of `workspace`, here at once and on every replica within a second. Repeating it
-    /// is harmless. `false`: the workspace never had such a token.
+    /// Ends a token of `workspace`, an enrolment token too, here at once and on every replica within a second. With the
+    /// last of them end its enrolment tokens. Repeating it is harmless. `false`: the workspace never had such a token.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -117,7 +117,13 @@ impl Identity {
         workspace: &WorkspaceId,
         token_id: &str,
     ) -> Result<bool, Unavailable> {
-        self.revoke(Owner::Workspace(workspace), token_id).await
+        if self.revoke(Owner::Workspace(workspace), token_id).await? {
+            let ended = self.tokens.end_enrolments_with_last(workspace, now_ms());
+            return ended.await.map(|()| true);
+        }
+        // Never in memory: there is nothing to be told to others.
+        let revoked = self.tokens.revoke_enrolment(workspace, token_id, now_ms());
+        Ok(revoked.await?.is_some())
     }
 
     /// Ends every token of `workspace`, its enrolment tokens included, here at once and on every
@@ -132,20 +138,40 @@ impl Identity {
         self.tell_revoked(known, revoked).await
     }
 
-    /// A token for the one registration of `workspace`, good for 24 h.
+    /// A token for one registration of `workspace`, good for 24 h, and when it ends in milliseconds since 1970.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `store_unavailable`.
     pub async fn issue_enrolment(
         &self,
         workspace: &WorkspaceId,
-    ) -> Result<SecretString, Unavailable> {
-        let fresh = Fresh::new(Form::Enrolment);
-        let now = now_ms();
-        self.tokens
-            .insert_enrolment(workspace, fresh.hash, now, now + ENROLMENT_TTL_MS)
-            .await?;
-        Ok(fresh.text)
+    ) -> Result<(IssuedToken, i64), Rejection> {
+        let (token, hash) = fresh(Form::Enrolment);
+        let expires_at = token.created_at + ENROLMENT_TTL_MS;
+        let new = NewEnrolment {
+            workspace,
+            token: &token,
+            hash,
+            expires_at,
+        };
+        if !self.tokens.insert_enrolment(&new).await? {
+            return Err(too_many("workspace"));
+        }
+        Ok((token, expires_at))
+    }
+
+    /// Ends the enrolment tokens of `workspace`, which has registered, but for the one behind `proof`, which is used up
+    /// already.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn end_enrolments(
+        &self,
+        workspace: &WorkspaceId,
+        proof: &Proof,
+    ) -> Result<(), Unavailable> {
+        let ended = self.tokens.end_enrolments(workspace, proof.hash, now_ms());
+        ended.await
     }
 
     /// Takes an enrolment token back that nobody was told of.

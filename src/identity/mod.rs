@@ -26,7 +26,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{Mutex, mpsc};
 
 pub use self::canvas::{
-    CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, SCOPE as CANVAS_SCOPE, TYP as CANVAS_TYP,
+    CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, NewCanvas, SCOPE as CANVAS_SCOPE, TYP as CANVAS_TYP,
 };
 pub use self::credential::{CredentialHash, is_admin_token, may_be_credential};
 pub use self::named::{Credentials, Named};
@@ -80,6 +80,8 @@ pub enum Principal {
         org: Option<String>,
         /// If present, only these.
         workspaces: Option<Vec<WorkspaceId>>,
+        /// Whether these count only while they are in `org`: the token was made with an org token.
+        confined: bool,
     },
     /// An integration that acts in one org.
     Org {
@@ -171,6 +173,8 @@ pub struct Proof {
     credential: Option<CredentialHash>,
     /// What it is signed with.
     signer: Option<Signer>,
+    /// The org token by which it was made: it ends with that one.
+    maker: Option<CredentialHash>,
     /// The one target that it proves anything to.
     pub(crate) only_to: Option<WorkspaceId>,
 }
@@ -357,6 +361,7 @@ fn open_proof() -> Proof {
             user: "open".into(),
             org: None,
             workspaces: None,
+            confined: false,
         },
         kind: CredentialKind::Open,
         prefix: String::new(),
@@ -365,6 +370,7 @@ fn open_proof() -> Proof {
         hash: None,
         credential: None,
         signer: None,
+        maker: None,
         only_to: None,
     }
 }

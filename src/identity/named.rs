@@ -72,6 +72,7 @@ impl Named {
                         user: user.to_owned(),
                         org: question.org.clone(),
                         workspaces,
+                        confined: false,
                     },
                     claimed,
                 });
@@ -301,6 +302,7 @@ fn principal_json(proof: &Proof) -> Value {
             user,
             org,
             workspaces,
+            ..
         } => {
             let listed = workspaces.as_ref();
             let listed = listed.map(|ids| ids.iter().map(WorkspaceId::as_str).collect::<Vec<_>>());

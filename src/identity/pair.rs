@@ -78,6 +78,7 @@ impl Identity {
             kind: CredentialKind::Pair,
             expires_at: claims.exp.saturating_mul(1000),
             signer: Signer::own(verified.head, verified.key),
+            maker: None,
             only_to: Some(id(&claims.aud)?),
         })
     }

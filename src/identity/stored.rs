@@ -17,6 +17,8 @@ enum Stored {
         user: String,
         org: Option<String>,
         workspaces: Option<Vec<String>>,
+        #[serde(default)]
+        confined: bool,
     },
     Org {
         org: String,
@@ -36,12 +38,14 @@ impl Proof {
                 user,
                 org,
                 workspaces,
+                confined,
             } => Stored::Canvas {
                 user: user.clone(),
                 org: org.clone(),
                 workspaces: workspaces
                     .as_ref()
                     .map(|ids| ids.iter().map(ToString::to_string).collect()),
+                confined: *confined,
             },
             Principal::Org { org } => Stored::Org { org: org.clone() },
             Principal::Operator => Stored::Operator,
@@ -65,6 +69,7 @@ impl Identity {
                 user,
                 org,
                 workspaces,
+                confined,
             } => {
                 let parse = |ids: Vec<String>| {
                     let ids = ids.iter().map(|id| WorkspaceId::parse(id).ok());
@@ -78,6 +83,7 @@ impl Identity {
                     user,
                     org,
                     workspaces,
+                    confined,
                 }
             }
             Stored::Org { org } => Principal::Org { org },

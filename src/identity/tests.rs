@@ -196,7 +196,8 @@ async fn a_removed_workspaces_tokens_prove_nothing_and_no_new_one_is_made() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
     let token = house.identity.issue_workspace_token(&id).await.unwrap();
-    let enrolment = house.identity.issue_enrolment(&id).await.unwrap();
+    let (enrolment, _) = house.identity.issue_enrolment(&id).await.unwrap();
+    let enrolment = enrolment.token;
     house.remove(&id).await;
     assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
     let field = format!("Bearer {}", enrolment.expose_secret());
@@ -247,8 +248,8 @@ async fn the_first_token_is_given_once() {
 async fn an_enrolment_token_registers_once_and_does_nothing_else() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let token = house.identity.issue_enrolment(&id).await.unwrap();
-    let token = token.expose_secret();
+    let (token, _) = house.identity.issue_enrolment(&id).await.unwrap();
+    let token = token.token.expose_secret();
     assert_eq!(house.reason(token).await, Reason::Unauthenticated);
 
     let field = format!("Bearer {token}");
@@ -362,7 +363,13 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
     let hour = Duration::from_secs(3600);
     let (token, expires_at) = house
         .identity
-        .issue_canvas_token("ada", Some("acme"), Some(&only), hour)
+        .issue_canvas_token(&NewCanvas {
+            user: "ada",
+            org: Some("acme"),
+            workspaces: Some(&only),
+            ttl: hour,
+            maker: None,
+        })
         .unwrap();
     assert!((expires_at - now_ms() - 3_600_000).abs() < 5000);
     let proof = house.ask(&token).await.unwrap();
@@ -370,6 +377,7 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
         user: "ada".into(),
         org: Some("acme".into()),
         workspaces: Some(only.to_vec()),
+        confined: false,
     };
     assert_eq!(proof.principal, expected);
     assert_eq!(proof.kind, CredentialKind::Canvas);
@@ -386,7 +394,13 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
         assert_eq!(reason, Reason::Unauthenticated);
     }
     for ttl in [Duration::ZERO, CANVAS_TTL_MAX + Duration::from_secs(1)] {
-        let refused = house.identity.issue_canvas_token("ada", None, None, ttl);
+        let refused = house.identity.issue_canvas_token(&NewCanvas {
+            user: "ada",
+            org: None,
+            workspaces: None,
+            ttl,
+            maker: None,
+        });
         assert_eq!(refused.unwrap_err().reason, Reason::InvalidParams);
     }
 }

@@ -44,9 +44,21 @@ struct Claims {
     user: String,
     org: Option<String>,
     workspaces: Option<Vec<String>>,
+    /// The org token by which the canvas token was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    via: Option<String>,
     until_ms: i64,
     /// What the credential was signed with: when that is withdrawn, its tickets end too.
     signer: Named,
+}
+
+/// A canvas user behind a ticket.
+struct Vouched {
+    principal: Principal,
+    /// Milliseconds since 1970.
+    until_ms: i64,
+    signer: Named,
+    maker: Option<CredentialHash>,
 }
 
 /// The credential behind a proof is no good any more.
@@ -111,11 +123,13 @@ impl Identity {
         let Some(hash) = stored.hash.as_deref().and_then(CredentialHash::from_hex) else {
             return Ok(None);
         };
-        let mut signer = None;
+        let (mut signer, mut maker) = (None, None);
         let (kind, principal, expires_at) = if let Some(signed) = &stored.signed {
-            let Some((principal, until, named)) = self.verify_signed(signed).await? else {
+            let Some(vouched) = self.verify_signed(signed).await? else {
                 return Ok(None);
             };
+            let (principal, until, named) = (vouched.principal, vouched.until_ms, vouched.signer);
+            maker = vouched.maker;
             let found = if named.issuer.is_none() {
                 let key = self.keys.find(&named.head);
                 key.map(|key| Signer::own(named.head, key))
@@ -152,24 +166,36 @@ impl Identity {
             expires_at,
             hash: None,
             signer,
+            maker,
             only_to: None,
             credential: Some(hash),
         };
-        Ok(proof.is_current().then(|| Arc::new(proof.with_account())))
+        let good = proof.is_current() && self.maker_stands(&proof).await?;
+        Ok(good.then(|| Arc::new(proof.with_account())))
     }
 
     /// Whether the credential behind `proof` is still good. From memory in steady state, so that it
     /// can be asked every second; when the store is away, what was good stays good.
     pub async fn still_good(&self, proof: &Proof) -> bool {
-        if !proof.is_current() {
+        proof.is_current() && self.stands(proof).await
+    }
+
+    /// The same, but for its time: what began in time goes on when a token expires, not when it is revoked.
+    pub async fn stands(&self, proof: &Proof) -> bool {
+        if proof
+            .signer
+            .as_ref()
+            .is_some_and(|by| by.key.is_withdrawn())
+        {
             return false;
         }
         let Some(hash) = proof.credential else {
             // Nothing was shown: good for as long as nothing has to be.
             return proof.kind != CredentialKind::Open || self.open().is_some();
         };
-        if proof.kind == CredentialKind::Canvas {
-            return true;
+        if matches!(proof.kind, CredentialKind::Canvas | CredentialKind::Pair) {
+            // Signed, so there is nothing to look up but the token by which it was made.
+            return self.maker_stands(proof).await.unwrap_or(true);
         }
         let load = || async {
             match self.principal_of(proof.kind, hash).await {
@@ -205,7 +231,7 @@ impl Identity {
             }
             CredentialKind::Org => {
                 let found = self.tokens.find_org(hash).await?;
-                found.map(|org| Principal::Org { org })
+                found.map(|(org, _)| Principal::Org { org })
             }
             CredentialKind::Admin => {
                 let known =
@@ -227,6 +253,7 @@ impl Identity {
                 user,
                 org,
                 workspaces,
+                ..
             },
         ) = (proof.kind, &proof.principal)
         else {
@@ -250,6 +277,7 @@ impl Identity {
             user: user.clone(),
             org: org.clone(),
             workspaces: workspaces.as_ref().map(ids),
+            via: proof.maker.map(CredentialHash::to_hex),
             until_ms,
             signer: signer.named.clone(),
         };
@@ -265,11 +293,8 @@ impl Identity {
         Ok(Some(signed))
     }
 
-    /// Whom it names, until when, and what its credential is signed with. `None`: it is not good.
-    async fn verify_signed(
-        &self,
-        signed: &str,
-    ) -> Result<Option<(Principal, i64, Named)>, Rejection> {
+    /// Whom it names. `None`: it is not good.
+    async fn verify_signed(&self, signed: &str) -> Result<Option<Vouched>, Rejection> {
         let issuer = self.config.get().issuer();
         let verify = || self.keys.verify::<Claims>(signed, TYP, &issuer, &issuer);
         let mut verified = verify();
@@ -285,12 +310,19 @@ impl Identity {
         let Ok(workspaces) = claims.workspaces.map(parse).transpose() else {
             return Ok(None);
         };
+        let maker = claims.via.as_deref().and_then(CredentialHash::from_hex);
         let principal = Principal::Canvas {
             user: claims.user,
             org: claims.org,
             workspaces,
+            confined: maker.is_some(),
         };
-        Ok(Some((principal, claims.until_ms, claims.signer)))
+        Ok(Some(Vouched {
+            principal,
+            until_ms: claims.until_ms,
+            signer: claims.signer,
+            maker,
+        }))
     }
 }
 

@@ -49,7 +49,7 @@ impl Listener {
         let (config, metrics) = (gateway.config.clone(), Arc::clone(&gateway.metrics));
         let streams = Some(Arc::clone(&gateway.delivery.streams));
         let relay = Relay::new(config, metrics, Arc::clone(&gateway.drain), streams, traces);
-        let relay = Arc::new(relay);
+        let relay = Arc::new(relay.of(&gateway));
         let proxy = Proxy::new(gateway, control, Arc::clone(&relay))?;
         let behind = Behind::Gateway(Arc::new(proxy));
         Ok(Self { relay, behind })

@@ -26,9 +26,13 @@ use crate::delivery::streams::Streams;
 use crate::directory;
 use crate::drain::{Cut, Drain};
 use crate::explain::{Check, Fact, Source, Witness};
+use crate::gateway::Gateway;
+use crate::identity::Proof;
+use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Bound, Full, Share, Shares};
+use crate::standing::CutOff;
 use crate::telemetry::traces::Traces;
 
 /// Pooled connections to agents at most, over all of them.
@@ -48,6 +52,8 @@ pub(super) struct Relay {
     pub(super) bodies: Arc<Shares>,
     /// What passed in streams. `None`: nothing is kept.
     pub(super) streams: Option<Arc<Streams>>,
+    /// Whose rooms say whether a stream may go on. `None`: nobody takes back what was let in.
+    standing: Option<Arc<Gateway>>,
     /// Where spans go.
     pub(super) traces: Traces,
     /// Which fields of agents' answers pass.
@@ -81,6 +87,7 @@ impl Relay {
         traces: Traces,
     ) -> Self {
         Self {
+            standing: None,
             streams,
             traces,
             response_fields: Derived::new(&config, |config, _| ResponseFields::new(config)),
@@ -91,6 +98,24 @@ impl Relay {
             bodies: Arc::default(),
             exchanges: AtomicUsize::new(0),
         }
+    }
+
+    /// With the rooms of `gateway`, which end a stream whose caller may not follow it any more.
+    pub(super) fn of(self, gateway: &Arc<Gateway>) -> Self {
+        Self {
+            standing: Some(Arc::clone(gateway)),
+            ..self
+        }
+    }
+
+    /// Ends when the caller may not follow the target's stream any more. `None`: it always may.
+    pub(super) fn cut_off(
+        &self,
+        proof: Option<&Arc<Proof>>,
+        target: Option<&WorkspaceId>,
+    ) -> Option<CutOff> {
+        let (gateway, proof) = self.standing.as_ref().zip(proof)?;
+        Some(gateway.cut_off(Arc::clone(proof), target?.clone()))
     }
 
     /// Whether anything new may begin.
@@ -200,6 +225,7 @@ impl Relay {
                 framed,
                 rewrite: whole.map(|whole| whole.rewrite),
                 slot: forward.slot,
+                cut_off: self.cut_off(exchange.proof.as_ref(), exchange.callee.as_ref()),
             };
             // Boxed: what a stream needs while it waits is all that it should hold.
             let upstream = (upstream, home);

@@ -63,6 +63,7 @@ fn canvas(user: &str, org: Option<&str>) -> Proof {
         user: user.into(),
         org: org.map(Into::into),
         workspaces: None,
+        confined: false,
     })
 }
 

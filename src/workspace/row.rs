@@ -55,11 +55,13 @@ pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
 }
 
 pub(super) fn step(row: &AnyRow) -> Result<Step, sqlx::Error> {
+    let status = word(row, "status", Status::parse)?;
     Ok(Step {
         id: id(row, "id")?,
         parent_id: optional_id(row, "parent_id")?,
         org: text(row, "org")?,
-        removed: word(row, "status", Status::parse)? == Status::Removed,
+        removed: status == Status::Removed,
+        paused: status == Status::Paused,
         generation: row.try_get("access_generation")?,
     })
 }

@@ -33,7 +33,7 @@ pub(super) const LINE: &str = "\
     SELECT id, parent_id, org, status, access_generation FROM line ORDER BY depth";
 
 pub(super) const REGISTER: &str = concat!(
-    "UPDATE workspaces SET status = 'online', delivery_mode = $2, url = $3, internal_url = $4, \
+    "UPDATE workspaces SET status = CASE WHEN status = 'paused' THEN status ELSE 'online' END, delivery_mode = $2, url = $3, internal_url = $4, \
      agent_card = COALESCE($5, agent_card), name = COALESCE($6, name), last_seen = $7, updated_at = $7, \
      liveness = COALESCE($8, liveness), card_url = COALESCE($9, card_url) \
      WHERE id = $1 AND status <> 'removed' RETURNING ",

@@ -43,6 +43,8 @@ pub struct Step {
     pub org: Option<String>,
     /// Whether it was removed.
     pub removed: bool,
+    /// Whether an operator paused it.
+    pub paused: bool,
     /// When it last moved or was removed, in milliseconds since 1970; 0: never.
     pub generation: i64,
 }
@@ -139,7 +141,7 @@ impl Workspaces {
         self.db.run("workspace_line", work).await
     }
 
-    /// Takes over a registration and brings the workspace online; `None` when there is none that
+    /// Takes over a registration and brings the workspace online, unless an operator paused it; `None` when there is none that
     /// was not removed.
     ///
     /// # Errors

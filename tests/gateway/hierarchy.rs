@@ -273,7 +273,7 @@ on_both_pairs! {
             (&org, "o-root", "not_permitted"),
             (&org, "nobody", "not_permitted"),
             (&canvas, "o-root", "not_permitted"),
-            (&canvas, "nobody", "workspace_not_found"),
+            (&canvas, "nobody", "not_permitted"),
             (&listed, "dev", "not_permitted"),
             (&loose, "dev", "not_permitted"),
             (&listed, "nobody", "not_permitted"),

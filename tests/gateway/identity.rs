@@ -107,8 +107,8 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
         let refused = ask(&gateway, &org.token).await;
         assert_eq!(refused, Err(Reason::Unauthenticated));
 
-        let enrolment = identity.issue_enrolment(&id).await.unwrap();
-        let field = format!("Bearer {}", enrolment.expose_secret());
+        let (enrolment, _) = identity.issue_enrolment(&id).await.unwrap();
+        let field = format!("Bearer {}", enrolment.token.expose_secret());
         let proof = identity
             .authenticate_enrolment(Some(field.as_bytes()))
             .await;

@@ -201,7 +201,7 @@ on_both_pairs! {
         assert_eq!(send(&gateway, "a").await, "sent");
     }
 
-    async fn a_paused_workspace_stays_so_until_it_is_resumed_or_registers(pair: Pair) {
+    async fn a_paused_workspace_stays_so_until_it_is_resumed(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let a = seat(&gateway, "a").await;
         for _ in 0..2 {
@@ -219,6 +219,8 @@ on_both_pairs! {
         turn(&gateway, "a", "pause").await;
         let body = json!({"id": "a", "url": a.agent.url(), "agent_card": card("a")});
         assert_eq!(call(&gateway, "POST", "/registry/register", &a.token, body).await.status, 200);
+        assert_eq!(send(&gateway, "a").await, "workspace_offline");
+        assert_eq!(turn(&gateway, "a", "resume").await, "online");
         assert_eq!(send(&gateway, "a").await, "sent");
         assert_eq!(a.agent.count(), 2, "nothing got through meanwhile");
     }

@@ -120,12 +120,24 @@ fn not_permitted(body: &Value) -> String {
             ),
             None => format!("{target} is {its_org}: no org's token is good for it; put it into one (PATCH /workspaces/{target})."),
         },
+        _ if from["paused"] == true => format!("resume {caller} (POST /workspaces/{caller}/resume)."),
+        _ if in_line(caller, to) || in_line(target, from) => {
+            "the two are in one line, more than one step apart: set access.lineage to \"any\", or grant it \
+             (POST /grants)."
+                .to_owned()
+        }
         _ => {
             "compare caller_place and target_place: move one of the two (PATCH /workspaces/{id}), or grant it \
              (POST /grants)."
                 .to_owned()
         }
     }
+}
+
+/// Whether `id` is above the workspace of `place`.
+fn in_line(id: &str, place: &Value) -> bool {
+    let mut ancestors = place["ancestors"].as_array().into_iter().flatten();
+    ancestors.any(|above| above == id)
 }
 
 fn offline(body: &Value) -> String {

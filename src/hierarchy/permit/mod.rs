@@ -164,11 +164,17 @@ impl Hierarchy {
         let (rule, org, generation) = match principal {
             Principal::Workspace { id } => self.relate(id, target, witness).await?,
             Principal::Canvas {
-                org, workspaces, ..
+                org,
+                workspaces,
+                confined,
+                ..
             } => {
-                let found = self
-                    .canvas(org.as_deref(), workspaces.as_deref(), target, witness)
-                    .await?;
+                let listed = workspaces.as_deref();
+                if listed.is_some_and(|list| !list.contains(target)) {
+                    return Err(nowhere(Nowhere::List));
+                }
+                let scope = (listed.is_none() || *confined).then_some(org.as_deref());
+                let found = self.canvas(scope, target, witness).await?;
                 (Rule::Canvas, org.clone(), found.generation)
             }
             Principal::Org { org } => {
@@ -246,8 +252,12 @@ impl Hierarchy {
         let (one, other) = tokio::try_join!(self.find(caller), self.find(target))?;
         let (one, other) = match (one, other) {
             (Some(one), Some(other)) => (one, other),
-            (None, _) => return Ok(Err(unknown(caller))),
-            (_, None) => return Ok(Err(unknown(target))),
+            (one, _) => {
+                // As for two that exist: see `relate`.
+                self.grants.hold(caller, target, &mut ()).await?;
+                let missing = if one.is_none() { caller } else { target };
+                return Ok(Err(unknown(missing)));
+            }
         };
         let said = self.rule(&one, &other).await?;
         Ok(said.map_err(|why| why_not(&one, &other, why)))
@@ -281,6 +291,7 @@ impl Hierarchy {
             let own = self.find_target(caller, witness).await?;
             let own = own.ok_or_else(not_found)?;
             present(&own)?;
+            running(&own)?;
             let rule = decide(&own, &own, self.reach()).map_err(denied)?;
             return Ok((rule, own.org.clone(), own.generation));
         }
@@ -291,33 +302,45 @@ impl Hierarchy {
         let (caller, target) = match (one.lineage, other.lineage) {
             (Some(caller), Some(target)) => (caller, target),
             (None, _) => return Err(nowhere(Nowhere::Caller)),
-            (_, None) => return Err(nowhere(Nowhere::Target)),
+            (Some(_), None) => {
+                // As for one that exists elsewhere: by the time that it takes nobody tells the two apart.
+                self.grants.hold(caller, target, &mut ()).await?;
+                return Err(nowhere(Nowhere::Target));
+            }
         };
+        running(&caller)?;
         let rule = self.rule_before(&caller, &target, witness).await?;
         let rule = rule.map_err(denied)?;
         let generation = caller.generation.max(target.generation);
         Ok((rule, caller.org.clone(), generation))
     }
 
-    /// A canvas token's own list decides; without one its org, where none counts as one org.
+    /// A target that a canvas token does not exclude by its list, in the org of `scope`, where none counts as one org.
+    /// Without a scope it may be in any.
     async fn canvas(
         &self,
-        org: Option<&str>,
-        workspaces: Option<&[WorkspaceId]>,
+        scope: Option<Option<&str>>,
         target: &WorkspaceId,
         witness: &mut impl Witness,
     ) -> Result<Arc<Lineage>, Rejection> {
-        if workspaces.is_some_and(|list| !list.contains(target)) {
-            return Err(nowhere(Nowhere::List));
-        }
         let found = self.find_target(target, witness).await?;
-        let found = found.ok_or_else(not_found)?;
-        let scoped = workspaces.is_none();
-        if scoped && found.org.as_deref() != org {
+        let found = found.ok_or_else(|| nowhere(Nowhere::Target))?;
+        if scope.is_some_and(|org| found.org.as_deref() != org) {
             return Err(nowhere(Nowhere::Org));
         }
         present(&found)?;
         Ok(found)
+    }
+
+    /// Refuses a workspace that an operator paused.
+    ///
+    /// # Errors
+    /// `not_permitted`; `store_unavailable`.
+    pub async fn require_running(&self, id: &WorkspaceId) -> Result<(), Rejection> {
+        match self.find(id).await? {
+            Some(place) => running(&place),
+            None => Ok(()),
+        }
     }
 
     /// `access.lineage`, as it is now.
@@ -340,6 +363,18 @@ fn present(target: &Lineage) -> Result<(), Rejection> {
         return Err(Rejection::new(
             Reason::WorkspaceRemoved,
             "the workspace was removed; its id is not given away again",
+        ));
+    }
+    Ok(())
+}
+
+/// A pause holds in both directions: a paused workspace is not called, and calls nobody, itself included.
+fn running(caller: &Lineage) -> Result<(), Rejection> {
+    if caller.paused {
+        return Err(Rejection::new(
+            Reason::NotPermitted,
+            "an operator paused this workspace: until POST /workspaces/{id}/resume it makes no calls and gets no tokens; \
+             heartbeats, its inbox and its registration go on",
         ));
     }
     Ok(())

@@ -136,6 +136,7 @@ fn canvas(org: Option<&str>, workspaces: Option<&[&str]>) -> Principal {
     Principal::Canvas {
         user: "u".to_owned(),
         org: org.map(str::to_owned),
+        confined: false,
         workspaces: workspaces.map(|list| list.iter().map(|name| id(name)).collect()),
     }
 }
@@ -172,7 +173,7 @@ async fn every_principal_reaches_what_the_contract_says() {
         (canvas(Some("acme"), None), "bot", Ok(Rule::Canvas)),
         (canvas(Some("acme"), None), "ext", Err(NotPermitted)),
         (canvas(Some("acme"), None), "free", Err(NotPermitted)),
-        (canvas(Some("acme"), None), "ghost", Err(WorkspaceNotFound)),
+        (canvas(Some("acme"), None), "ghost", Err(NotPermitted)),
         (canvas(Some("acme"), None), "gone", Err(WorkspaceRemoved)),
         (
             canvas(Some("acme"), Some(&["ext"])),

@@ -188,6 +188,7 @@ impl Issuer {
             kind: CredentialKind::Canvas,
             expires_at,
             signer: Signer { named, key },
+            maker: None,
             only_to: None,
         })
     }
@@ -253,6 +254,7 @@ impl Claims {
             user: self.sub,
             org: self.org,
             workspaces: workspaces.map_err(|_| TokenError::Claims)?,
+            confined: false,
         })
     }
 }

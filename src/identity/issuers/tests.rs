@@ -14,6 +14,7 @@ fn claims_name_a_canvas_user_or_nobody() {
     let canvas = |org: Option<&str>, ids: Option<&[&str]>| Principal::Canvas {
         user: "ada".to_owned(),
         org: org.map(str::to_owned),
+        confined: false,
         workspaces: ids.map(|ids| {
             let parse = |id: &&str| WorkspaceId::parse(id).unwrap();
             ids.iter().map(parse).collect()

@@ -1,13 +1,15 @@
-//! The tables of opaque tokens: `workspace_auth_tokens`, `enrolment_tokens`, `org_tokens`,
+//! The tables of opaque tokens: `workspace_auth_tokens`, `enrolment_tokens` ([`enrolment`]), `org_tokens`,
 //! `admin_tokens`. The only room with SQL that touches them. What is stored is the SHA-256; a token
 //! is shown once, by whoever made it.
 
+mod enrolment;
 mod revoke;
 
 use secrecy::SecretString;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row};
 
+pub(super) use self::enrolment::NewEnrolment;
 pub(super) use self::revoke::Owner;
 use super::credential::{CredentialHash, Form, Fresh};
 use super::now_ms;
@@ -18,20 +20,6 @@ use crate::store::Unavailable;
 /// Live tokens of one workspace, or of one org, at most (contract §8.2).
 pub const LIVE_TOKENS_MAX: i64 = 50;
 
-/// How long a registration may hold an enrolment token before it counts as broken off: longer than
-/// all of its clocks together.
-const REDEEMING_MS: i64 = 120_000;
-
-/// Of the enrolment token `t`: nobody registered with it. A registration leaves a token of the
-/// workspace behind, or found one; where there never was any, whoever held this one did not come to the
-/// end: a store went away, or the process died.
-macro_rules! is_unused {
-    () => {
-        "(t.redeemed_at IS NULL OR (t.redeemed_at <= $3 AND NOT EXISTS \
-          (SELECT 1 FROM workspace_auth_tokens g WHERE g.workspace_id = t.workspace_id)))"
-    };
-}
-
 /// The row that the first starts of several replicas meet at. Not the form of a hash, so it is no
 /// token's.
 const FIRST_START: &str = "first-start";
@@ -40,12 +28,8 @@ const FIRST_START: &str = "first-start";
 const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at \
     FROM workspace_auth_tokens t JOIN workspaces w ON w.id = t.workspace_id \
     WHERE t.token_hash = $1 AND t.revoked_at IS NULL AND w.status <> 'removed'";
-const FIND_ENROLMENT: &str = concat!(
-    "SELECT t.workspace_id FROM enrolment_tokens t JOIN workspaces w ON w.id = t.workspace_id \
-     WHERE t.token_hash = $1 AND w.status <> 'removed' AND t.expires_at > $2 AND ",
-    is_unused!()
-);
-const FIND_ORG: &str = "SELECT org FROM org_tokens WHERE token_hash = $1 AND revoked_at IS NULL";
+const FIND_ORG: &str =
+    "SELECT org, prefix FROM org_tokens WHERE token_hash = $1 AND revoked_at IS NULL";
 const FIND_ADMIN: &str = "SELECT token_hash FROM admin_tokens WHERE token_hash = $1";
 
 // Changes nothing, but holds the row until the transaction ends: two that issue a token for the same
@@ -56,9 +40,13 @@ const COUNT_WORKSPACE: &str =
     "SELECT COUNT(*) FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL";
 const INSERT_WORKSPACE: &str = "INSERT INTO workspace_auth_tokens \
     (id, workspace_id, token_hash, prefix, created_at) VALUES ($1, $2, $3, $4, $5)";
-const LIST_WORKSPACE: &str = "SELECT id, prefix, CAST(NULL AS TEXT), created_at, last_used_at \
-    FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL AND id > $2 \
-    ORDER BY id LIMIT $3";
+const LIST_WORKSPACE: &str = concat!(
+    "SELECT id, prefix, CAST(NULL AS TEXT), created_at, last_used_at, CAST(NULL AS BIGINT) \
+     FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL AND id > $2 \
+     UNION ALL ",
+    enrolment::live!(),
+    " ORDER BY 1 LIMIT $5"
+);
 const NOTE_USES: &str = "UPDATE workspace_auth_tokens SET last_used_at = $1 WHERE id IN";
 
 const LIVE_WORKSPACE: &str = "SELECT prefix, token_hash FROM workspace_auth_tokens \
@@ -68,22 +56,11 @@ const LIVE_ORG: &str = "SELECT prefix, token_hash FROM org_tokens \
 const LIVE_ADMIN: &str = "SELECT CAST(NULL AS TEXT), token_hash FROM admin_tokens \
     WHERE token_hash <> $1 ORDER BY created_at";
 
-const INSERT_ENROLMENT: &str = "INSERT INTO enrolment_tokens \
-    (token_hash, workspace_id, created_at, expires_at) VALUES ($1, $2, $3, $4)";
-const REDEEM_ENROLMENT: &str = concat!(
-    "UPDATE enrolment_tokens AS t SET redeemed_at = $2 \
-     WHERE t.token_hash = $1 AND t.expires_at > $2 AND ",
-    is_unused!()
-);
-const WITHDRAW_ENROLMENT: &str = "DELETE FROM enrolment_tokens WHERE token_hash = $1";
-const RESTORE_ENROLMENT: &str =
-    "UPDATE enrolment_tokens SET redeemed_at = NULL WHERE token_hash = $1";
-
 // One statement: two at the same moment may pass the limit by one, which harms nobody.
 const INSERT_ORG: &str = "INSERT INTO org_tokens (id, org, token_hash, prefix, note, created_at) \
     SELECT $1, $2, $3, $4, $5, $6 \
     WHERE (SELECT COUNT(*) FROM org_tokens WHERE org = $2 AND revoked_at IS NULL) < $7";
-const LIST_ORG: &str = "SELECT id, prefix, note, created_at, CAST(NULL AS BIGINT) \
+const LIST_ORG: &str = "SELECT id, prefix, note, created_at, CAST(NULL AS BIGINT), CAST(NULL AS BIGINT) \
     FROM org_tokens WHERE org = $1 AND revoked_at IS NULL AND id > $2 ORDER BY id LIMIT $3";
 const HOLD_FIRST_START: &str = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, $2) \
     ON CONFLICT (token_hash) DO UPDATE SET created_at = excluded.created_at";
@@ -117,6 +94,8 @@ pub struct TokenRow {
     pub created_at: i64,
     /// Milliseconds since 1970, within some minutes; not kept for tokens of an org.
     pub last_used_at: Option<i64>,
+    /// Milliseconds since 1970, for enrolment tokens: others last until they are revoked.
+    pub expires_at: Option<i64>,
 }
 
 /// A live token of a workspace, as authentication needs it.
@@ -174,27 +153,12 @@ impl Tokens {
         self.db.run("find_token", work).await
     }
 
-    pub(super) async fn find_enrolment(
-        &self,
-        hash: CredentialHash,
-        now: i64,
-    ) -> Result<Option<WorkspaceId>, Unavailable> {
-        let work = async {
-            let query = sqlx::query(FIND_ENROLMENT)
-                .bind(hash.to_hex())
-                .bind(now)
-                .bind(now - REDEEMING_MS);
-            let row = query.fetch_optional(self.db.pool()).await?;
-            row.map(|row| workspace_id(&row, 0)).transpose()
-        };
-        self.db.run("find_enrolment", work).await
-    }
-
+    /// The org of the token, and its first 8 characters.
     pub(super) async fn find_org(
         &self,
         hash: CredentialHash,
-    ) -> Result<Option<String>, Unavailable> {
-        let query = sqlx::query_scalar(FIND_ORG).bind(hash.to_hex());
+    ) -> Result<Option<(String, String)>, Unavailable> {
+        let query = sqlx::query_as(FIND_ORG).bind(hash.to_hex());
         let work = async { query.fetch_optional(self.db.pool()).await };
         self.db.run("find_org_token", work).await
     }
@@ -297,8 +261,17 @@ impl Tokens {
         after: &str,
         limit: u32,
     ) -> Result<Vec<TokenRow>, Unavailable> {
-        self.list(LIST_WORKSPACE, workspace.as_str(), after, limit)
-            .await
+        let work = async {
+            let query = sqlx::query(LIST_WORKSPACE)
+                .bind(workspace.as_str())
+                .bind(after)
+                .bind(now_ms())
+                .bind(now_ms() - enrolment::REDEEMING_MS)
+                .bind(i64::from(limit));
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter().map(token_row).collect()
+        };
+        self.db.run("list_tokens", work).await
     }
 
     pub(super) async fn list_org(
@@ -307,7 +280,15 @@ impl Tokens {
         after: &str,
         limit: u32,
     ) -> Result<Vec<TokenRow>, Unavailable> {
-        self.list(LIST_ORG, org, after, limit).await
+        let work = async {
+            let query = sqlx::query(LIST_ORG)
+                .bind(org)
+                .bind(after)
+                .bind(i64::from(limit));
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter().map(token_row).collect()
+        };
+        self.db.run("list_tokens", work).await
     }
 
     /// All live tokens of one holder: of a workspace or an org at most [`LIVE_TOKENS_MAX`].
@@ -325,63 +306,6 @@ impl Tokens {
             Ok(rows.into_iter().filter_map(hashed).collect())
         };
         self.db.run("live_tokens", work).await
-    }
-
-    async fn list(
-        &self,
-        text: &'static str,
-        owner: &str,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<TokenRow>, Unavailable> {
-        let work = async {
-            let query = sqlx::query(text)
-                .bind(owner)
-                .bind(after)
-                .bind(i64::from(limit));
-            let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(token_row).collect()
-        };
-        self.db.run("list_tokens", work).await
-    }
-
-    pub(super) async fn insert_enrolment(
-        &self,
-        workspace: &WorkspaceId,
-        hash: CredentialHash,
-        created_at: i64,
-        expires_at: i64,
-    ) -> Result<(), Unavailable> {
-        let query = sqlx::query(INSERT_ENROLMENT)
-            .bind(hash.to_hex())
-            .bind(workspace.as_str())
-            .bind(created_at)
-            .bind(expires_at);
-        let work = async { query.execute(self.db.pool()).await };
-        self.db.run("issue_enrolment", work).await.map(|_| ())
-    }
-
-    /// Whether this call used it up.
-    pub(super) async fn redeem(&self, hash: CredentialHash, now: i64) -> Result<bool, Unavailable> {
-        let query = sqlx::query(REDEEM_ENROLMENT)
-            .bind(hash.to_hex())
-            .bind(now)
-            .bind(now - REDEEMING_MS);
-        let work = async { query.execute(self.db.pool()).await };
-        let done = self.db.run("redeem_enrolment", work).await?;
-        Ok(done.rows_affected() == 1)
-    }
-
-    pub(super) async fn withdraw(&self, hash: CredentialHash) -> Result<(), Unavailable> {
-        let query = sqlx::query(WITHDRAW_ENROLMENT).bind(hash.to_hex());
-        let work = async { query.execute(self.db.pool()).await };
-        self.db.run("withdraw_enrolment", work).await.map(|_| ())
-    }
-
-    pub(super) async fn restore(&self, hash: CredentialHash) -> Result<(), Unavailable> {
-        let query = sqlx::query(RESTORE_ENROLMENT).bind(hash.to_hex());
-        let work = async { query.execute(self.db.pool()).await };
-        self.db.run("restore_enrolment", work).await.map(|_| ())
     }
 
     /// Whether there was room for it.
@@ -425,6 +349,7 @@ fn token_row(row: &AnyRow) -> Result<TokenRow, sqlx::Error> {
         note: row.try_get(2)?,
         created_at: row.try_get(3)?,
         last_used_at: row.try_get(4)?,
+        expires_at: row.try_get(5)?,
     })
 }
 

@@ -28,7 +28,8 @@ const HASHES_OF_ALL: [&str; 2] = [
 const REVOKE_ALL: [&str; 2] = [
     "UPDATE workspace_auth_tokens SET revoked_at = COALESCE(revoked_at, $3) \
      WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2) RETURNING token_hash",
-    "UPDATE enrolment_tokens SET redeemed_at = COALESCE(redeemed_at, $3) \
+    "UPDATE enrolment_tokens SET redeemed_at = COALESCE(redeemed_at, $3), \
+       revoked_at = COALESCE(revoked_at, $3) \
      WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $2) RETURNING token_hash",
 ];
 

@@ -18,6 +18,7 @@ use crate::proxy::ended::{Ended, chunk, internal, left, shutting_down, timed_out
 use crate::proxy::exchange::Exchange;
 use crate::proxy::rewrite::Rewrite;
 use crate::rejection::{Rejection, STREAM};
+use crate::standing::{CutOff, cut_off};
 
 /// What is left of a wait.
 enum Step {
@@ -42,7 +43,11 @@ impl Proxy {
         let deadline = Instant::now() + exchange.config.timeouts.write;
         within(deadline, session.write_response_header(Box::new(head))).await?;
         let end = exchange.started + exchange.config.timeouts.stream;
+        let cut_off = self
+            .relay
+            .cut_off(exchange.proof.as_ref(), exchange.callee.as_ref());
         let mut stream = Stream {
+            cut_off,
             session,
             exchange,
             name,
@@ -109,6 +114,8 @@ impl Proxy {
 
 /// A stream in progress.
 struct Stream<'a> {
+    /// Ends when its caller may not follow it any more.
+    cut_off: Option<CutOff>,
     session: &'a mut ServerSession,
     exchange: &'a mut Exchange,
     /// What its caller knows it by, and its agent does not.
@@ -137,6 +144,7 @@ impl Stream<'_> {
             } else {
                 Step::Keepalive
             }),
+            why = cut_off(&mut self.cut_off) => Ok(Step::Cut(why)),
             () = drain => Ok(Step::Cut(shutting_down("true"))),
             () = left(self.session) => Err(Ended::CallerLeft),
         }

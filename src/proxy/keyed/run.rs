@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::delivery::calls::{Answer, Claim};
 use crate::dialect::ReplyForm;
 use crate::drain::Cut;
+use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::proxy::ended::{Ended, broken_http, internal, shutting_down, timed_out, too_large};
 use crate::proxy::exchange::{Exchange, look_at};
@@ -39,7 +40,7 @@ pub(super) struct Run {
     config: Arc<Config>,
     request_id: RequestId,
     form: ReplyForm,
-    owner: String,
+    proof: Option<Arc<Proof>>,
     target: Option<WorkspaceId>,
     span: Option<Box<CallSpan>>,
     /// When the request head had been read.
@@ -50,7 +51,6 @@ impl Run {
     /// Takes out of the exchange what goes on with the call.
     pub(super) fn new(relay: Arc<Relay>, exchange: &mut Exchange, forward: Forward) -> Self {
         let (learner, span) = (exchange.learner.take(), exchange.take_call());
-        let proof = exchange.proof.as_ref();
         Self {
             relay,
             forward,
@@ -58,7 +58,7 @@ impl Run {
             config: Arc::clone(&exchange.config),
             request_id: exchange.request_id.clone(),
             form: exchange.form(),
-            owner: proof.map(|proof| proof.owner()).unwrap_or_default(),
+            proof: exchange.proof.clone(),
             target: exchange.callee.clone(),
             span,
             started: exchange.started,
@@ -134,7 +134,10 @@ impl Run {
             // Calls with a key are the gateway's, which keeps streams.
             return claim.refused(broken_http(None)).await;
         };
-        let log = streams.begin_needed(self.owner, target, self.form.clone());
+        let owner = self.proof.as_ref().map(|proof| proof.owner());
+        let owner = owner.unwrap_or_default();
+        let cut_off = self.relay.cut_off(self.proof.as_ref(), Some(target));
+        let log = streams.begin_needed(owner, target, self.form.clone());
         let name = log.name();
         let begun = Begun {
             clocks: self.forward.clocks,
@@ -143,6 +146,7 @@ impl Run {
                 || head.headers.contains_key(header::TRANSFER_ENCODING),
             rewrite: self.forward.rewrite,
             slot: self.forward.slot,
+            cut_off,
         };
         let ids = (self.request_id, self.form);
         let pace = Pace::new(Arc::clone(&self.relay.metrics), self.started);

@@ -18,6 +18,7 @@ use crate::ids::{RequestId, stream_id};
 use crate::proxy::ended::{Clocks, broken_http, shutting_down, silent, timed_out, too_large};
 use crate::proxy::rewrite::Rewrite;
 use crate::rejection::Rejection;
+use crate::standing::{CutOff, cut_off};
 use crate::tasks::Learner;
 
 /// One stream from its agent.
@@ -28,6 +29,8 @@ pub(in crate::proxy) struct Feed {
     config: Arc<Config>,
     /// Says when a drain is over.
     cut: Cut,
+    /// Ends when its caller may not follow it any more.
+    cut_off: Option<CutOff>,
     /// Whether the agent's framing says where the body ends.
     framed: bool,
     /// How events are changed on their way.
@@ -91,6 +94,7 @@ impl Feed {
             clocks: begun.clocks,
             config,
             cut: begun.cut,
+            cut_off: begun.cut_off,
             framed: begun.framed,
             rewrite: begun.rewrite,
             learner,
@@ -124,6 +128,8 @@ impl Feed {
         let wake = wake.min(self.clocks.stream);
         tokio::select! {
             biased;
+            // First: an agent that sends without a pause must not keep it from being noticed.
+            why = cut_off(&mut self.cut_off) => Arrived::Cut(why),
             read = self.upstream.read_body_bytes() => match read {
                 Ok(Some(piece)) => Arrived::Piece(piece),
                 Ok(None) => Arrived::AgentEnded,

@@ -33,6 +33,7 @@ use crate::directory::Slot;
 use crate::drain::Cut;
 use crate::metrics::InProgress;
 use crate::rejection::STREAM;
+use crate::standing::CutOff;
 
 /// A stream that begins, besides its connections.
 pub(super) struct Begun {
@@ -45,6 +46,8 @@ pub(super) struct Begun {
     pub(super) rewrite: Option<Rewrite>,
     /// The call's place at its target.
     pub(super) slot: Option<Slot>,
+    /// Ends when its caller may not follow it any more. `None`: it always may.
+    pub(super) cut_off: Option<CutOff>,
 }
 
 /// Relays the stream to its end.

@@ -140,7 +140,7 @@ async fn a_canvas_on_a_listed_origin_sends_streams_and_reads_errors() {
     }
 
     let refusals = [
-        ("refused", 404, "workspace_not_found"),
+        ("refused", 403, "not_permitted"),
         ("unproven", 401, "unauthenticated"),
         ("unknown", 404, "not_found"),
     ];

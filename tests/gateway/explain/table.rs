@@ -191,7 +191,7 @@ async fn who_may(pair: Pair, seen: &mut Seen) {
     );
     seen.refuses(&gateway, ada, "target", ("not_permitted", "rule"))
         .await;
-    seen.refuses(&gateway, ada, "nobody", ("workspace_not_found", "rule"))
+    seen.refuses(&gateway, ada, "nobody", ("not_permitted", "rule"))
         .await;
     seen.refuses(&gateway, bob, "target", ("not_permitted", "rule"))
         .await;

@@ -84,6 +84,7 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("DELETE", "/workspaces/{id}", 200, &[Org, Operator]),
     ("POST", "/workspaces/{id}/pause", 200, &[Org, Operator]),
     ("POST", "/workspaces/{id}/resume", 200, &[Org, Operator]),
+    ("POST", "/workspaces/{id}/enrolment", 201, &[Org, Operator]),
     (
         "POST",
         "/registry/register",

@@ -1,0 +1,191 @@
+//! Enrolment tokens: each is good for one registration of its workspace, and ends with the first registration by any
+//! credential, with its own revocation, with that of the last token of the workspace, and after a day.
+
+use sqlx::Row as _;
+
+use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, workspace_id};
+use crate::identity::credential::CredentialHash;
+use crate::ids::WorkspaceId;
+use crate::store::Unavailable;
+
+/// How long a registration may hold an enrolment token before it counts as broken off: longer than
+/// all of its clocks together.
+pub(super) const REDEEMING_MS: i64 = 120_000;
+
+/// Of the enrolment token `t`, with the parameter that has the moment before which a registration that holds it counts
+/// as broken off: it was not revoked, and no registration with it came to its end. One that did leaves a token of the
+/// workspace behind, or found one; where there never was any, a store went away, or the process died.
+macro_rules! is_unused {
+    ($broken_off:literal) => {
+        concat!(
+            "(t.revoked_at IS NULL AND (t.redeemed_at IS NULL OR (t.redeemed_at <= ",
+            $broken_off,
+            " AND NOT EXISTS (SELECT 1 FROM workspace_auth_tokens g WHERE g.workspace_id = t.workspace_id))))"
+        )
+    };
+}
+
+/// The live ones of workspace `$1` after id `$2`, at `$3`, as lists show tokens; `$4` as in `is_unused`.
+macro_rules! live {
+    () => {
+        concat!(
+            "SELECT t.id, t.prefix, CAST(NULL AS TEXT), t.created_at, CAST(NULL AS BIGINT), t.expires_at \
+             FROM enrolment_tokens t WHERE t.workspace_id = $1 AND t.id > $2 AND t.expires_at > $3 AND ",
+            $crate::identity::token::enrolment::is_unused!("$4")
+        )
+    };
+}
+pub(super) use is_unused;
+pub(super) use live;
+
+const FIND: &str = concat!(
+    "SELECT t.workspace_id FROM enrolment_tokens t JOIN workspaces w ON w.id = t.workspace_id \
+     WHERE t.token_hash = $1 AND w.status <> 'removed' AND t.expires_at > $2 AND ",
+    is_unused!("$3")
+);
+
+// Two at the same moment may pass the limit by one, which harms nobody.
+const INSERT: &str = "INSERT INTO enrolment_tokens \
+    (token_hash, workspace_id, created_at, expires_at, id, prefix) SELECT $1, $2, $3, $4, $5, $6 \
+    WHERE (SELECT COUNT(*) FROM enrolment_tokens WHERE workspace_id = $2 AND revoked_at IS NULL \
+      AND redeemed_at IS NULL AND expires_at > $3) < $7";
+const REDEEM: &str = concat!(
+    "UPDATE enrolment_tokens AS t SET redeemed_at = $2 \
+     WHERE t.token_hash = $1 AND t.expires_at > $2 AND ",
+    is_unused!("$3")
+);
+const WITHDRAW: &str = "DELETE FROM enrolment_tokens WHERE token_hash = $1";
+const RESTORE: &str = "UPDATE enrolment_tokens SET redeemed_at = NULL WHERE token_hash = $1";
+
+// Idempotent, as revocations of other tokens are.
+const REVOKE: &str = "UPDATE enrolment_tokens SET revoked_at = COALESCE(revoked_at, $3) \
+    WHERE workspace_id = $1 AND id = $2 RETURNING token_hash";
+const END_ALL: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
+    WHERE workspace_id = $1 AND revoked_at IS NULL AND token_hash <> $3";
+const END_WITH_LAST: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
+    WHERE workspace_id = $1 AND revoked_at IS NULL AND NOT EXISTS \
+      (SELECT 1 FROM workspace_auth_tokens g WHERE g.workspace_id = $1 AND g.revoked_at IS NULL)";
+
+/// A row of the table that is to be.
+pub(in crate::identity) struct NewEnrolment<'a> {
+    pub(in crate::identity) workspace: &'a WorkspaceId,
+    pub(in crate::identity) token: &'a IssuedToken,
+    pub(in crate::identity) hash: CredentialHash,
+    /// Milliseconds since 1970.
+    pub(in crate::identity) expires_at: i64,
+}
+
+impl Tokens {
+    pub(in crate::identity) async fn find_enrolment(
+        &self,
+        hash: CredentialHash,
+        now: i64,
+    ) -> Result<Option<WorkspaceId>, Unavailable> {
+        let work = async {
+            let query = sqlx::query(FIND)
+                .bind(hash.to_hex())
+                .bind(now)
+                .bind(now - REDEEMING_MS);
+            let row = query.fetch_optional(self.db.pool()).await?;
+            row.map(|row| workspace_id(&row, 0)).transpose()
+        };
+        self.db.run("find_enrolment", work).await
+    }
+
+    /// Whether there was room for it: a workspace has at most [`LIVE_TOKENS_MAX`].
+    pub(in crate::identity) async fn insert_enrolment(
+        &self,
+        new: &NewEnrolment<'_>,
+    ) -> Result<bool, Unavailable> {
+        let query = sqlx::query(INSERT)
+            .bind(new.hash.to_hex())
+            .bind(new.workspace.as_str())
+            .bind(new.token.created_at)
+            .bind(new.expires_at)
+            .bind(new.token.token_id.as_str())
+            .bind(new.token.prefix.as_str())
+            .bind(LIVE_TOKENS_MAX);
+        let work = async { query.execute(self.db.pool()).await };
+        let done = self.db.run("issue_enrolment", work).await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Whether this call used it up.
+    pub(in crate::identity) async fn redeem(
+        &self,
+        hash: CredentialHash,
+        now: i64,
+    ) -> Result<bool, Unavailable> {
+        let query = sqlx::query(REDEEM)
+            .bind(hash.to_hex())
+            .bind(now)
+            .bind(now - REDEEMING_MS);
+        let work = async { query.execute(self.db.pool()).await };
+        let done = self.db.run("redeem_enrolment", work).await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    pub(in crate::identity) async fn withdraw(
+        &self,
+        hash: CredentialHash,
+    ) -> Result<(), Unavailable> {
+        let query = sqlx::query(WITHDRAW).bind(hash.to_hex());
+        let work = async { query.execute(self.db.pool()).await };
+        self.db.run("withdraw_enrolment", work).await.map(|_| ())
+    }
+
+    pub(in crate::identity) async fn restore(
+        &self,
+        hash: CredentialHash,
+    ) -> Result<(), Unavailable> {
+        let query = sqlx::query(RESTORE).bind(hash.to_hex());
+        let work = async { query.execute(self.db.pool()).await };
+        self.db.run("restore_enrolment", work).await.map(|_| ())
+    }
+
+    /// The hash of the one that is now revoked; `None`: the workspace never had it.
+    pub(in crate::identity) async fn revoke_enrolment(
+        &self,
+        workspace: &WorkspaceId,
+        token_id: &str,
+        now: i64,
+    ) -> Result<Option<String>, Unavailable> {
+        let query = sqlx::query(REVOKE)
+            .bind(workspace.as_str())
+            .bind(token_id)
+            .bind(now);
+        let work = async {
+            let row = self.db.changed(query).await?;
+            row.map(|row| row.try_get(0)).transpose()
+        };
+        self.db.run("revoke_enrolment", work).await
+    }
+
+    /// Ends all of a workspace but the one of hash `but`, which its registration uses up.
+    pub(in crate::identity) async fn end_enrolments(
+        &self,
+        workspace: &WorkspaceId,
+        but: Option<CredentialHash>,
+        now: i64,
+    ) -> Result<(), Unavailable> {
+        let query = sqlx::query(END_ALL)
+            .bind(workspace.as_str())
+            .bind(now)
+            .bind(but.map(CredentialHash::to_hex).unwrap_or_default());
+        let work = async { query.execute(self.db.pool()).await };
+        self.db.run("end_enrolments", work).await.map(|_| ())
+    }
+
+    /// Ends all of a workspace that has no other live token.
+    pub(in crate::identity) async fn end_enrolments_with_last(
+        &self,
+        workspace: &WorkspaceId,
+        now: i64,
+    ) -> Result<(), Unavailable> {
+        let query = sqlx::query(END_WITH_LAST)
+            .bind(workspace.as_str())
+            .bind(now);
+        let work = async { query.execute(self.db.pool()).await };
+        self.db.run("end_enrolments", work).await.map(|_| ())
+    }
+}

@@ -1,0 +1,172 @@
+//! What ends what gives access: pauses, in both directions until they are over, and enrolment tokens.
+
+use serde_json::{Value, json};
+
+use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Request, card};
+use crate::on_both_pairs;
+
+const REPLY: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
+
+async fn ask(gateway: &Gateway, token: &str, method: &str, path: &str, body: Value) -> Answer {
+    let body = if body.is_null() {
+        String::new()
+    } else {
+        body.to_string()
+    };
+    let mut request = Request::post(path, body).bearer(token);
+    request.method = method.into();
+    gateway.call(&request).await
+}
+
+async fn tell(gateway: &Gateway, method: &str, path: &str, body: Value) -> Value {
+    let answer = ask(gateway, ADMIN, method, path, body).await;
+    assert!(answer.status < 300, "{method} {path}: {}", answer.text());
+    answer.json()
+}
+
+async fn register(gateway: &Gateway, id: &str, token: &str, url: &str) -> Answer {
+    let body = json!({"id": id, "url": url, "agent_card": card(id)});
+    ask(gateway, token, "POST", "/registry/register", body).await
+}
+
+on_both_pairs! {
+    async fn a_pause_holds_in_both_directions_until_it_is_resumed(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::json(REPLY).await).await;
+        let pair_token = ask(&gateway, &caller.token, "GET", "/registry/discover/target", Value::Null).await;
+        let pair_token = pair_token.json()["token"].as_str().unwrap().to_owned();
+        let call = async |path: &str, token: &str| {
+            let answer = gateway.call(&Request::post(path, CALL).bearer(token)).await;
+            if answer.status == 200 { "sent".to_owned() } else { answer.reason() }
+        };
+        assert_eq!(call(&target.path(), &caller.token).await, "sent");
+        tell(&gateway, "POST", "/workspaces/caller/pause", json!({})).await;
+        for (path, token) in [
+            (target.path(), &caller.token), (caller.path(), &caller.token), (target.path(), &pair_token),
+        ] {
+            assert_eq!(call(&path, token).await, "not_permitted", "{path}");
+        }
+        let delegated = json!({"target_id": "target", "task": "x"});
+        for (method, path, body) in [
+            ("GET", "/registry/discover/target", Value::Null),
+            ("GET", "/registry/discover/caller", Value::Null),
+            ("GET", "/workspaces/target/a2a/.well-known/agent-card.json", Value::Null),
+            ("GET", "/workspaces/target", Value::Null),
+            ("POST", "/workspaces/caller/tokens", json!({})),
+            ("POST", "/workspaces/caller/delegate", delegated),
+        ] {
+            let answer = ask(&gateway, &caller.token, method, path, body).await;
+            assert_eq!((answer.status, answer.reason().as_str()), (403, "not_permitted"), "{path}");
+        }
+        assert_eq!(call(&caller.path(), &target.token).await, "workspace_offline");
+        // What an agent needs to be there when the pause is over goes on.
+        let url = caller.agent.url();
+        let registered = register(&gateway, "caller", &caller.token, &url).await;
+        assert_eq!(registered.status, 200, "{}", registered.text());
+        let told = registered.json();
+        assert_eq!((&told["status"], &told["paused"]), (&json!("registered"), &json!(true)));
+        assert_eq!(register(&gateway, "caller", ADMIN, &url).await.json()["paused"], true);
+        let beat = json!({"workspace_id": "caller"});
+        assert_eq!(ask(&gateway, &caller.token, "POST", "/registry/heartbeat", beat).await.status, 200);
+        for path in ["/workspaces/caller", "/workspaces/caller/activity"] {
+            assert_eq!(ask(&gateway, &caller.token, "GET", path, Value::Null).await.status, 200, "{path}");
+        }
+        let read = ask(&gateway, &caller.token, "GET", "/workspaces/caller", Value::Null).await.json();
+        assert_eq!(read["status"], "paused");
+        assert_eq!(call(&target.path(), &caller.token).await, "not_permitted");
+        assert_eq!(tell(&gateway, "POST", "/workspaces/caller/resume", json!({})).await["status"], "online");
+        assert_eq!(call(&target.path(), &caller.token).await, "sent");
+        let registered = register(&gateway, "caller", &caller.token, &url).await.json();
+        assert_eq!(registered.get("paused"), None);
+        tell(&gateway, "POST", "/workspaces/caller/pause", json!({})).await;
+        let leave = json!({"workspace_id": "caller"});
+        assert_eq!(ask(&gateway, &caller.token, "POST", "/registry/deregister", leave).await.status, 200);
+        assert_eq!(target.agent.count(), 2, "nothing got through meanwhile");
+    }
+
+    async fn an_enrolment_token_ends_with_the_first_registration_and_with_the_last_token(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let url = Agent::json(REPLY).await.url();
+        // By another credential: an operator's, and one of the workspace.
+        let first = gateway.create(json!({"id": "one", "name": "one"})).await;
+        assert!(register(&gateway, "one", ADMIN, &url).await.json()["token"].is_string());
+        assert_eq!(register(&gateway, "one", &first, &url).await.status, 401);
+        let second = gateway.create(json!({"id": "two", "name": "two"})).await;
+        let own = tell(&gateway, "POST", "/workspaces/two/tokens", json!({})).await;
+        let own = own["token"].as_str().unwrap();
+        assert_eq!(register(&gateway, "two", own, &url).await.status, 200);
+        assert_eq!(register(&gateway, "two", &second, &url).await.status, 401);
+        // With the last token of its workspace.
+        let third = gateway.create(json!({"id": "three", "name": "three"})).await;
+        let made = tell(&gateway, "POST", "/workspaces/three/tokens", json!({})).await;
+        let path = format!("/workspaces/three/tokens/{}", made["id"].as_str().unwrap());
+        tell(&gateway, "DELETE", &path, Value::Null).await;
+        assert_eq!(register(&gateway, "three", &third, &url).await.status, 401);
+        // Listed, and revoked by itself.
+        let fourth = gateway.create(json!({"id": "four", "name": "four"})).await;
+        let list = tell(&gateway, "GET", "/workspaces/four/tokens", Value::Null).await;
+        let entry = &list["tokens"][0];
+        assert_eq!(entry["prefix"], fourth[..8], "{list}");
+        assert!(entry["expires_at"].is_string() && entry["created_at"].is_string(), "{list}");
+        let path = format!("/workspaces/four/tokens/{}", entry["id"].as_str().unwrap());
+        assert_eq!(tell(&gateway, "DELETE", &path, Value::Null).await["status"], "revoked");
+        assert_eq!(register(&gateway, "four", &fourth, &url).await.status, 401);
+        let list = tell(&gateway, "GET", "/workspaces/four/tokens", Value::Null).await;
+        assert_eq!(list["tokens"], json!([]));
+        let none = ask(&gateway, ADMIN, "DELETE", "/workspaces/four/tokens/none", Value::Null).await;
+        assert_eq!(none.status, 404);
+    }
+
+    async fn an_agent_that_lost_its_token_is_enrolled_again(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json(REPLY).await;
+        let enrolment = gateway.create(json!({"id": "one", "name": "one", "org": "acme"})).await;
+        let lost = gateway.register("one", &enrolment, &agent.url(), card("one")).await;
+        let list = tell(&gateway, "GET", "/workspaces/one/tokens", Value::Null).await;
+        let path = format!("/workspaces/one/tokens/{}", list["tokens"][0]["id"].as_str().unwrap());
+        tell(&gateway, "DELETE", &path, Value::Null).await;
+        let org = tell(&gateway, "POST", "/orgs/acme/tokens", json!({})).await;
+        let org = org["token"].as_str().unwrap();
+        for by in [ADMIN, org] {
+            let made = ask(&gateway, by, "POST", "/workspaces/one/enrolment", Value::Null).await;
+            assert_eq!(made.status, 201, "{}", made.text());
+            let made = made.json();
+            assert!(made["expires_at"].is_string(), "{made}");
+            let token = made["enrolment_token"].as_str().unwrap();
+            let registered = register(&gateway, "one", token, &agent.url()).await.json();
+            let own = registered["token"].as_str().unwrap().to_owned();
+            assert_eq!(ask(&gateway, &own, "GET", "/workspaces/one", Value::Null).await.status, 200);
+            assert_eq!(register(&gateway, "one", token, &agent.url()).await.status, 401, "once");
+            let list = tell(&gateway, "GET", "/workspaces/one/tokens", Value::Null).await;
+            let path = format!("/workspaces/one/tokens/{}", list["tokens"][0]["id"].as_str().unwrap());
+            tell(&gateway, "DELETE", &path, Value::Null).await;
+        }
+        assert_eq!(ask(&gateway, &lost, "GET", "/workspaces/one", Value::Null).await.status, 401);
+        gateway.create(json!({"id": "else", "name": "else", "org": "globex"})).await;
+        for (by, id, status) in [(org, "else", 403), (org, "none", 403), (ADMIN, "none", 404)] {
+            let path = format!("/workspaces/{id}/enrolment");
+            assert_eq!(ask(&gateway, by, "POST", &path, Value::Null).await.status, status, "{id}");
+        }
+        tell(&gateway, "DELETE", "/workspaces/one", Value::Null).await;
+        assert_eq!(ask(&gateway, ADMIN, "POST", "/workspaces/one/enrolment", Value::Null).await.status, 410);
+    }
+
+    async fn an_org_token_gets_no_credential_of_a_workspace_with_a_grant(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json(REPLY).await;
+        gateway.create(json!({"id": "one", "name": "one", "org": "acme"})).await;
+        gateway.create(json!({"id": "far", "name": "far", "org": "globex"})).await;
+        register(&gateway, "far", ADMIN, &agent.url()).await;
+        let org = tell(&gateway, "POST", "/orgs/acme/tokens", json!({})).await;
+        let org = org["token"].as_str().unwrap();
+        let grant = tell(&gateway, "POST", "/grants", json!({"caller_id": "one", "target_id": "far"})).await;
+        let registered = register(&gateway, "one", org, &agent.url()).await;
+        assert_eq!(registered.status, 200, "{}", registered.text());
+        assert_eq!(registered.json().get("token"), None, "with it the org would reach globex");
+        let refused = ask(&gateway, org, "POST", "/workspaces/one/enrolment", Value::Null).await;
+        assert_eq!((refused.status, refused.reason().as_str()), (403, "not_permitted"));
+        let path = format!("/grants/{}", grant["id"].as_str().unwrap());
+        tell(&gateway, "DELETE", &path, Value::Null).await;
+        assert!(register(&gateway, "one", org, &agent.url()).await.json()["token"].is_string());
+    }
+}

@@ -1,0 +1,219 @@
+//! What a credential opened ends with it: streams under way, when a token is revoked, when one of the two ends is
+//! removed, paused or moved out of reach, and what an org token made when that one ends.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::servers::{self, Redis};
+use crate::harness::{
+    ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Step, card, chunk,
+};
+use crate::on_both_pairs;
+
+/// 2 s, and a busy machine.
+const ENDED: Duration = Duration::from_secs(6);
+
+/// An agent that sends an event each 50 ms, for as long as it is read.
+async fn ticking() -> Agent {
+    Agent::scripted(|_| {
+        let mut steps = vec![Step::write(SSE_HEAD)];
+        for n in 0..1200 {
+            let event =
+                json!({"jsonrpc": "2.0", "id": "c-1", "result": {"kind": "message", "n": n}});
+            steps.push(Step::Write(chunk(format!("data: {event}\n\n"))));
+            steps.push(Step::Wait(Duration::from_millis(50)));
+        }
+        steps
+    })
+    .await
+}
+
+/// A stream that has begun.
+struct Open(Connection);
+
+impl Open {
+    async fn new(gateway: &Gateway, target: &str, token: &str) -> Self {
+        let call = CALL.replace("message/send", "message/stream");
+        let request = Request::post(format!("/workspaces/{target}/a2a"), call).bearer(token);
+        let mut connection = Connection::open(gateway.public).await;
+        connection.send(&request.wire("localhost")).await;
+        let head = connection.read_head().await.unwrap();
+        assert_eq!(head.status, 200);
+        connection.next_chunk().await.unwrap();
+        Self(connection)
+    }
+
+    /// The reason in its last event.
+    async fn last(mut self, since: Instant, what: &str) -> String {
+        let mut last = Vec::new();
+        while let Some(piece) = self.0.next_chunk().await {
+            last = piece;
+            assert!(since.elapsed() < ENDED, "{what}: it goes on");
+        }
+        let text = String::from_utf8(last).unwrap();
+        let data = text
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("data:"));
+        let data: Value = serde_json::from_str(data.unwrap_or("null")).unwrap();
+        let reason = &data["error"]["data"][0]["reason"];
+        reason.as_str().unwrap_or(&text).to_lowercase()
+    }
+
+    /// It goes on for so many events.
+    async fn goes_on(&mut self, events: usize) {
+        for _ in 0..events {
+            self.0.next_chunk().await.expect("it goes on");
+        }
+    }
+}
+
+async fn tell(gateway: &Gateway, method: &str, path: &str, body: Value) -> Value {
+    let mut request = Request::post(path, body.to_string());
+    request.method = method.into();
+    let answer = gateway.as_operator(request).await;
+    assert!(answer.status < 300, "{method} {path}: {}", answer.text());
+    answer.json()
+}
+
+/// A root of acme with an agent; answers its token.
+async fn root(gateway: &Gateway, id: &str, org: &str, agent: &Agent) -> String {
+    let enrolment = gateway
+        .create(json!({"id": id, "name": id, "org": org}))
+        .await;
+    gateway
+        .register(id, &enrolment, &agent.url(), card(id))
+        .await
+}
+
+/// Opens streams at `at`, makes each change at `by`, and asserts how they end.
+async fn changes(at: &Gateway, by: &Gateway) {
+    let agent = ticking().await;
+    let mut tokens = std::collections::HashMap::new();
+    for id in [
+        "c1", "c2", "c3", "c4", "c5", "c6", "c7", "t4", "t5", "t6", "t7", "calm",
+    ] {
+        tokens.insert(id, root(by, id, "acme", &agent).await);
+    }
+    let second = tell(by, "POST", "/workspaces/c1/tokens", json!({})).await;
+    let mut streams = Vec::new();
+    let second_token = second["token"].as_str().unwrap();
+    streams.push((
+        "c1",
+        Open::new(at, "calm", second_token).await,
+        "unauthenticated",
+    ));
+    for (caller, target, reason) in [
+        ("c2", "calm", "unauthenticated"),
+        ("c3", "calm", "not_permitted"),
+        ("c4", "t4", "workspace_removed"),
+        ("c5", "t5", "not_permitted"),
+        ("c6", "t6", "not_permitted"),
+        ("c7", "t7", "not_permitted"),
+    ] {
+        streams.push((caller, Open::new(at, target, &tokens[caller]).await, reason));
+    }
+    let mut calm = Open::new(at, "calm", &tokens["c1"]).await;
+    let began = Instant::now();
+    let revoked = format!("/workspaces/c1/tokens/{}", second["id"].as_str().unwrap());
+    tell(by, "DELETE", &revoked, Value::Null).await;
+    tell(by, "DELETE", "/workspaces/c2", Value::Null).await;
+    tell(by, "POST", "/workspaces/c3/pause", json!({})).await;
+    tell(by, "DELETE", "/workspaces/t4", Value::Null).await;
+    tell(by, "POST", "/workspaces/t5/pause", json!({})).await;
+    tell(by, "PATCH", "/workspaces/t6", json!({"org": "globex"})).await;
+    tell(by, "PATCH", "/workspaces/c7", json!({"org": "globex"})).await;
+    for (caller, stream, reason) in streams {
+        assert_eq!(stream.last(began, caller).await, reason, "{caller}");
+    }
+    calm.goes_on(5).await;
+}
+
+on_both_pairs! {
+    async fn a_running_stream_ends_with_what_let_it_in(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        changes(&gateway, &gateway).await;
+    }
+
+    async fn what_an_org_token_made_ends_with_it_and_stays_in_its_org(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = ticking().await;
+        for id in ["one", "two", "loose"] {
+            root(&gateway, id, "acme", &agent).await;
+        }
+        let made = tell(&gateway, "POST", "/orgs/acme/tokens", json!({})).await;
+        let org = made["token"].as_str().unwrap();
+        let canvas = async |body: Value, by: &str| {
+            let request = Request::post("/canvas/tokens", body.to_string()).bearer(by);
+            let answer = gateway.call(&request).await;
+            assert_eq!(answer.status, 201, "{}", answer.text());
+            answer.json()["token"].as_str().unwrap().to_owned()
+        };
+        let listed = canvas(json!({"user": "ada", "workspaces": ["one", "two"]}), org).await;
+        let scoped = canvas(json!({"user": "bob"}), org).await;
+        let operators = canvas(json!({"user": "eve", "workspaces": ["one"]}), ADMIN).await;
+        let read = async |id: &str, token: &str| {
+            let request = Request::get(format!("/workspaces/{id}")).bearer(token);
+            gateway.call(&request).await.status
+        };
+        for token in [&listed, &scoped, &operators] {
+            assert_eq!(read("one", token).await, 200);
+        }
+        // It moved away: the list names it still.
+        let streams = [
+            (Open::new(&gateway, "one", &listed).await, "not_permitted"),
+            (Open::new(&gateway, "two", &listed).await, "unauthenticated"),
+            (Open::new(&gateway, "loose", &scoped).await, "unauthenticated"),
+        ];
+        let ticket = gateway.call(&Request::post("/ws/tickets", "").bearer(&listed)).await;
+        let ticket = ticket.json()["ticket"].as_str().unwrap().to_owned();
+        let began = Instant::now();
+        tell(&gateway, "PATCH", "/workspaces/one", json!({"org": "globex"})).await;
+        assert_eq!(read("one", &listed).await, 403);
+        assert_eq!(read("one", &operators).await, 200, "an operator's list crosses orgs");
+        let list = gateway.call(&Request::get("/workspaces").bearer(&listed)).await.json();
+        let ids: Vec<_> = list.as_array().unwrap().iter().map(|one| &one["id"]).collect();
+        assert_eq!(ids, ["two"]);
+        let path = format!("/orgs/acme/tokens/{}", made["id"].as_str().unwrap());
+        tell(&gateway, "DELETE", &path, Value::Null).await;
+        for token in [&listed, &scoped] {
+            assert_eq!(read("two", token).await, 401);
+        }
+        let watch = gateway.call(&Request::get(format!("/events?ticket={ticket}"))).await;
+        assert_eq!(watch.status, 401, "its tickets end, too");
+        for (stream, reason) in streams {
+            assert_eq!(stream.last(began, reason).await, reason);
+        }
+        assert_eq!(read("one", &operators).await, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_on_one_replica_ends_streams_on_another() {
+    let redis = Redis::start();
+    let sql = servers::postgres().database();
+    let mut replicas = Vec::new();
+    for _ in 0..2 {
+        let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+        replicas.push(builder.start().await);
+    }
+    for replica in &replicas {
+        replica.until_coherent().await;
+    }
+    changes(&replicas[0], &replicas[1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_goes_on_asks_no_store() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let agent = ticking().await;
+    let token = root(&gateway, "caller", "acme", &agent).await;
+    root(&gateway, "target", "acme", &agent).await;
+    let mut open = Open::new(&gateway, "target", &token).await;
+    // What its beginning leaves to be written is written by now.
+    open.goes_on(40).await;
+    let before = crate::steady::asked(&gateway).await;
+    open.goes_on(20).await;
+    assert_eq!(crate::steady::asked(&gateway).await, before);
+}
