@@ -16,7 +16,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the text for SQLite and for PostgreSQL: the same but where only one of them has
 /// partitions. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 13] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 14] = [
     both(
         1,
         "workspaces",
@@ -64,6 +64,11 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 13] = [
         13,
         "seen_before",
         include_str!("migrations/0013_seen_before.sql"),
+    ),
+    both(
+        14,
+        "card_access",
+        include_str!("migrations/0014_card_access.sql"),
     ),
 ];
 

@@ -11,7 +11,7 @@ use super::upstream_auth::UpstreamAuth;
 use super::upstream_tls::{UpstreamTls, require_https};
 use super::{Directory, URL_TTL};
 use crate::coherence::Invalidation;
-use crate::config::Complete;
+use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::store::Unavailable;
@@ -46,6 +46,8 @@ pub struct Change {
     pub complete: Option<Option<Complete>>,
     /// Whether callers may ask for push notifications.
     pub push_notifications: Option<Option<bool>>,
+    /// Who may read its card. Operators only.
+    pub card_access: Option<Option<CardAccess>>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<Option<UpstreamAuth>>,
     /// TLS towards the agent. Operators only.
@@ -258,6 +260,7 @@ fn judge(
     put(&mut settings.liveness, &change.liveness);
     put(&mut settings.complete, &change.complete);
     put(&mut settings.push_notifications, &change.push_notifications);
+    put(&mut settings.card_access, &change.card_access);
     put(&mut settings.upstream_auth, &vetted.upstream_auth);
     put(&mut settings.upstream_tls, &vetted.upstream_tls);
     if change.url.is_some() || change.card_url.is_some() || change.upstream_tls.is_some() {

@@ -191,6 +191,7 @@ mod tests {
             agent_card: None,
             upstream_auth: None,
             push_notifications: None,
+            card_access: None,
             upstream_tls: None,
             complete: None,
             max_concurrent: None,

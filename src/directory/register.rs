@@ -10,7 +10,7 @@ use super::place::{Editor, org_below};
 use super::upstream_tls::require_https;
 use super::{Directory, UpstreamAuth, UpstreamTls};
 use crate::coherence::Invalidation;
-use crate::config::Complete;
+use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{
@@ -102,6 +102,8 @@ pub struct Creation {
     pub complete: Option<Complete>,
     /// Whether callers may ask for push notifications.
     pub push_notifications: Option<bool>,
+    /// Who may read its card. Operators only.
+    pub card_access: Option<CardAccess>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<UpstreamAuth>,
     /// TLS towards the agent. Operators only.
@@ -285,6 +287,7 @@ impl Directory {
             upstream_tls: tls.transpose()?,
             complete: creation.complete,
             push_notifications: creation.push_notifications,
+            card_access: creation.card_access,
             max_concurrent: creation.max_concurrent,
         };
         let now = Timestamp::now();
@@ -362,6 +365,7 @@ fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Regis
         liveness: Liveness::Heartbeat,
         complete: None,
         push_notifications: None,
+        card_access: None,
         upstream_auth: None,
         upstream_tls: None,
     }

@@ -2,11 +2,11 @@
 //! transaction that holds the row, and, where it reads the hierarchy, the hierarchy; so what was
 //! judged still holds when it is done, also when two change it at the same moment.
 
-use super::row::{complete_word, optional, tls_text, workspace};
+use super::row::{card_access_word, complete_word, optional, tls_text, workspace};
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
 use super::{DeliveryMode, Liveness, SealedTls, Status, Step, Timestamp, Workspace, Workspaces};
-use crate::config::Complete;
+use crate::config::{CardAccess, Complete};
 use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -43,6 +43,8 @@ pub struct Settings {
     pub complete: Option<Complete>,
     /// Whether callers may ask for push notifications.
     pub push_notifications: Option<bool>,
+    /// Who may read its card.
+    pub card_access: Option<CardAccess>,
     /// Calls in progress at most.
     pub max_concurrent: Option<u32>,
 }
@@ -65,6 +67,7 @@ impl Settings {
             upstream_tls: workspace.upstream_tls.clone(),
             complete: workspace.complete,
             push_notifications: workspace.push_notifications,
+            card_access: workspace.card_access,
             max_concurrent: workspace.max_concurrent,
         }
     }
@@ -253,6 +256,7 @@ async fn write(
         .bind(now.0)
         .bind(i64::from(moves))
         .bind(tls_text(settings.upstream_tls.as_ref())?)
-        .bind(settings.push_notifications.map(i64::from));
+        .bind(settings.push_notifications.map(i64::from))
+        .bind(settings.card_access.map(card_access_word));
     optional(row.fetch_optional(connection).await?, workspace)
 }

@@ -22,7 +22,7 @@ pub use self::reach::{Among, Candidate, Near, Search, Wish};
 pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
 pub use self::timestamp::Timestamp;
 pub use self::view::{Urls, View};
-use crate::config::Complete;
+use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::trust::Sealed;
 
@@ -61,6 +61,8 @@ pub struct Workspace {
     pub complete: Option<Complete>,
     /// Whether callers may ask for push notifications; `None`: as `a2a.push_notifications` says.
     pub push_notifications: Option<bool>,
+    /// Who may read its card; `None`: as `card.access` says.
+    pub card_access: Option<CardAccess>,
     /// Calls in progress at most; `None`: as `limits.target_concurrency` says.
     pub max_concurrent: Option<u32>,
     /// Longest silence in an answer, in seconds; `None`: as `timeouts.idle` says.
@@ -204,6 +206,8 @@ pub struct NewWorkspace {
     pub complete: Option<Complete>,
     /// Whether callers may ask for push notifications.
     pub push_notifications: Option<bool>,
+    /// Who may read its card.
+    pub card_access: Option<CardAccess>,
     /// Calls in progress at most.
     pub max_concurrent: Option<u32>,
 }

@@ -4,11 +4,13 @@
 use serde_json::value::RawValue;
 use sqlx::{Any, AssertSqlSafe, Executor, Row as _};
 
-use super::row::{complete_word, id, optional, step, tls_text, workspace};
+use super::row::{card_access_word, complete_word, id, optional, step, tls_text, workspace};
 use super::sql::{
-    CREATE, FIND, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS, news_text,
+    CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT,
+    SET_STATUS, news_text,
 };
 use super::{DeliveryMode, Liveness, NewWorkspace, Status, Timestamp, Workspace};
+use crate::config::CardAccess;
 use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -127,6 +129,22 @@ impl Workspaces {
         let row = sqlx::query(FIND).bind(id.as_str());
         let work = async { optional(row.fetch_optional(self.db.pool()).await?, workspace) };
         self.db.run("workspace_find", work).await
+    }
+
+    /// Whether anyone may read the workspace's card; `default` counts where the workspace says nothing of it.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn has_public_card(
+        &self,
+        id: &WorkspaceId,
+        default: CardAccess,
+    ) -> Result<bool, Unavailable> {
+        let row = sqlx::query(HAS_PUBLIC_CARD)
+            .bind(id.as_str())
+            .bind(card_access_word(default));
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        self.db.run("workspace_public_card", work).await
     }
 
     /// The workspace and those above it, nearest first; empty when there is none. At most one more
@@ -342,7 +360,8 @@ async fn insert<'c>(
         .bind(now.0)
         .bind(new.upstream_auth.as_ref().map(Sealed::as_str))
         .bind(tls_text(new.upstream_tls.as_ref())?)
-        .bind(new.push_notifications.map(i64::from));
+        .bind(new.push_notifications.map(i64::from))
+        .bind(new.card_access.map(card_access_word));
     // All of it: SQLite commits behind the row, and what was answered as created could still fail (`Db::changed`).
     let rows = row.fetch_all(executor).await?;
     let created = optional(rows.into_iter().next(), workspace)?;

@@ -353,6 +353,7 @@ async fn lines_are_read_alike_on_postgresql() {
             liveness: Liveness::Heartbeat,
             complete: None,
             push_notifications: None,
+            card_access: None,
             upstream_auth: None,
             upstream_tls: None,
         };

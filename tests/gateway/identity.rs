@@ -54,6 +54,7 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
         liveness: Liveness::Heartbeat,
         complete: None,
         push_notifications: None,
+        card_access: None,
         upstream_auth: None,
         upstream_tls: None,
     };

@@ -90,6 +90,7 @@ fn creation(name: &str) -> Creation {
         liveness: Liveness::Heartbeat,
         complete: None,
         push_notifications: None,
+        card_access: None,
         upstream_auth: None,
         upstream_tls: None,
     }

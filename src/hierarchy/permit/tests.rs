@@ -92,6 +92,7 @@ impl Room {
             agent_card: None,
             complete: None,
             push_notifications: None,
+            card_access: None,
             upstream_auth: None,
             upstream_tls: None,
             max_concurrent: None,

@@ -7,10 +7,12 @@ mod extended;
 mod fetch;
 
 use std::future::pending;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
+use http::{Method, header};
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 
 use self::answer::answer;
@@ -38,6 +40,9 @@ pub(super) enum Words {
     /// The other routes'.
     Plain,
 }
+
+/// The rule of an exchange that read a public card.
+const PUBLIC_CARD: &str = "public_card";
 
 /// Whose card is asked for.
 pub(super) enum Whose {
@@ -99,19 +104,41 @@ impl Proxy {
             Whose::Workspace(target) => (target, false),
             Whose::Default => (Ok(default_workspace(&exchange.config)?), true),
         };
-        let allowed = allow(&self.gateway, exchange, head, target).await;
-        let Allowed { permit, .. } = match allowed {
+        let source = match allow(&self.gateway, exchange, head, target).await {
+            Ok(Allowed { permit, .. }) => self.gateway.directory.card_source(&permit).await?,
+            Err(refusal) if is_anonymous(&refusal, head) => {
+                let client = self.client(session);
+                self.public_source(exchange, client, refusal).await?
+            }
             Err(refusal) if is_default => return Err(of_default(refusal, exchange).into()),
-            allowed => allowed?,
+            Err(refusal) => return Err(refusal.into()),
         };
-        let hops = hops(head, exchange.config.forward.max_hops)?;
-        let source = self.gateway.directory.card_source(&permit).await?;
-        drop(permit);
+        let hops = hops(session.req_header(), exchange.config.forward.max_hops)?;
         let kept = self
             .kept_card(Some(session), exchange, hops, &source)
             .await?;
         let card = kept.served.clone()?;
         answer(session, &self.origins.get(), exchange, &card).await
+    }
+
+    /// What a card is made of that is read without a credential.
+    ///
+    /// # Errors
+    /// `refusal`, one and the same for a card that is not public and an id that no workspace has; `rate_limited`,
+    /// `store_unavailable`.
+    async fn public_source(
+        &self,
+        exchange: &mut Exchange,
+        client: IpAddr,
+        refusal: Rejection,
+    ) -> Result<Arc<CardSource>, Rejection> {
+        let Some(target) = &exchange.callee else {
+            return Err(refusal);
+        };
+        self.gateway.rates.read_card(client)?;
+        let public = self.gateway.directory.public_card_source(target).await?;
+        exchange.rule = public.is_some().then_some(PUBLIC_CARD);
+        public.ok_or(refusal)
     }
 
     /// The path at which the target speaks HTTP+JSON to callers of a generation, without a slash at its
@@ -241,6 +268,11 @@ impl Proxy {
             .await?;
         Ok(kept.generation.unwrap_or_default())
     }
+}
+
+/// Whether a request was refused because it has no credential at all.
+fn is_anonymous(refusal: &Rejection, head: &RequestHeader) -> bool {
+    refusal.reason == Reason::Unauthenticated && !head.headers.contains_key(header::AUTHORIZATION)
 }
 
 fn json_rpc_path(kept: &Kept, generation: Generation) -> Result<String, Rejection> {

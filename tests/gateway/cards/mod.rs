@@ -3,6 +3,7 @@
 mod alone;
 mod asking;
 mod places;
+mod public;
 mod shown;
 mod signed;
 mod waiting;

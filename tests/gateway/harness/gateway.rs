@@ -100,6 +100,7 @@ impl Builder {
         }
         .set("rate.caller_per_second", "0")
         .set("rate.failures_per_second", "0")
+        .set("rate.cards_per_second", "0")
     }
 
     /// One that listens beyond loopback. It is reached at 127.0.0.1 like the others.
