@@ -346,6 +346,8 @@ pub struct Registry {
     /// How long a heartbeat counts.
     #[serde(with = "duration")]
     pub heartbeat_ttl: Duration,
+    /// Servers at which several workspaces may register their agents.
+    pub shared_origins: Vec<AgentPrefix>,
 }
 
 /// `[directory]`: where addresses are found.

@@ -13,12 +13,12 @@ use super::body::Json;
 use super::extract::{Caller, Registrant, not_permitted};
 use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::About;
-use crate::directory::{AGENT_CARD_BYTES_MAX, Beat, Registrar, Registration, Terms};
+use crate::directory::{self, AGENT_CARD_BYTES_MAX, Beat, Registrar, Registration, Terms};
 use crate::gateway::Gateway;
 use crate::identity::{IssuedToken, Principal};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{DeliveryMode, Liveness, Workspace};
+use crate::workspace::{DeliveryMode, Liveness};
 
 /// The body of `POST /registry/register`.
 #[derive(Deserialize)]
@@ -45,6 +45,8 @@ pub(super) struct Registered {
     token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     auth_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<&'static str>,
 }
 
 /// `POST /registry/register`.
@@ -64,8 +66,9 @@ pub(super) async fn register(
         agent_card: body.agent_card,
         delivery_mode: body.delivery_mode,
     };
-    let (workspace, token) = enrol(&gateway, &caller, &registration, &registrar).await?;
+    let (registered, token) = enrol(&gateway, &caller, &registration, &registrar).await?;
     let token = token.map(|token| token.token.expose_secret().to_owned());
+    let workspace = registered.workspace;
     let about = About::workspace(&workspace.id).with("token_issued", token.is_some());
     let answer = Answer(Registered {
         status: "registered",
@@ -73,6 +76,7 @@ pub(super) async fn register(
         delivery_mode: workspace.delivery_mode,
         auth_token: token.clone(),
         token,
+        warning: registered.warning,
     });
     Ok((Extension(about), answer))
 }
@@ -134,7 +138,7 @@ async fn enrol(
     caller: &Caller,
     registration: &Registration,
     registrar: &Registrar,
-) -> Result<(Workspace, Option<IssuedToken>), Rejection> {
+) -> Result<(directory::Registered, Option<IssuedToken>), Rejection> {
     // First, so that of two with the same token one registers.
     if !gateway.identity.redeem_enrolment(&caller.0).await? {
         return Err(Rejection::new(
@@ -152,7 +156,7 @@ async fn enrol(
         let first = first
             .await
             .map_err(|why| why.after_commit(false).retry_after(again));
-        Ok((registered.workspace, first?))
+        Ok((registered, first?))
     };
     match done.await {
         Ok(done) => Ok(done),

@@ -15,7 +15,7 @@ use super::body::Json;
 use super::extract::{Caller, PathId, not_permitted};
 use crate::audit::change::About;
 use crate::config::{CardAccess, Complete};
-use crate::directory::{Creation, UpstreamAuth, UpstreamTls};
+use crate::directory::{Creation, Editor, UpstreamAuth, UpstreamTls};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
@@ -114,6 +114,10 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
             None => None,
         },
         upstream_auth: parse_upstream_auth(new.upstream_auth.as_deref())?,
+        editor: match caller.principal() {
+            Principal::Operator => Editor::Operator,
+            _ => Editor::Org,
+        },
         upstream_tls: match new.upstream_tls.as_deref() {
             Some(tls) => parse_upstream_tls(caller.principal(), tls)?,
             None => None,

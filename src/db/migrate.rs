@@ -16,7 +16,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the text for SQLite and for PostgreSQL: the same but where only one of them has
 /// partitions. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 14] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 15] = [
     both(
         1,
         "workspaces",
@@ -69,6 +69,11 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 14] = [
         14,
         "card_access",
         include_str!("migrations/0014_card_access.sql"),
+    ),
+    both(
+        21,
+        "agent_origins",
+        include_str!("migrations/0021_agent_origins.sql"),
     ),
 ];
 

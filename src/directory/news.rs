@@ -192,6 +192,7 @@ mod tests {
             upstream_auth: None,
             push_notifications: None,
             card_access: None,
+            upstream_auth_base: None,
             upstream_tls: None,
             complete: None,
             max_concurrent: None,

@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout};
 
 use super::address::Policy;
 use super::endpoint::{Endpoint, Target};
+use super::own::Own;
 use crate::config::live::Present;
 use crate::config::{Config, Derived, Live};
 use crate::explain::{Check, Fact, Source, Witness};
@@ -103,6 +104,7 @@ fn asking(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
 /// Looks names up and judges the answers.
 pub(super) struct Resolver {
     policy: Derived<Policy>,
+    own: Derived<Own>,
     directions: Derived<Directions>,
     answers: Cache<Arc<str>, Answer>,
     lookups: Arc<Semaphore>,
@@ -112,6 +114,7 @@ impl Resolver {
     pub(super) fn new(config: &Live) -> Self {
         Self {
             policy: Derived::new(config, |config, _| Policy::new(config)),
+            own: Derived::new(config, |config, _| Own::new(config)),
             directions: Derived::new(config, Directions::new),
             answers: Cache::new(NAMES_MAX),
             lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)),
@@ -135,7 +138,7 @@ impl Resolver {
     ) -> Result<SocketAddr, Rejection> {
         let address = match &endpoint.target {
             Target::Literal(address) => {
-                let chosen = choose(endpoint, &self.policy(), &[*address]);
+                let chosen = self.choose(endpoint, &[*address]);
                 witness.hear(|| told(endpoint, (&[*address], &chosen), Source::Memory));
                 chosen?
             }
@@ -143,7 +146,7 @@ impl Resolver {
                 let (answer, source) = self.name(name).await;
                 let answers = answer.addresses;
                 let chosen = match &answers {
-                    Ok(answers) => choose(endpoint, &self.policy(), answers),
+                    Ok(answers) => self.choose(endpoint, answers),
                     Err(failure) => Err(unknown_name(endpoint, failure.clone())),
                 };
                 witness.hear(|| {
@@ -154,6 +157,28 @@ impl Resolver {
             }
         };
         Ok(SocketAddr::new(address, endpoint.port))
+    }
+
+    /// Every address of `endpoint`'s host, as they stand for themselves; none where it cannot be looked up.
+    pub(super) async fn addresses(&self, endpoint: &Endpoint) -> Vec<IpAddr> {
+        let addresses = match &endpoint.target {
+            Target::Literal(address) => vec![*address],
+            Target::Name(name) => {
+                let (answer, _) = self.name(name).await;
+                answer
+                    .addresses
+                    .map_or_else(|_| Vec::new(), |all| all.to_vec())
+            }
+        };
+        addresses.iter().map(IpAddr::to_canonical).collect()
+    }
+
+    fn choose(&self, endpoint: &Endpoint, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
+        let own = self.own.get();
+        for address in answers {
+            own.judge(endpoint, *address)?;
+        }
+        choose(endpoint, &self.policy(), answers)
     }
 
     async fn name(&self, name: &Arc<str>) -> (Answer, Source) {

@@ -5,6 +5,7 @@
 //! [`crate::directory`].
 
 mod change;
+mod origins;
 mod outline;
 mod reach;
 mod row;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
+pub use self::origins::{Origin, OriginTaken, Origins, base};
 pub use self::outline::Outline;
 pub use self::reach::{Among, Candidate, Near, Search, Wish};
 pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
@@ -55,6 +57,8 @@ pub struct Workspace {
     pub agent_card: Option<Box<RawValue>>,
     /// The credential with which the gateway calls the agent. Shown nowhere.
     pub upstream_auth: Option<Sealed>,
+    /// For which scheme, host and port that was set; `None`: for the first that the agent registers.
+    pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
     /// How much of an incomplete call is filled in; `None`: as `a2a.complete` says.
@@ -96,6 +100,15 @@ impl PartialEq for SealedTls {
 }
 
 impl Eq for SealedTls {}
+
+impl Workspace {
+    /// Whether its agent registered itself elsewhere since its credential was set, so that the credential is kept back.
+    pub fn is_credential_withheld(&self) -> bool {
+        let set_for = self.upstream_auth_base.as_deref();
+        let now = self.url.as_deref().map(base);
+        self.upstream_auth.is_some() && set_for.is_some() && now.is_some() && set_for != now
+    }
+}
 
 /// A closed set of words, stored and shown alike.
 macro_rules! words {
@@ -210,6 +223,8 @@ pub struct NewWorkspace {
     pub card_access: Option<CardAccess>,
     /// Calls in progress at most.
     pub max_concurrent: Option<u32>,
+    /// The servers of its URLs.
+    pub origins: Origins,
 }
 
 #[cfg(test)]

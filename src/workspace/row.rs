@@ -36,6 +36,7 @@ pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
             .transpose()
             .map_err(|error| unreadable("agent_card", error))?,
         upstream_auth: text(row, "upstream_auth")?.map(Sealed::from_stored),
+        upstream_auth_base: text(row, "upstream_auth_base")?,
         upstream_tls: text(row, "upstream_tls")?
             .map(|text| serde_json::from_str(&text))
             .transpose()

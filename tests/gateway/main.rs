@@ -50,6 +50,7 @@ mod observed;
 mod open_mode;
 mod operating;
 mod operators;
+mod origins;
 mod outages;
 mod policy;
 mod polling;

@@ -91,6 +91,7 @@ fn creation(name: &str) -> Creation {
         complete: None,
         push_notifications: None,
         card_access: None,
+        editor: Editor::Operator,
         upstream_auth: None,
         upstream_tls: None,
     }

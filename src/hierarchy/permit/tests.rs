@@ -93,6 +93,7 @@ impl Room {
             complete: None,
             push_notifications: None,
             card_access: None,
+            origins: Default::default(),
             upstream_auth: None,
             upstream_tls: None,
             max_concurrent: None,

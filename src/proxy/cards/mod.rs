@@ -24,8 +24,10 @@ use super::admit::{Admitted, Allowed, allow, hops};
 use super::ended::{Ended, left, shutting_down};
 use super::exchange::Exchange;
 use super::listener::BrokenOff;
+use super::references::{is_about_push, require_push};
 use super::trace::Came;
 use super::{Proxy, wrong_method};
+use crate::a2a::refs::Refs;
 use crate::a2a::{Generation, method};
 use crate::config::Config;
 use crate::directory::CardSource;
@@ -139,6 +141,28 @@ impl Proxy {
         let public = self.gateway.directory.public_card_source(target).await?;
         exchange.rule = public.is_some().then_some(PUBLIC_CARD);
         public.ok_or(refusal)
+    }
+
+    /// Has the agent's own card say whether it sends push notifications, where none was registered and a call asks for
+    /// them.
+    ///
+    /// # Errors
+    /// `push_not_supported`.
+    pub(super) async fn ask_card_for_push(
+        &self,
+        session: &mut ServerSession,
+        exchange: &Exchange,
+        admitted: &Admitted,
+        refs: &Refs,
+    ) -> Result<(), Ended> {
+        if admitted.manners().has_card || !is_about_push(exchange.method, refs) {
+            return Ok(());
+        }
+        let source = self.gateway.directory.card_source(&admitted.permit).await?;
+        let kept = self.kept_card(Some(session), exchange, admitted.hops, &source);
+        let pushes = Box::pin(kept).await?.pushes;
+        require_push(pushes != Some(false), exchange.method, refs)?;
+        Ok(())
     }
 
     /// The path at which the target speaks HTTP+JSON to callers of a generation, without a slash at its

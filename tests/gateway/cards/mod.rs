@@ -2,6 +2,7 @@
 
 mod alone;
 mod asking;
+mod called;
 mod places;
 mod public;
 mod shown;
