@@ -335,7 +335,7 @@ impl Directory {
         };
         let judge = |line: &[Step]| org_below(id, line, creation.org.as_deref());
         let created = self.workspaces.create_below(parent, new, now, judge);
-        Ok(created.await??)
+        created.await?
     }
 }
 

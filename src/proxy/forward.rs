@@ -91,8 +91,7 @@ impl Proxy {
             admitted.timeout,
             agent.idle_timeout,
         );
-        let done = outgoing.done;
-        let completed = (!done.is_empty()).then(|| done.to_string());
+        let completed = (!outgoing.done.is_empty()).then(|| outgoing.done.to_string());
         let free = match &outgoing.key {
             None => None,
             Some(key) => {
