@@ -245,10 +245,22 @@ pub struct A2a {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Card {
+    /// Who may read the card of a workspace that says nothing of it.
+    pub access: CardAccess,
     /// Whether the gateway signs the cards that it serves.
     pub sign: bool,
     /// Whether a card declares the gateway's bearer scheme in the place of the agent's.
     pub declare_security: bool,
+}
+
+/// `card.access`, also per workspace.
+#[derive(Clone, Copy, Debug, Deserialize, serde::Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum CardAccess {
+    /// Anyone, without a credential.
+    Public,
+    /// Callers that may reach the workspace.
+    Private,
 }
 
 /// `a2a.complete`, also per workspace.
@@ -334,6 +346,8 @@ pub struct Registry {
     /// How long a heartbeat counts.
     #[serde(with = "duration")]
     pub heartbeat_ttl: Duration,
+    /// Servers at which several workspaces may register their agents.
+    pub shared_origins: Vec<AgentPrefix>,
 }
 
 /// `[directory]`: where addresses are found.
@@ -448,6 +462,8 @@ pub struct Rate {
     pub caller_burst: u32,
     /// 401 and 403 answers a second to one client address.
     pub failures_per_second: u32,
+    /// Cards read without a credential, for each client address.
+    pub cards_per_second: u32,
 }
 
 impl Config {

@@ -11,9 +11,11 @@ use serde_json::value::RawValue;
 use super::body::{Json, OptionalJson};
 use super::changed::about_change;
 use super::extract::{Caller, PathId, not_permitted};
-use super::workspaces::{parse_optional, parse_upstream_auth, parse_upstream_tls, shown};
+use super::workspaces::{
+    operators_only, parse_optional, parse_upstream_auth, parse_upstream_tls, shown,
+};
 use crate::audit::change::About;
-use crate::config::Complete;
+use crate::config::{CardAccess, Complete};
 use crate::directory::{Change, Editor};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
@@ -51,6 +53,8 @@ pub(super) struct Patch {
     #[serde(default, deserialize_with = "said")]
     push_notifications: Option<Option<bool>>,
     #[serde(default, deserialize_with = "said")]
+    card_access: Option<Option<CardAccess>>,
+    #[serde(default, deserialize_with = "said")]
     upstream_auth: Option<Option<Box<RawValue>>>,
     #[serde(default, deserialize_with = "said")]
     upstream_tls: Option<Box<RawValue>>,
@@ -77,6 +81,10 @@ impl Patch {
             Some(tls) => Some(parse_upstream_tls(principal, tls)?),
             None => None,
         };
+        let card_access = match self.card_access {
+            Some(access) => Some(operators_only("card_access", principal, access)?),
+            None => None,
+        };
         Ok(Change {
             name: self.name,
             role: self.role,
@@ -92,6 +100,7 @@ impl Patch {
             liveness: self.liveness,
             complete: self.complete,
             push_notifications: self.push_notifications,
+            card_access,
             upstream_auth,
             upstream_tls,
             status: self.status,

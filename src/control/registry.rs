@@ -14,7 +14,7 @@ use super::changed::about_workspace;
 use super::extract::{Caller, Registrant, not_permitted};
 use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::About;
-use crate::directory::{AGENT_CARD_BYTES_MAX, Beat, Registrar, Registration, Terms};
+use crate::directory::{self, AGENT_CARD_BYTES_MAX, Beat, Registrar, Registration, Terms};
 use crate::gateway::Gateway;
 use crate::identity::{IssuedToken, Principal};
 use crate::ids::WorkspaceId;
@@ -49,6 +49,8 @@ pub(super) struct Registered {
     token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     auth_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<&'static str>,
 }
 
 /// `POST /registry/register`.
@@ -68,8 +70,9 @@ pub(super) async fn register(
         agent_card: body.agent_card,
         delivery_mode: body.delivery_mode,
     };
-    let (workspace, token) = enrol(&gateway, &caller, &registration, &registrar).await?;
+    let (registered, token) = enrol(&gateway, &caller, &registration, &registrar).await?;
     let token = token.map(|token| token.token.expose_secret().to_owned());
+    let workspace = registered.workspace;
     let about = about_workspace(&workspace).with("token_issued", token.is_some());
     let answer = Answer(Registered {
         status: "registered",
@@ -78,6 +81,7 @@ pub(super) async fn register(
         paused: workspace.status == Status::Paused,
         auth_token: token.clone(),
         token,
+        warning: registered.warning,
     });
     Ok((Extension(about), answer))
 }
@@ -139,7 +143,7 @@ async fn enrol(
     caller: &Caller,
     registration: &Registration,
     registrar: &Registrar,
-) -> Result<(Workspace, Option<IssuedToken>), Rejection> {
+) -> Result<(directory::Registered, Option<IssuedToken>), Rejection> {
     // First, so that of two with the same token one registers.
     if !gateway.identity.redeem_enrolment(&caller.0).await? {
         return Err(Rejection::new(
@@ -167,7 +171,7 @@ async fn enrol(
         let first = first
             .await
             .map_err(|why| why.after_commit(false).retry_after(again));
-        Ok((registered.workspace, first?))
+        Ok((registered, first?))
     };
     match done.await {
         Ok(done) => Ok(done),

@@ -14,12 +14,12 @@ use serde_json::value::RawValue;
 use super::body::Json;
 use super::changed::{about_workspace, kind};
 use super::extract::{Caller, PathId, not_permitted};
-use crate::config::Complete;
-use crate::directory::{Creation, UpstreamAuth, UpstreamTls};
+use crate::config::{CardAccess, Complete};
+use crate::directory::{Creation, Editor, UpstreamAuth, UpstreamTls};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
-use crate::rejection::Rejection;
+use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Urls, View, Workspace};
 
 /// The body of `POST /workspaces`.
@@ -41,6 +41,7 @@ pub(super) struct New {
     liveness: Option<Liveness>,
     complete: Option<Complete>,
     push_notifications: Option<bool>,
+    card_access: Option<CardAccess>,
 }
 
 #[derive(Serialize)]
@@ -110,7 +111,15 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
         liveness: new.liveness.unwrap_or(Liveness::Heartbeat),
         complete: new.complete,
         push_notifications: new.push_notifications,
+        card_access: match new.card_access {
+            Some(access) => Some(operators_only("card_access", caller.principal(), access)?),
+            None => None,
+        },
         upstream_auth: parse_upstream_auth(new.upstream_auth.as_deref())?,
+        editor: match caller.principal() {
+            Principal::Operator => Editor::Operator,
+            _ => Editor::Org,
+        },
         upstream_tls: match new.upstream_tls.as_deref() {
             Some(tls) => parse_upstream_tls(caller.principal(), tls)?,
             None => None,
@@ -203,9 +212,25 @@ pub(super) fn parse_upstream_tls(
     principal: &Principal,
     json: &RawValue,
 ) -> Result<Option<UpstreamTls>, Rejection> {
-    if *principal != Principal::Operator {
-        return Err(not_permitted("upstream_tls needs an admin token"));
-    }
+    let json = operators_only("upstream_tls", principal, json)?;
     let said = Some(json).filter(|json| json.get() != "null");
     said.map(UpstreamTls::parse).transpose()
+}
+
+/// What a body says of a member that only operators may set.
+///
+/// # Errors
+/// `not_permitted`.
+pub(super) fn operators_only<T>(
+    member: &'static str,
+    principal: &Principal,
+    said: T,
+) -> Result<T, Rejection> {
+    if *principal == Principal::Operator {
+        return Ok(said);
+    }
+    Err(Rejection::new(
+        Reason::NotPermitted,
+        format!("{member} needs an admin token"),
+    ))
 }

@@ -16,7 +16,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the text for SQLite and for PostgreSQL: the same but where only one of them has
 /// partitions. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 18] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 20] = [
     both(
         1,
         "workspaces",
@@ -66,6 +66,11 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 18] = [
         include_str!("migrations/0013_seen_before.sql"),
     ),
     both(
+        14,
+        "card_access",
+        include_str!("migrations/0014_card_access.sql"),
+    ),
+    both(
         15,
         "enrolment",
         include_str!("migrations/0015_enrolment.sql"),
@@ -87,6 +92,11 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 18] = [
         19,
         "task_owners",
         include_str!("migrations/0019_task_owners.sql"),
+    ),
+    both(
+        21,
+        "agent_origins",
+        include_str!("migrations/0021_agent_origins.sql"),
     ),
     both(
         23,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::endpoint::Endpoint;
-use super::entry::{Urls, not_found, removed};
+use super::entry::{Entry, Urls, not_found, removed};
 use super::{Agent, Destination, Directory};
+use crate::config::CardAccess;
 use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
@@ -56,7 +57,15 @@ impl Directory {
     /// `workspace_removed`, `workspace_not_found`, `store_unavailable`.
     pub async fn card_source(&self, permit: &Permit) -> Result<Arc<CardSource>, Rejection> {
         let entry = self.entry(permit.target()).await?;
-        let destination = self.destination(permit.target(), &entry).await;
+        self.source_of(permit.target(), &entry).await
+    }
+
+    async fn source_of(
+        &self,
+        id: &WorkspaceId,
+        entry: &Entry,
+    ) -> Result<Arc<CardSource>, Rejection> {
+        let destination = self.destination(id, entry).await;
         let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
         if workspace.status == Status::Removed {
             return Err(removed());
@@ -66,6 +75,37 @@ impl Directory {
             Arc::new(source)
         });
         Ok(Arc::clone(source))
+    }
+
+    /// What the card of `id` is made of, where anyone may read it. `None`: not without a credential, or there is no
+    /// such workspace. A public one may be in memory; each of the others costs one statement, so that what an answer
+    /// takes does not tell them apart.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn public_card_source(
+        &self,
+        id: &WorkspaceId,
+    ) -> Result<Option<Arc<CardSource>>, Rejection> {
+        let default = self.config.get().card.access;
+        let is_public = |entry: &Entry| {
+            let workspace = entry.workspace.as_ref();
+            workspace.is_some_and(|one| {
+                one.status != Status::Removed
+                    && one.card_access.unwrap_or(default) == CardAccess::Public
+            })
+        };
+        let in_memory = self.entries.get(id).await;
+        if !in_memory.is_some_and(|entry| is_public(&entry))
+            && !self.workspaces.has_public_card(id, default).await?
+        {
+            return Ok(None);
+        }
+        let entry = self.entry(id).await?;
+        if !is_public(&entry) {
+            return Ok(None);
+        }
+        self.source_of(id, &entry).await.map(Some)
     }
 
     fn source(

@@ -11,14 +11,14 @@ use super::upstream_auth::UpstreamAuth;
 use super::upstream_tls::{UpstreamTls, require_https};
 use super::{Directory, URL_TTL};
 use crate::coherence::Invalidation;
-use crate::config::Complete;
+use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::store::Unavailable;
 use crate::trust::Sealed;
 use crate::workspace::{
-    Changed, DeliveryMode, Liveness, Move, SealedTls, Settings, Status, Surroundings, Timestamp,
-    Workspace,
+    Changed, DeliveryMode, Liveness, Move, Origins, SealedTls, Settings, Status, Surroundings,
+    Timestamp, Workspace, base,
 };
 
 /// What is to change. `None` leaves a setting as it is; `Some(None)` clears it.
@@ -46,6 +46,8 @@ pub struct Change {
     pub complete: Option<Option<Complete>>,
     /// Whether callers may ask for push notifications.
     pub push_notifications: Option<Option<bool>>,
+    /// Who may read its card. Operators only.
+    pub card_access: Option<Option<CardAccess>>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<Option<UpstreamAuth>>,
     /// TLS towards the agent. Operators only.
@@ -60,6 +62,7 @@ struct Vetted<'a> {
     url: Option<Option<String>>,
     internal_url: Option<Option<String>>,
     card_url: Option<Option<String>>,
+    origins: Origins,
     upstream_auth: Option<Option<Sealed>>,
     upstream_tls: Option<Option<SealedTls>>,
 }
@@ -78,11 +81,13 @@ impl Directory {
         editor: Editor,
     ) -> Result<Workspace, Rejection> {
         check(change)?;
-        let vetted = self.vet_change(id, change).await?;
+        let vetted = self.vet_change(id, change, editor).await?;
         let judge = |workspace: &Workspace, around: &Surroundings| {
             judge(workspace, around, &vetted, editor)
         };
-        let changed = self.alter(id, &change.place, judge).await?;
+        let changed = self
+            .alter(id, &change.place, &vetted.origins, judge)
+            .await?;
         let published = self.publish_change(&vetted, &changed).await;
         // The keys count before SQL, so what was loaded in between is not it.
         let told = Invalidation::Workspace(id.clone());
@@ -102,6 +107,7 @@ impl Directory {
         &self,
         id: &WorkspaceId,
         wanted: &Move,
+        origins: &Origins,
         judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, Rejection>,
     ) -> Result<Changed, Rejection> {
         let now = Timestamp::now();
@@ -118,7 +124,10 @@ impl Directory {
             pauses.store(changes && paused, Ordering::Relaxed);
             Ok(settings)
         };
-        let outcome = self.workspaces.change(id, wanted, now, judge).await;
+        let outcome = self
+            .workspaces
+            .change(id, wanted, origins, now, judge)
+            .await;
         if let Ok(Ok(Some(changed))) = &outcome {
             self.tell_changed(changed);
         }
@@ -157,6 +166,7 @@ impl Directory {
         &self,
         id: &WorkspaceId,
         change: &'a Change,
+        editor: Editor,
     ) -> Result<Vetted<'a>, Rejection> {
         let sealed = |auth: &UpstreamAuth| self.seal_auth(id, auth);
         let upstream_auth = change.upstream_auth.as_ref();
@@ -164,17 +174,22 @@ impl Directory {
         let sealed = |tls: &UpstreamTls| self.seal_tls(id, tls);
         let upstream_tls = change.upstream_tls.as_ref();
         let upstream_tls = upstream_tls.map(|tls| tls.as_ref().map(sealed).transpose());
+        let url = self.vet_setting("url", &change.url, Lookup::Required);
+        let url = url.await?;
+        let internal_url = &change.internal_url;
+        let internal_url = self.vet_setting("internal_url", internal_url, Lookup::Optional);
+        let internal_url = internal_url.await?;
+        let card_url = self.vet_setting("card_url", &change.card_url, Lookup::Required);
+        let card_url = card_url.await?;
+        let urls = [&url, &internal_url, &card_url];
+        let urls = urls.map(|url| url.as_ref().and_then(Option::as_deref));
+        let origins = self.origins_of(urls, editor == Editor::Operator).await?;
         Ok(Vetted {
             change,
-            url: self
-                .vet_setting("url", &change.url, Lookup::Required)
-                .await?,
-            internal_url: self
-                .vet_setting("internal_url", &change.internal_url, Lookup::Optional)
-                .await?,
-            card_url: self
-                .vet_setting("card_url", &change.card_url, Lookup::Required)
-                .await?,
+            url,
+            internal_url,
+            card_url,
+            origins,
             upstream_auth: upstream_auth.transpose()?,
             upstream_tls: upstream_tls.transpose()?,
         })
@@ -264,8 +279,17 @@ fn judge(
     put(&mut settings.liveness, &change.liveness);
     put(&mut settings.complete, &change.complete);
     put(&mut settings.push_notifications, &change.push_notifications);
+    put(&mut settings.card_access, &change.card_access);
     put(&mut settings.upstream_auth, &vetted.upstream_auth);
     put(&mut settings.upstream_tls, &vetted.upstream_tls);
+    let moves_agent = change.url.is_some() && editor == Editor::Operator;
+    if change.upstream_auth.is_some() || moves_agent {
+        let url = called_at(&settings.url, &settings.card_url, settings.liveness);
+        let has_auth = settings.upstream_auth.is_some();
+        settings.upstream_auth_base = url.filter(|_| has_auth).map(base).map(str::to_owned);
+    } else if change.url.is_some() && settings.upstream_auth_base.is_none() {
+        settings.upstream_auth_base = workspace.url.as_deref().map(base).map(str::to_owned);
+    }
     if change.url.is_some() || change.card_url.is_some() || change.upstream_tls.is_some() {
         let url = called_at(&settings.url, &settings.card_url, settings.liveness);
         require_https(settings.upstream_tls.is_some(), url)?;

@@ -18,7 +18,8 @@ pub struct Discovered {
     pub id: String,
     /// For people.
     pub name: String,
-    /// Where to reach it from where the caller is; `None` for a poll target.
+    /// Where to reach it from where the caller is; `None` for a poll target, and to canvas users and org tokens, who
+    /// reach it through the gateway.
     pub url: Option<String>,
     /// How messages reach it.
     pub delivery_mode: DeliveryMode,
@@ -32,7 +33,7 @@ pub struct Discovered {
 
 impl Directory {
     /// Tells where a permitted target is: on the agents' own network to a workspace, as the host sees
-    /// it to everyone else.
+    /// it to operators, and to others not at all.
     ///
     /// # Errors
     /// As [`Directory::resolve`], with `last_seen` where it is offline.
@@ -43,7 +44,10 @@ impl Directory {
         let url = match (destination, permit.caller()) {
             (Destination::Inbox(_), _) => None,
             (Destination::Agent(_), Some(_)) => entry.urls.internal.as_deref(),
-            (Destination::Agent(_), None) => entry.urls.host.as_deref(),
+            (Destination::Agent(_), None) => {
+                let may_see = permit.rule() == Rule::Operator;
+                entry.urls.host.as_deref().filter(|_| may_see)
+            }
         };
         // Another program may have written it: nobody is sent where we would not go.
         let url = url

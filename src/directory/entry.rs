@@ -6,18 +6,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::card::CardSource;
 use super::endpoint::Endpoint;
+use super::json_rpc::JsonRpc;
 use super::{
     Agent, Destination, Directory, Manners, RETRY_AFTER, URL_RENEWAL, UpstreamAuth, UpstreamTls,
 };
 use crate::a2a::Generation;
+use crate::a2a::card::says_push;
 use crate::explain::Check;
 use crate::hierarchy::Permit;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
+use crate::workspace::{DeliveryMode, Liveness, Status, Workspace, base};
 
 /// How long an entry counts that was not read whole, or that nobody would tell us to drop.
 const UNSURE_TTL: Duration = Duration::from_secs(1);
@@ -257,7 +260,14 @@ impl Directory {
         workspace: &Workspace,
         endpoint: &Endpoint,
     ) -> Result<(Option<UpstreamAuth>, Option<UpstreamTls>), Rejection> {
-        let auth = self.upstream_auth(workspace)?;
+        // Where another program says that the agent is elsewhere, an operator's platform moved it.
+        let own = workspace.url.as_deref().map(base);
+        let is_own = own == Some(base(&endpoint.url()));
+        let auth = if is_own && workspace.is_credential_withheld() {
+            None
+        } else {
+            self.upstream_auth(workspace)?
+        };
         let tls = self.upstream_tls(workspace)?;
         if tls.is_some() && !endpoint.tls {
             return Err(Rejection::new(
@@ -276,6 +286,14 @@ impl Directory {
         }
     }
 
+    /// What does not fit between the registered URL and the registered card; the log has it, too.
+    pub(super) fn warn_of_mismatch(&self, workspace: &Workspace) -> Option<&'static str> {
+        let endpoint = Endpoint::parse(workspace.url.as_deref()?, &self.resolver.policy()).ok()?;
+        let warning = JsonRpc::of(card_text(workspace), &endpoint).mismatch()?;
+        tracing::warn!(workspace.id = %workspace.id, "An agent registered: {warning}");
+        Some(warning)
+    }
+
     /// How a workspace is to be spoken to, by what is registered, whether or not it can be reached.
     ///
     /// # Errors
@@ -290,14 +308,17 @@ impl Directory {
         let config = self.config.get();
         let card = workspace.agent_card.as_ref();
         let has_card = card.is_some();
-        let card = card.and_then(|card| serde_json::from_str(card.get()).ok());
+        let card: Option<serde_json::Value> =
+            card.and_then(|card| serde_json::from_str(card.get()).ok());
+        let says_no_push = card.as_ref().and_then(says_push) == Some(false);
         Manners {
             generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
             has_card,
             path_in_card: false,
             push_notifications: workspace
                 .push_notifications
-                .unwrap_or(config.a2a.push_notifications),
+                .unwrap_or(config.a2a.push_notifications)
+                && !says_no_push,
             complete: workspace.complete.unwrap_or(config.a2a.complete),
         }
     }
@@ -308,6 +329,7 @@ impl Directory {
         let own_max = workspace.max_concurrent.filter(|max| *max > 0);
         Agent {
             id: workspace.id.clone(),
+            json_rpc: JsonRpc::of(card_text(workspace), &endpoint),
             endpoint,
             manners: self.manners_of(workspace),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
@@ -375,6 +397,10 @@ impl Entry {
     }
 }
 
+fn card_text(workspace: &Workspace) -> Option<&str> {
+    workspace.agent_card.as_deref().map(RawValue::get)
+}
+
 /// By which URL calls reach the agent. One that will not register may be known by its card alone.
 pub(super) fn called_at<'u>(
     url: &'u Option<String>,
@@ -407,8 +433,12 @@ pub(super) fn removed() -> Rejection {
 
 fn restarting(workspace: &Workspace) -> Rejection {
     let placed = workspace.url.is_some() || workspace.card_url.is_some();
+    let has_registered = workspace.agent_card.is_some();
     let message = match workspace.status {
         Status::Hibernated => "the workspace is hibernated: wake it, then try again",
+        Status::Provisioning if has_registered => {
+            "the workspace is being provisioned; try again once its agent has registered again"
+        }
         Status::Provisioning if placed => {
             "the workspace has not registered yet; try again shortly. If its agent knows nothing of this gateway, an \
              operator sets liveness to assumed (PATCH /workspaces/{id})"

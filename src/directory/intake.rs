@@ -12,7 +12,7 @@ pub const AGENT_CARD_BYTES_MAX: usize = 256 * 1024;
 const LABEL_CHARS_MAX: usize = 256;
 
 /// The account in which names are looked up for registrations: all together have at most half of what calls leave.
-const REGISTRATIONS: u64 = u64::MAX;
+pub(super) const REGISTRATIONS: u64 = u64::MAX;
 
 /// Whether a name that cannot be looked up from here is a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

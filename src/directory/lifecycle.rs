@@ -11,7 +11,7 @@ use super::lease::Lease;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{
-    Liveness, Move, Removed, Settings, Status, Surroundings, Timestamp, Workspace,
+    Liveness, Move, Origins, Removed, Settings, Status, Surroundings, Timestamp, Workspace,
 };
 
 impl Directory {
@@ -26,7 +26,9 @@ impl Directory {
             settings.status = Status::Paused;
             Ok(settings)
         };
-        let changed = self.alter(id, &Move::default(), pause).await?;
+        let changed = self
+            .alter(id, &Move::default(), &Origins::default(), pause)
+            .await?;
         Ok(self.as_of_now(changed.after))
     }
 
@@ -48,7 +50,9 @@ impl Directory {
             settings.status = resumed(workspace, &settings, held || doubtful.is_some())?;
             Ok(settings)
         };
-        let changed = self.alter(id, &Move::default(), resume).await?;
+        let changed = self
+            .alter(id, &Move::default(), &Origins::default(), resume)
+            .await?;
         Ok(self.as_of_now(changed.after))
     }
 
@@ -72,7 +76,9 @@ impl Directory {
             }
             Ok(settings)
         };
-        let changed = self.alter(id, &Move::default(), leave).await?;
+        let changed = self
+            .alter(id, &Move::default(), &Origins::default(), leave)
+            .await?;
         let done = match self.drop_presence(id).await {
             Ok(()) => self.catch_up(&changed.after).await,
             Err(away) => Err(away.into()),

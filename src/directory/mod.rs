@@ -15,12 +15,15 @@ mod endpoint;
 mod entry;
 mod follow;
 mod intake;
+mod json_rpc;
 mod keys;
 mod lease;
 mod life;
 mod lifecycle;
 mod nameservers;
 mod news;
+mod origins;
+mod own;
 mod peers;
 mod place;
 mod presence;
@@ -72,6 +75,7 @@ pub use self::discover::Discovered;
 pub use self::endpoint::Endpoint;
 pub use self::entry::NotReached;
 pub use self::intake::AGENT_CARD_BYTES_MAX;
+pub use self::json_rpc::JsonRpc;
 pub use self::peers::{Peer, Sight};
 pub use self::place::Editor;
 pub use self::register::{Creation, Registered, Registrar, Registration, Terms};
@@ -128,6 +132,8 @@ pub struct Agent {
     pub id: WorkspaceId,
     /// Where it listens.
     pub endpoint: Endpoint,
+    /// Where it takes JSON-RPC, if not at the path of its URL.
+    pub json_rpc: JsonRpc,
     /// How it is to be spoken to.
     pub manners: Manners,
     /// Its own bound on silence; `None`: `timeouts.idle`.

@@ -191,6 +191,8 @@ mod tests {
             agent_card: None,
             upstream_auth: None,
             push_notifications: None,
+            card_access: None,
+            upstream_auth_base: None,
             upstream_tls: None,
             complete: None,
             max_concurrent: None,

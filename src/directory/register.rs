@@ -10,12 +10,12 @@ use super::place::{Editor, org_below};
 use super::upstream_tls::require_https;
 use super::{Directory, UpstreamAuth, UpstreamTls};
 use crate::coherence::Invalidation;
-use crate::config::Complete;
+use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{
     Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Status, Step, Timestamp,
-    Workspace,
+    Workspace, base,
 };
 
 /// Who registers: it decides what else may be said.
@@ -71,6 +71,8 @@ pub struct Registered {
     pub workspace: Workspace,
     /// Whether it was made.
     pub created: bool,
+    /// What does not fit between its URL and its card.
+    pub warning: Option<&'static str>,
 }
 
 /// A workspace to create.
@@ -102,10 +104,14 @@ pub struct Creation {
     pub complete: Option<Complete>,
     /// Whether callers may ask for push notifications.
     pub push_notifications: Option<bool>,
+    /// Who may read its card. Operators only.
+    pub card_access: Option<CardAccess>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<UpstreamAuth>,
     /// TLS towards the agent. Operators only.
     pub upstream_tls: Option<UpstreamTls>,
+    /// Who creates it.
+    pub editor: Editor,
 }
 
 impl Directory {
@@ -161,21 +167,23 @@ impl Directory {
             .await?;
         let card_url = terms.and_then(|terms| terms.card_url.as_deref());
         let card_url = self.vet("card_url", card_url, Lookup::Required).await?;
+        let urls = [url.as_deref(), internal_url.as_deref(), card_url.as_deref()];
+        let is_operator = matches!(registrar, Registrar::Operator(_));
+        let origins = self.origins_of(urls, is_operator).await?;
+        let bases = Bases::of(found.as_ref(), url.as_deref(), is_operator);
         let moved = place.is_some();
         if let Some(place) = place {
-            let change = Change {
-                place,
-                ..Change::default()
-            };
-            self.change(&registration.id, &change, Editor::Operator)
-                .await?;
+            self.move_to(&registration.id, place).await?;
         }
         let created = found.is_none();
         if created {
             let creation = unregistered(&registration.id, mode, registrar);
-            let Created::Done(_) = self.try_create(&creation).await? else {
-                return if foreign { Err(elsewhere()) } else { Ok(None) };
-            };
+            match self.try_create(&creation).await? {
+                Created::Done(_) => {}
+                Created::Taken if foreign => return Err(elsewhere()),
+                Created::Taken => return Ok(None),
+                Created::OriginTaken(taken) => return Err(taken.into()),
+            }
         }
         let change = Register {
             delivery_mode: mode,
@@ -185,6 +193,9 @@ impl Directory {
             name,
             liveness: terms.and_then(|terms| terms.liveness),
             card_url,
+            origins,
+            upstream_auth_base: bases.from_now_on,
+            first_base: bases.first,
         };
         let old_card = found.as_ref().and_then(|w| w.agent_card.as_deref());
         let online = self.bring_online(&registration.id, &change, old_card).await;
@@ -192,7 +203,20 @@ impl Directory {
             true => why.after_commit(true),
             false => why,
         })?;
-        Ok(Some(Registered { workspace, created }))
+        let warning = self.warn_of_mismatch(&workspace);
+        Ok(Some(Registered {
+            workspace,
+            created,
+            warning,
+        }))
+    }
+
+    async fn move_to(&self, id: &WorkspaceId, place: Move) -> Result<(), Rejection> {
+        let change = Change {
+            place,
+            ..Change::default()
+        };
+        self.change(id, &change, Editor::Operator).await.map(drop)
     }
 
     async fn bring_online(
@@ -204,7 +228,11 @@ impl Directory {
         let now = Timestamp::now();
         let registered = self.workspaces.register(id, change, now).await;
         self.doubt(id, now, &registered).await;
-        let workspace = registered?.ok_or_else(removed)?;
+        let workspace = registered??.ok_or_else(removed)?;
+        if workspace.is_credential_withheld() {
+            tracing::warn!(workspace.id = %id, "The agent registered at another host or port than its upstream_auth was \
+                set for, and does not get it there: an operator sets it again (PATCH /workspaces/{{id}})");
+        }
         self.tell_status(id, workspace.status);
         if let Some(card) = &workspace.agent_card
             && old_card.map(RawValue::get) != Some(card.get())
@@ -241,6 +269,7 @@ impl Directory {
         match self.try_create(creation).await? {
             Created::Done(workspace) => Ok(*workspace),
             Created::Taken => Err(taken()),
+            Created::OriginTaken(taken) => Err(taken.into()),
         }
     }
 
@@ -270,6 +299,9 @@ impl Directory {
             .await?;
         let card_url = creation.card_url.as_deref();
         let card_url = self.vet("card_url", card_url, Lookup::Required).await?;
+        let urls = [url.as_deref(), internal_url.as_deref(), card_url.as_deref()];
+        let may_share = creation.editor == Editor::Operator;
+        let origins = self.origins_of(urls, may_share).await?;
         let auth = creation.upstream_auth.as_ref();
         let auth = auth.map(|auth| self.seal_auth(&id, auth));
         let tls = creation.upstream_tls.as_ref();
@@ -296,22 +328,45 @@ impl Directory {
             upstream_tls: tls.transpose()?,
             complete: creation.complete,
             push_notifications: creation.push_notifications,
+            card_access: creation.card_access,
             max_concurrent: creation.max_concurrent,
+            origins,
         };
-        let now = Timestamp::now();
-        let created = match &creation.parent_id {
-            Some(parent) => {
-                let judge = |line: &[Step]| org_below(&id, line, creation.org.as_deref());
-                let created = self.workspaces.create_below(parent, &new, now, judge);
-                created.await??
-            }
-            None => self.workspaces.create(&new, now).await?,
-        };
+        let created = self.insert(&new, creation).await?;
         if let Created::Done(workspace) = &created {
             self.forget(&id, true, &Ok(())).await;
             self.tell_status(&id, workspace.status);
         }
         Ok(created)
+    }
+
+    async fn insert(&self, new: &NewWorkspace, creation: &Creation) -> Result<Created, Rejection> {
+        let (id, now) = (&new.id, Timestamp::now());
+        let Some(parent) = &creation.parent_id else {
+            return Ok(self.workspaces.create(new, now).await?);
+        };
+        let judge = |line: &[Step]| org_below(id, line, creation.org.as_deref());
+        let created = self.workspaces.create_below(parent, new, now, judge);
+        created.await?
+    }
+}
+
+/// For which scheme, host and port the agent's credential is.
+struct Bases {
+    /// Since an operator says where the agent is.
+    from_now_on: Option<String>,
+    /// Where nobody said so before.
+    first: Option<String>,
+}
+
+impl Bases {
+    fn of(found: Option<&Workspace>, url: Option<&str>, is_operator: bool) -> Self {
+        let old = found.and_then(|found| found.url.as_deref());
+        let owned = |url: &str| base(url).to_owned();
+        Self {
+            from_now_on: url.filter(|_| is_operator).map(owned),
+            first: old.or(url).map(owned),
+        }
     }
 }
 
@@ -368,8 +423,13 @@ fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Regis
         liveness: Liveness::Heartbeat,
         complete: None,
         push_notifications: None,
+        card_access: None,
         upstream_auth: None,
         upstream_tls: None,
+        editor: match registrar {
+            Registrar::Operator(_) => Editor::Operator,
+            Registrar::Org { .. } | Registrar::Itself => Editor::Org,
+        },
     }
 }
 

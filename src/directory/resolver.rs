@@ -18,7 +18,9 @@ use tokio::time::{Instant, timeout};
 
 use super::address::Policy;
 use super::endpoint::{Endpoint, Target};
+use super::intake::REGISTRATIONS;
 use super::nameservers::{Directions, Failure, LOOKUP_MAX, NoAddress, look_up};
+use super::own::Own;
 use crate::config::live::Present;
 use crate::config::{Derived, Live};
 use crate::explain::{Check, Fact, Source, Witness};
@@ -90,6 +92,7 @@ impl Answer {
 /// Looks names up and judges the answers.
 pub(super) struct Resolver {
     policy: Derived<Policy>,
+    own: Derived<Own>,
     names: Arc<Names>,
 }
 
@@ -123,6 +126,7 @@ impl Resolver {
     pub(super) fn new(config: &Live) -> Self {
         Self {
             policy: Derived::new(config, |config, _| Policy::new(config)),
+            own: Derived::new(config, |config, _| Own::new(config)),
             names: Arc::new(Names {
                 directions: Derived::new(config, Directions::new),
                 answers: Cache::new(NAMES_MAX),
@@ -155,7 +159,7 @@ impl Resolver {
     ) -> Result<SocketAddr, Rejection> {
         let address = match &endpoint.target {
             Target::Literal(address) => {
-                let chosen = choose(endpoint, &self.policy(), &[*address]);
+                let chosen = self.choose(endpoint, &[*address]);
                 witness.hear(|| told(endpoint, (&[*address], &chosen), Source::Memory));
                 chosen?
             }
@@ -163,7 +167,7 @@ impl Resolver {
                 let (answer, source) = self.names.find(name, asker).await;
                 let answers = answer.addresses;
                 let chosen = match &answers {
-                    Ok(answers) => choose(endpoint, &self.policy(), answers),
+                    Ok(answers) => self.choose(endpoint, answers),
                     Err(none) => Err(unknown_name(endpoint, none.clone().failure())),
                 };
                 witness.hear(|| {
@@ -174,6 +178,31 @@ impl Resolver {
             }
         };
         Ok(SocketAddr::new(address, endpoint.port))
+    }
+
+    /// Every address of `endpoint`'s host, as they stand for themselves; none where it cannot be looked up.
+    pub(super) async fn addresses(&self, endpoint: &Endpoint) -> Vec<IpAddr> {
+        let addresses = match &endpoint.target {
+            Target::Literal(address) => vec![*address],
+            Target::Name(name) => {
+                let (answer, _) = self
+                    .names
+                    .find(name, LookupFor::naming(REGISTRATIONS))
+                    .await;
+                answer
+                    .addresses
+                    .map_or_else(|_| Vec::new(), |all| all.to_vec())
+            }
+        };
+        addresses.iter().map(IpAddr::to_canonical).collect()
+    }
+
+    fn choose(&self, endpoint: &Endpoint, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
+        let own = self.own.get();
+        for address in answers {
+            own.judge(endpoint, *address)?;
+        }
+        choose(endpoint, &self.policy(), answers)
     }
 }
 

@@ -79,10 +79,14 @@ impl Directory {
             return;
         }
         witness.hear(|| {
-            let value = json!({
+            let mut value = json!({
                 "credential": workspace.upstream_auth.is_some(),
                 "certificates": workspace.upstream_tls.is_some(),
             });
+            if workspace.is_credential_withheld() {
+                value["credential_withheld"] =
+                    json!("the agent registered elsewhere: set upstream_auth again");
+            }
             of_row(entry, Check::Upstream, value, remembered)
         });
     }

@@ -9,7 +9,7 @@ use crate::workspace::{Among, LINE_MAX, Near, Step, Timestamp, Wish};
 
 /// Agent cards in one page, in bytes: the page ends before the one that would make it longer, but has
 /// one workspace at least. Cards are a few KiB, and may be 256.
-const PAGE_CARD_BYTES_MAX: u64 = 8 << 20;
+const PAGE_CARD_BYTES_MAX: u64 = 512 << 10;
 
 /// A page of workspaces, in order of id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

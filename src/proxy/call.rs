@@ -78,6 +78,8 @@ impl Proxy {
         }
         let key = keyed::key(exchange, session.req_header(), Some(&completed), &received)?;
         drop(received);
+        let asked = self.ask_card_for_push(session, exchange, &admitted, &completed.refs);
+        asked.await?;
         references::check(&self.gateway, exchange, &admitted, &completed.refs).await?;
         references::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
         let outgoing = Outgoing {

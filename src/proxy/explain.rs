@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::Proxy;
 use crate::a2a::Generation;
+use crate::a2a::card::Card;
 use crate::config::LineageReach;
 use crate::directory::{Agent, Destination, LookupFor, Manners};
 use crate::explain::{
@@ -203,12 +204,25 @@ impl Proxy {
     ) -> Result<Option<String>, Rejection> {
         let (generation, by) = self.look_at_generation(permit, &agent.manners).await;
         let mut call = json!({"method": "POST", "a2a": generation.map(word), "a2a_by": by});
-        if !agent.manners.path_in_card {
-            call["path"] = json!(agent.endpoint.path_and_query);
-            facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
-            return Ok(None);
-        }
         let source = self.gateway.directory.card_source(permit).await?;
+        let registered = source.registered.as_deref().map(str::as_bytes);
+        let card = registered.and_then(|text| Card::read(text).ok());
+        if let Some([only]) = card.map(|card| card.generations()).as_deref() {
+            call["a2a_hint"] = json!(only_hint(*only));
+        }
+        if !agent.manners.path_in_card {
+            let by_card = agent.json_rpc.path(generation.unwrap_or_default());
+            call["path"] = json!(by_card.unwrap_or(&agent.endpoint.path_and_query));
+            call["path_by"] = json!(match by_card {
+                Some(_) => "the registered card: the registered url has no path",
+                None => "the registered url",
+            });
+            if let Some(mismatch) = agent.json_rpc.mismatch() {
+                call["path_warning"] = json!(mismatch);
+            }
+            facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
+            return Ok(by_card.map(str::to_owned));
+        }
         let looked = self.look_at_card(&source, generation.unwrap_or_default());
         let Some((path, age)) = looked.await else {
             call["path"] = Value::Null;
@@ -268,6 +282,19 @@ impl Proxy {
             Fact::new(Check::Limits, Source::Config, value)
         });
         explanation.decided(Check::Limits, facts, Ok(()))
+    }
+}
+
+const fn only_hint(only: Generation) -> &'static str {
+    match only {
+        Generation::V0 => {
+            "the agent's card has interfaces of A2A 0.x only: calls of 1.x (SendMessage) are passed on as they are, and \
+             the agent may not know them"
+        }
+        Generation::V1 => {
+            "the agent's card has interfaces of A2A 1.x only: calls of 0.x (message/send) are passed on as they are, and \
+             clients of 0.x cannot read the card (url: Field required)"
+        }
     }
 }
 

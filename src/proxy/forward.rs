@@ -50,6 +50,16 @@ pub(super) struct Outgoing {
     pub(super) key: Option<Key>,
 }
 
+impl Outgoing {
+    /// Sends a JSON-RPC call to the path that the agent's registered card names, where that is not the registered URL's.
+    pub(super) fn take_path_of(&mut self, agent: &Agent) {
+        if self.target.is_none() {
+            let method = self.method_name.as_deref();
+            self.target = agent.json_rpc.path_of_method(method).map(str::to_owned);
+        }
+    }
+}
+
 impl Proxy {
     /// Forwards, and passes the answer back; or answers for an agent that polls.
     pub(super) async fn forward(
@@ -71,6 +81,7 @@ impl Proxy {
             let path = Box::pin(self.json_rpc(Some(session), exchange, &admitted, method)).await?;
             outgoing.target = Some(path);
         }
+        outgoing.take_path_of(&agent);
         exchange.will_call(&callee(&agent, &outgoing));
         let from = (session.req_header(), self.client(session));
         let head = self.request_head(from, exchange, &admitted, &agent, &outgoing)?;

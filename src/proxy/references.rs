@@ -71,14 +71,21 @@ pub(super) fn follow(
     }
 }
 
-fn require_push(allowed: bool, method: Method, refs: &Refs) -> Result<(), Rejection> {
-    if allowed || !(method.is_of_push() || refs.sets_push) {
+/// Whether a call has to do with push notifications.
+pub(super) fn is_about_push(method: Method, refs: &Refs) -> bool {
+    method.is_of_push() || refs.sets_push
+}
+
+/// # Errors
+/// `push_not_supported`.
+pub(super) fn require_push(allowed: bool, method: Method, refs: &Refs) -> Result<(), Rejection> {
+    if allowed || !is_about_push(method, refs) {
         return Ok(());
     }
     Err(Rejection::new(
         Reason::PushNotSupported,
-        "push notifications are switched off for this workspace: leave the configuration out, and stream or \
-         ask for the task",
+        "push notifications are switched off for this workspace, or its agent's card says that it sends none: leave \
+         the configuration out, and stream or ask for the task",
     ))
 }
 

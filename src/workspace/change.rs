@@ -2,11 +2,14 @@
 //! transaction that holds the row, and, where it reads the hierarchy, the hierarchy; so what was
 //! judged still holds when it is done, also when two change it at the same moment.
 
-use super::row::{complete_word, optional, tls_text, workspace};
+use super::row::{card_access_word, complete_word, optional, tls_text, workspace};
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
-use super::{DeliveryMode, Liveness, SealedTls, Status, Step, Timestamp, Workspace, Workspaces};
-use crate::config::Complete;
+use super::{
+    DeliveryMode, Liveness, OriginTaken, Origins, SealedTls, Status, Step, Timestamp, Workspace,
+    Workspaces, origins,
+};
+use crate::config::{CardAccess, Complete};
 use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -37,12 +40,16 @@ pub struct Settings {
     pub card_url: Option<String>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<Sealed>,
+    /// For which scheme, host and port that was set.
+    pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
     /// How much of an incomplete call is filled in.
     pub complete: Option<Complete>,
     /// Whether callers may ask for push notifications.
     pub push_notifications: Option<bool>,
+    /// Who may read its card.
+    pub card_access: Option<CardAccess>,
     /// Calls in progress at most.
     pub max_concurrent: Option<u32>,
 }
@@ -62,11 +69,18 @@ impl Settings {
             internal_url: workspace.internal_url.clone(),
             card_url: workspace.card_url.clone(),
             upstream_auth: workspace.upstream_auth.clone(),
+            upstream_auth_base: workspace.upstream_auth_base.clone(),
             upstream_tls: workspace.upstream_tls.clone(),
             complete: workspace.complete,
             push_notifications: workspace.push_notifications,
+            card_access: workspace.card_access,
             max_concurrent: workspace.max_concurrent,
         }
+    }
+
+    fn has_other_urls(&self, other: &Self) -> bool {
+        let urls = |of: &Self| [of.url.clone(), of.internal_url.clone(), of.card_url.clone()];
+        urls(self) != urls(other)
     }
 
     fn is_elsewhere(&self, other: &Self) -> bool {
@@ -126,15 +140,16 @@ pub enum Removed {
 }
 
 impl Workspaces {
-    /// Changes the workspace to what `judge` makes of it, or not at all. `None` inside: there never was
+    /// Changes the workspace to what `judge` makes of it, or not at all; `origins` are the servers of its new URLs. `None` inside: there never was
     /// one. A removed one is shown to `judge`, too.
     ///
     /// # Errors
     /// When the store cannot be asked; then it may still have been changed. Inside, what `judge` says.
-    pub async fn change<R>(
+    pub async fn change<R: From<OriginTaken>>(
         &self,
         id: &WorkspaceId,
         wanted: &Move,
+        origins: &Origins,
         now: Timestamp,
         judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, R>,
     ) -> Result<Result<Option<Changed>, R>, Unavailable> {
@@ -166,6 +181,12 @@ impl Workspaces {
             }
             let moves = settings.is_elsewhere(&old);
             let row = write(&mut tx, id, &settings, now, moves).await?;
+            if let Some(row) = &row
+                && settings.has_other_urls(&old)
+                && let Err(taken) = origins::settle(&mut tx, row, origins).await?
+            {
+                return Ok(Err(taken.into()));
+            }
             tx.commit().await?;
             Ok(Ok(row.map(|after| Changed {
                 before,
@@ -193,6 +214,7 @@ impl Workspaces {
             }
             let remove = sqlx::query(REMOVE).bind(id.as_str()).bind(now.0);
             remove.fetch_optional(&mut *tx).await?;
+            origins::leave_all(&mut tx, id).await?;
             tx.commit().await?;
             Ok(Removed::Now(line))
         };
@@ -253,6 +275,8 @@ async fn write(
         .bind(now.0)
         .bind(i64::from(moves))
         .bind(tls_text(settings.upstream_tls.as_ref())?)
-        .bind(settings.push_notifications.map(i64::from));
+        .bind(settings.push_notifications.map(i64::from))
+        .bind(settings.card_access.map(card_access_word))
+        .bind(settings.upstream_auth_base.as_deref());
     optional(row.fetch_optional(connection).await?, workspace)
 }

@@ -5,6 +5,7 @@
 //! [`crate::directory`].
 
 mod change;
+mod origins;
 mod outline;
 mod reach;
 mod row;
@@ -17,12 +18,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
+pub use self::origins::{Origin, OriginTaken, Origins, base};
 pub use self::outline::Outline;
 pub use self::reach::{Among, Candidate, Near, Search, Wish};
 pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
 pub use self::timestamp::Timestamp;
 pub use self::view::{Urls, View};
-use crate::config::Complete;
+use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::trust::Sealed;
 
@@ -55,12 +57,16 @@ pub struct Workspace {
     pub agent_card: Option<Box<RawValue>>,
     /// The credential with which the gateway calls the agent. Shown nowhere.
     pub upstream_auth: Option<Sealed>,
+    /// For which scheme, host and port that was set; `None`: for the first that the agent registers.
+    pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
     /// How much of an incomplete call is filled in; `None`: as `a2a.complete` says.
     pub complete: Option<Complete>,
     /// Whether callers may ask for push notifications; `None`: as `a2a.push_notifications` says.
     pub push_notifications: Option<bool>,
+    /// Who may read its card; `None`: as `card.access` says.
+    pub card_access: Option<CardAccess>,
     /// Calls in progress at most; `None`: as `limits.target_concurrency` says.
     pub max_concurrent: Option<u32>,
     /// Longest silence in an answer, in seconds; `None`: as `timeouts.idle` says.
@@ -94,6 +100,15 @@ impl PartialEq for SealedTls {
 }
 
 impl Eq for SealedTls {}
+
+impl Workspace {
+    /// Whether its agent registered itself elsewhere since its credential was set, so that the credential is kept back.
+    pub fn is_credential_withheld(&self) -> bool {
+        let set_for = self.upstream_auth_base.as_deref();
+        let now = self.url.as_deref().map(base);
+        self.upstream_auth.is_some() && set_for.is_some() && now.is_some() && set_for != now
+    }
+}
 
 /// A closed set of words, stored and shown alike.
 macro_rules! words {
@@ -204,8 +219,12 @@ pub struct NewWorkspace {
     pub complete: Option<Complete>,
     /// Whether callers may ask for push notifications.
     pub push_notifications: Option<bool>,
+    /// Who may read its card.
+    pub card_access: Option<CardAccess>,
     /// Calls in progress at most.
     pub max_concurrent: Option<u32>,
+    /// The servers of its URLs.
+    pub origins: Origins,
 }
 
 #[cfg(test)]

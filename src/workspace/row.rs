@@ -6,7 +6,7 @@ use sqlx::any::AnyRow;
 
 use super::table::Step;
 use super::{DeliveryMode, Liveness, SealedTls, Status, Timestamp, Workspace};
-use crate::config::Complete;
+use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::trust::Sealed;
 
@@ -36,6 +36,7 @@ pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
             .transpose()
             .map_err(|error| unreadable("agent_card", error))?,
         upstream_auth: text(row, "upstream_auth")?.map(Sealed::from_stored),
+        upstream_auth_base: text(row, "upstream_auth_base")?,
         upstream_tls: text(row, "upstream_tls")?
             .map(|text| serde_json::from_str(&text))
             .transpose()
@@ -44,6 +45,9 @@ pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
             .map(|word| complete(&word))
             .transpose()?,
         push_notifications: number(row, "push_notifications")?.map(|on| on != 0),
+        card_access: text(row, "card_access")?
+            .map(|word| card_access(&word))
+            .transpose()?,
         max_concurrent: number(row, "max_concurrent")?,
         idle_timeout_seconds: number(row, "idle_timeout_seconds")?,
         current_task: text(row, "current_task")?,
@@ -106,6 +110,21 @@ fn complete(word: &str) -> Result<Complete, sqlx::Error> {
         "bare" => Ok(Complete::Bare),
         "off" => Ok(Complete::Off),
         _ => Err(unreadable("complete", UnknownWord)),
+    }
+}
+
+fn card_access(word: &str) -> Result<CardAccess, sqlx::Error> {
+    match word {
+        "public" => Ok(CardAccess::Public),
+        "private" => Ok(CardAccess::Private),
+        _ => Err(unreadable("card_access", UnknownWord)),
+    }
+}
+
+pub(super) const fn card_access_word(access: CardAccess) -> &'static str {
+    match access {
+        CardAccess::Public => "public",
+        CardAccess::Private => "private",
     }
 }
 

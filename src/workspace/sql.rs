@@ -5,19 +5,24 @@ use std::fmt::Write as _;
 macro_rules! columns {
     () => {
         "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, \
-         agent_card, upstream_auth, upstream_tls, complete, push_notifications, max_concurrent, idle_timeout_seconds, current_task, active_tasks, \
-         last_seen, created_at, updated_at"
+         agent_card, upstream_auth, upstream_auth_base, upstream_tls, complete, push_notifications, card_access, max_concurrent, \
+         idle_timeout_seconds, current_task, active_tasks, last_seen, created_at, updated_at"
     };
 }
 pub(super) use columns;
 
 pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces WHERE id = $1");
 
+/// Whether anyone may read the card of `$1`; `$2` is what counts for a workspace that says nothing of it. One look
+/// by id, whatever comes of it.
+pub(super) const HAS_PUBLIC_CARD: &str = "SELECT id FROM workspaces \
+     WHERE id = $1 AND status <> 'removed' AND COALESCE(card_access, $2) = 'public'";
+
 pub(super) const CREATE: &str = concat!(
     "INSERT INTO workspaces (id, name, role, parent_id, org, status, delivery_mode, liveness, url, \
      internal_url, card_url, agent_card, complete, max_concurrent, active_tasks, created_at, updated_at, \
-     upstream_auth, upstream_tls, push_notifications) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16, $17, $18) \
+     upstream_auth, upstream_tls, push_notifications, card_access, upstream_auth_base) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16, $17, $18, $19, $20) \
      ON CONFLICT (id) DO NOTHING RETURNING ",
     columns!()
 );
@@ -35,7 +40,8 @@ pub(super) const LINE: &str = "\
 pub(super) const REGISTER: &str = concat!(
     "UPDATE workspaces SET status = CASE WHEN status = 'paused' THEN status ELSE 'online' END, delivery_mode = $2, url = $3, internal_url = $4, \
      agent_card = COALESCE($5, agent_card), name = COALESCE($6, name), last_seen = $7, updated_at = $7, \
-     liveness = COALESCE($8, liveness), card_url = COALESCE($9, card_url) \
+     liveness = COALESCE($8, liveness), card_url = COALESCE($9, card_url), \
+     upstream_auth_base = COALESCE($10, upstream_auth_base, $11) \
      WHERE id = $1 AND status <> 'removed' RETURNING ",
     columns!()
 );
@@ -80,7 +86,8 @@ pub(super) const CHANGE: &str = concat!(
      delivery_mode = $7, liveness = $8, url = $9, internal_url = $10, card_url = $11, \
      upstream_auth = $12, complete = $13, max_concurrent = $14, updated_at = $15, \
      access_generation = CASE WHEN $16 = 0 THEN access_generation \
-       WHEN access_generation >= $15 THEN access_generation + 1 ELSE $15 END, upstream_tls = $17, push_notifications = $18 WHERE id = $1 RETURNING ",
+       WHEN access_generation >= $15 THEN access_generation + 1 ELSE $15 END, upstream_tls = $17, \
+     push_notifications = $18, card_access = $19, upstream_auth_base = $20 WHERE id = $1 RETURNING ",
     columns!()
 );
 

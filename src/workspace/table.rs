@@ -2,13 +2,16 @@
 //! [`super::sql`]; what operators change, in [`super::change`].
 
 use serde_json::value::RawValue;
-use sqlx::{Any, AssertSqlSafe, Executor, Row as _};
+use sqlx::{AssertSqlSafe, Row as _};
 
-use super::row::{complete_word, id, optional, step, tls_text, workspace};
+use super::origins::{self, OriginTaken, Origins, Settled, base};
+use super::row::{card_access_word, complete_word, id, optional, step, tls_text, workspace};
 use super::sql::{
-    CREATE, FIND, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS, news_text,
+    CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT,
+    SET_STATUS, news_text,
 };
 use super::{DeliveryMode, Liveness, NewWorkspace, Status, Timestamp, Workspace};
+use crate::config::CardAccess;
 use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -28,6 +31,8 @@ pub struct Workspaces {
 pub enum Created {
     /// It exists now.
     Done(Box<Workspace>),
+    /// It does not: another workspace's agent is at its server.
+    OriginTaken(OriginTaken),
     /// The id is taken, possibly by a removed workspace.
     Taken,
 }
@@ -66,6 +71,12 @@ pub struct Register {
     pub liveness: Option<Liveness>,
     /// Where its card is fetched; `None` keeps what is there.
     pub card_url: Option<String>,
+    /// The servers of these URLs.
+    pub origins: Origins,
+    /// For which scheme, host and port the agent's credential is from now on; `None` keeps what is there.
+    pub upstream_auth_base: Option<String>,
+    /// The same, where nothing is there.
+    pub first_base: Option<String>,
 }
 
 /// What heartbeats said of one workspace since the last flush.
@@ -92,7 +103,14 @@ impl Workspaces {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn create(&self, new: &NewWorkspace, now: Timestamp) -> Result<Created, Unavailable> {
-        let work = async { insert(self.db.pool(), new, new.org.as_deref(), now).await };
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            let created = insert(&mut tx, new, new.org.as_deref(), now).await?;
+            if matches!(created, Created::Done(_)) {
+                tx.commit().await?;
+            }
+            Ok(created)
+        };
         self.db.run("workspace_create", work).await
     }
 
@@ -114,8 +132,10 @@ impl Workspaces {
                 Ok(org) => org,
                 Err(refusal) => return Ok(Err(refusal)),
             };
-            let created = insert(&mut *tx, new, org.as_deref(), now).await?;
-            tx.commit().await?;
+            let created = insert(&mut tx, new, org.as_deref(), now).await?;
+            if matches!(created, Created::Done(_)) {
+                tx.commit().await?;
+            }
             Ok(Ok(created))
         };
         self.db.run("workspace_create", work).await
@@ -129,6 +149,22 @@ impl Workspaces {
         let row = sqlx::query(FIND).bind(id.as_str());
         let work = async { optional(row.fetch_optional(self.db.pool()).await?, workspace) };
         self.db.run("workspace_find", work).await
+    }
+
+    /// Whether anyone may read the workspace's card; `default` counts where the workspace says nothing of it.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn has_public_card(
+        &self,
+        id: &WorkspaceId,
+        default: CardAccess,
+    ) -> Result<bool, Unavailable> {
+        let row = sqlx::query(HAS_PUBLIC_CARD)
+            .bind(id.as_str())
+            .bind(card_access_word(default));
+        let work = async { Ok(row.fetch_optional(self.db.pool()).await?.is_some()) };
+        self.db.run("workspace_public_card", work).await
     }
 
     /// The workspace and those above it, nearest first; empty when there is none. At most one more
@@ -145,13 +181,13 @@ impl Workspaces {
     /// was not removed.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be asked; inside, where another workspace's agent is at one of its servers.
     pub async fn register(
         &self,
         id: &WorkspaceId,
         change: &Register,
         now: Timestamp,
-    ) -> Result<Option<Workspace>, Unavailable> {
+    ) -> Settled<Option<Workspace>> {
         let row = sqlx::query(REGISTER)
             .bind(id.as_str())
             .bind(change.delivery_mode.word())
@@ -161,8 +197,22 @@ impl Workspaces {
             .bind(change.name.as_deref())
             .bind(now.0)
             .bind(change.liveness.map(Liveness::word))
-            .bind(change.card_url.as_deref());
-        let work = async { optional(self.db.changed(row).await?, workspace) };
+            .bind(change.card_url.as_deref())
+            .bind(change.upstream_auth_base.as_deref())
+            .bind(change.first_base.as_deref());
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            let row = row.fetch_all(&mut *tx).await?;
+            let Some(registered) = optional(row.into_iter().next(), workspace)? else {
+                return Ok(Ok(None));
+            };
+            let settled = origins::settle(&mut tx, &registered, &change.origins).await?;
+            if let Err(taken) = settled {
+                return Ok(Err(taken));
+            }
+            tx.commit().await?;
+            Ok(Ok(Some(registered)))
+        };
         self.db.run("workspace_register", work).await
     }
 
@@ -320,12 +370,14 @@ impl Workspaces {
     }
 }
 
-async fn insert<'c>(
-    executor: impl Executor<'c, Database = Any>,
+async fn insert(
+    connection: &mut Connection,
     new: &NewWorkspace,
     org: Option<&str>,
     now: Timestamp,
 ) -> Result<Created, sqlx::Error> {
+    let called = new.url.as_deref().or(new.card_url.as_deref());
+    let auth_base = called.filter(|_| new.upstream_auth.is_some()).map(base);
     let row = sqlx::query(CREATE)
         .bind(new.id.as_str())
         .bind(&new.name)
@@ -344,13 +396,19 @@ async fn insert<'c>(
         .bind(now.0)
         .bind(new.upstream_auth.as_ref().map(Sealed::as_str))
         .bind(tls_text(new.upstream_tls.as_ref())?)
-        .bind(new.push_notifications.map(i64::from));
+        .bind(new.push_notifications.map(i64::from))
+        .bind(new.card_access.map(card_access_word))
+        .bind(auth_base);
     // All of it: SQLite commits behind the row, and what was answered as created could still fail (`Db::changed`).
-    let rows = row.fetch_all(executor).await?;
-    let created = optional(rows.into_iter().next(), workspace)?;
-    Ok(created.map_or(Created::Taken, |workspace| {
-        Created::Done(Box::new(workspace))
-    }))
+    let rows = row.fetch_all(&mut *connection).await?;
+    let Some(created) = optional(rows.into_iter().next(), workspace)? else {
+        return Ok(Created::Taken);
+    };
+    let settled = origins::settle(connection, &created, &new.origins).await?;
+    Ok(match settled {
+        Ok(()) => Created::Done(Box::new(created)),
+        Err(taken) => Created::OriginTaken(taken),
+    })
 }
 
 pub(super) async fn read_line(

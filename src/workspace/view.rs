@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{DeliveryMode, Liveness, Status, Timestamp, Workspace};
-use crate::config::Complete;
+use crate::config::{CardAccess, Complete};
 
 /// Whether a reader may see where the agent listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub struct View<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     push_notifications: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    card_access: Option<CardAccess>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     upstream_tls: Option<&'a RawValue>,
 }
 
@@ -73,6 +75,7 @@ impl Workspace {
             updated_at: self.updated_at,
             complete: self.complete,
             push_notifications: self.push_notifications,
+            card_access: self.card_access,
             upstream_tls: self
                 .upstream_tls
                 .as_ref()

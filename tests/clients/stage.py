@@ -193,7 +193,8 @@ class Gateway:
         settings = {
             "server.listen": f"127.0.0.1:{self.port}", "admin.listen": f"127.0.0.1:{self.admin}",
             "stores.sql": f"sqlite:{folder}/gateway.db", "keys.dir": folder / "keys",
-            "rate.caller_per_second": 0, "rate.failures_per_second": 0, **sets,
+            "rate.caller_per_second": 0, "rate.failures_per_second": 0,
+            "registry.shared_origins": "http://127.0.0.1:9", **sets,
         }
         self.command = [stage.binary, "serve", *(f"--set={key}={value}" for key, value in settings.items())]
         self.start()

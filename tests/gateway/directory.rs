@@ -8,7 +8,7 @@ use a2a_gateway::coherence::Coherence;
 use a2a_gateway::config::{AuthMode, Config, Live};
 use a2a_gateway::db::Db;
 use a2a_gateway::directory::{
-    Beat, Creation, Destination, Directory, Registrar, Registration, Terms,
+    Beat, Creation, Destination, Directory, Editor, Registrar, Registration, Terms,
 };
 use a2a_gateway::events::Events;
 use a2a_gateway::hierarchy::Hierarchy;
@@ -353,6 +353,8 @@ async fn lines_are_read_alike_on_postgresql() {
             liveness: Liveness::Heartbeat,
             complete: None,
             push_notifications: None,
+            card_access: None,
+            editor: Editor::Operator,
             upstream_auth: None,
             upstream_tls: None,
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2a_gateway::config::Config;
-use a2a_gateway::directory::Creation;
+use a2a_gateway::directory::{Creation, Editor};
 use a2a_gateway::gateway::Gateway;
 use a2a_gateway::identity::{LIVE_TOKENS_MAX, Principal};
 use a2a_gateway::ids::WorkspaceId;
@@ -54,6 +54,8 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
         liveness: Liveness::Heartbeat,
         complete: None,
         push_notifications: None,
+        card_access: None,
+        editor: Editor::Operator,
         upstream_auth: None,
         upstream_tls: None,
     };

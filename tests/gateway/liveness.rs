@@ -256,7 +256,8 @@ on_both_pairs! {
         let canvas = canvas(&gateway).await;
         let path = "/registry/discover/target";
         let mut answers = Vec::new();
-        for (token, url) in [(caller.token.as_str(), "http://127.0.0.2:9/inside"), (&canvas, outside), (ADMIN, outside)] {
+        let inside = json!("http://127.0.0.2:9/inside");
+        for (token, url) in [(caller.token.as_str(), inside), (&canvas, Value::Null), (ADMIN, json!(outside))] {
             let answer = get(&gateway, token, path).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
             let found = answer.json();

@@ -54,6 +54,7 @@ mod open_mode;
 mod operating;
 mod operators;
 mod oracle;
+mod origins;
 mod outages;
 mod policy;
 mod polling;

@@ -110,6 +110,19 @@ impl<'a> Card<'a> {
         )
     }
 
+    /// Whether the agent sends push notifications; `None`: the card does not say.
+    pub fn says_push(&self) -> Option<bool> {
+        says_push(&serde_json::from_str(self.text).ok()?)
+    }
+
+    /// The generations of A2A that its interfaces are of, the older one first; empty where it names none.
+    pub fn generations(&self) -> Vec<Generation> {
+        let interfaces = interfaces::all(&self.fields);
+        let has = |generation| interfaces.iter().any(|one| one.generation == generation);
+        let both = [Generation::V0, Generation::V1].into_iter();
+        both.filter(|generation| has(*generation)).collect()
+    }
+
     /// The card for callers.
     ///
     /// # Errors
@@ -125,6 +138,13 @@ impl<'a> Card<'a> {
         }
         conceal(self.fields, &addresses, facts.base)
     }
+}
+
+/// Whether the agent of this card sends push notifications; `None`: the card does not say.
+pub fn says_push(card: &serde_json::Value) -> Option<bool> {
+    let capabilities = &card["capabilities"];
+    let said = capabilities["pushNotifications"].as_bool();
+    said.or_else(|| capabilities["push_notifications"].as_bool())
 }
 
 /// A registered card for those who may not know where the agent is: with the gateway's `base` in the

@@ -54,6 +54,9 @@ impl House {
             toml::from_str(include_str!("../../../config/default.toml")).unwrap();
         config.stores.sql = format!("sqlite:{}", dir.path().join("gw.db").display()).into();
         config.keys.dir = dir.path().join("keys");
+        // Where all cases register.
+        let shared = crate::config::AgentPrefix::parse("http://127.0.0.1:9");
+        config.registry.shared_origins = vec![shared.unwrap()];
         change(&mut config);
         let metrics = Arc::new(Metrics::new());
         let gateway = Gateway::open(config.into(), metrics).unwrap();

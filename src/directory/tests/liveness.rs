@@ -1,7 +1,7 @@
 //! Heartbeats, lapses and the sweep.
 
 use super::*;
-use crate::workspace::{Move, Settings, Surroundings, Workspace};
+use crate::workspace::{Move, Origins, Settings, Surroundings, Workspace};
 
 #[tokio::test]
 async fn a_lapsed_workspace_is_offline_at_once_and_a_heartbeat_revives_it() {
@@ -225,9 +225,9 @@ async fn a_url_key_does_not_come_back_after_its_agent_left_on_another_replica() 
         Ok::<_, Rejection>(settings)
     };
     let now = Timestamp::now();
-    let (id, stay) = (id("a"), Move::default());
-    let left = room.workspaces.change(&id, &stay, now, leave).await;
-    left.unwrap().unwrap().unwrap();
+    let (id, stay, nowhere) = (id("a"), Move::default(), Origins::default());
+    let left = room.workspaces.change(&id, &stay, &nowhere, now, leave);
+    left.await.unwrap().unwrap().unwrap();
     let keys = ["ws:a:url", "ws:a:internal_url"];
     room.shared.delete(&keys).await.unwrap();
     room.beat("a", &Beat::default()).await;

@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::coherence::Invalidation;
-use crate::config::{Config, Live};
+use crate::config::{AgentPrefix, Config, Live};
 use crate::db::Db;
 use crate::hierarchy::Permit;
 use crate::workspace::{DeliveryMode, Liveness, Status, Timestamp};
@@ -40,6 +40,14 @@ async fn room_of(shared: &str, cache_entries: u64) -> Room {
     config.stores.shared = shared.to_owned().into();
     config.limits.target_concurrency = 2;
     config.directory.cache_entries = cache_entries;
+    // Where all cases register.
+    let shared = [
+        "http://127.0.0.1:9001",
+        "http://127.0.0.1:9002",
+        "http://10.0.0.7:8000",
+    ];
+    let shared = shared.map(|origin| AgentPrefix::parse(origin).unwrap());
+    config.registry.shared_origins = shared.into();
     let metrics = Arc::new(Metrics::new());
     let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
     db.migrate().await.unwrap();
@@ -90,6 +98,8 @@ fn creation(name: &str) -> Creation {
         liveness: Liveness::Heartbeat,
         complete: None,
         push_notifications: None,
+        card_access: None,
+        editor: Editor::Operator,
         upstream_auth: None,
         upstream_tls: None,
     }

@@ -92,6 +92,8 @@ impl Room {
             agent_card: None,
             complete: None,
             push_notifications: None,
+            card_access: None,
+            origins: Default::default(),
             upstream_auth: None,
             upstream_tls: None,
             max_concurrent: None,

@@ -99,12 +99,16 @@ impl Rates {
         }
     }
 
-    /// The next message: who says it, then `c` (caller) or `f` (failures) with a key, `*` and a count,
+    /// The next message: who says it, then `c` (caller) or `f` (failures), `r` (cards read) with a key, `*` and a count,
     /// all in hexadecimal. Keys are of hashes.
     pub(super) fn untold(&self) -> Option<Untold> {
         let mut message = format!("{:x}", self.replica);
         let (mut sum, mut more) = (0, false);
-        for (kind, limit) in [('c', &self.callers), ('f', &self.failures)] {
+        for (kind, limit) in [
+            ('c', &self.callers),
+            ('f', &self.failures),
+            ('r', &self.cards),
+        ] {
             let Some(buckets) = limit.buckets.get() else {
                 continue;
             };
@@ -148,6 +152,7 @@ impl Rates {
             let limit = match kind {
                 "c" => &self.callers,
                 "f" => &self.failures,
+                "r" => &self.cards,
                 _ => continue,
             };
             if let Some((rule, buckets)) = limit.on() {

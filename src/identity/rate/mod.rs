@@ -23,8 +23,8 @@ use crate::rejection::{Reason, Rejection};
 /// Size of the table of callers: 131,072 buckets, 3 MB.
 const CALLERS_SCALE: usize = 256;
 
-/// Size of the table of addresses: 32,768 buckets, 0.8 MB.
-const FAILURES_SCALE: usize = 64;
+/// Size of a table of addresses: 32,768 buckets, 0.8 MB.
+const ADDRESSES_SCALE: usize = 64;
 
 /// Others are told soon when this part of a burst was taken.
 const SOON: u32 = 10;
@@ -132,6 +132,7 @@ impl Allowance {
 pub struct Rates {
     callers: Limit,
     failures: Limit,
+    cards: Limit,
     /// What all times count from.
     began: Instant,
     /// Tells our own messages from those of others.
@@ -149,7 +150,8 @@ impl Rates {
     pub fn new(settings: &config::Rate) -> Self {
         let rates = Self {
             callers: Limit::new(CALLERS_SCALE),
-            failures: Limit::new(FAILURES_SCALE),
+            failures: Limit::new(ADDRESSES_SCALE),
+            cards: Limit::new(ADDRESSES_SCALE),
             began: Instant::now(),
             replica: rand::random(),
             telling: AtomicBool::new(false),
@@ -166,6 +168,8 @@ impl Rates {
             .set(settings.caller_per_second, settings.caller_burst);
         self.failures
             .set(settings.failures_per_second, settings.failures_per_second);
+        self.cards
+            .set(settings.cards_per_second, settings.cards_per_second);
     }
 
     /// Counts one request of the principal that `proof` proves. `None`: there is no limit.
@@ -205,6 +209,16 @@ impl Rates {
             Ok(_) => rejection,
             Err(limited) => limited,
         }
+    }
+
+    /// Counts one card that `client` asks for without a credential.
+    ///
+    /// # Errors
+    /// `rate_limited`, with when to come back.
+    pub fn read_card(&self, client: IpAddr) -> Result<(), Rejection> {
+        let message = "too many cards read without a credential from this address (rate.cards_per_second); wait for \
+                       `Retry-After` seconds, or send a credential";
+        self.take(&self.cards, key_of(client), message).map(drop)
     }
 
     fn take(
@@ -286,6 +300,7 @@ mod tests {
             caller_per_second,
             caller_burst,
             failures_per_second,
+            cards_per_second: 0,
         })
     }
 
@@ -376,6 +391,7 @@ mod tests {
             caller_per_second: 0,
             caller_burst: 0,
             failures_per_second: 0,
+            cards_per_second: 0,
         };
         rates.set(&settings);
         assert!(rates.admit(&proof(1)).unwrap().is_none());

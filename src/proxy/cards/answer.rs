@@ -11,6 +11,9 @@ use crate::proxy::ended::{Ended, internal, patiently};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::origin::Origins;
 
+/// Says which generations of A2A the agent's card has interfaces of: a client of another one cannot read the card.
+pub(super) const SPEAKS: &str = "x-a2a-speaks";
+
 /// Answers with the card, or with 304 where the caller has it.
 pub(super) async fn answer(
     session: &mut ServerSession,
@@ -53,6 +56,9 @@ fn head(exchange: &Exchange, card: &Served, known: bool) -> pingora::Result<Resp
     let kept = format!("private, max-age={}", FRESH.as_secs());
     head.append_header(header::CACHE_CONTROL, kept)?;
     head.append_header(header::VARY, "Authorization, Origin")?;
+    if let Some(speaks) = card.speaks {
+        head.append_header(SPEAKS, speaks)?;
+    }
     head.append_header("x-request-id", exchange.request_id.as_str())?;
     for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
         head.append_header(name, value)?;

@@ -46,6 +46,8 @@ pub(super) struct Kept {
     pub(super) json_rpc: Paths,
     /// Where it speaks HTTP+JSON.
     pub(super) http_json: Paths,
+    /// Whether it sends push notifications; `None`: its card does not say.
+    pub(super) pushes: Option<bool>,
     /// Whether the agent was asked, and did not give it.
     failed: bool,
     made_at: Instant,
@@ -83,6 +85,26 @@ pub(super) struct Served {
     pub(super) tag: String,
     /// Since when it reads like this.
     pub(super) modified: SystemTime,
+    /// The generations of A2A that the agent speaks, for [`SPEAKS`](super::answer::SPEAKS).
+    pub(super) speaks: Option<&'static str>,
+}
+
+/// What is read of a card before it is served.
+struct Read {
+    text: String,
+    generation: Generation,
+    paths: [Paths; 2],
+    pushes: Option<bool>,
+    speaks: Vec<Generation>,
+}
+
+fn speaks_field(generations: &[Generation]) -> Option<&'static str> {
+    match generations {
+        [Generation::V0] => Some("0.x"),
+        [Generation::V1] => Some("1.x"),
+        [_, _] => Some("0.x, 1.x"),
+        _ => None,
+    }
 }
 
 /// The cache.
@@ -199,8 +221,15 @@ impl Kept {
             let card = Card::read(text).map_err(unreadable)?;
             let generation = card.generation();
             let paths = [Binding::JsonRpc, Binding::HttpJson].map(|b| Paths::of(&card, b));
-            let served = served(card, source, config).map_err(unreadable)?;
-            Ok((served, generation, paths))
+            let (pushes, speaks) = (card.says_push(), card.generations());
+            let text = served(card, source, config).map_err(unreadable)?;
+            Ok(Read {
+                text,
+                generation,
+                paths,
+                pushes,
+                speaks,
+            })
         };
         let own = fetched.as_ref().map(Option::as_deref);
         let own = own.unwrap_or_default();
@@ -213,18 +242,20 @@ impl Kept {
             }
         }
         let before = before.and_then(|kept| kept.served.as_ref().ok());
-        let (served, generation, [json_rpc, http_json]) = match made {
-            Ok((text, generation, paths)) => {
-                let served = Served::new(gateway, text, config, kid.as_deref(), before);
-                (Ok(served), Some(generation), paths)
+        let (served, generation, [json_rpc, http_json], pushes) = match made {
+            Ok(read) => {
+                let mut served = Served::new(gateway, read.text, config, kid.as_deref(), before);
+                served.speaks = speaks_field(&read.speaks);
+                (Ok(served), Some(read.generation), read.paths, read.pushes)
             }
-            Err(refusal) => (Err(refusal), None, Default::default()),
+            Err(refusal) => (Err(refusal), None, Default::default(), None),
         };
         Self {
             served,
             generation,
             json_rpc,
             http_json,
+            pushes,
             failed,
             made_at: Instant::now(),
             fingerprint: source.fingerprint,
@@ -272,6 +303,7 @@ impl Served {
             modified: same.map_or_else(SystemTime::now, |before| before.modified),
             body: body.into(),
             tag,
+            speaks: None,
         }
     }
 }

@@ -7,10 +7,12 @@ mod extended;
 mod fetch;
 
 use std::future::pending;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
+use http::{Method, header};
+use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 
 use self::answer::answer;
@@ -22,15 +24,20 @@ use super::admit::{Admitted, Allowed, allow};
 use super::ended::{Ended, left, shutting_down};
 use super::exchange::Exchange;
 use super::listener::BrokenOff;
+use super::references::{is_about_push, require_push};
 use super::trace::Came;
 use super::{Proxy, wrong_method};
 use crate::a2a::hops::hops;
+use crate::a2a::refs::Refs;
 use crate::a2a::{Generation, method};
 use crate::config::Config;
 use crate::dialect::Dialect;
 use crate::directory::CardSource;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
+
+/// The rule of an exchange that read a public card.
+const PUBLIC_CARD: &str = "public_card";
 
 /// Whose card is asked for.
 pub(super) enum Whose {
@@ -94,19 +101,63 @@ impl Proxy {
             Whose::Workspace(target) => (target, false),
             Whose::Default => (Ok(default_workspace(&exchange.config)?), true),
         };
-        let allowed = allow(&self.gateway, exchange, head, target).await;
-        let Allowed { permit, .. } = match allowed {
+        let source = match allow(&self.gateway, exchange, head, target).await {
+            Ok(Allowed { permit, .. }) => self.gateway.directory.card_source(&permit).await?,
+            Err(refusal) if is_anonymous(&refusal, head) => {
+                let client = self.client(session);
+                self.public_source(exchange, client, refusal).await?
+            }
             Err(refusal) if is_default => return Err(of_default(refusal, exchange).into()),
-            allowed => allowed?,
+            Err(refusal) => return Err(refusal.into()),
         };
-        let hops = hops(&head.headers, exchange.config.forward.max_hops)?;
-        let source = self.gateway.directory.card_source(&permit).await?;
-        drop(permit);
+        let hops = hops(&session.req_header().headers, exchange.config.forward.max_hops)?;
         let kept = self
             .kept_card(Some(session), exchange, hops, &source)
             .await?;
         let card = kept.served.clone()?;
         answer(session, &self.origins.get(), exchange, &card).await
+    }
+
+    /// What a card is made of that is read without a credential.
+    ///
+    /// # Errors
+    /// `refusal`, one and the same for a card that is not public and an id that no workspace has; `rate_limited`,
+    /// `store_unavailable`.
+    async fn public_source(
+        &self,
+        exchange: &mut Exchange,
+        client: IpAddr,
+        refusal: Rejection,
+    ) -> Result<Arc<CardSource>, Rejection> {
+        let Some(target) = &exchange.callee else {
+            return Err(refusal);
+        };
+        self.gateway.rates.read_card(client)?;
+        let public = self.gateway.directory.public_card_source(target).await?;
+        exchange.rule = public.is_some().then_some(PUBLIC_CARD);
+        public.ok_or(refusal)
+    }
+
+    /// Has the agent's own card say whether it sends push notifications, where none was registered and a call asks for
+    /// them.
+    ///
+    /// # Errors
+    /// `push_not_supported`.
+    pub(super) async fn ask_card_for_push(
+        &self,
+        session: &mut ServerSession,
+        exchange: &Exchange,
+        admitted: &Admitted,
+        refs: &Refs,
+    ) -> Result<(), Ended> {
+        if admitted.manners().has_card || !is_about_push(exchange.method, refs) {
+            return Ok(());
+        }
+        let source = self.gateway.directory.card_source(&admitted.permit).await?;
+        let kept = self.kept_card(Some(session), exchange, admitted.hops, &source);
+        let pushes = Box::pin(kept).await?.pushes;
+        require_push(pushes != Some(false), exchange.method, refs)?;
+        Ok(())
     }
 
     /// The path at which the target speaks HTTP+JSON to callers of a generation, without a slash at its
@@ -237,6 +288,11 @@ impl Proxy {
             .await?;
         Ok(kept.generation.unwrap_or_default())
     }
+}
+
+/// Whether a request was refused because it has no credential at all.
+fn is_anonymous(refusal: &Rejection, head: &RequestHeader) -> bool {
+    refusal.reason == Reason::Unauthenticated && !head.headers.contains_key(header::AUTHORIZATION)
 }
 
 fn json_rpc_path(kept: &Kept, generation: Generation) -> Result<String, Rejection> {

@@ -180,6 +180,7 @@ impl Proxy {
             let path = self.json_rpc(None, exchange, admitted, method).await;
             outgoing.target = Some(path.map_err(refused)?);
         }
+        outgoing.take_path_of(agent);
         let endpoint = match &outgoing.target {
             None => &agent.endpoint,
             Some(target) => &agent.endpoint.at(target.clone()),

@@ -83,6 +83,8 @@ impl Proxy {
                     mut refs,
                 } = rest_body(exchange, &admitted, body)?;
                 refs.tasks.extend(rest.tasks);
+                let asked = self.ask_card_for_push(session, exchange, &admitted, &refs);
+                asked.await?;
                 references::check(&self.gateway, exchange, &admitted, &refs).await?;
                 references::follow(&self.gateway, exchange, &admitted, Binding::Rest);
                 let rewrite = self.rewrite(exchange, &admitted, Binding::Rest).await?;
@@ -207,6 +209,8 @@ impl Proxy {
         let completed = send(exchange, admitted, &shape, body.clone())?;
         let key = keyed::key(exchange, session.req_header(), Some(&completed), &body)?;
         drop(body);
+        let asked = self.ask_card_for_push(session, exchange, admitted, &completed.refs);
+        asked.await?;
         references::check(&self.gateway, exchange, admitted, &completed.refs).await?;
         references::follow(&self.gateway, exchange, admitted, Binding::Rpc);
         let version_1_0 = shape.generation == Generation::V1;

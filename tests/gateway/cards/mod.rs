@@ -2,7 +2,9 @@
 
 mod alone;
 mod asking;
+mod called;
 mod places;
+mod public;
 mod shown;
 mod signed;
 mod waiting;

@@ -1,0 +1,164 @@
+//! Cards that anyone may read (`card_access`): without a credential, and without a word about the others.
+
+use serde_json::json;
+
+use super::{add, card_of, locations, patch, served};
+use crate::harness::{ADMIN, Agent, Answer, Builder, Gateway, Pair, Request, Step, card};
+use crate::on_both_pairs;
+
+const WELL_KNOWN: &str = "/.well-known/agent-card.json";
+
+async fn agent() -> Agent {
+    let card = card("A").to_string();
+    Agent::scripted(move |request| vec![Step::Write(served(request, WELL_KNOWN, &card))]).await
+}
+
+fn place(id: &str) -> String {
+    format!("/workspaces/{id}/a2a/.well-known/agent-card.json")
+}
+
+async fn anonymous(gateway: &Gateway, path: &str) -> Answer {
+    gateway.call(&Request::get(path)).await
+}
+
+/// What a caller can tell one refusal from another by.
+fn seen(answer: &Answer) -> (u16, Vec<(String, String)>, String) {
+    let id = answer.field("x-request-id").unwrap().to_owned();
+    let mut fields = answer.fields.clone();
+    fields.retain(|(name, _)| !["x-request-id", "date"].contains(&name.to_lowercase().as_str()));
+    (answer.status, fields, answer.text().replace(&id, "ID"))
+}
+
+fn refused(answer: &Answer, status: u16, reason: &str) {
+    let shown = answer.text();
+    assert_eq!(answer.status, status, "{shown}");
+    assert_eq!(answer.reason(), reason, "{shown}");
+}
+
+/// How often SQL was asked for what decides about a card.
+async fn store_trips(gateway: &Gateway) -> f64 {
+    let mut trips = 0.0;
+    for operation in ["find", "line", "public_card"] {
+        let label = format!("operation=\"workspace_{operation}\"");
+        let name = "a2a_gateway_store_seconds_count";
+        trips += gateway.metric(name, &[&label]).await;
+    }
+    trips
+}
+
+on_both_pairs! {
+    async fn a_public_card_needs_no_credential_and_the_others_stay_as_unknown_as_none(pair: Pair) {
+        let gateway = Builder::new(pair).set("a2a.default_workspace", "open").start().await;
+        let agent = agent().await;
+        for id in ["open", "closed", "gone"] {
+            add(&gateway, id, json!({"url": agent.url()})).await;
+        }
+        for path in locations("open") {
+            let answer = anonymous(&gateway, &path).await;
+            assert_eq!((answer.status, answer.reason()), (401, "unauthenticated".into()), "{path}");
+        }
+        for id in ["open", "gone"] {
+            patch(&gateway, id, json!({"card_access": "public"})).await;
+        }
+        let removed = Request::new("DELETE", "/workspaces/gone");
+        assert_eq!(gateway.as_operator(removed).await.status, 200);
+        let with_credential = card_of(&gateway, "open").await;
+        for path in locations("open") {
+            let answer = anonymous(&gateway, &path).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+            assert_eq!(answer.body, with_credential.body, "{path}");
+            let tag = answer.field("etag").unwrap();
+            let known = gateway.call(&Request::get(&path).field("if-none-match", tag)).await;
+            assert_eq!(known.status, 304, "{path}");
+        }
+        // Whatever is asked for at the same places of a private, removed or unknown one is the same refusal.
+        for (index, path) in locations("closed").iter().enumerate().take(6) {
+            let closed = anonymous(&gateway, path).await;
+            refused(&closed, 401, "unauthenticated");
+            for other in ["gone", "nobody", "closed.x"] {
+                let answer = anonymous(&gateway, &locations(other)[index]).await;
+                assert_eq!(seen(&answer), seen(&closed), "{path} {other}");
+            }
+        }
+        // A credential is looked at where there is one, and calls need one.
+        let wrong = Request::get(place("open")).bearer("a2aw_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG");
+        assert_eq!(gateway.call(&wrong).await.status, 401);
+        let call = Request::post("/workspaces/open/a2a", crate::harness::CALL);
+        assert_eq!(gateway.call(&call).await.status, 401);
+        assert_eq!(anonymous(&gateway, "/workspaces/open").await.status, 401);
+
+        let read = gateway.as_operator(Request::get("/workspaces/open")).await.json();
+        assert_eq!(read["card_access"], "public");
+        patch(&gateway, "open", json!({"card_access": null})).await;
+        assert_eq!(anonymous(&gateway, &place("open")).await.status, 401);
+        let read = gateway.as_operator(Request::get("/workspaces/open")).await.json();
+        assert_eq!(read.get("card_access"), None);
+    }
+
+    /// Which ids there are shows in the number of store trips no more than in the words.
+    async fn a_private_card_costs_as_many_store_trips_as_an_unknown_one(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = agent().await;
+        add(&gateway, "closed", json!({"url": agent.url()})).await;
+        // In memory, as of a workspace in use, and of one that nobody asked for.
+        add(&gateway, "fresh", json!({"url": agent.url()})).await;
+        assert_eq!(card_of(&gateway, "closed").await.status, 200);
+        for id in ["closed", "fresh", "nobody", "closed", "nobody"] {
+            let before = store_trips(&gateway).await;
+            assert_eq!(anonymous(&gateway, &place(id)).await.status, 401);
+            assert_eq!(store_trips(&gateway).await - before, 1.0, "{id}");
+        }
+    }
+
+    async fn operators_say_whose_card_is_public(pair: Pair) {
+        let gateway = Builder::new(pair).set("card.access", "public").start().await;
+        let agent = agent().await;
+        gateway.create(json!({"id": "open", "name": "o", "org": "acme", "url": agent.url(), "liveness": "assumed"})).await;
+        gateway
+            .create(json!({"id": "closed", "name": "c", "url": agent.url(), "liveness": "assumed", "card_access": "private"}))
+            .await;
+        assert_eq!(anonymous(&gateway, &place("open")).await.status, 200);
+        let closed = anonymous(&gateway, &place("closed")).await;
+        assert_eq!(closed.status, 401);
+        assert_eq!(seen(&anonymous(&gateway, &place("nobody")).await), seen(&closed));
+
+        let org = Request::post("/orgs/acme/tokens", "{}");
+        let org = gateway.as_operator(org).await.json()["token"].as_str().unwrap().to_owned();
+        let asked = Request::patch("/workspaces/open", r#"{"card_access":"private"}"#);
+        refused(&gateway.call(&asked.bearer(&org)).await, 403, "not_permitted");
+        let asked = Request::post("/workspaces", r#"{"name":"n","card_access":"public"}"#);
+        refused(&gateway.call(&asked.bearer(&org)).await, 403, "not_permitted");
+        let wrong = Request::patch("/workspaces/open", r#"{"card_access":"open"}"#).bearer(ADMIN);
+        refused(&gateway.call(&wrong).await, 400, "invalid_params");
+    }
+}
+
+#[tokio::test]
+async fn cards_read_without_a_credential_are_limited_by_address() {
+    let builder = Builder::new(Pair::Embedded).set("rate.cards_per_second", "3");
+    let gateway = builder
+        .set("server.trusted_proxies", "127.0.0.1/32")
+        .start()
+        .await;
+    let agent = agent().await;
+    let open = json!({"url": agent.url(), "card_access": "public"});
+    add(&gateway, "open", open).await;
+    let from = |client: &str| Request::get(place("open")).field("x-forwarded-for", client);
+    let mut limited = None;
+    for _ in 0..20 {
+        let answer = gateway.call(&from("192.0.2.1")).await;
+        if answer.status != 200 {
+            limited = Some(answer);
+            break;
+        }
+    }
+    let limited = limited.expect("a limit");
+    refused(&limited, 429, "rate_limited");
+    assert_eq!(limited.field("retry-after"), Some("1"));
+    // Others, and those who send a credential, read on.
+    assert_eq!(gateway.call(&from("192.0.2.2")).await.status, 200);
+    assert_eq!(
+        gateway.call(&from("192.0.2.1").bearer(ADMIN)).await.status,
+        200
+    );
+}
