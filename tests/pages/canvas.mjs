@@ -46,10 +46,30 @@ await show("a token in the address is taken out of it, and kept nowhere", async 
   const kept = await page.evaluate(() => [localStorage.length, sessionStorage.length, document.cookie, history.length]);
   assert(kept[0] === 0 && kept[1] === 0 && kept[2] === "", kept);
   const names = await page.locator(".workspace-name").allTextContents();
-  assert(names.join() === "acme-dev,acme-intern,acme-pm,acme-qa", names);
+  assert(names.join() === "acme-pm,acme-dev,acme-intern,acme-qa", names);
   assert((await page.locator("#who").textContent()) === "demo · acme", "who");
   await page.locator("#live[data-tone=ok]").waitFor();
   await look(page, "canvas-begin");
+});
+
+await show("the workspaces are a tree, which the keyboard walks", async () => {
+  const rows = page.locator("#workspaces [role=treeitem]");
+  const levels = await rows.evaluateAll((items) => items.map((item) => `${item.querySelector(".workspace-name").textContent} ${item.getAttribute("aria-level")}`));
+  assert(levels.join() === "acme-pm 1,acme-dev 2,acme-intern 3,acme-qa 2", levels);
+  const [top, below, lowest] = await Promise.all([0, 1, 2].map(async (index) => (await rows.nth(index).boundingBox()).x));
+  assert(top < below && below < lowest, [top, below, lowest]);
+  const walked = [];
+  await page.locator("#filter").focus();
+  // One stop for Tab, however many rows there are.
+  await page.keyboard.press("Tab");
+  for (const key of ["ArrowRight", "ArrowDown", "End", "ArrowLeft", "ArrowUp", "ArrowRight", "ArrowRight", "ArrowRight", "Home"]) {
+    await page.keyboard.press(key);
+    walked.push(await page.evaluate(() => document.activeElement.querySelector(".workspace-name").textContent.replace("acme-", "")));
+  }
+  assert(walked.join() === "dev,intern,qa,pm,pm,dev,intern,intern,pm", walked);
+  await page.locator("#filter").fill("acme-intern");
+  assert((await rows.first().getAttribute("aria-level")) === "1" && (await rows.count()) === 1, "what is found has no parents");
+  await page.locator("#filter").fill("");
 });
 
 await show("an agent's card is read, and an example of it becomes a message", async () => {
@@ -192,8 +212,8 @@ await show("an agent that polls answers late", async () => {
   await choose("acme-intern");
   await page.locator(".card-name", { hasText: "acme-intern" }).waitFor();
   await say("what did you learn?");
-  await reaches("submitted");
-  await until(() => last.locator(".notice", { hasText: "has not answered yet" }).isVisible(), "it says so");
+  await reaches("waiting");
+  await until(() => last.locator(".notice", { hasText: "waits in the inbox of acme-intern" }).isVisible(), "it says so");
   await look(page, "canvas-waiting");
   const token = tokens["acme-intern"];
   const [entry] = await call("GET", "/activity", token);
@@ -209,6 +229,47 @@ await show("an agent that polls answers late", async () => {
   await call("POST", "/workspaces/acme-intern/notify", token, { message: "I am off to lunch" });
   await page.locator(".turn", { hasText: "I am off to lunch" }).waitFor();
   await look(page, "canvas-replied");
+});
+
+const taskOf = async () => (await last.locator(".turn-end .mono").textContent()).replace("task ", "");
+const stateAt = async (id, task) => {
+  const asked = { jsonrpc: "2.0", id: 1, method: "tasks/get", params: { id: task } };
+  const { result, error } = await call("POST", `/workspaces/${id}/a2a`, tokens.canvas, asked);
+  return result?.status.state ?? JSON.stringify(error);
+};
+const startOver = page.locator("#afresh");
+
+await show("starting over cancels what is waited for, at an agent that polls and at one that streams", async () => {
+  for (const [id, text, state] of [["acme-intern", "and now?", "waiting"], ["acme-dev", "plan the release", "working"]]) {
+    await choose(id);
+    await say(text);
+    await reaches(state);
+    assert((await startOver.isEnabled()) && (await startOver.textContent()) === "Cancel and start over", id);
+    const task = await taskOf();
+    await startOver.click();
+    await page.locator("#log .empty").waitFor();
+    await until(async () => (await stateAt(id, task)) === "canceled", `the task of ${id} is canceled`);
+    assert((await startOver.textContent()) === "Start over" && (await startOver.isDisabled()), "nothing is left");
+    // What the one before had still to say is not heard in the new conversation, which can begin at once.
+    assert((await answers.count()) === 0, await page.locator("#log").textContent());
+  }
+  await say("once more");
+  await reaches("completed");
+  // Nothing is in progress: nothing is cancelled.
+  assert((await startOver.textContent()) === "Start over", "its name");
+});
+
+await show("what cannot be cancelled is told of", async () => {
+  await say("plan the release");
+  await reaches("working");
+  const task = await taskOf();
+  const refused = { status: 503, headers: { "x-a2a-refused": "store_unavailable" }, json: { error: "a store is away", reason: "store_unavailable", request_id: "r-3" } };
+  await page.route(/\/a2a/, (route) => (route.request().postData()?.includes("tasks/cancel") ? route.fulfill(refused) : route.continue()));
+  await startOver.click();
+  await page.locator("#log", { hasText: `The task ${task} was not cancelled` }).locator("code", { hasText: "store_unavailable" }).waitFor();
+  await look(page, "canvas-not-cancelled");
+  await page.unrouteAll({ behavior: "ignoreErrors" });
+  await startOver.click();
 });
 
 await show("an agent of A2A 1.0 asks back, and the task goes on with the answer", async () => {
