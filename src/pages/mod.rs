@@ -102,6 +102,7 @@ pub static CONSOLE: Site = site![
     "console/gateway.js",
     "console/list.js",
     "console/model.js",
+    "console/session.js",
     "console/show.js",
     "console/tree.js",
     "console/workspace.js",
