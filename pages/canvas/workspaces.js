@@ -8,7 +8,7 @@ import { treeOf } from "./hierarchy.js";
 const SHOWN_MAX = 300;
 
 /** The deepest level that is indented. */
-const INDENT_MAX = 6;
+const INDENT_MAX = 5;
 
 const TONES = { online: "ok", degraded: "warn", paused: "warn", offline: "bad", failed: "bad", removed: "bad" };
 
