@@ -269,6 +269,8 @@ fn the_pages_stay_readable_and_make_no_markup_of_text() {
                 continue;
             }
             // Nor is anything kept where the next user of the browser finds it.
+            // Half of a session, which opens nothing alone, is kept by one module.
+            let keeps = path.ends_with("console/session.js");
             for word in [
                 "innerHTML",
                 "outerHTML",
@@ -282,7 +284,12 @@ fn the_pages_stay_readable_and_make_no_markup_of_text() {
                 "document.cookie",
                 "indexedDB",
             ] {
-                assert!(!text.contains(word), "{} says {word}", path.display());
+                let allowed = keeps && word == "sessionStorage";
+                assert!(
+                    allowed || !text.contains(word),
+                    "{} says {word}",
+                    path.display()
+                );
             }
         }
     }

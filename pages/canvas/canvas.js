@@ -11,7 +11,7 @@ import { Live } from "./live.js";
 import { Refusal } from "./refusal.js";
 import { notUsers } from "./token.js";
 import { visible } from "./visible.js";
-import { clearWorkspaces, showWorkspaces } from "./workspaces.js";
+import { clearWorkspaces, moveInTree, showWorkspaces } from "./workspaces.js";
 
 /** Tasks that are open and of which nothing is heard are asked for this often, in milliseconds, and so many at once. */
 const ASK_EVERY = 15_000;
@@ -183,13 +183,21 @@ function showChosen() {
   // Each for itself, so that none is drawn in another's place.
   const about = [data.role, data.id !== name && data.id, data.status].filter(Boolean);
   fill(byId("subtitle"), ...about.flatMap((one) => [" · ", one]).slice(1));
-  byId("afresh").disabled = conversation.isEmpty || Boolean(entry.running);
+  showStartOver(entry);
   byId("send").disabled = Boolean(entry.running);
   const first = empty(`Say something to ${name}`, "What it answers shows here as it comes. An example from its card is a good start.");
   const log = byId("log");
   const wanted = conversation.isEmpty ? first : conversation.element;
   if (log.firstChild !== wanted) fill(log, wanted);
   showCard(entry);
+}
+
+/** The button says what it does: it also cancels what is in progress. */
+function showStartOver({ conversation, running }) {
+  const button = byId("afresh");
+  const cancels = Boolean(running) || conversation.open.size > 0;
+  button.disabled = conversation.isEmpty;
+  fill(button, cancels ? "Cancel and start over" : "Start over");
 }
 
 function showCard(entry) {
@@ -224,19 +232,21 @@ async function send(entry, text) {
     again: () => !entry.running && send(entry, text),
     ask: (answer) => inquire(entry, answer),
     status: () => entry.data.status,
+    isPolled: () => entry.data.delivery_mode === "poll",
     signIn,
   };
   conversation.say(text);
   for (const earlier of conversation.open) if (earlier.taskId === entry.taskId) earlier.passOn();
   const answer = conversation.answer(name, actions);
-  entry.running = new AbortController();
+  const running = new AbortController();
+  entry.running = running;
   try {
     showChosen();
     toEnd();
     await meet(entry);
     if (!entry.agent) throw entry.cardError;
     const onLink = (link) => keepingEnd(() => answer.link(link));
-    const going = { contextId: conversation.contextId, taskId: entry.taskId, signal: entry.running.signal, onLink };
+    const going = { contextId: conversation.contextId, taskId: entry.taskId, signal: running.signal, onLink };
     let since = performance.now();
     for await (const event of entry.agent.send(text, going)) {
       apply(entry, answer, [event]);
@@ -250,15 +260,17 @@ async function send(entry, text) {
   } catch (error) {
     keepingEnd(() => answer.fail(error));
     // It may know more of the task than the stream told. Whoever wants to send again does not wait for that.
-    if (answer.taskId) ask(entry, answer);
+    if (answer.taskId && !answer.isLeft) ask(entry, answer);
   } finally {
-    entry.running = null;
+    // The user may have started over, and sent something else since.
+    if (entry.running === running) entry.running = null;
     if (chosen === entry.data.id) showChosen();
   }
 }
 
 /** Shows what came of a message. A task that asks for input is gone on with by the next one. */
 function apply(entry, answer, events) {
+  if (answer.isLeft) return;
   for (const event of events) {
     keepingEnd(() => answer.apply(event));
     entry.conversation.contextId = event.contextId || entry.conversation.contextId;
@@ -266,6 +278,33 @@ function apply(entry, answer, events) {
   const asks = answer.state === "input-required" || answer.state === "auth-required";
   if (asks) entry.taskId = answer.taskId;
   else if (entry.taskId === answer.taskId) entry.taskId = "";
+  if (chosen === entry.data.id) showStartOver(entry);
+}
+
+/** Begins a new conversation, and cancels what the one before was waiting for. What cannot be cancelled is said. */
+async function startOver(entry) {
+  const { agent, running } = entry;
+  const left = entry.conversation.leave();
+  const fresh = new Conversation();
+  Object.assign(entry, { conversation: fresh, running: null, taskId: "" });
+  running?.abort();
+  showChosen();
+  const still = "Its agent may still be working on it.";
+  const tell = (...said) => {
+    fresh.note(...said);
+    if (entry.conversation === fresh && chosen === entry.data.id) showChosen();
+  };
+  for (const { taskId } of left) {
+    if (!taskId) {
+      tell(element("p", {}, `The last message cannot be cancelled: no task of it is known yet. ${still}`));
+      continue;
+    }
+    try {
+      await agent.cancel(taskId);
+    } catch (error) {
+      tell(element("p", {}, `The task ${taskId} was not cancelled. ${still}`), failure(error, { signIn }));
+    }
+  }
 }
 
 async function cancel(entry, answer) {
@@ -399,6 +438,7 @@ byId("entry").addEventListener("submit", (event) => {
 });
 byId("leave").addEventListener("click", leave);
 byId("filter").addEventListener("input", showAll);
+byId("workspaces").addEventListener("keydown", moveInTree);
 byId("back").addEventListener("click", () => {
   showView("list");
   byId("filter").focus();
@@ -407,10 +447,7 @@ byId("card-toggle").addEventListener("click", () => {
   showView(byId("desk").dataset.view === "card" ? "talk" : "card");
 });
 byId("afresh").addEventListener("click", () => {
-  const entry = entries.get(chosen);
-  entry.conversation = new Conversation();
-  entry.taskId = "";
-  showChosen();
+  startOver(entries.get(chosen));
   byId("text").focus();
 });
 byId("composer").addEventListener("submit", (event) => {

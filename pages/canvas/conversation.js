@@ -52,6 +52,19 @@ export class Conversation {
     this.#add(element("article", { className: "turn", "aria-label": name }, top, body([{ text }], STEP_MAX)));
   }
 
+  /** What the page tells. */
+  note(...said) {
+    this.#add(element("article", { className: "turn", role: "status", "aria-label": "Canvas" }, said));
+  }
+
+  /** Ends it: the answers that had not come to their end. They take nothing in any more. */
+  leave() {
+    const left = [...this.open];
+    for (const answer of left) answer.isLeft = true;
+    this.open.clear();
+    return left;
+  }
+
   /** An answer to come. */
   answer(name, actions) {
     const answer = new Answer(name, actions, () => this.open.delete(answer));
@@ -85,6 +98,8 @@ export class Answer {
   askedAt = 0;
   isAsked = false;
   isStale = false;
+  /** Whether its user has started over. */
+  isLeft = false;
   #state = element("span", { className: "state", "data-tone": "busy" }, "sent");
   #link = element("p", { className: "notice small", "data-tone": "warn", role: "status", hidden: true });
   #steps = element("ol", { className: "steps" });
@@ -92,6 +107,8 @@ export class Answer {
   /** Characters of each step that is shown. */
   #stepSizes = [];
   #gone = 0;
+  #name;
+  #waits = false;
   #said = null;
   #content = new Content();
   #task = element("span", { className: "muted small mono" });
@@ -100,6 +117,7 @@ export class Answer {
   #over;
 
   constructor(name, actions, over) {
+    this.#name = name;
     this.#actions = actions;
     this.#over = over;
     this.element = element(
@@ -166,7 +184,7 @@ export class Answer {
   /** The agent has said what it had to say for now; a task that is not over may be heard of later. */
   pause() {
     this.element.removeAttribute("aria-busy");
-    if (this.state && !isTerminal(this.state) && this.state === "submitted") {
+    if (this.state === "submitted" && !this.#waits) {
       this.#note("The agent has the message and has not answered yet. Its answer will show here when it comes.");
     } else if (this.state === null) this.#settle("completed", "no answer");
   }
@@ -191,8 +209,16 @@ export class Answer {
     if (state === "unspecified" || (isTerminal(this.state) && !isTerminal(state))) return;
     if (isTerminal(state)) return this.#settle(state, state);
     this.state = state;
-    this.#show(state, TONES[state] ?? "busy");
+    this.#wait(state === "submitted" && this.#actions.isPolled());
+    this.#show(this.#waits ? "waiting" : state, TONES[state] ?? "busy");
     this.#cancel.hidden = !this.taskId;
+  }
+
+  /** Says that the message waits for an agent that fetches its messages, or not any more. */
+  #wait(waits) {
+    if (waits) this.#note(`The message waits in the inbox of ${this.#name} until its agent fetches it. The answer shows here when it comes.`);
+    else if (this.#waits) this.#link.hidden = true;
+    this.#waits = waits;
   }
 
   /** The task as a whole may be told once more, when it is asked for: with the same words. */

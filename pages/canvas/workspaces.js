@@ -1,9 +1,14 @@
-// The list of workspaces.
+// The tree of workspaces. Its keys are those of any tree: the arrows up and down, Home and End move between the rows, left
+// leads to the parent, right to the first child, Enter opens.
 
 import { byId, element, fill } from "./dom.js";
+import { treeOf } from "./hierarchy.js";
 
 /** So many are shown; the filter finds the others. */
 const SHOWN_MAX = 300;
+
+/** The deepest level that is indented. */
+const INDENT_MAX = 5;
 
 const TONES = { online: "ok", degraded: "warn", paused: "warn", offline: "bad", failed: "bad", removed: "bad" };
 
@@ -12,43 +17,88 @@ const collator = new Intl.Collator();
 /** The rows by id, so that one that is focused stays the same element when something changes. */
 const rows = new Map();
 
+/** The ids of the rows in the order that is shown, and of the parent of each that has one here. */
+let order = [];
+let parents = new Map();
+
+/** The row that Tab leads to. */
+let current = null;
+
+const nameOf = ({ data }) => data.name || data.id;
+
+/** Shows the workspaces as a tree; those that `filter` finds as a list, since their parents may not be among them. */
 export function showWorkspaces(entries, filter, chosen, onChoose) {
   const wanted = filter.trim().toLowerCase();
   const matches = ({ data: { id, name, role } }) => [id, name, role].some((text) => String(text ?? "").toLowerCase().includes(wanted));
-  const name = ({ data }) => data.name || data.id;
-  const found = entries.filter(matches).sort((one, other) => collator.compare(name(one), name(other)));
+  const found = entries.filter(matches).sort((one, other) => collator.compare(nameOf(one), nameOf(other)));
   const taken = new Map();
-  for (const entry of entries) taken.set(name(entry), (taken.get(name(entry)) ?? 0) + 1);
-  const shown = found.slice(0, SHOWN_MAX).map((entry) => row(entry, taken.get(name(entry)) > 1, chosen, onChoose));
+  for (const entry of entries) taken.set(nameOf(entry), (taken.get(nameOf(entry)) ?? 0) + 1);
+  const parentOf = ({ data }) => (wanted === "" ? data.parent_id : null);
+  const tree = treeOf(found, { idOf: ({ data }) => data.id, parentOf }).slice(0, SHOWN_MAX);
+  order = tree.map(({ item }) => item.data.id);
+  parents = new Map(tree.map(({ item, parent }) => [item.data.id, parent?.data.id]));
+  if (!order.includes(current)) current = order.includes(chosen) ? chosen : (order[0] ?? null);
+  const shown = tree.map(({ item, depth }) => row(item, { isTwin: taken.get(nameOf(item)) > 1, level: depth + 1, chosen, onChoose }));
   const rest = found.length - shown.length;
-  const list = byId("workspaces");
   const none = entries.length > 0 && found.length === 0 && "No workspace has that in its name or role.";
-  const note = none || (rest > 0 && `and ${rest} more: filter to find them`);
-  const now = note ? [...shown, element("li", { className: "muted small note" }, note)] : shown;
-  const same = now.length === list.children.length && now.every((item, index) => item === list.children[index]);
+  fill(byId("list-note"), none || (rest > 0 && `and ${rest} more: filter to find them`));
+  const list = byId("workspaces");
+  const same = shown.length === list.children.length && shown.every((item, index) => item === list.children[index]);
   if (same) return;
   // A row that is moved loses the focus.
   const focused = document.activeElement;
-  fill(list, ...now);
+  fill(list, ...shown);
   if (list.contains(focused)) focused.focus();
 }
 
+/** Forgets all rows. */
 export function clearWorkspaces() {
   rows.clear();
+  [order, parents, current] = [[], new Map(), null];
   byId("filter").value = "";
+  fill(byId("list-note"));
   fill(byId("workspaces"));
 }
 
+/** Moves the focus by a key. */
+export function moveInTree(event) {
+  const at = order.indexOf(current);
+  if (at < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
+  const child = parents.get(order[at + 1]) === current ? order[at + 1] : undefined;
+  const to = { ArrowDown: order[at + 1], ArrowUp: order[at - 1], Home: order[0], End: order.at(-1), ArrowLeft: parents.get(current), ArrowRight: child };
+  if (!(event.key in to)) return;
+  event.preventDefault();
+  const id = to[event.key];
+  if (id === undefined) return;
+  makeCurrent(id);
+  buttonOf(id).focus();
+}
+
+const buttonOf = (id) => rows.get(id)?.firstChild;
+
+function makeCurrent(id) {
+  const before = buttonOf(current);
+  if (before) before.tabIndex = -1;
+  current = id;
+  buttonOf(id).tabIndex = 0;
+}
+
 /** `isTwin`: another one has the same name, so the id tells them apart. */
-function row({ data, unread }, isTwin, chosen, onChoose) {
+function row({ data, unread }, { isTwin, level, chosen, onChoose }) {
   let item = rows.get(data.id);
   if (!item) {
-    item = element("li", {}, element("button", { type: "button", className: "workspace", onclick: () => onChoose(data.id) }));
+    const open = () => {
+      makeCurrent(data.id);
+      onChoose(data.id);
+    };
+    item = element("li", { role: "none" }, element("button", { type: "button", className: "workspace", role: "treeitem", onclick: open }));
     rows.set(data.id, item);
   }
   const [button] = item.children;
-  if (data.id === chosen) button.setAttribute("aria-current", "true");
-  else button.removeAttribute("aria-current");
+  item.dataset.level = String(Math.min(level, INDENT_MAX));
+  button.setAttribute("aria-level", String(level));
+  button.setAttribute("aria-selected", String(data.id === chosen));
+  button.tabIndex = data.id === current ? 0 : -1;
   fill(
     button,
     element("span", { className: "workspace-name" }, data.name || data.id, unread && element("span", { className: "unread" }, "new")),

@@ -1,33 +1,60 @@
-// How the console asks the gateway. The token is kept in this module, in memory, and nowhere else: closing or loading the
-// page anew forgets it.
+// How the console asks the gateway: with the token that was typed, which is in this module's memory and nowhere else, and with
+// its half of a session, which counts alone when the page was loaded again.
 
 import { Refusal, refusalOf } from "./refusal.js";
+import { keep, kept } from "./session.js";
 import { EventReader } from "./sse.js";
 
 let token = null;
+/** The page's half of its session. */
+let half = null;
 /** Called when the gateway does not take the token any more. */
 let locked = () => {};
 
-/** Whose questions these are from now on. */
+/** Whose questions these are from now on: the token's, or with `null` those of the session that is kept. */
 export function enter(secret, onLocked) {
   token = secret;
+  half = kept();
   locked = onLocked;
 }
 
-/** Forgets the token. */
+/** Begins a session for the token, so that the page can be loaded again. Without one that asks for the token. */
+export async function beginSession() {
+  const mine = token;
+  if (mine === null) return;
+  try {
+    const { session } = await ask("console/session", { method: "POST" });
+    if (mine !== token) return;
+    half = session;
+    keep(half);
+  } catch {
+    // It is tried again when the feed is opened next.
+  }
+}
+
+/** Ends the session and forgets the token. */
+export function leave() {
+  if (half !== null) ask("console/session", { method: "DELETE" }).catch(() => {});
+  forget();
+}
+
+/** Forgets the token and the session. */
 export function forget() {
-  token = null;
+  token = half = null;
+  keep(null);
   locked = () => {};
 }
 
 /** How long an answer may take as a whole, in milliseconds. */
 const ANSWER_MAX = 30_000;
 
-/** One request with the token; the answer, whatever it says. No cookie goes with it, and none is kept. */
+/** One request with the token or the session; the answer, whatever it says. */
 async function send(path, options = {}) {
-  const headers = { Authorization: `Bearer ${token}`, ...options.headers };
+  const headers = { ...options.headers };
+  if (token !== null) headers.Authorization = `Bearer ${token}`;
+  if (half !== null) headers["X-A2A-Session"] = half;
   try {
-    return await fetch(path, { cache: "no-store", credentials: "omit", redirect: "error", ...options, headers });
+    return await fetch(path, { cache: "no-store", credentials: "same-origin", redirect: "error", ...options, headers });
   } catch (error) {
     if (options.signal?.aborted) throw error;
     const message = "the gateway cannot be reached from here: is it running, and is this its address?";
@@ -84,11 +111,11 @@ async function answerTo(path, { method, body, signal }) {
     options.body = JSON.stringify(body ?? {});
     options.headers = { "Content-Type": "application/json" };
   }
-  const mine = token;
+  const [mine, session] = [token, half];
   const response = await send(path, options);
   if (response.ok) return response.json();
   const refusal = await failure(response);
-  if (response.status === 401 && mine === token) locked(refusal);
+  if (response.status === 401 && mine === token && (mine !== null || session === half)) locked(refusal);
   throw refusal;
 }
 

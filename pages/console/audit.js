@@ -13,9 +13,9 @@ const EVENTS = [
 
 const TEXTS = [
   ["workspace", "Workspace", "caller or target"],
-  ["caller", "Caller", "a workspace id, operator, canvas:user"],
+  ["caller", "Caller", "an id, operator"],
   ["target", "Target", "a workspace id"],
-  ["outcome", "Outcome", "answered, done, not_permitted …"],
+  ["outcome", "Outcome", "not_permitted"],
   ["method", "Method", "send_message"],
   ["request_id", "Request id", ""],
   ["replica", "Replica", ""],
@@ -89,7 +89,7 @@ export function auditView(model, asked) {
     },
     field("What", controls.event_type),
     TEXTS.map(([name, label]) => field(label, controls[name])),
-    TIMES.map(([name, label]) => field(label, controls[name])),
+    TIMES.map(([name, label]) => timeField(label, controls[name])),
     element("div", { className: "buttons" }, element("button", { type: "submit", className: "primary" }, "Search"), element("button", { type: "button", onclick: () => (clear(), form.requestSubmit()) }, "Clear")),
   );
   function clear() {
@@ -100,6 +100,12 @@ export function auditView(model, asked) {
   const found = element("section", { className: "panel found", "aria-label": "Records" }, element("h2", {}, "Records"), rows, more);
   const view = element("div", { className: "view" }, element("h1", { tabIndex: -1 }, "Audit"), form, found, panel("Chains", chains));
   return { title: "Audit", element: view, change: () => {}, close: () => newest.close() };
+}
+
+function timeField(label, control) {
+  const made = field(label, control);
+  made.classList.add("time");
+  return made;
 }
 
 /** A time of the address as the control has it: in the browser's zone. */

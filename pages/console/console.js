@@ -1,8 +1,8 @@
-// The console: a page for operators. It logs in with an operator's token, which it keeps in memory, follows one feed, and
-// shows one view at a time, by the part of the address behind `#`.
+// The console: a page for operators. It logs in with an operator's token, which it keeps in memory, or by the session that it
+// has when it is loaded again, follows one feed, and shows one view at a time, by the part of the address behind `#`.
 
 import { dismiss } from "./act.js";
-import { enter, follow, forget } from "./ask.js";
+import { beginSession, enter, follow, forget, leave as endSession } from "./ask.js";
 import { byId, element, fill } from "./dom.js";
 import { auditView } from "./audit.js";
 import { exchangesView } from "./exchanges.js";
@@ -10,7 +10,8 @@ import { explainView } from "./explain.js";
 import { gatewayView } from "./gateway.js";
 import { Model, POINTS } from "./model.js";
 import { Refusal } from "./refusal.js";
-import { count, field, refusal, setPill, setText } from "./show.js";
+import { kept } from "./session.js";
+import { count, field, loading, refusal, setPill, setText } from "./show.js";
 import { notOperators } from "./token.js";
 import { treeView } from "./tree.js";
 import { visible } from "./visible.js";
@@ -54,7 +55,7 @@ function login(why) {
     element("p", { className: "muted" }, "The console is for operators. The admin token is the one in ", element("code", {}, "A2A_GATEWAY_ADMIN_TOKEN"), "; a gateway that was started without it printed one at its first start."),
     why ? refusal(why) : null,
     form,
-    element("p", { className: "muted small" }, "The token stays in this page's memory: loading the page again forgets it."),
+    element("p", { className: "muted small" }, "The token stays in this page's memory. Loading the page again does not ask for it, until you log out, close the tab, or do not use the console for 15 minutes."),
   );
   fill(byId("login"), element("main", {}, box)).hidden = false;
   byId("console").hidden = true;
@@ -74,7 +75,7 @@ function leave() {
   fill(byId("view"));
 }
 
-/** Follows the feed with this token, and shows the console once the gateway takes it. */
+/** Follows the feed with this token, or by the session that is kept with `null`, and shows the console once the gateway takes it. */
 function open(token) {
   const stop = new AbortController();
   feed = stop;
@@ -88,6 +89,7 @@ function open(token) {
 
 /** Why a token is not taken, for whoever typed it, or was in with it until now. */
 function notTaken(why, token) {
+  if (token === null && why.reason === "unauthenticated") return new Refusal({ ...why, message: "your session has ended; log in again" });
   if (why.reason !== "unauthenticated" && why.reason !== "not_permitted") return why;
   const wasIn = !byId("console").hidden;
   const message = wasIn ? "you have been logged out: this admin token is not valid any more; log in with the one in force" : notOperators(token);
@@ -99,6 +101,8 @@ function linked(state, why) {
   if (state === "live") {
     setPill(byId("link"), "live", "ok");
     byId("link").title = "";
+    // Also when the gateway was started anew, which ends all sessions.
+    beginSession();
     if (open) return;
     fill(byId("login")).hidden = true;
     byId("console").hidden = false;
@@ -199,7 +203,10 @@ function curve(member) {
 }
 
 byId("nav").append(...VIEWS.map(([path, title]) => element("a", { href: `#${path}` }, title)));
-byId("leave").addEventListener("click", () => login());
+byId("leave").addEventListener("click", () => {
+  endSession();
+  login();
+});
 const numbers = strip();
 model.addEventListener("change", () => {
   if (byId("console").hidden) return;
@@ -207,4 +214,8 @@ model.addEventListener("change", () => {
   view?.change();
 });
 addEventListener("hashchange", route);
-login();
+if (kept() === null) login();
+else {
+  fill(byId("login"), element("main", { className: "login" }, loading("the console")));
+  open(null);
+}

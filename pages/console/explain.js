@@ -3,7 +3,8 @@
 import { Newest, ask, query, words } from "./ask.js";
 import { element, fill } from "./dom.js";
 import { grant, resume } from "./act.js";
-import { field, loading, pathOf, pill, refusal, sentence, span, to } from "./show.js";
+import { rowsOf } from "./facts.js";
+import { facts, field, loading, pathOf, pill, refusal, sentence, span, to } from "./show.js";
 
 /** What each check asks. */
 const CHECKS = {
@@ -140,18 +141,13 @@ function verdict(said, again, model) {
   return [box, element("ol", { className: "steps" }, steps.map(step))];
 }
 
-function step({ step: name, ok, fact, source, age_ms: age }) {
-  const facts = Object.entries(fact).map(([key, value]) => element("div", {}, element("dt", {}, key), element("dd", {}, worded(value))));
+function step({ step: name, ok, fact, because, source, age_ms: age }) {
   const from = age > 1000 ? `${source}, ${span(age)} ago` : source;
+  const rows = rowsOf(because === undefined ? fact : { ...fact, because });
   return element(
     "li",
     { className: "step", "data-ok": String(ok) },
     element("div", { className: "asked" }, pill(ok ? "passes" : "refused here", ok ? "ok" : "bad"), element("strong", {}, name), element("span", { className: "muted" }, CHECKS[name] ?? ""), element("span", { className: "muted small from" }, from)),
-    facts.length > 0 ? element("dl", { className: "facts mono" }, facts) : null,
+    rows.length > 0 ? facts(rows.map(({ name: row, text }) => [row, text])) : null,
   );
-}
-
-function worded(value) {
-  if (value === null) return "none";
-  return typeof value === "string" ? value : JSON.stringify(value);
 }

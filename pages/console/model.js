@@ -1,6 +1,8 @@
 // What the console knows, made of the feed's events: workspaces with what passes through them, the last exchanges,
 // replicas. Only what changed is touched, since there may be thousands.
 
+import { treeOf } from "./hierarchy.js";
+
 /** Exchanges that are kept. */
 export const KEPT = 2000;
 
@@ -168,28 +170,8 @@ const byName = (one, other) => (one.key < other.key ? -1 : one.key > other.key ?
 
 /** Workspaces as a tree, each below its parent with its `depth`; those whose parent is not there are on top. */
 export function inTree(workspaces) {
-  const below = new Map();
-  const tops = [];
-  for (const workspace of workspaces.values()) {
-    workspace.key ??= workspace.name.toLowerCase();
-    const parent = workspace.parent && workspaces.has(workspace.parent) ? workspace.parent : null;
-    if (parent === null) tops.push(workspace);
-    else if (below.has(parent)) below.get(parent).push(workspace);
-    else below.set(parent, [workspace]);
-  }
-  const order = [];
-  const placed = new Set();
-  const walk = (siblings, depth) => {
-    for (const workspace of siblings.sort(byName)) {
-      if (placed.has(workspace)) continue;
-      placed.add(workspace);
-      workspace.depth = depth;
-      order.push(workspace);
-      walk(below.get(workspace.id) ?? [], depth + 1);
-    }
-  };
-  walk(tops, 0);
-  // Nobody is above those in a ring; they are shown all the same.
-  for (const workspace of workspaces.values()) if (!placed.has(workspace)) walk([workspace], 0);
-  return order;
+  for (const workspace of workspaces.values()) workspace.key ??= workspace.name.toLowerCase();
+  const sorted = [...workspaces.values()].sort(byName);
+  const ids = { idOf: ({ id }) => id, parentOf: ({ parent }) => parent };
+  return treeOf(sorted, ids).map(({ item, depth }) => Object.assign(item, { depth }));
 }

@@ -91,6 +91,13 @@ export function panel(title, ...children) {
   return element("section", { className: "panel", "aria-label": title }, element("h2", {}, title), children);
 }
 
+/** A panel that has a whole row of its view. */
+export function widePanel(title, ...children) {
+  const made = panel(title, ...children);
+  made.classList.add("wide");
+  return made;
+}
+
 /** Names and what they are. Values are text or nodes; what is nothing is a dash. */
 export function facts(pairs) {
   const there = pairs.filter(Boolean);

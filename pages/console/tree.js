@@ -37,7 +37,7 @@ const COLUMNS = [
   { title: "State", className: "status" },
   { title: "Delivery", className: "mode" },
   { title: "Last seen", className: "seen" },
-  { title: "Exchanges / min", className: "number" },
+  { title: "Received / min", className: "number" },
   { title: "Refused / min", className: "number refused" },
   { title: "Streams", className: "number streams" },
 ];

@@ -3,7 +3,7 @@
 import { ask, query, words } from "./ask.js";
 import { element, fill, link } from "./dom.js";
 import { grant, pause, resume, revoke, takeBack } from "./act.js";
-import { count, countOf, explainPath, facts, loading, panel, pathOf, pill, refusal, setPill, setText, span, table, to, toneOf, when, who } from "./show.js";
+import { count, countOf, explainPath, facts, loading, panel, pathOf, pill, refusal, setPill, setText, span, table, to, toneOf, when, who, widePanel } from "./show.js";
 
 /** Records that are looked through for refusals. */
 const LOOKED_AT = 500;
@@ -54,9 +54,9 @@ export function workspaceView(model, id) {
         body,
         about(workspace, model),
         limits(workspace, load_),
+        card(workspace),
         credentials(tokens, (token) => after(() => revoke(id, token))),
         ways({ grants, cut: [asCaller, asTarget].filter(({ more }) => more) }, (one) => after(() => takeBack(one)), after(() => grant({ caller: id }))),
-        card(workspace),
         refusals(id),
       );
       change();
@@ -89,7 +89,7 @@ export function workspaceView(model, id) {
     // It changed while somebody looked.
     if (news) load();
     const seen = known.seen === null ? "never seen" : `last seen ${span(model.now() - known.seen)} ago`;
-    setText(now, `${seen} · ${countOf(known.n, "exchange")} and ${countOf(known.refused, "refusal")} in the last minute · ${countOf(known.streams, "open stream")}`);
+    setText(now, `${seen} · ${countOf(known.n, "call")} to it and ${countOf(known.refused, "refusal")} in the last minute · ${countOf(known.streams, "open stream")}`);
   }
 
   load();
@@ -162,7 +162,7 @@ function credentials({ tokens, next_cursor: more }, onRevoke) {
   ]);
   const heads = ["Token", "Created", "Last used", "Revoke"];
   const none = "It has no live token: nobody can come in as it until one is issued, or it enrols.";
-  return panel("Tokens", table("Tokens", heads, rows, none), more ? element("p", { className: "muted" }, "There are more.") : null);
+  return widePanel("Tokens", table("Tokens", heads, rows, none), more ? element("p", { className: "muted" }, "There are more.") : null);
 }
 
 function ways({ grants, cut }, onRemove, onAdd) {
@@ -173,7 +173,7 @@ function ways({ grants, cut }, onRemove, onAdd) {
     one.note,
     element("button", { type: "button", className: "danger small", onclick: onRemove(one), "aria-label": `Remove the grant of ${one.caller_id} to ${one.target_id}` }, "Remove …"),
   ]);
-  return panel(
+  return widePanel(
     "Grants",
     table("Grants", ["Caller", "Target", "Expires", "Note", "Remove"], rows, "None: only the hierarchy says whom it may message."),
     ...cut.map(({ how }) => element("p", { className: "notice", "data-tone": "warn" }, `These are the oldest ${count(GRANTS_MAX)} only. The others, on the public listener: `, element("code", {}, how))),
@@ -223,5 +223,5 @@ function refusals(id) {
     }
   };
   read();
-  return panel("Recent refusals", place);
+  return widePanel("Recent refusals", place);
 }

@@ -22,6 +22,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::gate::Operator;
+use super::session::{self, Held};
 use super::{json_answer, reject};
 use crate::audit::{DONE, Draft, EventType};
 use crate::console::{Cut, Reader};
@@ -68,12 +69,15 @@ routes! {
     GET  "/console/chains"          => chains,
     GET  "/console/keys"            => keys,
     POST "/console/keys/rotate"     => rotate,
+    POST "/console/session"         => session::begin,
+    DELETE "/console/session"       => session::end,
 }
 
 /// `GET /console/feed`: all workspaces, then what happens, once a second.
 async fn feed(
     State(gateway): State<Arc<Gateway>>,
     Extension(Operator(proof)): Extension<Operator>,
+    held: Option<Extension<Held>>,
     headers: HeaderMap,
 ) -> Response {
     let reader = match gateway.console.open() {
@@ -82,7 +86,11 @@ async fn feed(
     };
     let (sender, receiver) = mpsc::channel(WAITING_MAX);
     // Ends with the reader's connection, credential or patience, or with the gateway.
-    tokio::spawn(pump(gateway, proof, reader, sender));
+    let by = Authority {
+        proof,
+        session: held.map(|Extension(held)| held),
+    };
+    tokio::spawn(pump(gateway, by, reader, sender));
     let pieces = stream::unfold(receiver, |mut receiver| async {
         let piece: Bytes = receiver.recv().await?;
         Some((Ok::<_, Infallible>(piece), receiver))
@@ -94,10 +102,31 @@ async fn feed(
     response
 }
 
+/// By what a feed is open.
+struct Authority {
+    proof: Arc<Proof>,
+    session: Option<Held>,
+}
+
+impl Authority {
+    /// Why the feed ends now, if it does.
+    async fn over(&self, gateway: &Gateway) -> Option<&'static str> {
+        if self
+            .session
+            .as_ref()
+            .is_some_and(|session| !session.goes_on())
+        {
+            return Some("the session has ended; log in again");
+        }
+        let good = gateway.identity.still_good(&self.proof).await;
+        (!good).then_some("the token was revoked")
+    }
+}
+
 /// Passes events on, until one side is done.
 async fn pump(
     gateway: Arc<Gateway>,
-    proof: Arc<Proof>,
+    by: Authority,
     mut reader: Reader,
     sender: mpsc::Sender<Bytes>,
 ) {
@@ -113,11 +142,11 @@ async fn pump(
                     () = sender.closed() => return,
                     () = gateway.drain.leaves() => (end("shutting_down", "this gateway is shutting down"), true),
                     _ = check.tick() => {
-                        if gateway.identity.still_good(&proof).await {
+                        let Some(why) = by.over(&gateway).await else {
                             continue;
-                        }
+                        };
                         gateway.metrics.event_reader_cut("credential");
-                        (end("unauthenticated", "the token was revoked"), true)
+                        (end("unauthenticated", why), true)
                     }
                     next = &mut next => match next {
                         Ok(piece) => (piece, false),

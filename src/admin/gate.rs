@@ -66,13 +66,23 @@ pub(super) async fn operators_with_token(
         },
         Err(rejection) => (None, rejection),
     };
+    refuse(&gateway, &request, proof, rejection)
+}
+
+/// Refuses a request: counted against its address, and written down if it asked for a change.
+pub(super) fn refuse(
+    gateway: &Gateway,
+    request: &Request,
+    proof: Option<Arc<Proof>>,
+    rejection: Rejection,
+) -> Response {
     let reason = rejection.reason;
-    let rejection = match client_of(&request) {
+    let rejection = match client_of(request) {
         Some(client) => gateway.rates.failed(client, rejection),
         None => rejection,
     };
     let told = (reason, rejection.reason.status());
-    write_down(&gateway.audit, &request, proof, told);
+    write_down(&gateway.audit, request, proof, told);
     reject(&rejection, request.headers())
 }
 
@@ -124,7 +134,7 @@ fn client_of(request: &Request) -> Option<IpAddr> {
 ///
 /// # Errors
 /// `origin_forbidden`.
-fn refuse_foreign(headers: &HeaderMap) -> Result<(), Rejection> {
+pub(super) fn refuse_foreign(headers: &HeaderMap) -> Result<(), Rejection> {
     let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
     let host = host.and_then(|host| Authority::try_from(host).ok());
     let own = match headers.get(header::ORIGIN) {

@@ -14,6 +14,7 @@ mod gate;
 mod health;
 mod host;
 mod page;
+mod session;
 
 use std::sync::Arc;
 
@@ -58,6 +59,9 @@ pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>, control: &Router)
     let mut told = told_to_operators(Arc::clone(&gateway), explain);
     if gateway.config().admin.console {
         told = told.merge(shown_to_operators(&gateway, control));
+        let door = session::Door::new(&gateway);
+        // In front of the gates of all routes so far.
+        told = told.route_layer(from_fn_with_state(door, session::admit));
         told = told.merge(page::routes());
     }
     let asked = Arc::clone(&gateway);
@@ -174,7 +178,7 @@ async fn not_found(headers: HeaderMap) -> Response {
 async fn method_not_allowed(path: Option<MatchedPath>, headers: HeaderMap) -> Response {
     let changes = path.is_some_and(|path| {
         let path = path.as_str();
-        path.starts_with("/api/") || path == "/console/keys/rotate"
+        path.starts_with("/api/") || ["/console/keys/rotate", "/console/session"].contains(&path)
     });
     let message = if changes {
         "this route takes the methods that `Allow` names"

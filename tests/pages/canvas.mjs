@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { Asking } from "./asking.mjs";
 import { keepsForeignersOut } from "./foreign.mjs";
 import { FLOOD, Hostile, PWNED } from "./hostile.mjs";
+import { startsOver } from "./over.mjs";
 import { Line, assert, browse, call, demo, end, look, show, until, visitor } from "./stage.mjs";
 
 const { tokens } = demo;
@@ -46,10 +47,30 @@ await show("a token in the address is taken out of it, and kept nowhere", async 
   const kept = await page.evaluate(() => [localStorage.length, sessionStorage.length, document.cookie, history.length]);
   assert(kept[0] === 0 && kept[1] === 0 && kept[2] === "", kept);
   const names = await page.locator(".workspace-name").allTextContents();
-  assert(names.join() === "acme-dev,acme-intern,acme-pm,acme-qa", names);
+  assert(names.join() === "acme-pm,acme-dev,acme-intern,acme-qa", names);
   assert((await page.locator("#who").textContent()) === "demo · acme", "who");
   await page.locator("#live[data-tone=ok]").waitFor();
   await look(page, "canvas-begin");
+});
+
+await show("the workspaces are a tree, which the keyboard walks", async () => {
+  const rows = page.locator("#workspaces [role=treeitem]");
+  const levels = await rows.evaluateAll((items) => items.map((item) => `${item.querySelector(".workspace-name").textContent} ${item.getAttribute("aria-level")}`));
+  assert(levels.join() === "acme-pm 1,acme-dev 2,acme-intern 3,acme-qa 2", levels);
+  const [top, below, lowest] = await Promise.all([0, 1, 2].map(async (index) => (await rows.nth(index).boundingBox()).x));
+  assert(top < below && below < lowest, [top, below, lowest]);
+  const walked = [];
+  await page.locator("#filter").focus();
+  // One stop for Tab, however many rows there are.
+  await page.keyboard.press("Tab");
+  for (const key of ["ArrowRight", "ArrowDown", "End", "ArrowLeft", "ArrowUp", "ArrowRight", "ArrowRight", "ArrowRight", "Home"]) {
+    await page.keyboard.press(key);
+    walked.push(await page.evaluate(() => document.activeElement.querySelector(".workspace-name").textContent.replace("acme-", "")));
+  }
+  assert(walked.join() === "dev,intern,qa,pm,pm,dev,intern,intern,pm", walked);
+  await page.locator("#filter").fill("acme-intern");
+  assert((await rows.first().getAttribute("aria-level")) === "1" && (await rows.count()) === 1, "what is found has no parents");
+  await page.locator("#filter").fill("");
 });
 
 await show("an agent's card is read, and an example of it becomes a message", async () => {
@@ -192,8 +213,8 @@ await show("an agent that polls answers late", async () => {
   await choose("acme-intern");
   await page.locator(".card-name", { hasText: "acme-intern" }).waitFor();
   await say("what did you learn?");
-  await reaches("submitted");
-  await until(() => last.locator(".notice", { hasText: "has not answered yet" }).isVisible(), "it says so");
+  await reaches("waiting");
+  await until(() => last.locator(".notice", { hasText: "waits in the inbox of acme-intern" }).isVisible(), "it says so");
   await look(page, "canvas-waiting");
   const token = tokens["acme-intern"];
   const [entry] = await call("GET", "/activity", token);
@@ -210,6 +231,8 @@ await show("an agent that polls answers late", async () => {
   await page.locator(".turn", { hasText: "I am off to lunch" }).waitFor();
   await look(page, "canvas-replied");
 });
+
+await startsOver({ page, choose, say, reaches });
 
 await show("an agent of A2A 1.0 asks back, and the task goes on with the answer", async () => {
   const asking = await Asking.join();

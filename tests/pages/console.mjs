@@ -28,6 +28,9 @@ const stateOf = (id) => row("tree", id).locator(".state").textContent();
 const dialog = page.locator("dialog");
 const verdict = page.locator(".verdict");
 
+/** The page's half of its session. */
+const halfOf = (on) => on.evaluate(() => sessionStorage.getItem("a2a-console-session"));
+
 async function login(token, on = page) {
   await on.locator("input[name=token]").fill(token);
   await on.locator("text=Log in").last().click();
@@ -47,8 +50,40 @@ await show("a token that proves nothing is refused, an operator's is taken, and 
   await look(page, "console-refused");
   await login(tokens.operator);
   await row("tree", "acme-pm").waitFor();
-  const kept = await page.evaluate(() => [localStorage.length, sessionStorage.length, document.cookie, location.href.includes("a2aa_")]);
-  assert(kept[0] === 0 && kept[1] === 0 && kept[2] === "" && !kept[3], kept);
+  await until(() => halfOf(page), "a session");
+  const kept = await page.evaluate(() => [localStorage.length, document.cookie, location.href.includes("a2aa_"), JSON.stringify(sessionStorage).includes("a2aa_")]);
+  assert(kept[0] === 0 && kept[1] === "" && !kept[2] && !kept[3], kept);
+});
+
+await show("the page is loaded again and shows the same, without the token", async () => {
+  await page.evaluate(() => (location.hash = "#/workspaces/acme-pm"));
+  await page.locator("h1", { hasText: "acme-pm" }).waitFor();
+  for (let n = 0; n < 2; n += 1) {
+    await page.reload();
+    await page.locator(".panel", { hasText: "Tokens" }).locator("td").first().waitFor();
+    assert(await page.locator("#login").isHidden(), "it asks for nothing");
+  }
+  const sent = await page.evaluate(async () => (await fetch("console/keys")).status);
+  assert(sent === 401, `the cookie alone opens nothing: ${sent}`);
+  // What is left here acts by the session, and the record has the operator's name.
+  await page.locator("button", { hasText: "Pause" }).click();
+  await dialog.locator("button", { hasText: "Pause" }).click();
+  await page.locator("button", { hasText: "Resume" }).click();
+  await dialog.locator("button", { hasText: "Resume" }).click();
+  await page.locator("button", { hasText: "Pause" }).waitFor();
+  await visit("Workspaces");
+});
+
+await show("every button of a workspace is in sight at 1440 by 900", async () => {
+  await page.setViewportSize({ width: 1440, height: 900 });
+  await page.evaluate(() => (location.hash = "#/workspaces/acme-dev"));
+  const revoke = page.locator("button[aria-label^='Revoke']").first();
+  await revoke.scrollIntoViewIfNeeded();
+  const { x, width } = await revoke.boundingBox();
+  const panel = await page.locator(".panel", { hasText: "Tokens" }).last().boundingBox();
+  assert(panel.x < x && x + width < panel.x + panel.width, { x, width, panel });
+  await page.setViewportSize({ width: 1280, height: 800 });
+  await visit("Workspaces");
 });
 
 await show("the tree is as deep as the hierarchy, and is walked by the keyboard", async () => {
@@ -114,6 +149,9 @@ await show("a refusal leads to its explanation in two clicks, and a grant turns 
   await row("exchanges", "rival-spy → acme-dev").locator("a", { hasText: "Explain" }).click();
   await verdict.locator("code", { hasText: "not_permitted" }).waitFor();
   await page.locator(".step[data-ok=false]", { hasText: "rule" }).waitFor();
+  const facts = await page.locator(".step .facts").allTextContents();
+  assert(facts.length > 5 && facts.every((text) => !/[{}[\]"]|true|false|null/.test(text)), facts);
+  assert(await page.locator(".step", { hasText: "caller_place" }).locator(".facts > div", { hasText: "Org" }).filter({ hasText: "rival" }).isVisible(), facts);
   await look(page, "console-explain");
   await page.locator("button", { hasText: "Grant this way" }).click();
   await dialog.waitFor();
@@ -362,6 +400,20 @@ await show("whoever is logged out since the token was replaced is told so", asyn
   await user.context().close();
 });
 
+await show("a page whose session has ended asks for the token, and says why", async () => {
+  const user = await visitor(browser);
+  await user.goto(demo.console);
+  await login(tokens.operator, user);
+  await user.locator(".tree .body .row").first().waitFor();
+  await until(() => halfOf(user), "a session");
+  await user.context().clearCookies();
+  await user.reload();
+  await user.locator("#login .notice", { hasText: "Your session has ended" }).waitFor();
+  assert((await halfOf(user)) === null, "its half is forgotten");
+  await look(user, "console-session-over");
+  await user.context().close();
+});
+
 await show("logging out forgets all of it", async () => {
   await page.evaluate(() => (location.hash = "#/workspaces/acme-pm"));
   await page.locator("button", { hasText: "Pause" }).click();
@@ -372,9 +424,17 @@ await show("logging out forgets all of it", async () => {
   await page.locator("input[name=token]").waitFor();
   await login(tokens.operator);
   await row("tree", "acme-pm").or(page.locator("h1", { hasText: "acme-pm" })).first().waitFor();
+  const half = await until(() => halfOf(page), "a session");
+  const [cookie] = (await page.context().cookies()).map(({ name, value }) => `${name}=${value}`);
+  const asked = () => fetch(`${demo.admin}/console/keys`, { headers: { Cookie: cookie, "X-A2A-Session": half } });
+  assert((await asked()).status === 200, "the session is open");
   await page.locator("#leave").click();
   await page.locator("input[name=token]").waitFor();
   assert(!(await page.locator("body").innerText()).includes("acme"), "nothing is left");
+  await until(async () => (await asked()).status === 401, "the session has ended at the gateway");
+  await page.reload();
+  await page.locator("input[name=token]").waitFor();
+  assert((await halfOf(page)) === null && (await page.context().cookies()).length === 0, "neither half is left");
 });
 
 await show("nothing was asked of anybody else, and only the gateway's refusals were complained of", async () => {

@@ -25,6 +25,8 @@ const { resuming } = await load("resume.js", "canvas");
 const { Newest, ask, enter } = await load("ask.js", "console");
 const { spanOf } = await load("act.js", "console");
 const { isPaused, unknownOf } = await load("explain.js", "console");
+const { rowsOf } = await load("facts.js", "console");
+const { treeOf } = await load("hierarchy.js", "canvas");
 const { countOf } = await load("show.js", "console");
 const { notOperators, notUsers } = await load("token.js", "console");
 const { explained } = await load("advice.js", "canvas");
@@ -149,6 +151,22 @@ test("explanations say which id is unknown, and what is paused", () => {
   assert.deepEqual(unknownOf({ steps: [place("caller_place", "a", true), place("target_place", "b", false)] }), ["b"]);
   const state = (status, ok) => ({ steps: [{ step: "state", ok, fact: { status } }] });
   assert.deepEqual([isPaused(state("paused", false)), isPaused(state("offline", false)), isPaused(state("online", true))], [true, false, false]);
+});
+
+test("facts are rows in words, however deep they are", () => {
+  const said = (fact) => rowsOf(fact).map(({ name, text }) => `${name}: ${text}`);
+  assert.deepEqual(said({ exists: true, org: null, ancestors: ["a", "b"], none: [], empty: {} }), ["Exists: yes", "Org: none", "Ancestors: a, b", "None: none", "Empty: none"]);
+  assert.deepEqual(said({ ttl_ms: 90_000, age_ms: 7, idle_seconds: 120, max_bytes: 10_485_760, port: 33657, limit: 10_000 }), ["TTL: 90 s", "Age: 7 ms", "Idle: 2 min", "Max: 10 MiB", "Port: 33657", "Limit: 10,000"]);
+  assert.deepEqual(said({ "access.lineage": "direct", a2a_by: "its card" }), ["access.lineage: direct", "A2A by: its card"]);
+  assert.deepEqual(said({ tokens: [{ may_ask: true }, { may_ask: false }] }), ["Tokens, 1, may ask: yes", "Tokens, 2, may ask: no"]);
+  assert.deepEqual(said({ a: { b: { c: { d: { e: 1 } } } } }), ['A, b, c, d: {"e":1}']);
+  assert.ok(!said({ last_seen: "2026-11-21T10:00:00.000Z" })[0].includes("T10"));
+});
+
+test("a tree has everybody once, below who is there", () => {
+  const tree = (...pairs) => treeOf(pairs.map(([id, parent]) => ({ id, parent })), { idOf: ({ id }) => id, parentOf: ({ parent }) => parent }).map(({ item, depth }) => `${item.id}${depth}`).join(" ");
+  assert.equal(tree(["b", "a"], ["a", null], ["c", "b"], ["d", "gone"], ["e", "a"]), "a0 b1 c2 e1 d0");
+  assert.equal(tree(["a", "b"], ["b", "a"], ["c", "c"]), "a0 b1 c0");
 });
 
 test("one is one, and more are more", () => {

@@ -142,11 +142,16 @@ export async function visitor(browser, options = {}) {
 }
 
 const THEMES = ["light", "dark"];
-const WIDTHS = [1280, 390];
+const SIZES = [
+  { width: 1440, height: 900 },
+  { width: 1280, height: 800 },
+  { width: 390, height: 844 },
+];
 
 /**
- * Looks at what a page shows now, in both themes and both widths: leaves a screenshot of each, and complains of what
- * axe-core finds serious, of text that is cut, and of a page that is wider than its window.
+ * Looks at what a page shows now, in both themes and at all sizes: leaves a screenshot of each, and complains of what
+ * axe-core finds serious, of text that is cut, of a page that is wider than its window, of what scrolls sideways, and of
+ * buttons that cannot be reached without that.
  */
 export async function look(page, name) {
   const folder = process.env.PAGES_SEEN;
@@ -154,9 +159,10 @@ export async function look(page, name) {
   const before = page.viewportSize();
   const found = [];
   for (const colorScheme of THEMES) {
-    for (const width of WIDTHS) {
+    for (const size of SIZES) {
+      const { width } = size;
       await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
-      await page.setViewportSize({ width, height: width > 600 ? 800 : 844 });
+      await page.setViewportSize(size);
       await page.waitForTimeout(150);
       await page.screenshot({ path: join(folder, `${name}-${colorScheme}-${width}.png`) });
       const where = `${name}, ${colorScheme}, ${width}`;
@@ -179,7 +185,7 @@ async function judged(page) {
   };
   await run(`if (!window.axe) { ${axe} }; null`);
   const { violations } = await run(`axe.run(document, { resultTypes: ["violations"] })`);
-  const cut = await run(`(${whatIsCut})()`);
+  const cut = [...(await run(`(${whatIsCut})()`)), ...(await run(`(${whatIsOutOfReach})()`))];
   await session.detach();
   const serious = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
   return [...serious.flatMap(({ id, nodes }) => nodes.map(({ html, failureSummary }) => `${id}: ${html} ${failureSummary}`)), ...cut];
@@ -200,6 +206,29 @@ function whatIsCut() {
     if (cut && element.clientWidth > 0) found.push(`cut: ${said}: ${element.scrollWidth} in ${element.clientWidth}`);
     const scrolls = element.closest("[data-scrolls]");
     if (!scrolls && (left < -1 || right > clientWidth + 1)) found.push(`outside: ${said}: ${left} to ${right}`);
+  }
+  return found;
+}
+
+/** Runs in the page: what scrolls sideways, and the controls that are to the side of what is shown. Code may scroll. */
+function whatIsOutOfReach() {
+  const said = (element) => `${element.tagName} ${element.className} "${element.textContent.trim().slice(0, 40)}"`;
+  const found = [];
+  const scrolls = (element) => ["auto", "scroll"].includes(getComputedStyle(element).overflowX);
+  for (const element of document.querySelectorAll("body *")) {
+    if (element.tagName === "PRE" || element.clientWidth <= 1 || !scrolls(element)) continue;
+    if (element.scrollWidth > element.clientWidth + 1) found.push(`scrolls sideways: ${said(element)}: ${element.scrollWidth} in ${element.clientWidth}`);
+  }
+  for (const control of document.querySelectorAll("button, a[href], input, select, textarea, summary")) {
+    const { left, right, width, height } = control.getBoundingClientRect();
+    if (width === 0 || height === 0 || control.closest(".spoken") || !control.checkVisibility()) continue;
+    for (let around = control.parentElement; around; around = around.parentElement) {
+      if (getComputedStyle(around).overflowX === "visible") continue;
+      const box = around.getBoundingClientRect();
+      // A name that ends in an ellipsis is reached by what is shown of it.
+      if (getComputedStyle(around).textOverflow === "ellipsis" && left < box.right) break;
+      if (left < box.left - 1 || right > box.right + 1) found.push(`out of reach: ${said(control)}: ${left} to ${right} in ${box.left} to ${box.right}`);
+    }
   }
   return found;
 }

@@ -4,6 +4,7 @@
 mod connections;
 mod keys;
 mod replicas;
+mod sessions;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,0 +1,367 @@
+//! Sessions of the console: with one its page can be loaded again, and the token is not typed again.
+//!
+//! A session has two secrets, and a request needs both. One is in a cookie that no script can read. The other is kept by
+//! the page and sent in a field. The cookie alone also goes to whatever else is served under the same host name, on any
+//! port; the page's secret alone could be read by a script. A session stands for the token that began it: that token is
+//! asked about at each request, so the session ends with it. Sessions are in memory only, and end with the process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use rand::RngCore as _;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::json;
+
+use super::{gate, json_answer, reject};
+use crate::gateway::Gateway;
+use crate::identity::CredentialHash;
+use crate::rejection::{Reason, Rejection};
+
+/// The field with the page's secret.
+const FIELD: &str = "x-a2a-session";
+
+/// A session that is not used for so long has ended. A feed that is open uses it.
+const IDLE_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// So long a session lasts, however much it is used.
+const LIFE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// Sessions that are open at most. One more ends the one that was not used for the longest time.
+const OPEN_MAX: usize = 64;
+
+/// Cookies of our name that are tried: another server of the same host name can set some.
+const COOKIES_MAX: usize = 4;
+
+/// The open sessions, by the hash of both secrets.
+#[derive(Default)]
+pub(super) struct Sessions(Mutex<HashMap<CredentialHash, Session>>);
+
+struct Session {
+    /// The value of `Authorization` that began it.
+    authorization: SecretString,
+    /// The hash of the cookie, which sessions of several tabs share.
+    cookie: CredentialHash,
+    begun: Instant,
+    used: Instant,
+}
+
+impl Session {
+    fn is_open(&self, now: Instant) -> bool {
+        now.duration_since(self.used) < IDLE_MAX && now.duration_since(self.begun) < LIFE_MAX
+    }
+}
+
+impl Sessions {
+    /// Begins a session. Answers the page's secret.
+    fn begin(&self, authorization: SecretString, cookie: &str, now: Instant) -> String {
+        let page = random();
+        let mut open = self.open(now);
+        if open.len() >= OPEN_MAX
+            && let Some(oldest) = open
+                .iter()
+                .min_by_key(|(_, one)| one.used)
+                .map(|(key, _)| *key)
+        {
+            tracing::info!(
+                limit = OPEN_MAX,
+                "The console session that was idle longest ends for a new one"
+            );
+            open.remove(&oldest);
+        }
+        let session = Session {
+            authorization,
+            cookie: CredentialHash::of(cookie),
+            begun: now,
+            used: now,
+        };
+        open.insert(key_of(cookie, &page), session);
+        page
+    }
+
+    /// Uses the session, if it is open: the value of `Authorization` that it stands for.
+    fn use_now(&self, key: CredentialHash, now: Instant) -> Option<SecretString> {
+        let mut open = self.open(now);
+        let session = open.get_mut(&key)?;
+        session.used = now;
+        Some(session.authorization.clone())
+    }
+
+    fn end(&self, key: CredentialHash, now: Instant) {
+        self.open(now).remove(&key);
+    }
+
+    /// Whether some open session has this cookie.
+    fn has_cookie(&self, cookie: &str, now: Instant) -> bool {
+        let hash = CredentialHash::of(cookie);
+        self.open(now).values().any(|one| one.cookie == hash)
+    }
+
+    /// Those that are open now.
+    fn open(&self, now: Instant) -> MutexGuard<'_, HashMap<CredentialHash, Session>> {
+        // Each step leaves the map whole, so a panic elsewhere cannot have broken it.
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, session| session.is_open(now));
+        open
+    }
+}
+
+/// The session of a request.
+#[derive(Clone)]
+pub(super) struct Held {
+    sessions: Arc<Sessions>,
+    key: CredentialHash,
+    /// The request has no token of its own.
+    is_needed: bool,
+}
+
+impl Held {
+    /// Whether what the request opened may go on. Uses the session.
+    pub(super) fn goes_on(&self) -> bool {
+        self.sessions.use_now(self.key, Instant::now()).is_some() || !self.is_needed
+    }
+}
+
+/// What the layer [`admit`] needs.
+#[derive(Clone)]
+pub(super) struct Door {
+    gateway: Arc<Gateway>,
+    sessions: Arc<Sessions>,
+}
+
+impl Door {
+    /// No session is open.
+    pub(super) fn new(gateway: &Arc<Gateway>) -> Self {
+        Self {
+            gateway: Arc::clone(gateway),
+            sessions: Arc::default(),
+        }
+    }
+}
+
+/// Puts the token that a session stands for into a request that has no token, for the gates behind it. A layer of all
+/// routes that ask for an operator.
+pub(super) async fn admit(State(door): State<Door>, mut request: Request, next: Next) -> Response {
+    let sessions = Arc::clone(&door.sessions);
+    request.extensions_mut().insert(Arc::clone(&sessions));
+    if let Some(page) = request.headers().get(FIELD) {
+        let is_needed = !request.headers().contains_key(header::AUTHORIZATION);
+        let found = found(&sessions, request.headers(), page);
+        match found {
+            Some((key, authorization)) => {
+                if is_needed {
+                    if let Err(rejection) = require_own_page(&request) {
+                        return gate::refuse(&door.gateway, &request, None, rejection);
+                    }
+                    request
+                        .headers_mut()
+                        .insert(header::AUTHORIZATION, authorization);
+                }
+                let held = Held {
+                    sessions,
+                    key,
+                    is_needed,
+                };
+                request.extensions_mut().insert(held);
+            }
+            None if is_needed => {
+                let message = "the session has ended, or is not known here: log in again with the admin token";
+                let rejection = Rejection::new(Reason::Unauthenticated, message);
+                return gate::refuse(&door.gateway, &request, None, rejection);
+            }
+            None => {}
+        }
+    }
+    next.run(request).await
+}
+
+/// The session of these fields, and what it puts into `Authorization`.
+fn found(
+    sessions: &Sessions,
+    headers: &HeaderMap,
+    page: &HeaderValue,
+) -> Option<(CredentialHash, HeaderValue)> {
+    let page = page.to_str().ok()?;
+    let keys = cookies(headers).map(|cookie| key_of(cookie, page));
+    let mut open = keys.filter_map(|key| Some((key, sessions.use_now(key, Instant::now())?)));
+    let (key, authorization) = open.next()?;
+    let mut authorization = HeaderValue::from_str(authorization.expose_secret()).ok()?;
+    authorization.set_sensitive(true);
+    Some((key, authorization))
+}
+
+/// A session speaks for the console's own page only. A browser says with each change which page sends it.
+///
+/// # Errors
+/// `origin_forbidden`.
+fn require_own_page(request: &Request) -> Result<(), Rejection> {
+    gate::refuse_foreign(request.headers())?;
+    if request.method().is_safe() || request.headers().contains_key(header::ORIGIN) {
+        return Ok(());
+    }
+    let message = "a change that a session makes needs `Origin`, which browsers send; without a browser send the admin token";
+    Err(Rejection::new(Reason::OriginForbidden, message))
+}
+
+/// `POST /console/session`: begins a session for the token of the request, in the place of the one that it has.
+pub(super) async fn begin(
+    Extension(sessions): Extension<Arc<Sessions>>,
+    held: Option<Extension<Held>>,
+    headers: HeaderMap,
+) -> Response {
+    let now = Instant::now();
+    if let Some(Extension(held)) = held {
+        if held.is_needed {
+            let message = "a session begins with the admin token, not with another session";
+            return reject(&Rejection::new(Reason::NotPermitted, message), &headers);
+        }
+        sessions.end(held.key, now);
+    }
+    // The gate has proven it.
+    let authorization = headers.get(header::AUTHORIZATION);
+    let authorization = authorization
+        .and_then(|field| field.to_str().ok())
+        .unwrap_or_default();
+    // A cookie is one for all tabs of a browser: one that is in use stays.
+    let cookie = cookies(&headers).find(|cookie| sessions.has_cookie(cookie, now));
+    let cookie = cookie.map_or_else(random, str::to_owned);
+    let page = sessions.begin(authorization.into(), &cookie, now);
+    let body = json!({"session": page, "expires_in": LIFE_MAX.as_secs()});
+    with_cookie(json_answer(StatusCode::OK, &body), &headers, &cookie, "")
+}
+
+/// `DELETE /console/session`: ends the session of the request.
+pub(super) async fn end(
+    Extension(sessions): Extension<Arc<Sessions>>,
+    held: Option<Extension<Held>>,
+    headers: HeaderMap,
+) -> Response {
+    let now = Instant::now();
+    if let Some(Extension(held)) = held {
+        sessions.end(held.key, now);
+    }
+    let answer = json_answer(StatusCode::OK, &json!({"status": "ended"}));
+    if cookies(&headers).any(|cookie| sessions.has_cookie(cookie, now)) {
+        // Another tab has it.
+        return answer;
+    }
+    with_cookie(answer, &headers, "", "; Max-Age=0")
+}
+
+/// Sets the cookie. It has no life of its own, so it ends with the browser.
+fn with_cookie(mut answer: Response, headers: &HeaderMap, value: &str, life: &str) -> Response {
+    let name = cookie_name(headers);
+    // A proxy in front may end TLS: the browser says how it came.
+    let origin = headers.get(header::ORIGIN).map(HeaderValue::as_bytes);
+    let secure = origin.is_some_and(|origin| origin.starts_with(b"https://"));
+    let secure = if secure { "; Secure" } else { "" };
+    let cookie = format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{life}");
+    if let Ok(mut cookie) = HeaderValue::from_str(&cookie) {
+        cookie.set_sensitive(true);
+        answer.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    answer
+}
+
+/// The values of our cookie in a request.
+fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let name = cookie_name(headers);
+    let fields = headers.get_all(header::COOKIE).iter();
+    let pairs = fields
+        .filter_map(|field| field.to_str().ok())
+        .flat_map(|field| field.split(';'));
+    let values = pairs.filter_map(move |pair| pair.trim().strip_prefix(&*name)?.strip_prefix('='));
+    values.take(COOKIES_MAX)
+}
+
+/// The name has the port in it: cookies do not keep the ports of a host apart, and each may have a gateway.
+fn cookie_name(headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
+    let port = host.and_then(|host| Authority::try_from(host).ok()?.port_u16());
+    port.map_or_else(
+        || "a2a_console".to_owned(),
+        |port| format!("a2a_console_{port}"),
+    )
+}
+
+fn key_of(cookie: &str, page: &str) -> CredentialHash {
+    CredentialHash::of(&format!("{cookie}.{page}"))
+}
+
+/// 256 random bits.
+fn random() -> String {
+    let mut random = [0; 32];
+    rand::rng().fill_bytes(&mut random);
+    URL_SAFE_NO_PAD.encode(random)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(sessions: &Sessions, cookie: &str, now: Instant) -> CredentialHash {
+        key_of(cookie, &sessions.begin("Bearer x".into(), cookie, now))
+    }
+
+    #[test]
+    fn a_session_ends_when_it_is_idle_and_when_it_is_old() {
+        let (sessions, start) = (Sessions::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        let idle = begin(&sessions, "a", start);
+        let busy = begin(&sessions, "b", start);
+        let mut now = start;
+        while now + IDLE_MAX - second < start + LIFE_MAX {
+            now += IDLE_MAX - second;
+            assert!(sessions.use_now(busy, now).is_some());
+        }
+        assert!(sessions.use_now(idle, now).is_none());
+        assert!(sessions.use_now(busy, start + LIFE_MAX).is_none());
+        let late = begin(&sessions, "c", now);
+        assert!(sessions.use_now(late, now + IDLE_MAX).is_none());
+        assert!(sessions.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn there_is_an_end_to_how_many_are_open() {
+        let (sessions, start) = (Sessions::default(), Instant::now());
+        let at = |n: usize| start + Duration::from_millis(u64::try_from(n).unwrap());
+        let keys: Vec<_> = (0..OPEN_MAX)
+            .map(|n| begin(&sessions, "a", at(n)))
+            .collect();
+        // The first is used again, so the second is the one that was idle longest.
+        assert!(sessions.use_now(keys[0], at(OPEN_MAX)).is_some());
+        let last = begin(&sessions, "a", at(OPEN_MAX));
+        assert_eq!(sessions.0.lock().unwrap().len(), OPEN_MAX);
+        for (key, open) in [
+            (keys[0], true),
+            (keys[1], false),
+            (keys[2], true),
+            (last, true),
+        ] {
+            assert_eq!(sessions.use_now(key, at(OPEN_MAX)).is_some(), open);
+        }
+    }
+
+    #[test]
+    fn the_cookie_is_the_ports_own_and_is_found_among_others() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_static("[::1]:9090"));
+        for field in [
+            "x=1; a2a_console_9090=one",
+            "a2a_console_9091=no; a2a_console_9090x=no;a2a_console_9090=two",
+        ] {
+            headers.append(header::COOKIE, HeaderValue::from_static(field));
+        }
+        assert_eq!(cookies(&headers).collect::<Vec<_>>(), ["one", "two"]);
+        headers.insert(header::HOST, HeaderValue::from_static("gateway"));
+        assert_eq!(cookie_name(&headers), "a2a_console");
+    }
+}

@@ -1,0 +1,324 @@
+//! Sessions of the console: a request needs both secrets and comes from the console's own page, and a session ends with
+//! its token, with the process, and when its operator logs out.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::{PATIENCE, ask, told};
+use crate::audit::recorded;
+use crate::harness::watcher::Feed;
+use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Request};
+
+/// What a browser has of a session.
+struct Session {
+    /// `name=value`.
+    cookie: String,
+    page: String,
+    origin: String,
+}
+
+impl Session {
+    async fn begin(gateway: &Gateway, token: &str) -> Self {
+        Self::begin_beside(gateway, token, None).await
+    }
+
+    /// Begins one in a browser that may have a cookie already.
+    async fn begin_beside(gateway: &Gateway, token: &str, cookie: Option<&str>) -> Self {
+        let origin = format!("http://{}", gateway.admin);
+        let mut request = Request::post("/console/session", "{}").bearer(token);
+        if let Some(cookie) = cookie {
+            request = request.field("Cookie", cookie);
+        }
+        let answer = ask(gateway.admin, &request.field("Origin", &origin)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let cookie = answer.field("set-cookie").unwrap().split(';').next();
+        Self {
+            cookie: cookie.unwrap().to_owned(),
+            page: answer.json()["session"].as_str().unwrap().to_owned(),
+            origin,
+        }
+    }
+
+    /// A request as the page sends it.
+    fn request(&self, method: &str, path: &str) -> Request {
+        Self::sent(method, path, &self.cookie, &self.page).field("Origin", &self.origin)
+    }
+
+    fn sent(method: &str, path: &str, cookie: &str, page: &str) -> Request {
+        let request = match method {
+            "POST" => Request::post(path, "{}"),
+            _ => Request::new(method, path),
+        };
+        let request = request.field("Cookie", format!("theme=dark; {cookie}"));
+        request.field("X-A2A-Session", page)
+    }
+}
+
+/// The status and, of a refusal, the reason.
+async fn outcome(gateway: &Gateway, request: &Request) -> (u16, String) {
+    let answer = ask(gateway.admin, request).await;
+    let reason = answer.json()["reason"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    (answer.status, reason)
+}
+
+fn refused(status: u16, reason: &str) -> (u16, String) {
+    (status, reason.to_owned())
+}
+
+fn done() -> (u16, String) {
+    refused(200, "")
+}
+
+#[tokio::test]
+async fn a_session_stands_for_its_token_until_its_operator_logs_out() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    gateway.seat("w1", "", Agent::json("{}").await).await;
+    let session = Session::begin(&gateway, ADMIN).await;
+    for path in [
+        "/console/keys",
+        "/api/workspaces/w1",
+        "/audit",
+        "/explain?caller=operator&target=w1",
+    ] {
+        let read = outcome(&gateway, &session.request("GET", path)).await;
+        assert_eq!(read, done(), "{path}");
+    }
+    let pause = session.request("POST", "/api/workspaces/w1/pause");
+    let pause = pause.field("X-Request-Id", "by-session");
+    assert_eq!(outcome(&gateway, &pause).await, done());
+    let records = recorded(&gateway, "request_id=by-session", 1).await;
+    assert_eq!(records[0]["caller"], json!("operator:"), "{records:?}");
+    let mut feed = Feed::open(gateway.admin, &session.request("GET", "/console/feed")).await;
+    told(&mut feed, |event, _| event == "tick").await;
+    let end = session.request("DELETE", "/console/session");
+    assert_eq!(outcome(&gateway, &end).await, done());
+    let why = told(&mut feed, |event, _| event == "end").await;
+    assert_eq!(why["reason"], "unauthenticated", "{why}");
+    // Also where a request without any credential is let in, on loopback.
+    for path in ["/console/keys", "/audit", "/console/feed"] {
+        let gone = outcome(&gateway, &session.request("GET", path)).await;
+        assert_eq!(gone, refused(401, "unauthenticated"), "{path}");
+    }
+    let log = gateway.log();
+    let cookie = session.cookie.split_once('=').unwrap().1;
+    assert!(!log.contains(cookie) && !log.contains(&session.page));
+}
+
+#[tokio::test]
+async fn a_session_needs_both_of_its_secrets() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let [one, other] = [
+        Session::begin(&gateway, ADMIN).await,
+        Session::begin(&gateway, ADMIN).await,
+    ];
+    let keys = "/console/keys";
+    assert_eq!(outcome(&gateway, &one.request("GET", keys)).await, done());
+    let mixed = Session::sent("GET", keys, &one.cookie, &other.page);
+    let only_page = Request::get(keys).field("X-A2A-Session", &one.page);
+    // What another server of the same host name gets to see.
+    let only_cookie = Request::get(keys).field("Cookie", &one.cookie);
+    let (_, value) = one.cookie.split_once('=').unwrap();
+    let as_tokens = [&one.page, value].map(|secret| Request::get(keys).bearer(secret));
+    let [first, second] = as_tokens;
+    let named_otherwise = Session::sent("GET", keys, &format!("a2a_console={value}"), &one.page);
+    let twice = Session::sent("GET", keys, &one.cookie, "x").field("X-A2A-Session", "y");
+    for stolen in [
+        mixed,
+        only_page,
+        only_cookie,
+        first,
+        second,
+        named_otherwise,
+        twice,
+    ] {
+        let got = outcome(&gateway, &stolen).await;
+        assert_eq!(got, refused(401, "unauthenticated"), "{stolen:?}");
+    }
+    // A cookie that somebody put beside it keeps nobody out.
+    let name = one.cookie.split_once('=').unwrap().0;
+    let tossed = Session::sent("GET", keys, &format!("{name}=x; {}", one.cookie), &one.page);
+    assert_eq!(outcome(&gateway, &tossed).await, done());
+    // It opens the admin listener alone.
+    let public = one.request("GET", "/workspaces").without("Origin");
+    let public = gateway.call(&public).await;
+    assert_eq!(public.status, 401, "{}", public.text());
+}
+
+#[tokio::test]
+async fn no_other_page_uses_a_session() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    gateway.seat("w1", "", Agent::json("{}").await).await;
+    let session = Session::begin(&gateway, ADMIN).await;
+    let port = gateway.admin.port();
+    for (name, value) in [
+        ("Origin", "http://elsewhere.example".to_owned()),
+        ("Origin", "null".to_owned()),
+        // The same site to a browser: SameSite lets the cookie pass.
+        ("Origin", format!("http://127.0.0.1:{}", port ^ 1)),
+        ("Origin", format!("http://localhost:{port}")),
+        ("Sec-Fetch-Site", "same-site".to_owned()),
+        ("Sec-Fetch-Site", "cross-site".to_owned()),
+    ] {
+        for (method, path) in [
+            ("GET", "/console/keys"),
+            ("POST", "/api/workspaces/w1/pause"),
+            ("DELETE", "/console/session"),
+        ] {
+            let request = session
+                .request(method, path)
+                .without("Origin")
+                .field(name, &value);
+            let got = outcome(&gateway, &request).await;
+            assert_eq!(
+                got,
+                refused(403, "origin_forbidden"),
+                "{method} {path} {name}: {value}"
+            );
+        }
+    }
+    // No browser leaves it out of a change.
+    let unnamed = session
+        .request("POST", "/api/workspaces/w1/pause")
+        .without("Origin");
+    let got = outcome(&gateway, &unnamed).await;
+    assert_eq!(got, refused(403, "origin_forbidden"));
+    let still = ask(gateway.admin, &session.request("GET", "/api/workspaces/w1")).await;
+    assert_eq!(still.json()["status"], "online", "nothing was done");
+}
+
+#[tokio::test]
+async fn only_an_admin_token_begins_a_session() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+    let session = Session::begin(&gateway, ADMIN).await;
+    let begin = || Request::post("/console/session", "{}");
+    let own = format!("http://{}", gateway.admin);
+    for (request, status, reason) in [
+        (begin(), 401, "unauthenticated"),
+        (begin().bearer(&caller.token), 403, "not_permitted"),
+        // So nobody makes a session last for ever.
+        (
+            session.request("POST", "/console/session"),
+            403,
+            "not_permitted",
+        ),
+        (
+            begin()
+                .bearer(ADMIN)
+                .field("Origin", "http://elsewhere.example"),
+            403,
+            "origin_forbidden",
+        ),
+    ] {
+        let answer = ask(gateway.admin, &request).await;
+        assert_eq!(
+            (answer.status, answer.reason()),
+            (status, reason.to_owned()),
+            "{request:?}"
+        );
+        assert_eq!(answer.field("set-cookie"), None, "{request:?}");
+    }
+    for (origin, secure) in [
+        (own.clone(), ""),
+        (own.replace("http:", "https:"), "; Secure"),
+    ] {
+        let answer = ask(
+            gateway.admin,
+            &begin().bearer(ADMIN).field("Origin", origin),
+        )
+        .await;
+        let cookie = answer.field("set-cookie").unwrap();
+        let (pair, attributes) = cookie.split_once("; ").unwrap();
+        assert_eq!(
+            attributes,
+            format!("Path=/; HttpOnly; SameSite=Strict{secure}")
+        );
+        let (name, value) = pair.split_once('=').unwrap();
+        assert_eq!(
+            (name, value.len()),
+            (&*format!("a2a_console_{}", gateway.admin.port()), 43)
+        );
+        assert_eq!(answer.field("cache-control"), Some("no-store"));
+    }
+}
+
+#[tokio::test]
+async fn tabs_of_a_browser_have_sessions_of_their_own() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let first = Session::begin(&gateway, ADMIN).await;
+    let second = Session::begin_beside(&gateway, ADMIN, Some(&first.cookie)).await;
+    assert_eq!(first.cookie, second.cookie, "a browser has one for both");
+    assert_ne!(first.page, second.page);
+    let unknown = first.cookie.replace(|c: char| c.is_ascii_lowercase(), "x");
+    let planted = Session::begin_beside(&gateway, ADMIN, Some(&unknown)).await;
+    assert_ne!(
+        planted.cookie, unknown,
+        "a cookie that is not ours is not taken over"
+    );
+    // The token's own request, with the session that it has: that one makes way.
+    let again = first.request("POST", "/console/session").bearer(ADMIN);
+    assert_eq!(outcome(&gateway, &again).await, done());
+    let keys = |session: &Session| session.request("GET", "/console/keys");
+    assert_eq!(
+        outcome(&gateway, &keys(&first)).await,
+        refused(401, "unauthenticated")
+    );
+    assert_eq!(outcome(&gateway, &keys(&second)).await, done());
+    let end = ask(gateway.admin, &second.request("DELETE", "/console/session")).await;
+    assert_eq!(end.field("set-cookie"), None, "another tab has it");
+    let end = ask(
+        gateway.admin,
+        &planted.request("DELETE", "/console/session"),
+    )
+    .await;
+    assert!(
+        end.field("set-cookie").unwrap().ends_with("; Max-Age=0"),
+        "{end:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_token_and_with_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    let write = |token: &str| {
+        let new = folder.path().join("new");
+        fs::write(&new, token).unwrap();
+        fs::set_permissions(&new, Permissions::from_mode(0o600)).unwrap();
+        fs::rename(&new, &file).unwrap();
+    };
+    let [before, after] = ["b", "c"].map(|letter| format!("a2aa_{}", letter.repeat(43)));
+    write(&before);
+    let mut gateway = Builder::new(Pair::Embedded)
+        .env("A2A_GATEWAY_ADMIN_TOKEN", "")
+        .env("A2A_GATEWAY_ADMIN_TOKEN_FILE", file.to_str().unwrap())
+        .start()
+        .await;
+    let session = Session::begin(&gateway, &before).await;
+    let keys = session.request("GET", "/console/keys");
+    assert_eq!(outcome(&gateway, &keys).await, done());
+    write(&after);
+    let deadline = Instant::now() + PATIENCE;
+    while outcome(&gateway, &keys).await == done() {
+        assert!(Instant::now() < deadline, "{}", gateway.log());
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(
+        outcome(&gateway, &keys).await,
+        refused(401, "unauthenticated")
+    );
+    let session = Session::begin(&gateway, &after).await;
+    let keys = session.request("GET", "/console/keys");
+    assert_eq!(outcome(&gateway, &keys).await, done());
+    gateway.restart().await;
+    assert_eq!(
+        outcome(&gateway, &keys).await,
+        refused(401, "unauthenticated")
+    );
+}
