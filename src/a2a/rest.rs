@@ -287,6 +287,23 @@ mod tests {
                 "v1/tasks/t:subscribe",
                 rest(SubscribeToTask, V0, &["t:subscribe", "t"]),
             ),
+        ];
+        for (verb, tail, expected) in cases {
+            assert_eq!(read(verb, tail, None), expected, "{verb} {tail}");
+        }
+        for tail in ["tasks/send", "tasks/send/stream", "tasks/t/cancel"] {
+            assert!(
+                read("POST", tail, None).is_ok_and(|rest| rest.is_own),
+                "{tail}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_routes_of_push_configurations_and_cards_are_read() {
+        use Generation::{V0, V1};
+        use Method::*;
+        let cases = [
             (
                 "POST",
                 "tasks/t/pushNotificationConfigs",
@@ -312,12 +329,6 @@ mod tests {
         ];
         for (verb, tail, expected) in cases {
             assert_eq!(read(verb, tail, None), expected, "{verb} {tail}");
-        }
-        for tail in ["tasks/send", "tasks/send/stream", "tasks/t/cancel"] {
-            assert!(
-                read("POST", tail, None).is_ok_and(|rest| rest.is_own),
-                "{tail}"
-            );
         }
     }
 

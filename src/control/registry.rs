@@ -19,7 +19,7 @@ use crate::gateway::Gateway;
 use crate::identity::{IssuedToken, Principal};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{DeliveryMode, Liveness, Status, Workspace};
+use crate::workspace::{DeliveryMode, Liveness, Status};
 
 /// The body of `POST /registry/register`.
 #[derive(Deserialize)]
@@ -161,7 +161,7 @@ async fn enrol(
             && gateway.hierarchy.is_granted(&registration.id).await?
         {
             // With it the org would reach where only the workspace may.
-            return Ok((registered.workspace, None));
+            return Ok((registered, None));
         }
         let first = gateway
             .identity

@@ -151,6 +151,21 @@ impl Checks<'_> {
                 self.refuse(key, "must be at least 1: with 0 nothing could ever pass");
             }
         }
+        self.rooms();
+        if c.server.threads > THREADS_MAX {
+            self.refuse("server.threads", format!("must be at most {THREADS_MAX}"));
+        }
+        if c.rate.caller_per_second > 0 && c.rate.caller_burst == 0 {
+            self.refuse(
+                "rate.caller_burst",
+                "must be at least 1 while rate.caller_per_second is on: with 0 nothing could pass",
+            );
+        }
+    }
+
+    /// The room for bodies holds at least one body.
+    fn rooms(&mut self) {
+        let c = self.config;
         let bodies = c.limits.bodies_bytes.0;
         if bodies > 0 && bodies < c.limits.request_bytes.0 {
             self.refuse(
@@ -163,15 +178,6 @@ impl Checks<'_> {
             self.refuse(
                 "limits.control_bodies_bytes",
                 "must be at least 1MiB, which one body may have: it is the room for all bodies together",
-            );
-        }
-        if c.server.threads > THREADS_MAX {
-            self.refuse("server.threads", format!("must be at most {THREADS_MAX}"));
-        }
-        if c.rate.caller_per_second > 0 && c.rate.caller_burst == 0 {
-            self.refuse(
-                "rate.caller_burst",
-                "must be at least 1 while rate.caller_per_second is on: with 0 nothing could pass",
             );
         }
     }

@@ -96,7 +96,7 @@ impl Content {
     /// Octets that it takes, about.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Task(task) => task.len(),
+            Self::Task(task) => task.text.len(),
             Self::Call(call) => call.body.len(),
         }
     }

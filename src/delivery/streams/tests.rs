@@ -198,7 +198,10 @@ async fn the_logs_of_one_caller_keep_to_their_bound_and_leave_others_alone() {
         config.stream.log_bytes.0 = 4000;
     });
     let target = WorkspaceId::parse("dev").unwrap();
-    let begin = |owner: &str| streams.begin(owner.into(), &target, None).unwrap();
+    let begin = |owner: &str| {
+        let form = ReplyForm::default();
+        streams.begin(owner.into(), &target, form).unwrap()
+    };
     let event = format!("data: {}\n\n", "x".repeat(3000));
     let mut other = begin("qa");
     other.append(event.as_bytes());

@@ -110,7 +110,10 @@ impl Proxy {
             Err(refusal) if is_default => return Err(of_default(refusal, exchange).into()),
             Err(refusal) => return Err(refusal.into()),
         };
-        let hops = hops(&session.req_header().headers, exchange.config.forward.max_hops)?;
+        let hops = hops(
+            &session.req_header().headers,
+            exchange.config.forward.max_hops,
+        )?;
         let kept = self
             .kept_card(Some(session), exchange, hops, &source)
             .await?;
