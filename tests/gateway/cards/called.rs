@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{add, asked_for, card_of, served};
-use crate::harness::{Agent, CALL, Gateway, Pair, Request, Seat, Step, card, card_1_0, ok_json};
+use crate::harness::{Agent, CALL, Gateway, Request, Seat, Step, card, card_1_0, ok_json};
 use crate::on_both_pairs;
 
 const WELL_KNOWN: &str = "/.well-known/agent-card.json";
