@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::Instant;
@@ -19,6 +20,9 @@ use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::store::Unavailable;
 use crate::workspace::{LINE_MAX, Step, Workspaces};
+
+/// How long "there is no such workspace" counts: enough that a caller who guesses ids costs little.
+const ABSENT_TTL: Duration = Duration::from_secs(1);
 
 /// Moves remembered. An entry that missed more than these is loaded again.
 const MOVES_MAX: usize = 1024;
@@ -61,8 +65,7 @@ impl Moves {
     }
 }
 
-/// A lineage as it was read, or that there is none. Both count equally long: whoever may not know of an id must not see
-/// by the time of an answer whether it was read again. A workspace that is created is told of like one that moves.
+/// A lineage as it was read, or that there is none.
 struct Known {
     id: WorkspaceId,
     lineage: Option<Arc<Lineage>>,
@@ -74,6 +77,9 @@ struct Known {
 
 impl Known {
     fn is_current(&self) -> bool {
+        if self.lineage.is_none() && self.loaded_at.elapsed() >= ABSENT_TTL {
+            return false;
+        }
         let seen = self.seen.load(Ordering::Acquire);
         if seen == self.moves.newest() {
             return true;
@@ -90,7 +96,7 @@ impl Known {
 pub(super) struct Found {
     /// `None`: there never was such a workspace.
     pub(super) lineage: Option<Arc<Lineage>>,
-    source: Source,
+    pub(super) source: Source,
     read_at: Instant,
 }
 

@@ -15,7 +15,7 @@ use super::{Denied, Lineage, Rule, decide};
 use crate::coherence::Coherence;
 use crate::config::{LineageReach, Live};
 use crate::db::Db;
-use crate::explain::{Check, Witness};
+use crate::explain::{Check, Source, Witness};
 use crate::identity::{CredentialKind, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
@@ -174,21 +174,17 @@ impl Hierarchy {
                     return Err(nowhere(Nowhere::List));
                 }
                 let scope = (listed.is_none() || *confined).then_some(org.as_deref());
-                let found = self.canvas(scope, target, witness).await?;
+                let found = self.within(scope, target, witness).await?;
                 (Rule::Canvas, org.clone(), found.generation)
             }
             Principal::Org { org } => {
-                let found = self.find_target(target, witness).await?;
-                let found = found.ok_or_else(|| nowhere(Nowhere::Target))?;
-                if found.org.as_ref() != Some(org) {
-                    return Err(nowhere(Nowhere::Org));
-                }
-                present(&found)?;
+                let scope = Some(Some(org.as_str()));
+                let found = self.within(scope, target, witness).await?;
                 (Rule::Org, Some(org.clone()), found.generation)
             }
             Principal::Operator => {
                 let found = self.find_target(target, witness).await?;
-                let found = found.ok_or_else(not_found)?;
+                let found = found.lineage.ok_or_else(not_found)?;
                 present(&found)?;
                 (Rule::Operator, None, found.generation)
             }
@@ -206,10 +202,21 @@ impl Hierarchy {
         &self,
         target: &WorkspaceId,
         witness: &mut impl Witness,
-    ) -> Result<Option<Arc<Lineage>>, Rejection> {
+    ) -> Result<Found, Rejection> {
         let found = self.look(target).await?;
         witness.hear(|| found.fact(Check::TargetPlace, target));
-        Ok(found.lineage)
+        Ok(found)
+    }
+
+    /// The refusal of a target that was looked for at `source`, for those who may not know whether it exists. Each takes
+    /// one look at the store, also where the target is in memory since others call it or it was created just now:
+    /// otherwise the time of the answer tells it from one that does not exist.
+    async fn refuse(&self, why: Rejection, target: &WorkspaceId, source: Source) -> Rejection {
+        if source == Source::Memory {
+            // What it finds, or that the store is away, changes nothing: the decision is made.
+            let _ = Box::pin(self.lineages.find_afresh(target)).await;
+        }
+        why
     }
 
     /// CanCommunicate (contract §2.1): what `caller` is to `target`, by their places, else by a grant.
@@ -249,18 +256,25 @@ impl Hierarchy {
         caller: &WorkspaceId,
         target: &WorkspaceId,
     ) -> Result<Result<Rule, String>, Rejection> {
-        let (one, other) = tokio::try_join!(self.find(caller), self.find(target))?;
-        let (one, other) = match (one, other) {
-            (Some(one), Some(other)) => (one, other),
-            (one, _) => {
-                // As for two that exist: see `relate`.
+        let (one, other) = tokio::try_join!(self.look(caller), self.look(target))?;
+        let said = match (&one.lineage, &other.lineage) {
+            (Some(from), Some(to)) => {
+                let said = self.rule(from, to).await?;
+                said.map_err(|why| why_not(from, to, why))
+            }
+            (from, _) => {
+                // As for two that exist.
                 self.grants.hold(caller, target, &mut ()).await?;
-                let missing = if one.is_none() { caller } else { target };
-                return Ok(Err(unknown(missing)));
+                Err(unknown(if from.is_none() { caller } else { target }))
             }
         };
-        let said = self.rule(&one, &other).await?;
-        Ok(said.map_err(|why| why_not(&one, &other, why)))
+        if said.is_err() {
+            // One of the two may be anybody's: see `refuse`.
+            for (id, found) in [(caller, one), (target, other)] {
+                let _ = self.refuse(not_permitted(), id, found.source).await;
+            }
+        }
+        Ok(said)
     }
 
     /// Whether `upper` is the parent of `lower` or, with `access.lineage = "any"`, further up its line.
@@ -289,7 +303,7 @@ impl Hierarchy {
     ) -> Result<(Rule, Option<String>, i64), Rejection> {
         if caller == target {
             let own = self.find_target(caller, witness).await?;
-            let own = own.ok_or_else(not_found)?;
+            let own = own.lineage.ok_or_else(not_found)?;
             present(&own)?;
             running(&own)?;
             let rule = decide(&own, &own, self.reach()).map_err(denied)?;
@@ -299,37 +313,44 @@ impl Hierarchy {
         let (one, other) = tokio::try_join!(self.look(caller), self.look(target))?;
         witness.hear(|| one.fact(Check::CallerPlace, caller));
         witness.hear(|| other.fact(Check::TargetPlace, target));
-        let (caller, target) = match (one.lineage, other.lineage) {
-            (Some(caller), Some(target)) => (caller, target),
-            (None, _) => return Err(nowhere(Nowhere::Caller)),
-            (Some(_), None) => {
-                // As for one that exists elsewhere: by the time that it takes nobody tells the two apart.
+        let Some(from) = one.lineage else {
+            return Err(nowhere(Nowhere::Caller));
+        };
+        running(&from)?;
+        let why = match &other.lineage {
+            Some(to) => match self.rule_before(&from, to, witness).await? {
+                Ok(rule) => {
+                    let generation = from.generation.max(to.generation);
+                    return Ok((rule, from.org.clone(), generation));
+                }
+                Err(why) => denied(why),
+            },
+            None => {
+                // As for one that exists elsewhere.
                 self.grants.hold(caller, target, &mut ()).await?;
-                return Err(nowhere(Nowhere::Target));
+                nowhere(Nowhere::Target)
             }
         };
-        running(&caller)?;
-        let rule = self.rule_before(&caller, &target, witness).await?;
-        let rule = rule.map_err(denied)?;
-        let generation = caller.generation.max(target.generation);
-        Ok((rule, caller.org.clone(), generation))
+        Err(self.refuse(why, target, other.source).await)
     }
 
-    /// A target that a canvas token does not exclude by its list, in the org of `scope`, where none counts as one org.
-    /// Without a scope it may be in any.
-    async fn canvas(
+    /// The place of a target in the org of `scope`, where none counts as one org. Without a scope it may be in any.
+    async fn within(
         &self,
         scope: Option<Option<&str>>,
         target: &WorkspaceId,
         witness: &mut impl Witness,
     ) -> Result<Arc<Lineage>, Rejection> {
         let found = self.find_target(target, witness).await?;
-        let found = found.ok_or_else(|| nowhere(Nowhere::Target))?;
-        if scope.is_some_and(|org| found.org.as_deref() != org) {
-            return Err(nowhere(Nowhere::Org));
-        }
-        present(&found)?;
-        Ok(found)
+        let why = match found.lineage {
+            Some(place) if scope.is_none_or(|org| place.org.as_deref() == org) => {
+                present(&place)?;
+                return Ok(place);
+            }
+            Some(_) => Nowhere::Org,
+            None => Nowhere::Target,
+        };
+        Err(self.refuse(nowhere(why), target, found.source).await)
     }
 
     /// Refuses a workspace that an operator paused.

@@ -387,14 +387,22 @@ async fn a_grant_ends_to_the_millisecond_and_asks_no_store_for_it() {
 }
 
 #[tokio::test]
-async fn a_denied_pair_asks_no_store_twice() {
+async fn a_refusal_takes_one_look_whether_or_not_the_target_is_known() {
     let room = room().await;
-    room.ask(&workspace("pm"), "ext").await.unwrap_err();
-    let before = room.metrics.store_operations();
-    for _ in 0..50 {
-        room.ask(&workspace("pm"), "ext").await.unwrap_err();
+    let org = Principal::Org { org: "acme".into() };
+    room.ask(&Principal::Operator, "ext").await.unwrap();
+    for principal in [workspace("pm"), org, canvas(Some("acme"), None)] {
+        for target in ["ext", "ghost"] {
+            // Whether there is a grant is remembered for both.
+            room.ask(&principal, target).await.unwrap_err();
+            for _ in 0..5 {
+                let before = room.metrics.store_operations();
+                room.ask(&principal, target).await.unwrap_err();
+                let looks = room.metrics.store_operations() - before;
+                assert_eq!(looks, 1, "{principal:?} to {target}");
+            }
+        }
     }
-    assert_eq!(room.metrics.store_operations(), before);
 }
 
 #[tokio::test]
