@@ -130,7 +130,9 @@ async fn where_no_statement_could_be_right_the_gateway_is_never_ready_and_says_w
             "ignore_startup_parameters = extra_float_digits",
         ),
     ] {
-        let gateway = builder(&pooler, &redis).spawn();
+        // The listener opens when the database is prepared, or after this.
+        let builder = builder(&pooler, &redis).set("stores.timeout", "2s");
+        let gateway = builder.spawn();
         until_logged(&gateway, why).await;
         for path in ["/readyz", "/readyz/traffic"] {
             let ready = gateway.admin_get(path).await.unwrap();
