@@ -22,6 +22,7 @@ fn place(name: &str, depth: usize) -> Lineage {
             .map(|i| id(&format!("level-{i}")))
             .collect(),
         removed: false,
+        paused: false,
         cyclic: false,
         generation: 0,
     }

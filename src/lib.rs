@@ -1,4 +1,6 @@
 //! An A2A gateway. Read the modules in this order; each depends only on those above it.
+// An exchange is one deep future, and whether it may move between threads is asked of all that it holds.
+#![recursion_limit = "256"]
 
 pub mod ids;
 

@@ -1,6 +1,5 @@
 //! Clients that read an agent's card before they send a credential: with a public card they reach the agent.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-#![expect(clippy::print_stdout, reason = "the table is what is to be shown")]
 
 #[path = "gateway/harness/packages.rs"]
 mod packages;
