@@ -24,7 +24,9 @@ impl JsonRpc {
         let Some(card) = card.and_then(|card| Card::read(card.as_bytes()).ok()) else {
             return Self::default();
         };
-        let interfaces: Vec<_> = card.interfaces(Binding::JsonRpc).collect();
+        // A url that cannot be read names no place.
+        let interfaces = card.interfaces(Binding::JsonRpc);
+        let interfaces: Vec<_> = interfaces.filter(|one| one.path().is_some()).collect();
         let is_here = |url: &str| is_same_server(url, endpoint);
         let mut paths = Vec::new();
         for interface in interfaces.iter().filter(|one| is_here(&one.url)) {

@@ -156,7 +156,9 @@ pub(crate) fn is_json(content_type: &str) -> bool {
     let essence = parts.next().unwrap_or_default().trim().to_ascii_lowercase();
     let json = essence == "application/json"
         || essence.split_once('/').is_some_and(|(_, subtype)| {
-            subtype.len() > "+json".len() && subtype.ends_with("+json")
+            subtype.len() > "+json".len()
+                && subtype.ends_with("+json")
+                && !subtype.contains(['/', ','])
         });
     let utf8 = parts.all(|parameter| match parameter.split_once('=') {
         Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {

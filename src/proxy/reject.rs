@@ -8,11 +8,13 @@ use pingora::protocols::http::ServerSession;
 use super::ended::patiently;
 use super::exchange::Exchange;
 use super::origin::{NOSNIFF, Origins};
+use crate::a2a::accept::prefers_stream;
 use crate::dialect::ReplyForm;
 use crate::ids::RequestId;
 use crate::rejection::{REFUSED, Reason, Rejection};
 
-/// Writes the refusal whole. The connection stays usable: framing is exact, and the rest of the
+/// Writes the refusal whole. An error that A2A itself defines comes as an event where the caller asked for a stream:
+/// clients of the streaming methods read nothing else from an answer with status 200. The connection stays usable: framing is exact, and the rest of the
 /// request is drained by Pingora within its bound.
 ///
 /// # Errors
@@ -24,9 +26,17 @@ pub(super) async fn answer(
     rejection: &Rejection,
     form: &ReplyForm,
 ) -> pingora::Result<()> {
-    let body = rejection.body(form, request_id);
+    let mut body = rejection.body(form, request_id);
     let status = rejection.status_in(form.dialect);
+    let fields = &session.req_header().headers;
+    let is_event = status == StatusCode::OK.as_u16() && prefers_stream(fields);
+    if is_event {
+        body = format!("data: {body}\n\n");
+    }
     let mut head = head(rejection, request_id, status, body.len())?;
+    if is_event {
+        head.insert_header(header::CONTENT_TYPE, "text/event-stream")?;
+    }
     origins.put_browser_fields(&session.req_header().headers, &mut head);
     let without_body = session.req_header().method == http::Method::HEAD;
     let body = if without_body {

@@ -379,5 +379,7 @@ pub(super) fn is_event_stream(head: &ResponseHeader) -> bool {
             .get(..TYPE.len())
             .is_some_and(|essence| essence.eq_ignore_ascii_case(TYPE))
             && matches!(value.get(TYPE.len()), None | Some(b';' | b' ' | b'\t'))
+            // Of a list a browser takes the last one.
+            && !value.contains(&b',')
     })
 }

@@ -61,7 +61,9 @@ impl ResponseFields {
     pub(super) fn passed(&self, agent: &ResponseHeader) -> pingora::Result<ResponseHeader> {
         let mut head = ResponseHeader::build(agent.status, Some(agent.headers.len() + 12))?;
         for (name, value) in &agent.headers {
-            if self.passes(name, agent) {
+            // Of several media types a browser takes the last one, and the first is the one that is judged here.
+            let repeats = *name == header::CONTENT_TYPE && head.headers.contains_key(name);
+            if self.passes(name, agent) && !repeats {
                 head.append_header(name, value)?;
             }
         }
@@ -84,7 +86,12 @@ impl ResponseFields {
 
 fn is_json_answer(agent: &ResponseHeader) -> bool {
     let content_type = agent.headers.get(header::CONTENT_TYPE);
-    content_type.is_some_and(|value| value.to_str().is_ok_and(is_json))
+    // A browser takes the last of a list.
+    content_type.is_some_and(|value| {
+        value
+            .to_str()
+            .is_ok_and(|value| is_json(value) && !value.contains(','))
+    })
 }
 
 /// # Errors

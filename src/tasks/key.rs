@@ -11,7 +11,12 @@ pub(super) fn task(target: &WorkspaceId, task: &str) -> String {
 }
 
 fn folded(task: &str) -> String {
-    task.trim_matches(' ').to_ascii_lowercase()
+    task.trim_matches(is_space).to_ascii_lowercase()
+}
+
+/// Whether a parser may strip it from the ends of a text: white space of Unicode, and what has no width.
+fn is_space(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}')
 }
 
 /// Where somebody's task is.
@@ -50,6 +55,8 @@ mod tests {
         let target = WorkspaceId::parse("dev").unwrap();
         for (id, escaped) in [
             (" 0199c-AZ_.1 ", "0199c-az_.1"),
+            ("\u{a0}t\u{3000}", "t"),
+            ("\u{200b}t\u{feff}", "t"),
             ("a:b", "a%3Ab"),
             ("a%3Ab", "a%253ab"),
             ("x\r\nset y", "x%0D%0Aset%20y"),

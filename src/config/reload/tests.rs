@@ -168,6 +168,7 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             ("access.lineage", _) => "any".into(),
             ("a2a.complete", _) => "off".into(),
             ("address.profile", _) => "strict".into(),
+            ("audit.anchor", _) => "log".into(),
             ("telemetry.log_format", _) => "json".into(),
             ("telemetry.otlp_endpoint", _) => "http://else.example:4318".into(),
             ("telemetry.otlp_headers", _) => "x-else=1".into(),

@@ -16,6 +16,9 @@ use crate::store::Unavailable;
 /// Rows that one purge deletes at most.
 const PURGE_MAX: i64 = 1000;
 
+/// Longest value of a field that is kept.
+const KEPT_FIELD_BYTES_MAX: usize = 1024;
+
 /// Fields of an agent that are kept with its answer: what its body is, and what was agreed upon.
 const KEPT_FIELDS: [&str; 6] = [
     "content-type",
@@ -61,7 +64,9 @@ const KEEP: &str = concat!(
     if_kept!("$4", "NULL"),
     ", kept_bytes = ",
     if_kept!("$8", "0"),
-    ", status = $2, fields = $3, task_state = $5, expires_at = $6, owner = $7 WHERE run = $1 RETURNING state"
+    ", fields = ",
+    if_kept!("$3", "'[]'"),
+    ", status = $2, task_state = $5, expires_at = $6, owner = $7 WHERE run = $1 RETURNING state"
 );
 
 const STREAM: &str =
@@ -158,12 +163,13 @@ impl Table {
         expires_at: i64,
     ) -> Result<bool, Unavailable> {
         let body = STANDARD.encode(&answer.body);
-        let length = i64::try_from(body.len()).unwrap_or(i64::MAX);
+        let fields = fields(&answer.fields);
+        let length = i64::try_from(body.len() + fields.len()).unwrap_or(i64::MAX);
         let adding = bytes.adding(owner, length);
         let query = sqlx::query(KEEP)
             .bind(run)
             .bind(i64::from(answer.status))
-            .bind(fields(&answer.fields))
+            .bind(fields)
             .bind(body)
             .bind(task_state.map(TaskState::word))
             .bind(expires_at)
@@ -292,6 +298,7 @@ fn answer(row: &AnyRow) -> Result<Answer, sqlx::Error> {
 fn fields(fields: &HeaderMap) -> String {
     let kept = KEPT_FIELDS.iter().flat_map(|name| {
         let values = fields.get_all(*name).iter();
+        let values = values.filter(|value| value.len() <= KEPT_FIELD_BYTES_MAX);
         values.filter_map(move |value| Some((*name, value.to_str().ok()?)))
     });
     serde_json::json!(kept.collect::<Vec<_>>()).to_string()

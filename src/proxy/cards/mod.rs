@@ -153,7 +153,9 @@ impl Proxy {
         admitted: &Admitted,
         refs: &Refs,
     ) -> Result<(), Ended> {
-        if admitted.manners().has_card || !is_about_push(exchange.method, refs) {
+        let manners = admitted.manners();
+        require_push(manners.push_notifications, exchange.method, refs)?;
+        if manners.has_card || !is_about_push(exchange.method, refs) {
             return Ok(());
         }
         let source = self.gateway.directory.card_source(&admitted.permit).await?;

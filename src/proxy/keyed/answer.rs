@@ -20,6 +20,7 @@ use crate::proxy::fields::{KEPT, REPLAY, response_head};
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::stream;
 use crate::rejection::{Reason, Rejection};
+use crate::standing::{CutOff, cut_off};
 
 /// What is told, and how.
 pub(in crate::proxy) struct Told<'a> {
@@ -65,7 +66,11 @@ impl Proxy {
                 exchange.streams();
                 stream::begin(session, exchange, head, name).await?;
                 let cut = self.relay.drain.watch();
-                follow(session, exchange, (events, name), cut).await
+                let cut_off = self
+                    .relay
+                    .cut_off(exchange.proof.as_ref(), exchange.callee.as_ref());
+                let ends = Ends { cut, cut_off };
+                follow(session, exchange, (events, name), ends).await
             }
         }
     }
@@ -144,12 +149,20 @@ impl Events {
     }
 }
 
+/// Ends a reader's stream before the stream itself ends.
+struct Ends {
+    /// Shutdown.
+    cut: Cut,
+    /// The reader's own credential, or its way to the target, is gone.
+    cut_off: Option<CutOff>,
+}
+
 /// Passes a stream on until it is over, or this process is. What the call of this process streams ends by itself then.
 async fn follow(
     session: &mut ServerSession,
     exchange: &mut Exchange,
     (mut events, name): (Events, &str),
-    mut cut: Cut,
+    mut ends: Ends,
 ) -> Result<Ended, Ended> {
     let _open = InProgress::begin(&exchange.metrics.open_streams);
     let timeouts = exchange.config.timeouts.clone();
@@ -161,7 +174,10 @@ async fn follow(
         let (piece, parts) = tokio::select! {
             biased;
             piece = events.next() => (piece, false),
-            () = cut.requested(), if kept => (Some(parting(exchange, name)), true),
+            () = ends.cut.requested(), if kept => {
+                (Some(last_event(exchange, name, &shutting_down("true"))), true)
+            }
+            why = cut_off(&mut ends.cut_off) => (Some(last_event(exchange, name, &why)), true),
             () = sleep_until(quiet) => (Some(Framing::Lf.keepalive(true).into()), false),
             () = left(session) => return Err(Ended::CallerLeft),
         };
@@ -180,9 +196,8 @@ async fn follow(
     }
 }
 
-/// The last event of a stream that goes on elsewhere.
-fn parting(exchange: &mut Exchange, name: &str) -> Bytes {
-    let cut = shutting_down("true");
-    exchange.rejected(&cut);
-    cut.last_event(&exchange.form(), &exchange.request_id, name, Framing::Lf)
+/// The last event of a stream that goes on without this reader.
+fn last_event(exchange: &mut Exchange, name: &str, why: &Rejection) -> Bytes {
+    exchange.rejected(why);
+    why.last_event(&exchange.form(), &exchange.request_id, name, Framing::Lf)
 }
