@@ -93,6 +93,8 @@ def register():
         if token:
             with open(os.open(TOKEN_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 file.write(token)
+        if kept() is None:
+            sys.exit("the workspace has a token already: revoke it, then ask for another enrolment token")
         print("registered", flush=True)
         return kept()
     sys.exit("no credential is good: ask an operator for POST /workspaces/" + WORKSPACE + "/enrolment")
@@ -108,6 +110,7 @@ def main():
             ask("/registry/heartbeat", {"workspace_id": WORKSPACE}, token)
             failed = False
         except urllib.error.HTTPError as error:
+            print(error.code, error.read(500).decode(errors="replace"), flush=True)
             # 401: the token was revoked. 404: the gateway wants a registration.
             token = None if error.code in (401, 404) else token
             failed = True

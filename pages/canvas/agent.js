@@ -52,8 +52,9 @@ export class Agent {
   async *send(text, { contextId = "", taskId = "", signal, onLink = () => {} } = {}) {
     this.#hearLink = onLink;
     const message = { messageId: crypto.randomUUID(), contextId, taskId, role: "ROLE_USER", parts: [{ text }] };
-    // Agents that do not stream answer with one event.
-    const stream = this.#client.sendMessageStream(SendMessageRequest.fromJSON({ message }), { signal });
+    // Agents that do not stream answer with one event, and one that polls is not waited for.
+    const request = SendMessageRequest.fromJSON({ message, configuration: { returnImmediately: true } });
+    const stream = this.#client.sendMessageStream(request, { signal });
     for await (const { payload } of stream) yield* eventsOf(payload);
   }
 
