@@ -247,7 +247,7 @@ fn every_printed_command_does_what_its_title_says() {
     assert!(counted.contains("outcome=\"answered\""), "{counted}");
 
     let lines = pasted(demo.command("without curl"));
-    assert!(lines.starts_with("[submitted]\n"), "{lines}");
+    assert!(lines.starts_with("[submitted] (task "), "{lines}");
     assert!(lines.ends_with("[completed]\n"), "{lines}");
     assert!(lines.contains("[working] step 10 of 10"), "{lines}");
 

@@ -54,7 +54,7 @@ def operations(caller):
 
 # The codes of PocketPaw's own table.
 CODES = {"cancel of an ended task": -32002, "message to an ended task": -32003, "an unknown task": -32001,
-         "accepted_output_modes image/png": -32005, "push": -32004, "an unknown method": -32601}
+         "accepted_output_modes image/png": -32005, "push": -32003, "an unknown method": -32601}
 
 
 def routes(base, token, other):
@@ -103,7 +103,9 @@ def run(stage):
             failures.append(f"{name}: {wrong}")
 
     for (name, direct), (_, through) in zip(operations(Caller(agent.url, None)), operations(Caller(base, token)), strict=True):
-        wrong = None if shape(direct) == shape(through) else f"direct {direct}, through the gateway {through}"
+        # Its card says that it sends no push notifications, so the gateway says so first.
+        same = name == "push" or shape(direct) == shape(through)
+        wrong = None if same else f"direct {direct}, through the gateway {through}"
         if name in CODES and through.get("code") != CODES[name]:
             wrong = f"not {CODES[name]}: {through}"
         line(f"JSON-RPC, {name}", wrong)

@@ -282,9 +282,9 @@ on_both_pairs! {
             let answer = get(&gateway, &caller.token, &format!("/registry/discover/{id}")).await;
             refused(&answer, "", "not_permitted", id);
         }
-        for token in [ADMIN, &canvas] {
+        for (token, reason) in [(ADMIN, "workspace_not_found"), (&*canvas, "not_permitted")] {
             let answer = get(&gateway, token, "/registry/discover/nobody").await;
-            refused(&answer, "", "workspace_not_found", "those who may know");
+            refused(&answer, "", reason, "those who may know, and those who may not");
         }
         let answer = get(&gateway, ADMIN, "/registry/discover/a:b").await;
         refused(&answer, "", "invalid_workspace_id", "no id");

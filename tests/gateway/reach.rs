@@ -276,7 +276,7 @@ on_both_pairs! {
         let tree = Tree::new(pair, "direct").await;
         for (caller, target, says) in [
             ("root", "o-root", "different orgs"),
-            ("root", "bot", "not parent"),
+            ("root", "bot", "access.lineage"),
             ("root", "nobody", "no workspace `nobody`"),
             ("nobody", "root", "no workspace `nobody`"),
         ] {

@@ -1,7 +1,7 @@
 //! An agent speaks for itself and not for the gateway's origin, nor to a proxy in front of it.
 
 use crate::fields::Case;
-use crate::harness::documents::nginx_in_front;
+use crate::harness::documents::block_of;
 use crate::harness::gateway::free_address;
 use crate::harness::nginx::Nginx;
 use crate::harness::sidecar::{Guarded, call};
@@ -79,9 +79,17 @@ async fn hostile() -> Agent {
                 Step::write(LAST_CHUNK),
             ];
         }
-        let media_type = ["text/html", "image/svg+xml", "application/json", "none"]
-            .into_iter()
-            .find(|media_type| request.text().contains(&format!("\"{media_type}\"")));
+        let media_type = [
+            "text/html",
+            "image/svg+xml",
+            "application/json",
+            "none",
+            "text/html,/+json",
+            "application/json; a=1, text/html",
+            "text/event-stream, text/html",
+        ]
+        .into_iter()
+        .find(|media_type| request.text().contains(&format!("\"{media_type}\"")));
         let media_type = match media_type {
             Some("none") => String::new(),
             Some(media_type) => format!("Content-Type: {media_type}\r\n"),
@@ -139,10 +147,13 @@ on_both_pairs! {
             ("text/html", true),
             ("image/svg+xml", true),
             ("none", true),
+            ("text/html,/+json", true),
+            ("application/json; a=1, text/html", true),
+            ("text/event-stream, text/html", true),
         ] {
             let body = CALL.replace("\"hi\"", &format!("\"{kind}\""));
             let request = Request::post(case.target.path(), &body).bearer(&case.caller.token);
-            let keyed = request.clone().field("Idempotency-Key", format!("k-{kind}"));
+            let keyed = request.clone().field("Idempotency-Key", format!("k-{}", kind.replace(' ', "")));
             for (what, request) in [("plain", &request), ("kept", &keyed), ("replayed", &keyed)] {
                 let answer = case.gateway.call(request).await;
                 assert_eq!(answer.status, 200, "{}", answer.text());
@@ -299,7 +310,11 @@ fn nginx_before(
         "    location /internal/ {{ internal; alias {}/; }}\n    location / {{",
         secrets.display()
     );
-    let mut http = nginx_in_front().replacen("    location / {", &internal, 1);
+    let documented = block_of("docs/balancers.md", "## nginx", "nginx");
+    // Without TLS, at the address of the test.
+    let own = |line: &&str| !line.trim_start().starts_with("ssl_") && !line.contains("listen 443");
+    let lines: Vec<&str> = documented.lines().filter(own).collect();
+    let mut http = lines.join("\n").replacen("    location / {", &internal, 1);
     for documented in ["10.0.0.11:8080", "10.0.0.12:8080"] {
         http = http.replace(documented, &gateway.public.to_string());
     }

@@ -162,15 +162,17 @@ on_both_pairs! {
         }
         // It moved away: the list names it still.
         let streams = [
-            (Open::new(&gateway, "one", &listed).await, "not_permitted"),
             (Open::new(&gateway, "two", &listed).await, "unauthenticated"),
             (Open::new(&gateway, "loose", &scoped).await, "unauthenticated"),
         ];
+        let moved = Open::new(&gateway, "one", &listed).await;
         let ticket = gateway.call(&Request::post("/ws/tickets", "").bearer(&listed)).await;
         let ticket = ticket.json()["ticket"].as_str().unwrap().to_owned();
         let began = Instant::now();
         tell(&gateway, "PATCH", "/workspaces/one", json!({"org": "globex"})).await;
         assert_eq!(read("one", &listed).await, 403);
+        assert_eq!(moved.last(began, "moved").await, "not_permitted");
+        let began = Instant::now();
         assert_eq!(read("one", &operators).await, 200, "an operator's list crosses orgs");
         let list = gateway.call(&Request::get("/workspaces").bearer(&listed)).await.json();
         let ids: Vec<_> = list.as_array().unwrap().iter().map(|one| &one["id"]).collect();

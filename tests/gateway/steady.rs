@@ -334,7 +334,8 @@ async fn a_credential_that_asks_too_often_hears_when_to_come_back() {
             answered += 1;
             assert!(answered < 50, "no limit");
         };
-        assert!(answered >= 3, "the burst is 3, not {answered}");
+        // The registration was one of the three: it is of the same principal.
+        assert!(answered >= 2, "the burst is 3, not {answered}");
         assert_limited(&limited, "3");
         assert_eq!(
             limited.json()["retry_after"].to_string(),

@@ -76,7 +76,7 @@ async fn a_host_that_is_not_ours_is_misdirected_over_http2_too() {
 }
 
 #[tokio::test]
-async fn plain_http_on_the_tls_port_gets_no_answer_and_harms_nobody() {
+async fn plain_http_on_the_tls_port_is_told_so_and_reaches_no_agent() {
     let case = Case::new().await;
     let mut plain = tokio::net::TcpStream::connect(case.secure.address)
         .await
@@ -86,7 +86,7 @@ async fn plain_http_on_the_tls_port_gets_no_answer_and_harms_nobody() {
     let mut answer = Vec::new();
     let read = tokio::time::timeout(Duration::from_secs(10), plain.read_to_end(&mut answer));
     let _ = read.await.expect("closed");
-    assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
+    assert!(answer.starts_with(b"HTTP/1.1 400 "), "{answer:?}");
     assert_eq!(case.target.agent.count(), 0);
     let http2 = case.secure.http2().await;
     case.still_works(&http2).await;
@@ -100,7 +100,7 @@ async fn a_handshake_that_fails_is_logged_with_its_peer_and_cause() {
     let secure = Secure::start(builder).await;
     let mut connections = Vec::new();
     for (bytes, cause) in [
-        (&b"GET / HTTP/1.1\r\n\r\n"[..], "InvalidContentType"),
+        (&[0x99; 16][..], "InvalidContentType"),
         (b"", "deadline has elapsed"),
     ] {
         let mut plain = tokio::net::TcpStream::connect(secure.address)

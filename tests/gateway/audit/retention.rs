@@ -42,13 +42,20 @@ on_both_pairs! {
 
 on_both_pairs! {
     async fn a_chain_that_is_written_is_cut_at_a_checkpoint(pair: Pair) {
-        let mut gateway = Builder::new(pair).set("audit.retention", "1s").start().await;
+        let mut gateway = Builder::new(pair)
+            .set("audit.retention", "1s")
+            .set("rate.caller_per_second", "0")
+            .set("rate.failures_per_second", "0")
+            .start()
+            .await;
+        // A stranger's refusals would be one record a second.
+        let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
         // Enough for a checkpoint, well before the first look at what is too old.
         let refused = async || {
             let mut connection = Connection::open(gateway.public).await;
             for _ in 0..135 {
-                let request = Request::post("/workspaces/target/a2a", CALL);
-                assert_eq!(connection.call(&request).await.status, 401);
+                let request = Request::post("/workspaces/target/a2a", CALL).bearer(&caller.token);
+                assert_eq!(connection.call(&request).await.status, 403);
             }
         };
         futures_util::future::join_all((0..8).map(|_| refused())).await;

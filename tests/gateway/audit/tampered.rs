@@ -113,14 +113,14 @@ const TAMPERINGS: &[(&str, &[&str], &str)] = &[
     (
         "a record is put in behind the end",
         &[
-            "INSERT INTO structure_events SELECT replica, seq + 1, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE replica = '{a}' AND seq = (SELECT MAX(seq) FROM structure_events WHERE replica = '{a}')",
+            "INSERT INTO structure_events (replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) SELECT replica, seq + 1, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE replica = '{a}' AND seq = (SELECT MAX(seq) FROM structure_events WHERE replica = '{a}')",
         ],
         "was changed",
     ),
     (
         "a record is put in before the beginning",
         &[
-            "INSERT INTO structure_events SELECT replica, 0, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE replica = '{a}' AND seq = 4",
+            "INSERT INTO structure_events (replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) SELECT replica, 0, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE replica = '{a}' AND seq = 4",
         ],
         "{a}: record 0 was",
     ),
@@ -182,7 +182,7 @@ const TAMPERINGS_OF_TYPES: &[(&str, &[&str], &str)] = &[
     (
         "there are very many without a number",
         &[
-            "INSERT INTO structure_events WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4100) SELECT replica, 'x' || i, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events, n WHERE replica = '{b}' AND seq = 1",
+            "INSERT INTO structure_events (replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4100) SELECT replica, 'x' || i, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events, n WHERE replica = '{b}' AND seq = 1",
         ],
         "that is no text or no number: somebody changed them",
     ),
@@ -328,7 +328,7 @@ async fn a_copy_of_a_record_is_found_also_between_two_pages() {
     assert_eq!(status, Some(1), "{said}");
     assert!(!said.contains(&format!("{replica}: ")), "{said}");
     let copy = format!(
-        "INSERT INTO structure_events SELECT replica, seq, time + 1, event_type, request_id, trace_id, 'somebody', credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE replica = '{replica}' AND seq = 3"
+        "INSERT INTO structure_events (replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) SELECT replica, seq, time + 1, event_type, request_id, trace_id, 'somebody', credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE replica = '{replica}' AND seq = 3"
     );
     assert_eq!(execute(&db, &copy).await, 1);
     let (said, status) = audit(&gateway, &["verify"]);

@@ -123,6 +123,7 @@ async fn who_may(pair: Pair, seen: &mut Seen) {
         json!({"id": "foreign", "name": "f", "org": "acme", "url": target.agent.url(), "liveness": "assumed"}),
         json!({"id": "gone", "name": "g", "url": target.agent.url(), "liveness": "assumed"}),
         json!({"id": "mute", "name": "m", "parent_id": "caller"}),
+        json!({"id": "grand", "name": "g", "parent_id": "mute", "url": target.agent.url(), "liveness": "assumed"}),
         json!({"id": "leaving", "name": "l"}),
     ] {
         gateway.create(body).await;
@@ -158,6 +159,7 @@ async fn who_may(pair: Pair, seen: &mut Seen) {
     // Why stands beside it, for operators alone.
     for (target, because) in [
         ("child", "not related"),
+        ("grand", "access.lineage"),
         ("foreign", "different orgs"),
         ("gone", "removed"),
     ] {
@@ -415,14 +417,6 @@ async fn rates(pair: Pair, seen: &mut Seen) {
     assert_eq!(explained, met);
     assert_eq!(met.reason, "rate_limited");
     seen.0.insert(met.reason);
-    // Of two credentials one may, so the caller may.
-    let other = token(&gateway, "/workspaces/caller/tokens", json!({})).await;
-    assert_eq!(
-        agree(&gateway, ("caller", &other), "target", "another token")
-            .await
-            .0,
-        "sent"
-    );
 }
 
 async fn the_end(pair: Pair, seen: &mut Seen) {

@@ -1,13 +1,5 @@
 //! The code that stands in documents, to be run as it stands there.
 
-/// The configuration of nginx in `docs/operations.md`.
-pub(crate) fn nginx_in_front() -> String {
-    let document = include_str!("../../../docs/operations.md");
-    let (_, rest) = document.split_once("\n```nginx\nupstream").unwrap();
-    let (block, _) = rest.split_once("\n```\n").unwrap();
-    format!("upstream{block}")
-}
-
 /// The first code block of a language below a heading of `docs/security.md`.
 pub(crate) fn block(heading: &str, language: &str) -> String {
     block_of("docs/security.md", heading, language)

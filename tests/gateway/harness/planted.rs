@@ -84,7 +84,9 @@ fn leak(text: &str) -> Option<String> {
         hits.filter(|at| is_token(word(&text[*at..]))).map(line)
     });
     // The first token of an operator is shown once, on purpose.
-    let mut tokens = tokens.filter(|line| !line.contains("export A2A_GATEWAY_ADMIN_TOKEN="));
+    let tokens = tokens.filter(|line| !line.contains("export A2A_GATEWAY_ADMIN_TOKEN="));
+    // The signed end of the audit looks like a token and is none.
+    let mut tokens = tokens.filter(|line| !line.contains(r#""message":"Audit anchor""#));
     if let Some(line) = tokens.next() {
         return Some(line);
     }

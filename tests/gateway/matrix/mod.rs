@@ -201,6 +201,9 @@ impl Case {
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.enrolling = format!("enrolling-{number}");
         let token = self.create(&self.enrolling, "acme").await;
+        // An operator lets it share the agent of the others.
+        let url = json!({"url": self.agent.url()});
+        assert_eq!(self.gateway.patch(&self.enrolling, url).await.status, 200);
         self.set(Enrolment, token);
     }
 
