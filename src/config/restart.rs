@@ -42,6 +42,7 @@ pub(super) fn keep(new: &mut Config, in_force: &Config) {
     let old = in_force.clone();
     new.admin.console = old.admin.console;
     new.admin.listen = old.admin.listen;
+    new.audit.anchor = old.audit.anchor.clone();
     new.audit.enabled = old.audit.enabled;
     new.audit.spool_bytes = old.audit.spool_bytes;
     new.audit.spool_dir = old.audit.spool_dir;
