@@ -52,6 +52,7 @@ pub(super) fn keep(new: &mut Config, in_force: &Config) {
     new.directory.url_key = old.directory.url_key;
     new.keys = old.keys;
     new.server.listen = old.server.listen;
+    new.server.replica = old.server.replica.clone();
     new.server.threads = old.server.threads;
     new.stores = old.stores;
     let (new, old) = (&mut new.telemetry, old.telemetry);

@@ -169,6 +169,8 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             ("a2a.complete", _) => "off".into(),
             ("address.profile", _) => "strict".into(),
             ("audit.anchor", _) => "log".into(),
+            ("audit.client_address", _) => "prefix".into(),
+            ("card.access", _) => "public".into(),
             ("telemetry.log_format", _) => "json".into(),
             ("telemetry.otlp_endpoint", _) => "http://else.example:4318".into(),
             ("telemetry.otlp_headers", _) => "x-else=1".into(),
