@@ -6,7 +6,8 @@ from jsonschema import Draft202012Validator, FormatChecker
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 METHODS = ("get", "put", "post", "patch", "delete")
-REFUSALS = ("Refusal", "RpcRefusal", "RefusalOrAgentError", "RpcRefusalOrAgentError", "Readiness")
+REFUSALS = ("Refusal", "RpcRefusal", "RefusalOrAgentError", "RpcRefusalOrAgentError", "HttpJsonRefusal",
+            "HttpJsonRefusalOrAgentError", "Readiness")
 
 
 def operations(described):
