@@ -98,13 +98,16 @@ def every_refusal_has_a_reason(ctx, response, case):
     if response.status_code < 400 or case.method.upper() == "HEAD" or agents_own:
         return
     body = json.loads(response.content)
-    if "jsonrpc" in body:
-        assert body["error"]["data"][0]["reason"], body
-        assert body["error"]["data"][0]["metadata"]["requestId"] == response.headers["x-request-id"][0], body
+    # JSON-RPC has the facts in `data`, HTTP+JSON in `details`, the control plane at top level.
+    error = body.get("error")
+    facts = (error.get("data") or error.get("details")) if isinstance(error, dict) else None
+    if facts:
+        assert facts[0]["reason"], body
+        assert facts[0]["metadata"]["requestId"] == response.headers["x-request-id"][0], body
     elif "reason" in body or response.status_code != 503:
         assert body["reason"] and body["error"], body
         assert body["request_id"] == response.headers["x-request-id"][0], body
-    reason = str(body.get("reason") or body["error"]["data"][0]["reason"]).lower() if "error" in body else None
+    reason = str(body.get("reason") or facts[0]["reason"]).lower() if "error" in body else None
     assert reason not in UNHEALTHY, body
     assert TOKEN not in response.text, "the credential is repeated in the answer"
 
