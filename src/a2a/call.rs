@@ -38,7 +38,7 @@ pub(super) struct Call {
     pub(super) noted: Noted,
 }
 
-/// What a bare body has at its top besides what a call has there.
+/// Top-level members of a bare body that a call does not have.
 const OF_BARE: [&str; 11] = [
     "message",
     "metadata",
@@ -53,7 +53,7 @@ const OF_BARE: [&str; 11] = [
     "error",
 ];
 
-/// What of `params` is read, in the spellings that clients send.
+/// Members of `params` that are read, in the spellings that clients send.
 const OF_PARAMS: [&str; 16] = [
     "message",
     "request",
@@ -73,7 +73,7 @@ const OF_PARAMS: [&str; 16] = [
     "task_push_notification_config",
 ];
 
-/// What of a message is read.
+/// Members of a message that are read.
 const OF_MESSAGE: [&str; 11] = [
     "messageId",
     "message_id",
@@ -88,7 +88,7 @@ const OF_MESSAGE: [&str; 11] = [
     "content",
 ];
 
-/// What of a part is read.
+/// Members of a part that are read.
 const OF_PART: [&str; 2] = ["kind", "type"];
 
 /// `params` of a send call.

@@ -110,7 +110,7 @@ impl<'a> Card<'a> {
         )
     }
 
-    /// Whether the agent sends push notifications; `None`: the card does not say.
+    /// Push notifications, as the card has them; `None`: it does not say.
     pub fn says_push(&self) -> Option<bool> {
         says_push(&serde_json::from_str(self.text).ok()?)
     }
@@ -140,7 +140,7 @@ impl<'a> Card<'a> {
     }
 }
 
-/// Whether the agent of this card sends push notifications; `None`: the card does not say.
+/// Reads `capabilities.pushNotifications`; `None`: the card does not say.
 pub fn says_push(card: &serde_json::Value) -> Option<bool> {
     let capabilities = &card["capabilities"];
     let said = capabilities["pushNotifications"].as_bool();
