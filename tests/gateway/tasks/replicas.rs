@@ -37,7 +37,7 @@ async fn every_replica_knows_the_owner_also_after_a_restart_and_nobody_guesses_w
     let agent = &team.dev.agent;
     let (ann, bob, boss) = (&team.ann.token, &team.bob.token, &team.boss.token);
     let mut at_one = Connection::open(one.public).await;
-    for (task, key) in [("t-1", "t-1"), ("t:*\r\n", "t%3A%2A%0D%0A")] {
+    for (task, key) in [("t-1", "t-1"), ("t:*\r\nx", "t%3A%2A%0D%0Ax")] {
         let start = send("message/send", &json!({"id": task}).to_string());
         assert_eq!(call(&mut at_one, ann, &start).await.status, 200);
         let key = format!("gw:task:dev:{key}");
