@@ -104,8 +104,8 @@ impl Rejection {
         if let Some(seconds) = self.retry_after {
             metadata.insert("retryAfter".into(), seconds.to_string().into());
         }
-        for (name, value) in &self.facts {
-            metadata.insert((*name).into(), value.as_str().into());
+        for (name, value) in self.facts() {
+            metadata.insert(name.into(), value.into());
         }
         metadata
     }

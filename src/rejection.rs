@@ -196,6 +196,29 @@ impl Reason {
     }
 }
 
+/// Whether the agent got a request that was not answered. An idempotency key is free again, and a deferred call is sent
+/// again, only after [`Delivery::NotSent`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// No byte of the request reached the agent.
+    NotSent,
+    /// The connection failed while the request was being sent, or the process that sent it ended.
+    Unknown,
+    /// The agent got the whole request.
+    Sent,
+}
+
+impl Delivery {
+    /// The value of `delivered` on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotSent => "false",
+            Self::Unknown => "unknown",
+            Self::Sent => "true",
+        }
+    }
+}
+
 /// The response field that says that the gateway refused, by its reason. An agent's own of that name is dropped
 /// wherever its answer passes, so the field proves what a body cannot: agents may write any body.
 pub const REFUSED: &str = "x-a2a-refused";
@@ -219,7 +242,9 @@ pub struct Rejection {
     pub allow: Option<&'static str>,
     /// Response fields besides, such as the `RateLimit-*` ones.
     pub fields: Vec<(&'static str, String)>,
-    /// Further facts for `metadata` (`delivered`, `clock`, `limit`) and, on other routes, top level.
+    /// Whether the agent got the request, where it could have.
+    pub delivered: Option<Delivery>,
+    /// Further facts for `metadata` (`clock`, `limit`) and, on other routes, top level.
     pub facts: Vec<(&'static str, String)>,
     /// What the log should say besides: the chain of causes. Never sent.
     pub cause: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
@@ -235,6 +260,7 @@ impl Rejection {
             rpc_code: None,
             allow: None,
             fields: Vec::new(),
+            delivered: None,
             facts: Vec::new(),
             cause: None,
         }
@@ -259,6 +285,25 @@ impl Rejection {
     pub fn fact(mut self, name: &'static str, value: impl ToString) -> Self {
         self.facts.push((name, value.to_string()));
         self
+    }
+
+    /// States whether the agent got the request.
+    #[must_use]
+    pub fn delivered(mut self, delivery: Delivery) -> Self {
+        self.delivered = Some(delivery);
+        self
+    }
+
+    /// The facts as they are sent, by name.
+    pub fn facts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let delivered = self
+            .delivered
+            .map(|delivery| ("delivered", delivery.as_str()));
+        let facts = self
+            .facts
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()));
+        facts.chain(delivered)
     }
 
     /// The change was made, or with `partly` a part of it, and what failed came after: asking again completes it.
@@ -310,8 +355,8 @@ impl Rejection {
         if self.reason == Reason::WorkspaceRestarting {
             body.insert("restarting".into(), true.into());
         }
-        for (name, value) in &self.facts {
-            body.insert((*name).into(), fact(value));
+        for (name, value) in self.facts() {
+            body.insert(name.into(), fact(value));
         }
         Value::Object(body).to_string()
     }

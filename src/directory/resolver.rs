@@ -24,7 +24,7 @@ use super::own::Own;
 use crate::config::live::Present;
 use crate::config::{Derived, Live};
 use crate::explain::{Check, Fact, Source, Witness};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Bound, Share, Shares};
 
 /// How long an answer is used. Short: agents move with their containers.
@@ -341,7 +341,7 @@ fn unknown_name(endpoint: &Endpoint, failure: Failure) -> Rejection {
     let title = endpoint.title;
     let message =
         format!("the name in {title} has no address: check it, and the DNS that the gateway asks");
-    let refusal = Rejection::new(Reason::AgentUnreachable, message).fact("delivered", false);
+    let refusal = Rejection::new(Reason::AgentUnreachable, message).delivered(Delivery::NotSent);
     Rejection {
         cause: failure,
         ..refusal

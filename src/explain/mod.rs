@@ -233,8 +233,8 @@ impl Explanation {
     pub fn json(&self, caller: &str, target: &str) -> Value {
         let refusal = self.refusal.as_ref();
         let mut facts = Map::new();
-        for (name, value) in refusal.iter().flat_map(|refusal| &refusal.facts) {
-            facts.insert((*name).into(), value.as_str().into());
+        for (name, value) in refusal.iter().flat_map(|refusal| refusal.facts()) {
+            facts.insert(name.into(), value.into());
         }
         json!({
             "caller": caller,

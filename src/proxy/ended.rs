@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::body::NoBody;
 use super::upstream::Failure;
 use crate::config::Timeouts;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// How a relayed exchange ended.
 pub(super) enum Ended {
@@ -138,7 +138,7 @@ pub(super) fn broken_http(error: Option<Box<pingora::Error>>) -> Rejection {
         Reason::AgentProtocolError,
         "the agent closed the connection or broke HTTP before its answer was complete",
     )
-    .fact("delivered", "true");
+    .delivered(Delivery::Sent);
     match error {
         Some(error) => rejection.cause(Failure(error)),
         None => rejection,
@@ -152,16 +152,16 @@ pub(super) fn timed_out(clock: &'static str) -> Rejection {
         format!("the agent did not answer in time (timeouts.{clock}); of a gateway, X-Timeout may ask for more"),
     )
     .fact("clock", clock)
-    .fact("delivered", "true")
+    .delivered(Delivery::Sent)
 }
 
 /// `shutting_down`, for a call that was begun.
-pub(super) fn shutting_down(delivered: &'static str) -> Rejection {
+pub(super) fn shutting_down(delivered: Delivery) -> Rejection {
     Rejection::new(
         Reason::ShuttingDown,
         "this process is shutting down before the agent was done; ask again for the task",
     )
-    .fact("delivered", delivered)
+    .delivered(delivered)
 }
 
 /// `agent_silent`.
@@ -174,7 +174,7 @@ pub(super) fn silent(idle: Duration) -> Rejection {
         ),
     )
     .fact("clock", "idle")
-    .fact("delivered", "true")
+    .delivered(Delivery::Sent)
 }
 
 pub(super) fn too_large(limit: u64) -> Rejection {
@@ -183,5 +183,5 @@ pub(super) fn too_large(limit: u64) -> Rejection {
         format!("the agent's answer is larger than {limit} bytes"),
     )
     .fact("limit", limit)
-    .fact("delivered", "true")
+    .delivered(Delivery::Sent)
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::ended::{broken_http, too_large};
 use super::relay::{Relay, content_length, refuse_by_framing};
 use super::upstream::{Call, Connection};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// A request whose answer is read whole.
 pub(super) struct Question<'a> {
@@ -107,7 +107,7 @@ async fn head(session: &mut HttpSession) -> Result<ResponseHeader, Rejection> {
         if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
             let message = "the agent compresses an answer that nobody asked it to";
             let refusal = Rejection::new(Reason::AgentProtocolError, message);
-            return Err(refusal.fact("delivered", "true"));
+            return Err(refusal.delivered(Delivery::Sent));
         }
         return Ok(head.clone());
     }

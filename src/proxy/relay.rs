@@ -30,7 +30,7 @@ use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Bound, Full, Share, Shares};
 use crate::standing::CutOff;
 use crate::telemetry::traces::Traces;
@@ -191,7 +191,7 @@ impl Relay {
         let mut upstream = tokio::select! {
             biased;
             sent = sent => sent?,
-            () = cut.requested() => return Err(shutting_down("unknown").into()),
+            () = cut.requested() => return Err(shutting_down(Delivery::Unknown).into()),
         };
         drop(forward.call);
         // An answer that is changed takes its caller's room as the request did, until it is whole.
@@ -289,7 +289,7 @@ pub(super) async fn await_head(
                 return Err(timed_out(clock).into());
             }
             () = gone(&mut session) => return Err(Ended::CallerLeft),
-            () = cut.requested() => return Err(shutting_down("true").into()),
+            () = cut.requested() => return Err(shutting_down(Delivery::Sent).into()),
         }
         if upstream
             .resp_header()
@@ -323,7 +323,7 @@ pub(super) fn refuse_redirect(head: &ResponseHeader) -> Result<(), Rejection> {
     }
     let message =
         "the agent answered with a redirect, which is never followed; register its final URL";
-    Err(Rejection::new(Reason::AgentRedirected, message).fact("delivered", "true"))
+    Err(Rejection::new(Reason::AgentRedirected, message).delivered(Delivery::Sent))
 }
 
 /// Refuses an answer by its head, before anything of it is passed on.
@@ -348,7 +348,7 @@ fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
             Reason::AgentProtocolError,
             "the agent compressed a stream of events, which can't be passed on event by event",
         )
-        .fact("delivered", "true"));
+        .delivered(Delivery::Sent));
     }
     match content_length(head) {
         Some(length) if length > limit && !is_event_stream(head) => Err(too_large(limit)),

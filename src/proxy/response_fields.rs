@@ -11,7 +11,7 @@ use super::body::is_json;
 use super::fields::named_by_connection;
 use super::relay::is_event_stream;
 use crate::config::Config;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Most bytes of the head of an agent's answer.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -110,5 +110,5 @@ pub(super) fn refuse_large_head(agent: &ResponseHeader, raw: &[u8]) -> Result<()
     } else {
         return Ok(());
     };
-    Err(Rejection::new(Reason::AgentProtocolError, message).fact("delivered", "true"))
+    Err(Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent))
 }

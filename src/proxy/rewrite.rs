@@ -17,7 +17,7 @@ use crate::a2a::task_list::TaskList;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// What is done to an answer.
 pub(super) enum Rewrite {
@@ -186,5 +186,5 @@ fn no_response() -> Rejection {
 }
 
 fn unreadable(message: &'static str) -> Rejection {
-    Rejection::new(Reason::AgentProtocolError, message).fact("delivered", "true")
+    Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent)
 }

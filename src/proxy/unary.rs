@@ -17,6 +17,7 @@ use super::relay::Relay;
 use super::rewrite::Rewrite;
 use super::upstream::Home;
 use crate::drain::Cut;
+use crate::rejection::Delivery;
 use crate::shares::Share;
 
 /// A unary answer is held back up to this size, so that most failures can still be told as an error
@@ -89,7 +90,7 @@ impl Unary<'_> {
             exchange.look_at(&piece).await;
             if let Some(whole) = &mut self.whole {
                 let taken = whole.relay.hold(&mut whole.share, piece.len());
-                taken.map_err(|full| full.fact("delivered", "true"))?;
+                taken.map_err(|full| full.delivered(Delivery::Sent))?;
             }
             let hold = self.whole.is_some() || held.len() + piece.len() <= HELD_BYTES_MAX;
             if self.head.is_some() && hold {
@@ -176,7 +177,7 @@ pub(super) async fn next_piece(
             Err(if idle < clocks.total { silent(clocks.idle) } else { timed_out("total") }.into())
         }
         () = gone(&mut session) => Err(Ended::CallerLeft),
-        () = cut.requested() => Err(shutting_down("true").into()),
+        () = cut.requested() => Err(shutting_down(Delivery::Sent).into()),
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::certificates::Certificates;
 use crate::directory::Agent;
 use crate::metrics::Metrics;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Up to this many bytes of body are copied behind the head, to leave in one write.
 pub(super) const ONE_WRITE: usize = 16 * 1024;
@@ -192,13 +192,13 @@ impl Upstream {
                 "the agent did not take the request in time (timeouts.total)",
             )
             .fact("clock", "total")
-            .fact("delivered", "unknown")),
+            .delivered(Delivery::Unknown)),
             Ok(Ok(())) => Ok(session),
             Ok(Err(Unsent::Nothing(error))) => Err(Rejection::new(
                 Reason::AgentUnreachable,
                 "the agent closed the connection at once",
             )
-            .fact("delivered", "false")
+            .delivered(Delivery::NotSent)
             .cause(error)),
             Ok(Err(Unsent::Perhaps(error))) => early_answer(session, error).await,
         }
@@ -266,7 +266,7 @@ async fn early_answer(
             Reason::AgentProtocolError,
             "the agent closed the connection while the request was being sent",
         )
-        .fact("delivered", "unknown")
+        .delivered(Delivery::Unknown)
         .cause(error)),
     }
 }
@@ -276,7 +276,7 @@ fn not_connected() -> Rejection {
     let message = "no connection to the agent in time (timeouts.total; of a gateway, X-Timeout may ask for more)";
     Rejection::new(Reason::AgentTimeout, message)
         .fact("clock", "total")
-        .fact("delivered", "false")
+        .delivered(Delivery::NotSent)
 }
 
 fn unreachable(error: Box<Error>, peer: &HttpPeer) -> Rejection {
@@ -307,7 +307,7 @@ fn unreachable(error: Box<Error>, peer: &HttpPeer) -> Rejection {
             "no connection to the agent: check that it listens at the url of its workspace, or its card_url",
         )
     };
-    rejection.fact("delivered", "false").cause(Failure(error))
+    rejection.delivered(Delivery::NotSent).cause(Failure(error))
 }
 
 /// Pingora's error as a standard one, for the chain of causes. Without its context, which repeats

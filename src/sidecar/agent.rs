@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use url::{Host, Url};
 
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Longest look-up.
 const LOOKUP_MAX: Duration = Duration::from_secs(2);
@@ -121,7 +121,7 @@ impl Agent {
 
 fn unknown_name() -> Rejection {
     let message = "the name of the agent in --upstream has no address";
-    Rejection::new(Reason::AgentUnreachable, message).fact("delivered", "false")
+    Rejection::new(Reason::AgentUnreachable, message).delivered(Delivery::NotSent)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use super::{Answer, Asked, Calls, End, Key, Outcome, Waiting, ms, now_ms, times};
 use crate::a2a::state::TaskState;
 use crate::metrics::KeptKind;
-use crate::rejection::Rejection;
+use crate::rejection::{Delivery, Rejection};
 use crate::telemetry::Chain;
 
 /// A key that nobody has: who comes with it here waits from now on. Dropped, it is anybody's again.
@@ -128,12 +128,10 @@ impl Claim {
 
     /// The gateway refused, or cut the answer. Where nothing was delivered the key is free again.
     pub async fn refused(mut self, rejection: Rejection) {
-        let delivered = rejection
-            .facts
-            .iter()
-            .find(|(name, _)| *name == "delivered");
-        let sent = delivered.is_some_and(|(_, delivered)| delivered != "false");
-        let end = if sent { End::Unknown } else { End::Release };
+        let end = match rejection.delivered {
+            None | Some(Delivery::NotSent) => End::Release,
+            Some(Delivery::Unknown | Delivery::Sent) => End::Unknown,
+        };
         self.calls.settle(&self.run, end).await;
         self.over(Outcome::Refused(rejection)).await;
     }

@@ -34,7 +34,7 @@ use crate::config::Live;
 use crate::db::Db;
 use crate::delivery::kept::KeptBytes;
 use crate::metrics::Metrics;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shared::{Notice, Shared};
 use crate::telemetry::Chain;
 
@@ -370,7 +370,7 @@ fn unknown() -> Rejection {
         Reason::AgentProtocolError,
         "the call with this key was sent, and nobody knows what came of it; ask for the task, or use a new key",
     )
-    .fact("delivered", "unknown")
+    .delivered(Delivery::Unknown)
 }
 
 /// The agent answered, and the answer was passed on once.
@@ -380,7 +380,7 @@ fn unkept() -> Rejection {
         "the call with this key was answered, and its answer was not kept, since limits.kept_bytes were used up; it is not \
          sent again: ask for the task, or use a new key",
     )
-    .fact("delivered", "true")
+    .delivered(Delivery::Sent)
 }
 
 fn times(ttl: Duration) -> Times {

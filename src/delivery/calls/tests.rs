@@ -7,6 +7,7 @@ use crate::config::{self, Config, Live};
 use crate::db::Db;
 use crate::delivery::kept::KeptBytes;
 use crate::metrics::Metrics;
+use crate::rejection::Delivery;
 use crate::shared::Shared;
 
 #[test]
@@ -125,7 +126,7 @@ async fn a_stream_that_could_not_be_noted_is_unknown_and_one_that_was_is_kept() 
             }
             Outcome::Refused(why) => {
                 assert!(!noted);
-                assert_eq!(why.facts, [("delivered", "unknown".to_owned())]);
+                assert_eq!(why.delivered, Some(Delivery::Unknown));
             }
             _ => panic!("{name}"),
         }

@@ -17,7 +17,7 @@ use crate::a2a::state::TaskState;
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::ids::WorkspaceId;
 use crate::metrics::KeptKind;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::store::Unavailable;
 
 /// Entries that wait at most.
@@ -102,7 +102,7 @@ impl Inbox {
         }
         let unanswered = || {
             Rejection::new(Reason::ShuttingDown, "this gateway is shutting down")
-                .fact("delivered", "unknown")
+                .delivered(Delivery::Unknown)
         };
         answered.await.unwrap_or_else(|_| Err(unanswered()))
     }
@@ -130,7 +130,7 @@ impl Inbox {
         let max = self.config.get().inbox.max_messages;
         let work = held(&self.db, workspace.as_str(), max);
         let held = self.db.run("inbox_look", work).await;
-        let held = held.map_err(|error| not_written(&error, "false"))?;
+        let held = held.map_err(|error| not_written(&error, Delivery::NotSent))?;
         let (messages, bytes, bytes_max) = (held.messages, held.bytes, self.kept.per_owner());
         witness.hear(|| {
             let value = json!({
@@ -185,14 +185,14 @@ impl Inbox {
             Ok(outcomes) => outcomes,
             Err(error) => {
                 let delivered = if committing.into_inner() {
-                    "unknown"
+                    Delivery::Unknown
                 } else {
-                    "false"
+                    Delivery::NotSent
                 };
                 for (answer, _) in answers {
                     let _ = answer.send(Err(not_written(&error, delivered)));
                 }
-                if delivered == "unknown" {
+                if delivered == Delivery::Unknown {
                     self.wake_late(entries.iter().flat_map(topics));
                 }
                 return;
@@ -290,11 +290,15 @@ pub(super) fn no_task() -> Rejection {
     Rejection::new(Reason::TaskNotFound, message)
 }
 
-fn not_written(error: &Unavailable, delivered: &'static str) -> Rejection {
-    let mut rejection = Rejection::from(error.clone()).fact("delivered", delivered);
+fn not_written(error: &Unavailable, delivered: Delivery) -> Rejection {
+    let mut rejection = Rejection::from(error.clone()).delivered(delivered);
     rejection.message = match delivered {
-        "false" => "the message could not be written down, and is not delivered; try again shortly",
-        _ => "nobody knows whether the message was written down; it may be delivered",
+        Delivery::NotSent => {
+            "the message could not be written down, and is not delivered; try again shortly"
+        }
+        Delivery::Unknown | Delivery::Sent => {
+            "it is not known whether the message was written down; it may be delivered"
+        }
     }
     .into();
     rejection

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::ids::{RequestId, WorkspaceId};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::workspace::{Timestamp, words};
 
 /// What stands before the id of a deferred call: no task of a workspace's inbox begins with it.
@@ -197,7 +197,7 @@ pub enum Ending {
     Result(Box<RawValue>),
     /// The agent's JSON-RPC error.
     Error(Box<RawValue>),
-    /// The gateway gives it up. `delivered` is among the facts.
+    /// The gateway gives it up. The rejection states whether it was delivered.
     Failed(Rejection),
     /// Its deadline passed.
     Expired(Rejection),
@@ -229,7 +229,7 @@ impl Ending {
 pub(super) fn unreadable(why: &serde_json::Error) -> Rejection {
     // serde's words for these repeat nothing of the answer.
     let message = format!("the agent's answer holds what cannot be read: {why}");
-    Rejection::new(Reason::AgentProtocolError, message).fact("delivered", "true")
+    Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent)
 }
 
 /// A refusal as a JSON-RPC error, with the reason and the facts beside its message.
@@ -239,21 +239,25 @@ pub(super) fn error(why: &Rejection) -> Value {
         "message": why.message,
         "reason": why.reason.word(),
     });
-    for (name, value) in &why.facts {
-        error[*name] = value.as_str().into();
+    for (name, value) in why.facts() {
+        error[name] = value.into();
     }
     error
 }
 
-/// The deadline passed; `delivered`: whether the agent got the call, `false`, `true` or `unknown`.
-pub fn expired(delivered: &'static str) -> Rejection {
+/// The rejection of a call whose deadline passed.
+pub fn expired(delivered: Delivery) -> Rejection {
     let message = match delivered {
-        "false" => "the deadline passed before the target could be reached; nothing was delivered",
-        _ => "the deadline passed before the agent answered; it may still work on it",
+        Delivery::NotSent => {
+            "the deadline passed before the target could be reached; nothing was delivered"
+        }
+        Delivery::Unknown | Delivery::Sent => {
+            "the deadline passed before the agent answered; it may still work on it"
+        }
     };
     Rejection::new(Reason::AgentTimeout, message)
         .fact("clock", "deadline")
-        .fact("delivered", delivered)
+        .delivered(delivered)
 }
 
 /// Whoever sent it is gone, and nobody knows what became of it.
@@ -262,7 +266,7 @@ pub(super) fn lost() -> Rejection {
         Reason::AgentProtocolError,
         "the gateway that sent it ended before there was an answer: the agent may have got it, and it is not sent again",
     )
-    .fact("delivered", "unknown")
+    .delivered(Delivery::Unknown)
 }
 
 /// The agent answered, and there was no room for what it said.
@@ -271,7 +275,7 @@ pub(super) fn unkept() -> Rejection {
         Reason::AgentProtocolError,
         "the agent answered, and the answer was not kept, since limits.kept_bytes were used up; ask the agent for the task",
     )
-    .fact("delivered", "true")
+    .delivered(Delivery::Sent)
 }
 
 /// The request id of everything that is sent for a job.
@@ -325,7 +329,7 @@ mod tests {
         assert_eq!(error["code"], -32_000);
         assert_eq!(error["reason"], "agent_protocol_error");
         assert_eq!(error["delivered"], "unknown");
-        let (state, _, error) = Ending::Expired(expired("false")).columns();
+        let (state, _, error) = Ending::Expired(expired(Delivery::NotSent)).columns();
         assert_eq!(state, State::Expired);
         assert!(error.unwrap().contains(r#""delivered":"false""#));
     }

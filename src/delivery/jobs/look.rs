@@ -11,7 +11,7 @@ use super::job::{Ending, Job, expired, lost};
 use super::result::apart;
 use super::table::Claim;
 use super::{GRACE, Jobs, LEASE, RENEWAL};
-use crate::rejection::Rejection;
+use crate::rejection::{Delivery, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
@@ -89,9 +89,9 @@ impl Jobs {
             let mut ends = Vec::with_capacity(overdue.len() + lost.len());
             for job in &overdue {
                 let delivered = match self.is_in_inbox(job).await {
-                    Some(false) => "false",
-                    Some(true) => "true",
-                    None => "unknown",
+                    Some(false) => Delivery::NotSent,
+                    Some(true) => Delivery::Sent,
+                    None => Delivery::Unknown,
                 };
                 ends.push((job, Ending::Expired(expired(delivered))));
             }

@@ -43,7 +43,7 @@ use crate::delivery::inbox::Inbox;
 use crate::events::{self, Event, Events};
 use crate::ids::WorkspaceId;
 use crate::metrics::{KeptKind, Metrics};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
@@ -176,7 +176,7 @@ impl Jobs {
             .insert((&id, now), new, unfinished_max, kept)
             .await;
         // It may be there all the same: a key that it came with is not free.
-        let inserted = inserted.map_err(|away| Rejection::from(away).fact("delivered", "unknown"));
+        let inserted = inserted.map_err(|away| Rejection::from(away).delivered(Delivery::Unknown));
         if !inserted? {
             // At the same moment the same key.
             return match self.known(new).await? {

@@ -14,7 +14,7 @@ use super::{Jobs, RETRY_PAUSE};
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{ActivityType, InboxTask, NewActivity, Source};
 use crate::metrics::KeptKind;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
@@ -203,7 +203,7 @@ impl Jobs {
         let ended = match self.inbox.task(&job.target, task).await {
             Ok(Some(task)) if task.state.is_terminal() => self.ending(&task).await,
             Ok(Some(_)) if Timestamp::now() < job.deadline => None,
-            Ok(Some(_)) => Some(Ending::Expired(expired("true"))),
+            Ok(Some(_)) => Some(Ending::Expired(expired(Delivery::Sent))),
             Ok(None) => Some(Ending::Failed(forgotten())),
             Err(_) => None,
         };
@@ -267,7 +267,7 @@ pub(super) async fn apart<T>(job: &str, work: impl Future<Output = T>) -> Option
 fn forgotten() -> Rejection {
     let message = "the agent acknowledged the message without a reply, or it is older than inbox.retention, and it \
         was forgotten: there will be no answer";
-    Rejection::new(Reason::AgentProtocolError, message).fact("delivered", "true")
+    Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent)
 }
 
 fn raw(value: &Value) -> Option<Box<RawValue>> {

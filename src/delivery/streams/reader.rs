@@ -13,7 +13,7 @@ use super::elsewhere::Elsewhere;
 use super::kept::{Kept, Look, Over, Whose};
 use crate::a2a::event::Framing;
 use crate::ids::{RequestId, WorkspaceId};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// One caller may have this part of `stream.readers`.
 const SHARE_OF_CALLER: usize = 16;
@@ -172,7 +172,7 @@ impl Reader {
             Reason::AgentProtocolError,
             "the stream was broken off: nobody read it for stream.linger, or the gateway that had it is gone; ask for the task",
         )
-        .fact("delivered", "unknown");
+        .delivered(Delivery::Unknown);
         let form = match &self.source {
             Source::Here(here) => &here.0.whose.form,
             Source::Elsewhere(elsewhere) => &elsewhere.whose().form,

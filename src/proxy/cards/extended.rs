@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::directory::{AGENT_CARD_BYTES_MAX, CardSource};
 use crate::gateway::Gateway;
 use crate::proxy::ended::too_large;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Whose extended card is asked for, and how it is served.
 pub(in crate::proxy) struct ExtendedCard {
@@ -43,5 +43,5 @@ impl ExtendedCard {
 
 fn no_card() -> Rejection {
     let message = "the agent's answer holds no card";
-    Rejection::new(Reason::AgentProtocolError, message).fact("delivered", "true")
+    Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent)
 }

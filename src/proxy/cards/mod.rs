@@ -34,7 +34,7 @@ use crate::config::Config;
 use crate::dialect::Dialect;
 use crate::directory::CardSource;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// The rule of an exchange that read a public card.
 const PUBLIC_CARD: &str = "public_card";
@@ -256,7 +256,7 @@ impl Proxy {
             }
         };
         tokio::select! {
-            () = cut.requested() => Err(shutting_down("false").into()),
+            () = cut.requested() => Err(shutting_down(Delivery::NotSent).into()),
             kept = kept => Ok(kept),
             () = gone => Err(Ended::CallerLeft),
         }
@@ -336,5 +336,5 @@ fn of_default(refusal: Rejection, exchange: &Exchange) -> Rejection {
 
 /// Of a call whose target did not give its card: the call itself was not sent, whatever was.
 fn undelivered(refusal: &Rejection) -> Rejection {
-    refusal.clone().fact("delivered", "false")
+    refusal.clone().delivered(Delivery::NotSent)
 }

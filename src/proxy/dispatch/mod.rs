@@ -16,7 +16,7 @@ use super::admit::Admitted;
 use crate::delivery::jobs::{Content, Job};
 use crate::directory::{Destination, Slot};
 use crate::ids::WorkspaceId;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Between two looks for what is due, if nothing says that there is any: what another replica accepted and does
 /// not send, and what waits for its time.
@@ -246,8 +246,6 @@ fn busy() -> Rejection {
 
 /// Nothing was delivered.
 fn not_sent(why: Rejection) -> Rejection {
-    if why.facts.iter().any(|(name, _)| *name == "delivered") {
-        return why;
-    }
-    why.fact("delivered", "false")
+    let delivered = why.delivered.unwrap_or(Delivery::NotSent);
+    why.delivered(delivered)
 }

@@ -37,7 +37,7 @@ use crate::proxy::question::Question;
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::trace::Came;
 use crate::proxy::upstream::{Call, Connection};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Share;
 use crate::workspace::Timestamp;
 
@@ -144,15 +144,12 @@ impl Proxy {
     }
 
     fn judge(&self, job: &Job, why: Rejection) -> Attempt {
-        let delivered = why.facts.iter().find(|(name, _)| *name == "delivered");
-        let delivered = delivered.map(|(_, value)| value.as_str());
-        match delivered {
-            Some("false") if passes_by(why.reason) => Attempt::Nothing(why),
+        match why.delivered {
+            Some(Delivery::NotSent) if passes_by(why.reason) => Attempt::Nothing(why),
             Some(delivered) if job.deadline <= Timestamp::now() => {
-                let delivered = if delivered == "true" {
-                    "true"
-                } else {
-                    "unknown"
+                let delivered = match delivered {
+                    Delivery::Sent => Delivery::Sent,
+                    Delivery::NotSent | Delivery::Unknown => Delivery::Unknown,
                 };
                 Attempt::Over(Ending::Expired(expired(delivered)))
             }
@@ -222,7 +219,7 @@ impl Proxy {
         exchange.calls();
         let connection = tokio::select! {
             biased;
-            () = cut.requested() => return Err(shutting_down("false")),
+            () = cut.requested() => return Err(shutting_down(Delivery::NotSent)),
             connection = self.connect(question.peer, question.deadline) => connection?,
         };
         match self.gateway.delivery.jobs.begin(job).await {
@@ -232,12 +229,12 @@ impl Proxy {
         }
         // Nothing has left yet: the process that goes on sends it.
         if cut.is_requested() {
-            return Err(shutting_down("false"));
+            return Err(shutting_down(Delivery::NotSent));
         }
         let (head, body) = tokio::select! {
             biased;
             answered = question.ask_over(connection, &self.relay) => answered?,
-            () = cut.requested() => return Err(shutting_down("unknown")),
+            () = cut.requested() => return Err(shutting_down(Delivery::Unknown)),
         };
         exchange.called(head.status);
         exchange.status = head.status.as_u16();
@@ -256,7 +253,7 @@ impl Proxy {
     async fn connect(&self, peer: &HttpPeer, deadline: Instant) -> Result<Connection, Rejection> {
         tokio::select! {
             connected = self.relay.upstream.connect(peer) => connected,
-            () = sleep_until(deadline) => Err(expired("false")),
+            () = sleep_until(deadline) => Err(expired(Delivery::NotSent)),
         }
     }
 
@@ -266,10 +263,7 @@ impl Proxy {
         let body = String::from_utf8_lossy(&outgoing.body).into_owned();
         // Whatever failed, it can be put there again: it will be there once.
         let put = jobs.deliver_to_inbox(job, &method, body).await;
-        put.map_err(|mut why| {
-            why.facts.retain(|(name, _)| *name != "delivered");
-            not_sent(why)
-        })?;
+        put.map_err(|why| why.delivered(Delivery::NotSent))?;
         Ok(Attempt::InInbox)
     }
 
@@ -350,7 +344,7 @@ impl Asker {
 fn refused(ended: Ended) -> Rejection {
     match ended {
         Ended::Refused(why) | Ended::BrokenOff(why) => why,
-        Ended::Answered | Ended::CallerLeft => shutting_down("false"),
+        Ended::Answered | Ended::CallerLeft => shutting_down(Delivery::NotSent),
     }
 }
 
@@ -358,7 +352,7 @@ fn late() -> Rejection {
     let message = "the agent did not answer within timeouts.max; it may still work on it";
     Rejection::new(Reason::AgentTimeout, message)
         .fact("clock", "max")
-        .fact("delivered", "true")
+        .delivered(Delivery::Sent)
 }
 
 /// The call that a delegation is, for the completion: its text as a message of the user.
@@ -398,7 +392,7 @@ fn read(head: &ResponseHeader, body: &[u8]) -> Result<Ending, Rejection> {
             };
             Err(Rejection::new(Reason::AgentProtocolError, message)
                 .fact("status", head.status.as_u16())
-                .fact("delivered", "true"))
+                .delivered(Delivery::Sent))
         }
     }
 }
@@ -420,7 +414,7 @@ mod tests {
         for (status, body) in [(200, "hello"), (200, "{}"), (500, r#"{"result":1}"#)] {
             let why = answer(status, body).unwrap_err();
             assert_eq!(why.reason, Reason::AgentProtocolError, "{body}");
-            assert!(why.facts.contains(&("delivered", "true".into())));
+            assert_eq!(why.delivered, Some(Delivery::Sent));
         }
         let redirect = answer(307, "{}").unwrap_err();
         assert_eq!(redirect.reason, Reason::AgentRedirected);

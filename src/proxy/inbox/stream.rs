@@ -17,7 +17,7 @@ use crate::proxy::Proxy;
 use crate::proxy::ended::{Ended, chunk, internal, left, shutting_down, timed_out, within};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::rewrite::Rewrite;
-use crate::rejection::{Rejection, STREAM};
+use crate::rejection::{Delivery, Rejection, STREAM};
 use crate::standing::{CutOff, cut_off};
 
 /// What is left of a wait.
@@ -145,7 +145,7 @@ impl Stream<'_> {
                 Step::Keepalive
             }),
             why = cut_off(&mut self.cut_off) => Ok(Step::Cut(why)),
-            () = drain => Ok(Step::Cut(shutting_down("true"))),
+            () = drain => Ok(Step::Cut(shutting_down(Delivery::Sent))),
             () = left(self.session) => Err(Ended::CallerLeft),
         }
     }

@@ -19,7 +19,7 @@ use crate::proxy::exchange::Exchange;
 use crate::proxy::fields::{KEPT, REPLAY, response_head};
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::stream;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::standing::{CutOff, cut_off};
 
 /// What is told, and how.
@@ -128,7 +128,7 @@ pub(in crate::proxy) fn forgotten() -> Rejection {
         "the call with this key was answered by a stream that is not kept any more (stream.log_ttl; without Redis, until \
          the gateway ends); ask for the task, or use a new key",
     )
-    .fact("delivered", "true")
+    .delivered(Delivery::Sent)
 }
 
 /// Where the events of a stream come from.
@@ -175,7 +175,7 @@ async fn follow(
             biased;
             piece = events.next() => (piece, false),
             () = ends.cut.requested(), if kept => {
-                (Some(last_event(exchange, name, &shutting_down("true"))), true)
+                (Some(last_event(exchange, name, &shutting_down(Delivery::Sent))), true)
             }
             why = cut_off(&mut ends.cut_off) => (Some(last_event(exchange, name, &why)), true),
             () = sleep_until(quiet) => (Some(Framing::Lf.keepalive(true).into()), false),

@@ -27,7 +27,7 @@ use crate::a2a::method::Method;
 use crate::a2a::task::Binding;
 use crate::delivery::calls::{Asked, Free, Key, Outcome, Source, Waiting};
 use crate::drain::Cut;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -207,7 +207,7 @@ async fn wait(
         };
         tokio::select! {
             () = sleep_until(until) => timed_out("total"),
-            () = cut.requested() => shutting_down("unknown"),
+            () = cut.requested() => shutting_down(Delivery::Unknown),
         }
     };
     tokio::select! {

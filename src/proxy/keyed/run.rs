@@ -25,7 +25,7 @@ use crate::proxy::stream::{Begun, Feed, Pace};
 use crate::proxy::trace::CallSpan;
 use crate::proxy::unary::next_piece;
 use crate::proxy::upstream::Home;
-use crate::rejection::Rejection;
+use crate::rejection::{Delivery, Rejection};
 use crate::shares::Share;
 use crate::tasks::Learner;
 
@@ -110,7 +110,7 @@ impl Run {
         let mut upstream = tokio::select! {
             biased;
             sent = send => sent?,
-            () = cut.requested() => return Err(shutting_down("unknown")),
+            () = cut.requested() => return Err(shutting_down(Delivery::Unknown)),
         };
         let awaited = await_head(None, &mut upstream, clocks, cut).await;
         awaited.map_err(reason)?;
@@ -273,7 +273,7 @@ impl Body<'_> {
                 return Err(too_large(self.limit));
             }
             let taken = self.relay.hold(&mut self.share, piece.len());
-            taken.map_err(|full| full.fact("delivered", "true"))?;
+            taken.map_err(|full| full.delivered(Delivery::Sent))?;
             look_at(&mut self.learner, &self.relay.metrics, &piece).await;
             body.extend_from_slice(&piece);
         }

@@ -17,7 +17,7 @@ use crate::drain::Cut;
 use crate::ids::{RequestId, stream_id};
 use crate::proxy::ended::{Clocks, broken_http, shutting_down, silent, timed_out, too_large};
 use crate::proxy::rewrite::Rewrite;
-use crate::rejection::Rejection;
+use crate::rejection::{Delivery, Rejection};
 use crate::standing::{CutOff, cut_off};
 use crate::tasks::Learner;
 
@@ -142,7 +142,7 @@ impl Feed {
             } else {
                 Arrived::Cut(silent(self.clocks.idle))
             },
-            () = self.cut.requested() => Arrived::Cut(shutting_down("true")),
+            () = self.cut.requested() => Arrived::Cut(shutting_down(Delivery::Sent)),
         }
     }
 

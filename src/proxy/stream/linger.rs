@@ -9,6 +9,7 @@ use super::feed::Feed;
 use crate::config::Live;
 use crate::drain::Drain;
 use crate::proxy::ended::shutting_down;
+use crate::rejection::Delivery;
 
 /// How often it is looked whether anybody reads.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -38,7 +39,7 @@ async fn follow(mut feed: Feed, config: &Live, drain: &Drain) -> &'static str {
         tokio::select! {
             biased;
             () = &mut draining => {
-                feed.part(shutting_down("true"));
+                feed.part(shutting_down(Delivery::Sent));
                 return "drained";
             }
             _ = look.tick() => {
