@@ -6,6 +6,7 @@ COPY Cargo.toml Cargo.lock ./
 COPY config config
 COPY pages pages
 COPY src src
+COPY crates crates
 COPY benches benches
 COPY examples examples
 RUN cargo build --locked --profile dist --bin a2a-gateway

@@ -11,8 +11,11 @@ pub mod shares;
 pub mod config;
 pub mod rejection;
 
-// What travels: pure, no I/O, no clock.
-pub mod a2a;
+// The protocol, a crate of its own: pure, no I/O, no clock.
+pub use a2a;
+
+// `X-A2A-Hops`.
+pub mod hops;
 
 // In which form the gateway answers itself.
 pub mod dialect;

@@ -40,6 +40,13 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
+/// The files of the program: the root package and the crates beside it.
+fn code() -> Vec<(PathBuf, String)> {
+    let mut found = sources("src");
+    found.extend(sources("crates"));
+    found
+}
+
 fn text(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
 }
@@ -71,7 +78,7 @@ fn deny(folder: &str, words: &[&str]) {
 #[test]
 fn rooms_keep_their_walls() {
     deny(
-        "src/a2a",
+        "crates/a2a/src",
         &[
             "tokio::",
             "pingora",
@@ -142,7 +149,7 @@ fn rooms_keep_their_walls() {
 
 #[test]
 fn redis_commands_have_one_home() {
-    for (path, text) in sources("src") {
+    for (path, text) in code() {
         if path
             .parent()
             .is_none_or(|folder| !folder.ends_with("shared/redis"))
@@ -192,7 +199,7 @@ fn each_table_is_spelled_in_one_file() {
     ];
     for table in tables {
         let mut homes = BTreeSet::new();
-        for (path, text) in sources("src") {
+        for (path, text) in code() {
             let exempt = |(of, file): &(&str, &str)| *of == table && path.ends_with(file);
             if path.ends_with("tests.rs") || joined.iter().any(exempt) {
                 continue;
@@ -218,7 +225,7 @@ fn each_table_is_spelled_in_one_file() {
 
 #[test]
 fn no_room_is_called_anything() {
-    for (path, _) in sources("src") {
+    for (path, _) in code() {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         assert!(
             !["utils", "util", "helpers", "common", "misc"].contains(&name.as_str()),
@@ -229,7 +236,7 @@ fn no_room_is_called_anything() {
 
 #[test]
 fn every_file_says_what_it_is_for_and_stays_readable() {
-    for folder in ["src", "tests", "benches", "examples"] {
+    for folder in ["src", "crates", "tests", "benches", "examples"] {
         for (path, text) in sources(folder) {
             assert!(text.starts_with("//!"), "{} has no header", path.display());
             let lines = text.lines().count();
@@ -297,7 +304,7 @@ fn the_pages_stay_readable_and_make_no_markup_of_text() {
 
 #[test]
 fn nothing_is_left_for_later() {
-    for (path, text) in sources("src") {
+    for (path, text) in code() {
         for word in ["TODO", "FIXME", "XXX", "todo!(", "unimplemented!("] {
             assert!(!text.contains(word), "{} says {word}", path.display());
         }
@@ -455,7 +462,7 @@ fn every_alert_has_a_runbook_and_a_test_of_firing_and_of_not() {
 
 #[test]
 fn no_registry_or_machine_is_named() {
-    for folder in ["src", "tests", "benches", "examples"] {
+    for folder in ["src", "crates", "tests", "benches", "examples"] {
         for (path, text) in sources(folder) {
             if path.ends_with("tests/tidy.rs") {
                 continue;

@@ -28,6 +28,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use a2a::Complete;
 use ipnet::IpNet;
 use serde::Deserialize;
 
@@ -261,18 +262,6 @@ pub enum CardAccess {
     Public,
     /// Callers that may reach the workspace.
     Private,
-}
-
-/// `a2a.complete`, also per workspace.
-#[derive(Clone, Copy, Debug, Deserialize, serde::Serialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Complete {
-    /// Envelope and message.
-    Full,
-    /// Only bodies without `jsonrpc`.
-    Bare,
-    /// Nothing: bytes pass, or are refused.
-    Off,
 }
 
 /// `[timeouts]`: one clock for each wait.

@@ -10,11 +10,11 @@ use http::header::{self, HeaderName};
 use pingora::http::RequestHeader;
 
 use super::exchange::Exchange;
-use crate::a2a::hops::{hops, whole_number};
 use crate::config::{Config, Limits};
 use crate::directory::{Destination, Manners};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
+use crate::hops::{hops, whole_number};
 use crate::identity::{Identity, Proof};
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};

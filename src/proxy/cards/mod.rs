@@ -27,12 +27,12 @@ use super::listener::BrokenOff;
 use super::references::{is_about_push, require_push};
 use super::trace::Came;
 use super::{Proxy, wrong_method};
-use crate::a2a::hops::hops;
 use crate::a2a::refs::Refs;
 use crate::a2a::{Generation, method};
 use crate::config::Config;
 use crate::dialect::Dialect;
 use crate::directory::CardSource;
+use crate::hops::hops;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Delivery, Reason, Rejection};
 

@@ -4,9 +4,9 @@ use pingora::http::RequestHeader;
 use serde_json::{Value, json};
 
 use crate::a2a::Generation;
-use crate::a2a::hops::whole_number;
 use crate::a2a::method::Method;
 use crate::a2a::rest::{NoRoute, Rest};
+use crate::hops::whole_number;
 use crate::proxy::wrong_method;
 use crate::rejection::{Reason, Rejection};
 

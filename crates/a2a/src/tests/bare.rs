@@ -1,7 +1,7 @@
 //! Bodies without `jsonrpc`.
 
 use super::{BARE, Completion, FULL, OFF, STREAM, check, check_with, masked, run};
-use crate::a2a::method::Method;
+use crate::method::Method;
 
 #[test]
 fn a_method_gets_its_envelope() {

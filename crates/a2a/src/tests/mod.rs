@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use super::Generation;
 use super::envelope::{Completed, Completion, Fault, complete};
-use crate::config::Complete;
+use crate::Complete;
 
 /// A call to `dev` by the workspace `pm`, all of it completed, for an agent of 0.x.
 const FULL: Completion<'static> = Completion {

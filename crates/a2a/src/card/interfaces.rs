@@ -11,9 +11,9 @@
 
 use url::Url;
 
-use crate::a2a::fields::{Fields, array, elements, kind, quoted};
-use crate::a2a::generation::Generation;
-use crate::a2a::json::Kind;
+use crate::fields::{Fields, array, elements, kind, quoted};
+use crate::generation::Generation;
+use crate::json::Kind;
 
 /// What a card becomes that says 0.2 in a spelling of its own.
 const VERSION_0_3: &str = "0.3.0";

@@ -30,7 +30,7 @@ use super::message;
 use super::method::Method;
 use super::refs::Refs;
 use super::walker::DEPTH_MAX;
-use crate::config::Complete;
+use crate::Complete;
 
 /// The UTF-8 byte order mark. RFC 8259, 8.1 lets a parser ignore it; many do not.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";

@@ -1,7 +1,7 @@
 //! What is refused, and in which words.
 
 use super::{BARE, FULL, OFF, run};
-use crate::a2a::envelope::FaultKind::{self, InvalidParams, InvalidRequest, ParseError};
+use crate::envelope::FaultKind::{self, InvalidParams, InvalidRequest, ParseError};
 
 fn check(input: impl AsRef<[u8]>, kind: FaultKind, rpc_id: Option<&str>, message: &str) {
     let input = input.as_ref();

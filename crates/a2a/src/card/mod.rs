@@ -18,8 +18,8 @@ pub use self::interfaces::{Binding, Interface};
 
 use self::scrub::Addresses;
 pub use self::signed::{forms, with_signatures};
-use crate::a2a::fields::Fields;
-use crate::a2a::generation::Generation;
+use crate::fields::Fields;
+use crate::generation::Generation;
 
 /// Longest card that is served: four times the longest that is taken in.
 const SERVED_BYTES_MAX: usize = 1024 * 1024;

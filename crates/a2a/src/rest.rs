@@ -135,7 +135,7 @@ const WORDS: [&str; 7] = [
 ];
 
 /// Reads the path `tail` below the base, without the slash before it. Its segments are spelled in one way only:
-/// [`crate::proxy`] refuses others before.
+/// The data plane rejects others before.
 ///
 /// # Errors
 /// [`NoRoute`].

@@ -2,8 +2,8 @@
 //! generation requires, from what is registered.
 
 use super::interfaces;
-use crate::a2a::fields::{Fields, array, elements, kind, quoted, said};
-use crate::a2a::json::Kind;
+use crate::fields::{Fields, array, elements, kind, quoted, said};
+use crate::json::Kind;
 
 /// What an agent takes and gives that does not tell.
 const MODES: &str = r#"["text/plain"]"#;

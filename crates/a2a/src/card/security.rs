@@ -2,7 +2,7 @@
 //! for. In the words of the card's generation, of both in a hybrid one.
 
 use super::interfaces;
-use crate::a2a::fields::{Fields, array, elements};
+use crate::fields::{Fields, array, elements};
 
 /// The name of the scheme in the card.
 const V0_SCHEME: &str = r#""type":"http","scheme":"bearer""#;

@@ -7,7 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::a2a::fields::Fields;
+use crate::fields::Fields;
 
 /// What is kept of a value when it is read into the types of 1.0.
 enum Shape {

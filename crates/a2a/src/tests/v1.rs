@@ -1,8 +1,8 @@
 //! Calls to an agent of 1.0.
 
 use super::{STREAM, V1, check_with, run};
-use crate::a2a::Generation;
-use crate::a2a::envelope::Completion;
+use crate::Generation;
+use crate::envelope::Completion;
 
 fn check(input: &str, expect: &str, done: &str) {
     check_with(&V1, input, expect, done);

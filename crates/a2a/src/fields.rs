@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use crate::a2a::json::Kind;
-use crate::a2a::walker::Walker;
+use crate::json::Kind;
+use crate::walker::Walker;
 
 /// One member.
 #[derive(Clone, Debug)]
@@ -20,12 +20,12 @@ struct Field<'a> {
 
 /// The members of an object, in their order.
 #[derive(Clone, Debug, Default)]
-pub(in crate::a2a) struct Fields<'a>(Vec<Field<'a>>);
+pub(crate) struct Fields<'a>(Vec<Field<'a>>);
 
 impl<'a> Fields<'a> {
     /// `None`: the text is no JSON object, or a name stands in it twice. Which of two members counts
     /// is anybody's guess (RFC 8259, 4), and one of them could be overlooked here.
-    pub(in crate::a2a) fn read(text: &'a str) -> Option<Self> {
+    pub(crate) fn read(text: &'a str) -> Option<Self> {
         let mut walker = Walker::new(text.as_bytes());
         let mut fields = Vec::new();
         walker
@@ -46,13 +46,13 @@ impl<'a> Fields<'a> {
     }
 
     /// The value of `name`, as it is spelled.
-    pub(in crate::a2a) fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let field = self.0.iter().find(|field| *field.name == *name.as_bytes());
         field.map(|field| &*field.value)
     }
 
     /// The same, as a piece of the text that was read.
-    pub(in crate::a2a) fn borrowed(&self, name: &str) -> Option<&'a str> {
+    pub(crate) fn borrowed(&self, name: &str) -> Option<&'a str> {
         let field = self
             .0
             .iter()
@@ -64,24 +64,24 @@ impl<'a> Fields<'a> {
     }
 
     /// Whether it holds nothing but what is plain or empty.
-    pub(in crate::a2a) fn is_flat(&self) -> bool {
+    pub(crate) fn is_flat(&self) -> bool {
         let empty = |value: &str| value[1..value.len() - 1].trim().is_empty();
         let mut values = self.0.iter().map(|field| &*field.value);
         values.all(|value| !matches!(kind(value), Kind::Array | Kind::Object) || empty(value))
     }
 
     /// Whether there is such a member.
-    pub(in crate::a2a) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
     /// What `name` says, if it is a string.
-    pub(in crate::a2a) fn text(&self, name: &str) -> Option<String> {
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
         self.get(name).and_then(said)
     }
 
     /// Puts a value in the place of the one that is there, or behind the last.
-    pub(in crate::a2a) fn set(&mut self, name: &'static str, value: impl Into<Cow<'a, str>>) {
+    pub(crate) fn set(&mut self, name: &'static str, value: impl Into<Cow<'a, str>>) {
         let value = value.into();
         match self.position(name) {
             Some(at) => self.0[at].value = value,
@@ -94,7 +94,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Removes a member, if it is there.
-    pub(in crate::a2a) fn remove(&mut self, name: &str) {
+    pub(crate) fn remove(&mut self, name: &str) {
         if let Some(at) = self.position(name) {
             self.0.remove(at);
         }
@@ -102,7 +102,7 @@ impl<'a> Fields<'a> {
 
     /// Gives members their names of today, each at its place. A member that has its name of today
     /// already counts, and the old one goes.
-    pub(in crate::a2a) fn rename(&mut self, names: &[(&'static str, &'static str)]) {
+    pub(crate) fn rename(&mut self, names: &[(&'static str, &'static str)]) {
         for (old, new) in names {
             let Some(at) = self.position(old) else {
                 continue;
@@ -117,7 +117,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The object as JSON.
-    pub(in crate::a2a) fn write(&self) -> String {
+    pub(crate) fn write(&self) -> String {
         let length = self.0.iter().map(|f| f.spelled.len() + f.value.len() + 2);
         let mut text = String::with_capacity(length.sum::<usize>() + 2);
         for (at, field) in self.0.iter().enumerate() {
@@ -137,7 +137,7 @@ impl<'a> Fields<'a> {
 }
 
 /// The elements of an array, as they are spelled; `None`: it is none.
-pub(in crate::a2a) fn elements(text: &str) -> Option<Vec<&str>> {
+pub(crate) fn elements(text: &str) -> Option<Vec<&str>> {
     let mut walker = Walker::new(text.as_bytes());
     let mut elements = Vec::new();
     walker
@@ -151,18 +151,18 @@ pub(in crate::a2a) fn elements(text: &str) -> Option<Vec<&str>> {
 }
 
 /// Elements as an array.
-pub(in crate::a2a) fn array<T: AsRef<str>>(elements: &[T]) -> String {
+pub(crate) fn array<T: AsRef<str>>(elements: &[T]) -> String {
     let elements: Vec<&str> = elements.iter().map(AsRef::as_ref).collect();
     format!("[{}]", elements.join(","))
 }
 
 /// What a value says, if it is a string that has no lone surrogate in it.
-pub(in crate::a2a) fn said(value: &str) -> Option<String> {
+pub(crate) fn said(value: &str) -> Option<String> {
     serde_json::from_str(value).ok()
 }
 
 /// What a value is. Its text is valid.
-pub(in crate::a2a) fn kind(value: &str) -> Kind {
+pub(crate) fn kind(value: &str) -> Kind {
     match value.as_bytes().first() {
         Some(b'{') => Kind::Object,
         Some(b'[') => Kind::Array,
@@ -174,6 +174,6 @@ pub(in crate::a2a) fn kind(value: &str) -> Kind {
 }
 
 /// Text as a JSON string.
-pub(in crate::a2a) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

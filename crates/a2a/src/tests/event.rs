@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use crate::a2a::event::{Framing, Passed, Splitter, final_event, states_told};
-use crate::a2a::state::TaskState;
+use crate::event::{Framing, Passed, Splitter, final_event, states_told};
+use crate::state::TaskState;
 
 /// Pushes `chunks` and tells what each let through.
 fn push_all(chunks: &[&str]) -> (Vec<String>, Splitter) {

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::{BARE, FULL, OFF, V1, check, run};
-use crate::a2a::envelope::complete;
-use crate::a2a::method::Method;
+use crate::envelope::complete;
+use crate::method::Method;
 
 #[test]
 fn a_well_formed_call_leaves_as_the_same_bytes() {

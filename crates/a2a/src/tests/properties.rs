@@ -6,8 +6,8 @@ use proptest::sample::{Index, select};
 use serde::de::IgnoredAny;
 
 use super::{BARE, FULL, OFF, STREAM, V1};
-use crate::a2a::Generation;
-use crate::a2a::envelope::{Completion, FaultKind, complete};
+use crate::Generation;
+use crate::envelope::{Completion, FaultKind, complete};
 
 fn space() -> impl Strategy<Value = &'static str> {
     select(vec!["", "", " ", "\n\t", "\r\n "])

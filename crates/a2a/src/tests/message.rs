@@ -1,7 +1,7 @@
 //! The message rules, in envelopes to an agent of 0.x.
 
 use super::{FULL, check_with, run};
-use crate::a2a::envelope::Completion;
+use crate::envelope::Completion;
 
 /// `params` in, `params` out.
 fn check_params_with(completion: &Completion<'_>, input: &str, expect: &str, done: &str) {

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::Value;
 
-use crate::a2a::refs::TASK_ID_BYTES_MAX;
-use crate::a2a::state::TaskState;
-use crate::a2a::task::{Binding, TaskScan};
+use crate::refs::TASK_ID_BYTES_MAX;
+use crate::state::TaskState;
+use crate::task::{Binding, TaskScan};
 
 fn whole(binding: Binding, answer: &[u8]) -> Option<String> {
     TaskScan::new(binding).push(answer)

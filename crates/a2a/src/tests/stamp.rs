@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use crate::a2a::event::{Splitter, blocks, lines};
-use crate::a2a::stamp::{Stamped, Stamper};
+use crate::event::{Splitter, blocks, lines};
+use crate::stamp::{Stamped, Stamper};
 
 fn stamp(whole: &str) -> (String, Vec<usize>) {
     let Stamped { bytes, ends } = Stamper::new("s".into()).stamp(whole.as_bytes());

@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::{BARE, FULL, OFF, V1, run};
-use crate::a2a::envelope::{Completion, FaultKind};
-use crate::a2a::method::Method;
-use crate::a2a::refs::Refs;
+use crate::envelope::{Completion, FaultKind};
+use crate::method::Method;
+use crate::refs::Refs;
 
 fn rpc(method: &str, params: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":"call","method":"{method}","params":{params}}}"#)

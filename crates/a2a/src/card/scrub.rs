@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use url::{Host, Position, Url};
 
-use crate::a2a::fields::{quoted, said};
+use crate::fields::{quoted, said};
 
 /// Addresses that are looked for at most. Those that the gateway knows come first.
 const ADDRESSES_MAX: usize = 64;

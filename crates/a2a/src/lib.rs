@@ -1,0 +1,50 @@
+//! The A2A protocol: methods, JSON-RPC envelopes, HTTP+JSON routes, stream events, agent cards.
+//!
+//! Pure: no I/O, no clock, no framework. [`envelope::complete`] completes a request, [`event::Splitter`] cuts a stream into
+//! events, [`card::Card`] rewrites an agent card. Bytes that are not edited pass unchanged.
+
+pub mod accept;
+pub mod bare_result;
+pub mod card;
+pub mod dialect;
+pub mod done;
+pub mod envelope;
+pub mod error;
+pub mod event;
+pub mod generation;
+pub mod method;
+pub mod refs;
+pub mod reply;
+pub mod rest;
+pub mod rest_body;
+pub mod stamp;
+pub mod state;
+pub mod task;
+pub mod task_list;
+
+mod ambiguity;
+mod bare;
+mod call;
+mod edit;
+mod fields;
+mod json;
+mod message;
+mod part;
+mod walker;
+
+#[cfg(test)]
+mod tests;
+
+pub use generation::Generation;
+
+/// How much of a request is completed (`a2a.complete`, also per workspace).
+#[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Complete {
+    /// Envelope and message.
+    Full,
+    /// Only bodies without `jsonrpc`.
+    Bare,
+    /// Nothing: bytes pass, or are refused.
+    Off,
+}
