@@ -11,12 +11,13 @@ use serde_json::Value;
 
 use super::admit::{Admitted, Allowed};
 use super::body::{self, CallShape, check_media_type, expects_continue};
-use super::ended::{Ended, internal, patiently};
+use super::ended::{Ended, internal};
 use super::exchange::Exchange;
-use super::fields::passes;
+use super::fields::{passes, response_head};
 use super::forward::Outgoing;
 use super::keyed::{self, Own, Told, Turn};
 use super::relay::content_length_of;
+use super::respond::respond;
 use super::trace::{context_fields, is_context};
 use super::{Proxy, prefer, references};
 use crate::a2a::accept::prefers_stream;
@@ -28,7 +29,7 @@ use crate::delivery::calls::{Answer, Key, Outcome};
 use crate::delivery::jobs::{Call, Content, Kind, NewJob, may_be_deferred, task};
 use crate::hierarchy::Permit;
 use crate::hops::hops;
-use crate::identity::{Allowance, Proof};
+use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::sees;
@@ -322,12 +323,12 @@ impl Proxy {
                 dialect::bare(&task, generation),
             ),
         };
-        let answered = self.say(session, exchange, body);
+        let answered = self.respond_json(session, exchange, body);
         answered.await.map(Some)
     }
 
-    /// Answers with what the gateway itself has to say.
-    async fn say(
+    /// Answers with a JSON document of the gateway itself.
+    async fn respond_json(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
@@ -338,26 +339,11 @@ impl Proxy {
             head.append_header(header::CONTENT_TYPE, "application/json")?;
             head.append_header(header::CONTENT_LENGTH, body.len())?;
             head.append_header(header::CACHE_CONTROL, "no-store")?;
-            head.append_header("x-request-id", exchange.request_id.as_str())?;
-            for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
-                head.append_header(name, value)?;
-            }
-            Ok::<_, Box<pingora::Error>>(head)
+            let request = &session.req_header().headers;
+            response_head(head, request, &self.origins.get(), exchange, None)
         };
-        let mut head = build().map_err(internal)?;
-        self.origins
-            .get()
-            .put_browser_fields(&session.req_header().headers, &mut head);
-        exchange.status = StatusCode::OK.as_u16();
-        exchange.response_bytes = body.len() as u64;
-        let write = patiently(session.get_write_timeout(), async {
-            session.write_response_header(Box::new(head)).await?;
-            session.write_response_body(Bytes::from(body), true).await
-        });
-        match write.await {
-            Ok(()) => Ok(Ended::Answered),
-            Err(_) => Err(Ended::CallerLeft),
-        }
+        let head = build().map_err(internal)?;
+        respond(session, exchange, head, Bytes::from(body)).await
     }
 }
 

@@ -35,6 +35,7 @@ mod question;
 mod references;
 mod reject;
 mod relay;
+mod respond;
 mod response_fields;
 mod rest;
 mod rewrite;
@@ -58,7 +59,6 @@ use self::cards::{Cards, Whose};
 pub use self::chunks::{Broken, Chunks};
 pub use self::connections::Connections;
 pub use self::dispatch::Dispatcher;
-use self::ended::patiently;
 use self::exchange::Exchange;
 pub use self::explain::Explainer;
 pub use self::fields::extra_fields;
@@ -68,6 +68,7 @@ use self::listener::BrokenOff;
 pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
 use self::relay::Relay;
+use self::respond::write_response;
 pub use self::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
 use self::route::{Route, route};
 use self::trace::{Came, ControlSpan};
@@ -243,10 +244,7 @@ impl Proxy {
             .put_browser_fields(&session.req_header().headers, &mut head);
         // A request id is visible ASCII, so the field can be built.
         let _ = head.insert_header("x-request-id", request_id.as_str());
-        let write = patiently(session.get_write_timeout(), async {
-            session.write_response_header(Box::new(head)).await?;
-            session.write_response_body(bytes::Bytes::new(), true).await
-        });
+        let write = write_response(session, head, bytes::Bytes::new());
         Some(BrokenOff::unless(Box::pin(write).await))
     }
 

@@ -1,13 +1,13 @@
-//! A refusal becomes an answer here and nowhere else in the data plane.
+//! Answers with a rejection, in the dialect of the request.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 
-use super::ended::patiently;
 use super::exchange::Exchange;
 use super::origin::{NOSNIFF, Origins};
+use super::respond::write_response;
 use crate::a2a::accept::prefers_stream;
 use crate::dialect::ReplyForm;
 use crate::ids::RequestId;
@@ -44,11 +44,7 @@ pub(super) async fn answer(
     } else {
         Bytes::from(body)
     };
-    patiently(session.get_write_timeout(), async {
-        session.write_response_header(Box::new(head)).await?;
-        session.write_response_body(body, true).await
-    })
-    .await
+    write_response(session, head, body).await
 }
 
 /// A refusal as bytes, for a connection on which no request could be read. It ends with them.

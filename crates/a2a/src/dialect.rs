@@ -28,7 +28,7 @@ pub enum Update {
 /// What an agent said cannot be read; the text says what can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct NotSaid(&'static str);
+pub struct NotSaid(pub(super) &'static str);
 
 const FORMS: NotSaid = NotSaid(
     "a reply is one JSON object: a JSON-RPC response, whose `result` is a message or a task, or with an \

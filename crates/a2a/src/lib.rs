@@ -21,6 +21,7 @@ pub mod stamp;
 pub mod state;
 pub mod task;
 pub mod task_list;
+pub mod update;
 
 mod ambiguity;
 mod bare;

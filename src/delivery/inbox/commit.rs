@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::activity::{Activity, ActivityType, NewActivity, STATUS_OK, octets};
-use super::document::Subject;
 use super::reply::{UPDATES_MAX, insert_update};
 use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
+use crate::a2a::update::Subject;
 use crate::db::{Connection, Db};
 use crate::delivery::kept::kept_of;
 use crate::workspace::Timestamp;
@@ -390,7 +390,7 @@ async fn go_on(
         task,
         context: context.as_deref().unwrap_or_default(),
     };
-    let update = Update::state(state).about(&subject, at);
+    let update = Update::state(state).about(&subject, &at.to_string());
     insert_update(tx, task, row.try_get("updates")?, &update, at).await?;
     let others = sqlx::query(SET_CONTINUING).bind(task).bind(state.word());
     others.execute(&mut *tx).await?;

@@ -3,10 +3,11 @@
 //! The updates are kept, not the task: an answer that comes in ten thousand pieces costs one row each, and
 //! not the whole of it each time.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
+use crate::a2a::update::Subject;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
 
@@ -14,127 +15,21 @@ use crate::workspace::Timestamp;
 /// again.
 const LEVELS_MAX: usize = 100;
 
-/// Whose update it is.
-pub(super) struct Subject<'a> {
-    pub(super) task: &'a str,
-    pub(super) context: &'a str,
-}
-
-impl Update {
-    /// That the task is in `state` now, in no words.
-    pub(super) fn state(state: TaskState) -> Self {
-        Self::StatusUpdate(json!({"status": {"state": state.word()}}))
+/// Rejects an update that could not be read again once it is kept.
+///
+/// # Errors
+/// `invalid_params` when it nests too deeply.
+pub(super) fn check_depth(update: &Update) -> Result<(), Rejection> {
+    if update.levels() > LEVELS_MAX {
+        return Err(too_deep());
     }
-
-    /// Whether it can be read again once it was kept.
-    ///
-    /// # Errors
-    /// `invalid_params` when it nests too deeply.
-    pub(super) fn check_depth(&self) -> Result<(), Rejection> {
-        let (Self::Message(said)
-        | Self::Task(said)
-        | Self::StatusUpdate(said)
-        | Self::ArtifactUpdate(said)
-        | Self::Error(said)) = self;
-        if levels(said) > LEVELS_MAX {
-            return Err(too_deep());
-        }
-        Ok(())
-    }
-
-    /// The state that the task is in afterwards; `None`: the one that it was in.
-    ///
-    /// # Errors
-    /// `invalid_params` when what it must have is not there.
-    pub fn state_after(&self) -> Result<Option<TaskState>, Rejection> {
-        let wrong = |message| Rejection::new(Reason::InvalidParams, message);
-        match self {
-            Self::Message(Value::Object(_)) => Ok(Some(TaskState::Completed)),
-            Self::Error(Value::Object(_)) => Ok(Some(TaskState::Failed)),
-            Self::Task(of) | Self::StatusUpdate(of) => {
-                let word = of["status"]["state"].as_str();
-                let state = word.and_then(TaskState::parse);
-                state.map(Some).ok_or_else(|| {
-                    wrong("`status.state` is the state of a task, such as `working` or `completed`")
-                })
-            }
-            Self::ArtifactUpdate(event) => {
-                let artifact = &event["artifact"];
-                let whole = artifact["artifactId"].is_string() && artifact["parts"].is_array();
-                let problem = "`artifact` is an object with `artifactId` and `parts`";
-                whole.then_some(None).ok_or_else(|| wrong(problem))
-            }
-            Self::Message(_) | Self::Error(_) => Err(wrong("a message or an error is an object")),
-        }
-    }
-
-    /// Whether it is the caller's turn afterwards, or nobody's.
-    pub fn ends_turn(&self) -> bool {
-        let state = self.state_after().ok().flatten();
-        state.is_some_and(TaskState::ends_turn)
-    }
-
-    /// The same with our names in it, and a time: agents know the activity, and not always the task.
-    #[must_use]
-    pub(super) fn about(mut self, subject: &Subject<'_>, at: Timestamp) -> Self {
-        let state = self.state_after().ok().flatten();
-        match &mut self {
-            Self::Message(Value::Object(message)) => {
-                message.insert("kind".into(), "message".into());
-                message.entry("role").or_insert_with(|| "agent".into());
-                let id = || uuid::Uuid::new_v4().to_string().into();
-                message.entry("messageId").or_insert_with(id);
-                name(message, "taskId", subject);
-            }
-            Self::Task(Value::Object(task)) => {
-                task.insert("kind".into(), "task".into());
-                name(task, "id", subject);
-                stamp(task, at);
-            }
-            Self::StatusUpdate(Value::Object(event)) => {
-                event.insert("kind".into(), "status-update".into());
-                name(event, "taskId", subject);
-                stamp(event, at);
-                let last = state.is_some_and(TaskState::ends_turn)
-                    || event.get("final") == Some(&true.into());
-                event.insert("final".into(), last.into());
-            }
-            Self::ArtifactUpdate(Value::Object(event)) => {
-                event.insert("kind".into(), "artifact-update".into());
-                name(event, "taskId", subject);
-            }
-            _ => {}
-        }
-        self
-    }
+    Ok(())
 }
 
 /// Of a reply that nests too deeply.
 pub fn too_deep() -> Rejection {
     let message = format!("the reply nests more than {LEVELS_MAX} levels deep");
     Rejection::new(Reason::InvalidParams, message)
-}
-
-/// How deep a value nests: what was read nests 127 levels at most.
-fn levels(value: &Value) -> usize {
-    match value {
-        Value::Array(list) => 1 + list.iter().map(levels).max().unwrap_or(0),
-        Value::Object(members) => 1 + members.values().map(levels).max().unwrap_or(0),
-        _ => 0,
-    }
-}
-
-fn name(object: &mut Map<String, Value>, task: &str, subject: &Subject<'_>) {
-    object.insert(task.into(), subject.task.into());
-    object.insert("contextId".into(), subject.context.into());
-}
-
-/// A status without a time has that of the update.
-fn stamp(object: &mut Map<String, Value>, at: Timestamp) {
-    if let Some(Value::Object(status)) = object.get_mut("status") {
-        let at = || at.to_string().into();
-        status.entry("timestamp").or_insert_with(at);
-    }
 }
 
 /// The task as it was begun.
@@ -232,7 +127,7 @@ mod tests {
         for update in updates {
             let update: Update = serde_json::from_value(update).unwrap();
             update.state_after().unwrap();
-            apply(&mut task, update.about(&subject, AT), AT);
+            apply(&mut task, update.about(&subject, &AT.to_string()), AT);
         }
         task
     }
@@ -310,7 +205,8 @@ mod tests {
             ("completed", Value::Null, true),
         ] {
             let event = json!({"status": {"state": state}, "final": given});
-            let Update::StatusUpdate(event) = Update::StatusUpdate(event).about(&subject, AT)
+            let Update::StatusUpdate(event) =
+                Update::StatusUpdate(event).about(&subject, &AT.to_string())
             else {
                 panic!("another kind");
             };
@@ -330,14 +226,14 @@ mod tests {
             Update::StatusUpdate(json!({"status": {"state": "working"}, "metadata": {"a": inner}}))
         };
         let deepest = nested(LEVELS_MAX - 2);
-        deepest.check_depth().unwrap();
+        check_depth(&deepest).unwrap();
         let subject = Subject {
             task: "t",
             context: "c",
         };
-        let kept = serde_json::to_string(&deepest.about(&subject, AT)).unwrap();
+        let kept = serde_json::to_string(&deepest.about(&subject, &AT.to_string())).unwrap();
         serde_json::from_str::<Update>(&kept).unwrap();
-        let refused = nested(LEVELS_MAX - 1).check_depth().unwrap_err();
+        let refused = check_depth(&nested(LEVELS_MAX - 1)).unwrap_err();
         assert_eq!(refused.reason, Reason::InvalidParams);
     }
 
@@ -353,8 +249,7 @@ mod tests {
             json!({"error": null}),
         ] {
             let update: Update = serde_json::from_value(wrong.clone()).unwrap();
-            let refused = update.state_after().unwrap_err();
-            assert_eq!(refused.reason, Reason::InvalidParams, "{wrong}");
+            assert!(update.state_after().is_err(), "{wrong}");
         }
     }
 }

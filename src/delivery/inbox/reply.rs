@@ -9,11 +9,12 @@ use sqlx::any::AnyRow;
 use super::activity::{Activity, NewActivity, Source, may_be};
 use super::append::no_task;
 use super::commit::{Entry, SET_CONTINUING};
-use super::document::{self, Subject};
+use super::document::{self, check_depth};
 use super::wake::{Topic, Watch};
 use super::{Inbox, decoded, task_changed};
 use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
+use crate::a2a::update::Subject;
 use crate::db::Connection;
 use crate::delivery::kept::kept_of;
 use crate::delivery::page::fitting;
@@ -173,8 +174,9 @@ impl Inbox {
         update: Update,
         body: &str,
     ) -> Result<InboxTask, Rejection> {
-        let state = update.state_after()?;
-        update.check_depth()?;
+        let state = update.state_after();
+        let state = state.map_err(|why| Rejection::new(Reason::InvalidParams, why.to_string()))?;
+        check_depth(&update)?;
         if body.contains('\0') {
             let message = "a NUL character cannot be kept; leave it out";
             return Err(Rejection::new(Reason::InvalidParams, message));
@@ -198,7 +200,7 @@ impl Inbox {
             if let Some(rejection) = refuse(&task, state) {
                 return Ok(Err(rejection));
             }
-            let update = update.about(&task.subject(), at);
+            let update = update.about(&task.subject(), &at.to_string());
             let text = insert_update(&mut tx, &task.id, task.updates, &update, at).await?;
             let bytes = row.try_get::<i64, _>("update_bytes")? + text;
             if bytes > bytes_max {

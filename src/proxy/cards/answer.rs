@@ -7,9 +7,10 @@ use pingora::protocols::http::ServerSession;
 
 use super::cache::{FRESH, Served};
 use crate::identity::Allowance;
-use crate::proxy::ended::{Ended, internal, patiently};
+use crate::proxy::ended::{Ended, internal};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::origin::Origins;
+use crate::proxy::respond::respond;
 
 /// Says which generations of A2A the agent's card has interfaces of: a client of another one cannot read the card.
 pub(super) const SPEAKS: &str = "x-a2a-speaks";
@@ -26,21 +27,12 @@ pub(super) async fn answer(
     let without_body = known || request.method == Method::HEAD;
     let mut head = head(exchange, card, known).map_err(internal)?;
     origins.put_browser_fields(&request.headers, &mut head);
-    exchange.status = head.status.as_u16();
     let body = if without_body {
         Bytes::new()
     } else {
         card.body.clone()
     };
-    exchange.response_bytes = body.len() as u64;
-    let write = patiently(session.get_write_timeout(), async {
-        session.write_response_header(Box::new(head)).await?;
-        session.write_response_body(body, true).await
-    });
-    match write.await {
-        Ok(()) => Ok(Ended::Answered),
-        Err(_) => Err(Ended::CallerLeft),
-    }
+    respond(session, exchange, head, body).await
 }
 
 fn head(exchange: &Exchange, card: &Served, known: bool) -> pingora::Result<ResponseHeader> {

@@ -13,17 +13,17 @@ use http::header;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use serde_json::json;
-use tokio::time::Instant;
 
 use self::call::Call;
 use self::send::{Message, Wait};
 use self::words::{Shown, Words, cut};
 use super::Proxy;
 use super::admit::Admitted;
-use super::ended::{Ended, internal, within};
+use super::ended::{Ended, internal};
 use super::exchange::Exchange;
 use super::fields::{KEPT, REPLAY, response_head};
 use super::forward::Outgoing;
+use super::respond::respond;
 use super::rewrite::Rewrite;
 use crate::a2a::dialect::bare;
 use crate::a2a::done::Done;
@@ -245,15 +245,7 @@ impl Proxy {
         }
         head.insert_header(header::CONTENT_LENGTH, body.len())
             .map_err(internal)?;
-        exchange.status = head.status.as_u16();
-        exchange.response_bytes = body.len() as u64;
-        let deadline = Instant::now() + exchange.config.timeouts.write;
-        within(deadline, async {
-            session.write_response_header(Box::new(head)).await?;
-            session.write_response_body(body, true).await
-        })
-        .await?;
-        Ok(Ended::Answered)
+        respond(session, exchange, head, body).await
     }
 
     /// The head of an answer of our own, with what every answer has.

@@ -18,6 +18,7 @@ use crate::proxy::ended::{Ended, internal, left, shutting_down, within};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::fields::{KEPT, REPLAY, response_head};
 use crate::proxy::relay::refuse_redirect;
+use crate::proxy::respond::respond;
 use crate::proxy::stream;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::standing::{CutOff, cut_off};
@@ -48,13 +49,8 @@ impl Proxy {
                 let body = answer.body.clone();
                 head.insert_header(header::CONTENT_LENGTH, body.len())
                     .map_err(internal)?;
-                exchange.status = answer.status;
                 exchange.note_task(|scan| scan.push(&body));
-                let deadline = Instant::now() + exchange.config.timeouts.write;
-                within(deadline, session.write_response_header(Box::new(head))).await?;
-                exchange.response_bytes += body.len() as u64;
-                within(deadline, session.write_response_body(body, true)).await?;
-                Ok(Ended::Answered)
+                respond(session, exchange, head, body).await
             }
             Outcome::Stream(answer, name) => {
                 let events = match told.live.take() {

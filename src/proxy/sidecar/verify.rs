@@ -9,11 +9,11 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
-use super::super::ended::patiently;
 use super::super::exchange::log_cause;
 use super::super::listener::BrokenOff;
 use super::super::origin::NOSNIFF;
 use super::super::reject::answer;
+use super::super::respond::write_response;
 use super::fields::identity;
 use super::{Guard, READY, VERIFY, hygiene, presented};
 use crate::dialect::Dialect;
@@ -124,9 +124,5 @@ async fn write(
     head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
     head.append_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
     head.append_header("x-request-id", request_id.as_str())?;
-    patiently(session.get_write_timeout(), async {
-        session.write_response_header(Box::new(head)).await?;
-        session.write_response_body(Bytes::new(), true).await
-    })
-    .await
+    write_response(session, head, Bytes::new()).await
 }

@@ -1,0 +1,46 @@
+//! Writes answers of one body that the gateway itself gives: a rejection, a card, a kept result, an inbox's reply.
+
+use bytes::Bytes;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use tokio::time::Instant;
+
+use super::ended::{Ended, patiently, within};
+use super::exchange::Exchange;
+
+/// Writes head and body within the session's write timeout.
+///
+/// # Errors
+/// When the client left, or does not read.
+pub(super) async fn write_response(
+    session: &mut ServerSession,
+    head: ResponseHeader,
+    body: Bytes,
+) -> pingora::Result<()> {
+    patiently(session.get_write_timeout(), async {
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(body, true).await
+    })
+    .await
+}
+
+/// Writes the answer to an exchange within `timeouts.write`, and notes its status and size in the record.
+///
+/// # Errors
+/// [`Ended::CallerLeft`].
+pub(super) async fn respond(
+    session: &mut ServerSession,
+    exchange: &mut Exchange,
+    head: ResponseHeader,
+    body: Bytes,
+) -> Result<Ended, Ended> {
+    exchange.status = head.status.as_u16();
+    exchange.response_bytes += body.len() as u64;
+    let deadline = Instant::now() + exchange.config.timeouts.write;
+    within(deadline, async {
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(body, true).await
+    })
+    .await?;
+    Ok(Ended::Answered)
+}
