@@ -172,7 +172,7 @@ impl Coherence {
         }
     }
 
-    /// Subscribes to changes of credentials, addresses and grants, made by this or another replica.
+    /// Subscribes to changes of credentials, lineage and grants, made by this or another replica.
     pub fn access_changes(&self) -> AccessChanges {
         AccessChanges(self.access.subscribe())
     }

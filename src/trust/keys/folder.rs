@@ -3,7 +3,6 @@
 //!
 //! A rotation has three steps. Their order ensures that at no moment, and after no crash,
 //! `active.pem` is missing or a key that has signed is lost.
-//! missing or a key that has signed is forgotten.
 
 use std::fs;
 use std::io;

@@ -19,7 +19,7 @@ pub(super) const FETCH_MAX: Duration = Duration::from_secs(5);
 /// Longest document, in bytes. Real key sets have 1 to 20 KiB.
 const BODY_BYTES_MAX: usize = 256 * 1024;
 
-/// Time until keys are fetched again if their host does not send one.
+/// Time until keys are fetched again if their host sends none, and the longest that it can set.
 const AGE_DEFAULT: Duration = Duration::from_secs(600);
 
 /// Shortest time that a host can set, so that it cannot cause fetches without pause.
