@@ -132,7 +132,7 @@ impl Feed {
             state.waiting.push_back(notice);
         } else {
             state.replace_by_gap();
-            tracing::warn!("a subscriber fell behind: {WAITING_MAX} notices were replaced by a gap");
+            tracing::warn!("subscriber fell behind: {WAITING_MAX} notices replaced by a gap");
         }
         drop(state);
         self.ready.notify_one();

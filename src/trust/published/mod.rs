@@ -117,7 +117,7 @@ impl Published {
                 tracing::info!(
                     issuer = self.issuer,
                     keys,
-                    "fetched the keys of an issuer"
+                    "fetched the published keys of an issuer"
                 );
             }
             self.fetches.send_modify(|fetches| {
