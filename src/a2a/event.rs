@@ -167,7 +167,7 @@ impl Splitter {
         self.framing
     }
 
-    /// Returns true if the pending event is complete if the stream ends now: its blank line is a
+    /// Returns true if the pending event is complete should the stream end now: its blank line is a
     /// single `\r`.
     pub fn ends_whole(&self) -> bool {
         self.place == Place::BlankLineCr

@@ -1,4 +1,4 @@
-//! A bounded cache whose entries are invalidated by push messages ([`Coherence`]).
+//! A bounded cache with entries that push messages invalidate ([`Coherence`]).
 
 use std::future::Future;
 use std::hash::Hash;

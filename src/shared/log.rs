@@ -268,7 +268,7 @@ impl Tail {
             return;
         };
         if !*warned {
-            tracing::warn!(%error, log = self.log, "Cannot follow a log in shared state; trying on");
+            tracing::warn!(%error, log = self.log, "Cannot follow a log in shared state; retrying");
             *warned = true;
         }
         let wait = *pause;

@@ -183,8 +183,8 @@ impl Address {
     }
 }
 
-/// Returns the start of the URL in front of its authority. `before` ends with `scheme://`, and
-/// perhaps a user name.
+/// Returns the start of the URL in `before`, the text in front of an authority: `scheme://`, and
+/// perhaps a user name. Returns the length of `before` if there is none.
 fn scheme_start(before: &str) -> usize {
     let authority = match before.rfind("://") {
         Some(at) => at + 3,
@@ -207,8 +207,8 @@ fn scheme_start(before: &str) -> usize {
         .map_or(before.len(), |letter| scheme + letter)
 }
 
-/// Returns the possible spellings of the address in `url`. gRPC interfaces often have no URL:
-/// `10.0.0.7:50051`.
+/// Returns the possible spellings of the address in `url`. The address of a gRPC interface is often
+/// not a URL: `10.0.0.7:50051`.
 fn addresses(url: &str) -> Vec<Address> {
     let parsed = match Url::parse(url) {
         Ok(parsed) if parsed.has_host() => parsed,

@@ -399,7 +399,7 @@ async fn keep_up(client: Client, (listen, to): Listen, prefix: String, feed: Arc
             }
             Err(error) => {
                 if !told {
-                    tracing::warn!(to, %error, "Cannot subscribe to shared state; trying on");
+                    tracing::warn!(to, %error, "Cannot subscribe to shared state; retrying");
                 }
                 told = true;
             }
