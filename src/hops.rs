@@ -1,4 +1,5 @@
-//! `X-A2A-Hops`: how many gateways a call went through, so that agents that call each other in a circle are stopped.
+//! `X-A2A-Hops`: the number of gateways that a call has passed, by which loops of agents that call
+//! each other are stopped.
 
 use http::{HeaderMap, HeaderName};
 
@@ -6,7 +7,8 @@ use crate::rejection::{Reason, Rejection};
 
 const X_A2A_HOPS: HeaderName = HeaderName::from_static("x-a2a-hops");
 
-/// The gateways that a call went through before, and this one. `max` is `forward.max_hops`.
+/// Returns the number of gateways that the call has passed, including this one. `max` is
+/// `forward.max_hops`.
 ///
 /// # Errors
 /// `invalid_request`, `loop_detected`.
@@ -40,7 +42,7 @@ pub fn hops(headers: &HeaderMap, max: u32) -> Result<u32, Rejection> {
     Ok(hops)
 }
 
-/// A number in digits alone; one that is too large for its type is the largest.
+/// Parses a number in digits only. A number too large for its type becomes the largest.
 pub fn whole_number(field: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(field).ok()?;
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

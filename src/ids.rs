@@ -1,4 +1,5 @@
-//! Names of things, checked once. An id that exists has the right form.
+//! Validated identifiers: [`WorkspaceId`], [`RequestId`] and [`ReplicaId`]. A value that exists has
+//! a valid form.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -7,12 +8,12 @@ use std::sync::Arc;
 /// Longest workspace id, in characters (`docs/api.md`, conventions).
 const WORKSPACE_ID_LEN_MAX: usize = 128;
 
-/// Longest request id that is taken over from a caller, in characters.
+/// Longest request id accepted from a caller, in characters.
 const REQUEST_ID_LEN_MAX: usize = 128;
 
-/// The name of a workspace: `[A-Za-z0-9._-]{1,128}`, opaque. A new one is not `.` or `..`.
+/// The id of a workspace: `[A-Za-z0-9._-]{1,128}`, opaque. A new one is not `.` or `..`.
 ///
-/// `:` is not in the alphabet, so no id can be mistaken for a store key or a reserved caller.
+/// `:` is not in the alphabet, so an id cannot be mistaken for a store key or a reserved caller.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkspaceId(Arc<str>);
 
@@ -33,13 +34,14 @@ impl WorkspaceId {
         }
     }
 
-    /// A new, random id for a workspace that was created without one.
+    /// Returns a new, random id for a workspace that was created without one.
     pub fn random() -> Self {
         Self(uuid::Uuid::now_v7().to_string().into())
     }
 
-    /// Whether a new workspace may be called so: `.` and `..` may stand in older tables, and whoever parses a URL by
-    /// its standard takes them out of the path, also where they are encoded.
+    /// Rejects `.` and `..`, which older tables may contain but a new workspace may not use: URL
+    /// parsers that follow the standard remove both from the path, even when they are
+    /// percent-encoded.
     ///
     /// # Errors
     /// [`InvalidWorkspaceId`].
@@ -50,7 +52,7 @@ impl WorkspaceId {
         }
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -81,13 +83,13 @@ impl fmt::Display for WorkspaceId {
 )]
 pub struct InvalidWorkspaceId;
 
-/// The name of one exchange: the caller's `X-Request-Id` where it is usable, else a new UUIDv7.
+/// The id of one exchange: the caller's `X-Request-Id` if it is usable, else a new UUIDv7.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestId(Arc<str>);
 
 impl RequestId {
-    /// Takes over the caller's own id if it is 1 to 128 visible ASCII characters and holds no credential, else makes
-    /// one.
+    /// Accepts the caller's id if it is 1 to 128 visible ASCII characters and contains no
+    /// credential, else generates one.
     pub fn from_caller(field: Option<&[u8]>) -> Self {
         field
             .filter(|v| (1..=REQUEST_ID_LEN_MAX).contains(&v.len()))
@@ -97,12 +99,12 @@ impl RequestId {
             .map_or_else(Self::random, |v| Self(v.into()))
     }
 
-    /// A new id, ordered by time.
+    /// Returns a new id, ordered by time.
     pub fn random() -> Self {
         Self(uuid::Uuid::now_v7().to_string().into())
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -114,29 +116,29 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// The name of one run of one gateway: its host, and what tells this start from all others.
+/// The id of one run of one gateway process: its host name and a part that is unique to this start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReplicaId(Arc<str>);
 
 impl ReplicaId {
-    /// A new one, for a process that starts on a machine with a name of its own.
+    /// Returns a new id that begins with the host name.
     pub fn random() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Self::named(host.trim())
     }
 
-    /// A new one, for a process that starts as `name`. A chain of audit records belongs to one start, so each has
-    /// another one.
+    /// Returns a new id that begins with `name`. Each start has its own id, because an audit chain
+    /// belongs to one start.
     pub fn named(name: &str) -> Self {
         let known = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let name: String = name.chars().filter(known).take(REPLICA_NAME_MAX).collect();
         let name = if name.is_empty() { "gateway" } else { &name };
-        // The last digits of a UUID of version 7 are random; the first are the time.
+        // The last digits of a UUIDv7 are random; the first are the time.
         let run = uuid::Uuid::now_v7().simple().to_string();
         Self(format!("{name}-{}{}", &run[..12], &run[24..]).into())
     }
 
-    /// The id as text: letters, digits, `.`, `_` and `-`.
+    /// Returns the id as text: letters, digits, `.`, `_` and `-`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -148,15 +150,17 @@ impl fmt::Display for ReplicaId {
     }
 }
 
-/// Characters of a replica's name at most.
+/// Longest name of a replica, in characters.
 pub const REPLICA_NAME_MAX: usize = 48;
 
-/// Characters of the secret in a token of ours: 32 random bytes as base64url.
+/// Length of the secret in a gateway token, in characters: 32 random bytes as base64url.
 const SECRET_LEN: usize = 43;
 
-/// Whether `text` holds what looks like a credential: a token with its prefix (`a2aw_`), the 43 characters of one
-/// without it, or a JWT. Ids are written down, so one that does is not taken over. Of a longer run of such characters
-/// only 43 with capital and small letters count, as random ones have: UUIDs, hashes and `traceparent` may stand in ids.
+/// Returns true if `text` contains something that looks like a credential: a token with its prefix
+/// (`a2aw_`), the 43 characters of a token without it, or a JWT. Ids are logged and stored, so such
+/// an id is not accepted. A run of more than 43 such characters counts only if 43 in a row contain
+/// both capital and small letters, as random ones do; UUIDs, hashes and `traceparent` values are
+/// allowed in ids.
 pub fn holds_credential(text: &str) -> bool {
     let ours =
         |part: &[u8]| part.starts_with(b"a2a") && part[3].is_ascii_lowercase() && part[4] == b'_';
@@ -170,18 +174,19 @@ pub fn holds_credential(text: &str) -> bool {
         || runs.any(|run| run.len() == SECRET_LEN || run.windows(SECRET_LEN).any(looks_random))
 }
 
-/// `{"` in base64url: every JWT begins so, its header and its claims.
+/// `{"` in base64url: the beginning of each JWT header and each JWT payload.
 const JWT_BEGINS: &str = "eyJ";
 
-/// Whether `text` is an id of something that a gateway made: a UUID as rows have it, alone or behind `job-`.
+/// Returns true if `text` is an id that a gateway generated: a UUID, alone or after `job-`.
 pub fn is_made_here(text: &str) -> bool {
     let id = text.strip_prefix("job-").unwrap_or(text);
     id.len() == 36 && uuid::Uuid::try_parse(id).is_ok()
 }
 
-/// A new id of a stream. It begins with the time, and all that follows is random: who can name a stream is the gateway or the
-/// caller, which its last event proves by ([`crate::rejection::STREAM`]). Of UUIDs that are made in one millisecond by a
-/// counter one tells much of the next, and agents see request ids.
+/// Returns a new stream id: a timestamp followed by random bits. The id must not be guessable,
+/// because the stream's last event contains it as proof that the gateway wrote it
+/// ([`crate::rejection::STREAM`]). A UUIDv7 with a counter is not enough: UUIDs made in the same
+/// millisecond predict each other, and agents see request ids.
 pub fn stream_id() -> uuid::Uuid {
     let mut bytes = uuid::Uuid::new_v4().into_bytes();
     bytes[..6].copy_from_slice(&uuid::Uuid::now_v7().as_bytes()[..6]);

@@ -1,14 +1,14 @@
-//! A moment until which something counts, which only ever moves on. Read and written by many at once.
+//! A deadline that many tasks read and extend and that never moves back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Such a moment; in the past, at first.
+/// A deadline, initially in the past.
 pub struct Until {
     began: Instant,
-    /// In milliseconds since `began`.
+    /// Milliseconds since `began`.
     moment: AtomicU64,
 }
 
@@ -22,12 +22,12 @@ impl Default for Until {
 }
 
 impl Until {
-    /// Whether it is still to come.
+    /// Returns true until the deadline has passed.
     pub fn holds(&self) -> bool {
         self.elapsed(Duration::ZERO) < self.moment.load(Ordering::Relaxed)
     }
 
-    /// It is this far ahead, or further if it was.
+    /// Moves the deadline to `ahead` from now, unless it is later already.
     pub fn extend(&self, ahead: Duration) {
         self.moment
             .fetch_max(self.elapsed(ahead), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! One bounded cache of facts, honest by [`Coherence`].
+//! A bounded cache with entries that push messages invalidate ([`Coherence`]).
 
 use std::future::Future;
 use std::hash::Hash;
@@ -14,40 +14,42 @@ use super::Coherence;
 use super::loading::Loading;
 use crate::metrics::{self, Metrics};
 
-/// One loaded fact.
+/// One cached value.
 struct Entry<V> {
     value: V,
     loaded_at: Instant,
     /// The epoch before the load began.
     epoch: u64,
-    /// Seen in the cache with no invalidation since the load began: from here on a drop finds it.
+    /// Set once the entry was seen in the cache with no invalidation since its load began. From
+    /// then on an invalidation removes it from the cache.
     settled: AtomicBool,
 }
 
-/// What a cache has of a key.
+/// The state of a key in a cache.
 #[derive(Clone, Debug)]
 pub enum Known<V> {
-    /// Neither a value nor a load in progress: whoever asks next reads what is there now.
+    /// Neither a value nor a load in progress. The next lookup reads the current value.
     Nothing,
-    /// A load in progress, which may have read an older fact.
+    /// A load is in progress. It may have read an older value.
     Loading,
-    /// This, whether or not it still counts.
+    /// A cached value, expired or not.
     Value(V),
 }
 
-/// A bounded cache of facts: single-flight on a miss, aged by [`Coherence::max_age`].
+/// A bounded cache: loads are single-flight, and entries live for [`Coherence::max_age`].
 ///
 /// The owner registers with [`Coherence::on_invalidation`] and calls [`Coherent::forget`].
 pub struct Coherent<K, V> {
     entries: Cache<K, Arc<Entry<V>>>,
-    /// From before a load begins until its value is in `entries`, for each who waits for one.
+    /// The number of callers that load each key, from before the load begins until its value is in
+    /// `entries`.
     loading: Arc<DashMap<K, usize>>,
     coherence: Arc<Coherence>,
     metrics: Arc<Metrics>,
     name: metrics::Cache,
-    /// Entries of an earlier epoch were dropped all at once.
+    /// The epoch of the last [`Coherent::forget_all`]. Older entries are stale.
     floor: Arc<AtomicU64>,
-    /// Whether a value still counts by what it says itself, besides its age.
+    /// Returns true if a value is still valid by its own content, apart from its age.
     current: fn(&V) -> bool,
 }
 
@@ -65,7 +67,7 @@ impl<K: Hash + Eq, V> Clone for Coherent<K, V> {
     }
 }
 
-/// As how many values one counts.
+/// Returns the weight of a value: the number of entries it counts as.
 pub type Weight<V> = fn(&V) -> u32;
 
 impl<K, V> Coherent<K, V>
@@ -73,8 +75,9 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// An empty cache of at most `entries_max`, counted under `name`. `weight`: as how many a value counts, if not
-    /// all count as one; the cache then judges worse what to keep, as it cannot know how many there will be.
+    /// Creates an empty cache of at most `entries_max`, counted under `name`. Without `weight` each
+    /// value counts as one. With it the cache chooses worse which entries to keep, as it cannot
+    /// know how many will fit.
     pub fn new(
         coherence: Arc<Coherence>,
         metrics: Arc<Metrics>,
@@ -98,19 +101,19 @@ where
         }
     }
 
-    /// Decides now what may stay. For tests: it is decided in the background.
+    /// Runs the pending evictions. For tests: they otherwise run in the background.
     #[cfg(test)]
     pub(crate) async fn decide_now(&self) {
         self.entries.run_pending_tasks().await;
     }
 
-    /// The fact from memory, if it still counts. Only a hit is counted: whoever misses asks
-    /// [`Coherent::get_or_load`] next, which counts that.
+    /// Returns the cached value if it is valid. Counts only hits: after a miss the caller calls
+    /// [`Coherent::get_or_load`], which counts the miss.
     pub async fn get(&self, key: &K) -> Option<V> {
         Some(self.get_aged(key).await?.0)
     }
 
-    /// As [`Coherent::get`], with when it was read.
+    /// Like [`Coherent::get`], with the time at which the value was loaded.
     pub async fn get_aged(&self, key: &K) -> Option<(V, Instant)> {
         let found = self.entries.get(key).await;
         let entry = found.filter(|entry| self.counts(entry))?;
@@ -118,17 +121,18 @@ where
         Some((entry.value.clone(), entry.loaded_at))
     }
 
-    /// All facts in memory that count, with when they were read: a look at each, for who asks seldom.
+    /// Returns all valid values with their load times. Visits each entry, so callers use it rarely.
     pub fn all(&self) -> impl Iterator<Item = (V, Instant)> {
         let counting = self.entries.iter().map(|(_, entry)| entry);
         let counting = counting.filter(|entry| self.counts(entry));
         counting.map(|entry| (entry.value.clone(), entry.loaded_at))
     }
 
-    /// The fact from memory, else from `load`, which all who wait for the same key share.
+    /// Returns the cached value, else the result of `load`, which concurrent callers of the same
+    /// key share.
     ///
     /// # Errors
-    /// What `load` said, for everyone who waited for it. Errors are not kept.
+    /// The error of `load`, for each caller that waited for it. Errors are not cached.
     pub async fn get_or_load<E, F>(&self, key: &K, load: impl Fn() -> F) -> Result<V, Arc<E>>
     where
         E: Send + Sync + 'static,
@@ -160,18 +164,18 @@ where
                 return Ok(entry.value.clone());
             }
             self.evict(key, &entry).await;
-            // A load that began before this request asked may have read what was changed since.
-            // The next round's load begins after that one ended, so two rounds are enough.
+            // A load that began before this call may have read a value that has changed since. The
+            // load of the next round begins after it ended, so two rounds are enough.
             if entry.epoch >= asked_at {
                 return Ok(entry.value.clone());
             }
         }
     }
 
-    /// What is in memory, without asking for it: for who knows that a fact may have changed, and can
-    /// tell whether it did.
+    /// Returns the cached value without loading it: for callers that know that a value may have
+    /// changed and can compare it.
     pub async fn known(&self, key: &K) -> Known<V> {
-        // In this order: a load that is seen by neither look begins after the first.
+        // In this order: a load that neither check sees begins after the first check.
         if self.loading.contains_key(key) {
             return Known::Loading;
         }
@@ -179,19 +183,19 @@ where
         entry.map_or(Known::Nothing, |entry| Known::Value(entry.value.clone()))
     }
 
-    /// Drops one fact.
+    /// Removes one entry.
     pub async fn forget(&self, key: &K) {
         self.entries.invalidate(key).await;
     }
 
-    /// Drops all facts.
+    /// Removes all entries.
     pub fn forget_all(&self) {
-        // moka compares times, which can be equal; the epoch cannot.
+        // moka compares times, which can be equal; epochs are not.
         self.floor.store(self.coherence.epoch(), Ordering::Release);
         self.entries.invalidate_all();
     }
 
-    /// Whether the entry decides for requests that begin now.
+    /// Returns true if the entry is valid for requests that begin now.
     fn counts(&self, entry: &Entry<V>) -> bool {
         self.settle(entry)
             && entry.epoch >= self.floor.load(Ordering::Acquire)
@@ -218,7 +222,7 @@ where
         }
     }
 
-    /// Drops `entry`, but not one that took its place meanwhile.
+    /// Removes `entry`, but not an entry that replaced it in the meantime.
     async fn evict(&self, key: &K, entry: &Arc<Entry<V>>) {
         self.entries
             .entry_by_ref(key)

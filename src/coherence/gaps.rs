@@ -1,12 +1,12 @@
-//! What replicas could not tell each other: the table `coherence_gaps`, one number that grows with
-//! each invalidation that could not be published. The only file with SQL that touches it.
+//! The table `coherence_gaps`: one number that grows with each invalidation that could not be
+//! published. Only this file has SQL for it.
 
 use std::time::Duration;
 
 use crate::db::Db;
 use crate::store::Unavailable;
 
-/// Time between two looks: a third of the second within which a revocation is in force.
+/// Poll interval: a third of the second within which a revocation takes effect.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(330);
 
 const NOTE: &str = "INSERT INTO coherence_gaps (id, noted) VALUES (1, 1) \
@@ -23,13 +23,13 @@ impl Gaps {
         Self { db }
     }
 
-    /// Has every replica forget what it knows.
+    /// Increments the number, so that each replica empties its caches.
     pub(super) async fn note(&self) -> Result<(), Unavailable> {
         let work = async { sqlx::query(NOTE).execute(self.db.pool()).await };
         self.db.run("coherence_note", work).await.map(|_| ())
     }
 
-    /// How often that was asked for, ever.
+    /// Returns the number of increments so far.
     pub(super) async fn newest(&self) -> Result<i64, Unavailable> {
         let query = sqlx::query_scalar(NEWEST);
         let work = async { query.fetch_optional(self.db.pool()).await };

@@ -1,4 +1,4 @@
-//! Which loads are in progress, for who must know that one may have read an older fact.
+//! Loads in progress by key, so that a caller can detect that one may have read an older value.
 
 use std::hash::Hash;
 

@@ -1,9 +1,9 @@
-//! What keeps the caches of every replica honest (architecture D3): facts are cached for minutes
-//! and dropped by push. When the push link is down, or when there is none though others may write,
-//! an entry counts for one second.
+//! Cache invalidation between replicas ([`Coherence`]). Cached values live for 15 minutes and are
+//! invalidated by push. While the push link is down, or if there is no link although other
+//! processes may write, an entry lives for one second.
 //!
 //! Invariant: once [`Coherence::invalidate`] has returned, no request that begins later on this
-//! replica is decided by the old fact, not even by a load that was in progress.
+//! replica uses the old value, not even through a load that was in progress.
 
 mod coherent;
 mod gaps;
@@ -27,45 +27,45 @@ use crate::metrics::Metrics;
 use crate::shared::{Notice, Shared};
 use crate::store::Unavailable;
 
-/// The channel on which replicas tell each other what to forget.
+/// The channel on which replicas publish invalidations.
 const CHANNEL: &str = "gw:invalidate";
 
-/// How long a fact counts while invalidations arrive: long enough that steady state asks hardly ever
-/// (two reads for each workspace that beats), short enough that a fact changed behind our back is seen
-/// some day.
+/// Lifetime of an entry while invalidations arrive. Long enough that the steady state hardly reads
+/// the store (two reads for each workspace that sends heartbeats), and short enough that a change
+/// made outside the gateways is seen eventually.
 const AGE_MAX_LINKED: Duration = Duration::from_secs(900);
 
-/// How long a fact counts while invalidations may be missed (contract §2: in force within 1 s).
+/// Lifetime of an entry while invalidations may be missed: a revocation takes effect within 1 s.
 const AGE_MAX_UNLINKED: Duration = Duration::from_secs(1);
 
-/// Invalidations kept for a publish that failed. Beyond it one that drops everything replaces them.
+/// Unpublished invalidations kept. Beyond that, one that drops everything replaces them.
 const UNSENT_MAX: usize = 1024;
 
-/// Pause between two tries to publish what is unsent.
+/// Pause between two attempts to publish an unsent invalidation.
 const RESEND_PAUSE: Duration = Duration::from_millis(250);
 
-/// `stores.timeout` of a store that nobody told of.
+/// `stores.timeout` if [`Coherence::note_gaps_in`] did not set it.
 const STORE_CLOCK: Duration = Duration::from_secs(1);
 
-/// Which cached facts are no longer true.
+/// The set of cached values that an invalidation removes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalidation {
-    /// Where a workspace listens, by the shared state. Its row has not changed.
+    /// The address of a workspace in the shared state. Its row has not changed.
     Address(WorkspaceId),
     /// A credential, by the SHA-256 of its text in hexadecimal.
     Credential(String),
-    /// All of them: after a gap in what was heard.
+    /// All values: after a gap in the notices received.
     Everything,
-    /// Whether the first may message the second by an explicit grant.
+    /// The explicit grant by which the first may message the second.
     Grant(WorkspaceId, WorkspaceId),
-    /// A workspace's parent, org, or that it exists; with it the lineage of all below it.
+    /// A workspace's parent, org or existence, and with it the lineage of all workspaces below it.
     Lineage(WorkspaceId),
     /// A workspace's state, address or settings.
     Workspace(WorkspaceId),
 }
 
 impl Invalidation {
-    /// Reads what [`fmt::Display`] wrote. `:` is in no id, so the first one divides.
+    /// Parses the output of [`fmt::Display`]. No id contains `:`, so the first one separates.
     fn parse(text: &str) -> Option<Self> {
         if text == "everything" {
             return Some(Self::Everything);
@@ -104,41 +104,43 @@ impl fmt::Display for Invalidation {
 
 type Forget = dyn Fn(Invalidation) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
-/// How this replica hears of changes made elsewhere.
+/// The way this replica receives changes made by other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// Both stores are embedded: nobody else can change anything.
+    /// Both stores are embedded: no other process can change anything.
     NotNeeded,
-    /// The SQL store is a server's, but the shared state is this process's: others may write unheard.
+    /// The SQL store is a server, but the shared state is in this process: other processes may
+    /// write without notice.
     Missing,
-    /// Through the shared state's publish and subscribe.
+    /// Through the publish/subscribe channel of the shared state.
     Channel,
 }
 
-/// The link between the caches of all replicas.
+/// The invalidation link between the caches of all replicas.
 pub struct Coherence {
     shared: Shared,
     metrics: Arc<Metrics>,
     link: Link,
     up: AtomicBool,
-    /// Counts invalidations, so that a load can tell that one came while it read.
+    /// Counts invalidations, so that a load can detect one that arrived while it read.
     epoch: AtomicU64,
     caches: RwLock<Vec<Arc<Forget>>>,
     unsent: Mutex<VecDeque<Invalidation>>,
     resend: Notify,
-    /// The way around the channel, for when it is only we who cannot publish.
+    /// The fallback through SQL, for when only this replica cannot publish.
     gaps: OnceLock<Gaps>,
     /// `stores.timeout` of the SQL store.
     store_clock: OnceLock<Duration>,
-    /// Marked whenever a fact changed by which something that is open may have to end.
+    /// Marked on each change that may end an open stream or connection.
     access: watch::Sender<()>,
 }
 
-/// Hears of changes since it was made.
+/// A receiver of the access changes since it was created.
 pub struct AccessChanges(watch::Receiver<()>);
 
 impl Coherence {
-    /// The link over `shared`. `sql_is_embedded`: whether nobody else can write durable facts.
+    /// Creates the link over `shared`. `sql_is_embedded`: no other process can write to the SQL
+    /// store.
     pub fn new(shared: Shared, sql_is_embedded: bool, metrics: Arc<Metrics>) -> Arc<Self> {
         let link = match (sql_is_embedded, shared.is_embedded()) {
             (true, true) => Link::NotNeeded,
@@ -161,8 +163,8 @@ impl Coherence {
         })
     }
 
-    /// Has what cannot be published noted in SQL, where every replica looks several times a second:
-    /// the others may be linked well, and would go on trusting what they know.
+    /// Records in SQL each invalidation that cannot be published. Each replica polls it several
+    /// times a second: the other replicas may have a working link and would keep stale entries.
     pub fn note_gaps_in(&self, db: &Db) {
         let _ = self.store_clock.set(db.timeout());
         if self.link == Link::Channel && !db.is_embedded() {
@@ -170,13 +172,13 @@ impl Coherence {
         }
     }
 
-    /// Hears from now on of changes of credentials, places and grants, of this replica and of others.
+    /// Subscribes to changes of credentials, lineage and grants, made by this or another replica.
     pub fn access_changes(&self) -> AccessChanges {
         AccessChanges(self.access.subscribe())
     }
 
-    /// Waits for the next change, or, while changes may be missed, until what is known has aged. May be dropped and
-    /// called again without missing any.
+    /// Waits for the next change, or, while changes may be missed, until cached values have
+    /// expired. Cancellation-safe: may be dropped and called again without missing a change.
     pub async fn access_changed(&self, changes: &mut AccessChanges) {
         let aged = async {
             if AGE_MAX_UNLINKED < self.max_age() {
@@ -191,7 +193,7 @@ impl Coherence {
         }
     }
 
-    /// How long a cached fact counts now.
+    /// Returns the current lifetime of a cached entry.
     pub fn max_age(&self) -> Duration {
         match self.link {
             Link::NotNeeded => AGE_MAX_LINKED,
@@ -200,8 +202,8 @@ impl Coherence {
         }
     }
 
-    /// Has `forget` called with every invalidation, ours and other replicas'. For rooms with a cache
-    /// that is not a [`Coherent`] one; registered once, when the room is built.
+    /// Calls `forget` with each invalidation, of this replica and of others. For modules with a
+    /// cache that is not a [`Coherent`]; registered once, when the module is built.
     pub fn on_invalidation<F>(&self, forget: impl Fn(Invalidation) -> F + Send + Sync + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -212,27 +214,30 @@ impl Coherence {
             .push(Arc::new(move |what| Box::pin(forget(what))));
     }
 
-    /// Drops the fact here, then tells the other replicas. Call it after the change is committed.
+    /// Removes the value here, then publishes the invalidation. Call it after the change is
+    /// committed.
     ///
-    /// A publish that fails is noted in SQL, and repeated by [`Coherence::run`] until it succeeds.
+    /// A publish that fails is recorded in SQL, and [`Coherence::run`] repeats it until it
+    /// succeeds.
     pub async fn invalidate(&self, what: Invalidation) {
         self.apply(&what).await;
         if self.link != Link::Channel {
             return;
         }
         if let Err(error) = self.shared.publish(CHANNEL, &what.to_string()).await {
-            tracing::warn!(%error, "other replicas could not be told what to forget; will repeat");
+            tracing::warn!(%error, "failed to publish a cache invalidation; will retry");
             self.keep_unsent(what);
             if let Some(gaps) = self.gaps.get()
                 && let Err(error) = gaps.note().await
             {
-                tracing::warn!(%error, "nor could it be noted in SQL");
+                tracing::warn!(%error, "failed to record an unpublished invalidation in SQL");
             }
         }
     }
 
-    /// As [`Coherence::invalidate`], after a change with this outcome. Where the store did not say in time whether it made it,
-    /// it may make it until a clock of its own has passed, so what is read again until then is dropped once more.
+    /// Like [`Coherence::invalidate`], after a change with this outcome. If the store timed out, it
+    /// may still make the change until its own timeout has passed, so the value is invalidated once
+    /// more after that.
     pub async fn invalidate_after<T>(
         self: &Arc<Self>,
         outcome: &Result<T, Unavailable>,
@@ -249,12 +254,13 @@ impl Coherence {
         });
     }
 
-    /// How long after a store did not answer in time it may make a change all the same.
+    /// Returns the time for which a store that timed out may still make a change.
     pub fn doubt(&self) -> Duration {
         2 * self.store_clock.get().copied().unwrap_or(STORE_CLOCK)
     }
 
-    /// Listens and repeats, for as long as the process lives. A background task of the server.
+    /// Receives and republishes invalidations for the life of the process. A background task of the
+    /// server.
     pub async fn run(&self) {
         if self.link == Link::Channel {
             tokio::join!(self.listen(), self.repeat(), self.look_for_gaps());
@@ -267,12 +273,12 @@ impl Coherence {
             match subscription.next().await {
                 Notice::Message(text) => match Invalidation::parse(&text) {
                     Some(what) => self.apply(&what).await,
-                    // A newer replica's kind: dropping everything is never wrong.
+                    // The kind of a newer replica: dropping everything is always correct.
                     None => self.apply(&Invalidation::Everything).await,
                 },
                 Notice::Down => self.set_up(false),
                 Notice::Up => {
-                    // What was said during the gap was missed. Dropped first, trusted after.
+                    // Notices of the gap were missed: drop everything first, then trust the link.
                     self.apply(&Invalidation::Everything).await;
                     self.set_up(true);
                 }
@@ -280,7 +286,8 @@ impl Coherence {
         }
     }
 
-    /// Helps whoever reaches SQL. Without it nothing new is loaded, and the channel must do.
+    /// Polls the gaps table. It helps replicas that reach SQL; without SQL no new value is loaded
+    /// either, and the channel must suffice.
     async fn look_for_gaps(&self) {
         let Some(gaps) = self.gaps.get() else { return };
         let mut seen = None;
@@ -288,7 +295,7 @@ impl Coherence {
             if let Ok(newest) = gaps.newest().await
                 && seen != Some(newest)
             {
-                // The first look, too: what was noted before it may concern what is known already.
+                // The first poll, too: an earlier gap may concern entries that are cached already.
                 self.apply(&Invalidation::Everything).await;
                 seen = Some(newest);
             }
@@ -339,9 +346,9 @@ impl Coherence {
         self.resend.notify_one();
     }
 
-    /// Drops the fact here and tells nobody: for what every replica hears of by itself.
+    /// Removes the value here without publishing: for changes that each replica receives anyway.
     pub async fn apply(&self, what: &Invalidation) {
-        // Before the entries go: a load that reads the old epoch later than this does not exist.
+        // Before the entries are removed, so that no load can read the old epoch after this.
         self.epoch.fetch_add(1, Ordering::AcqRel);
         let caches = self
             .caches

@@ -1,4 +1,4 @@
-//! What caches may rely on, with both kinds of link and without one.
+//! Tests of cache invalidation: with both kinds of link, and without one.
 
 use std::sync::atomic::AtomicU32;
 
@@ -116,7 +116,7 @@ async fn a_load_that_was_overtaken_by_an_invalidation_is_not_kept() {
         reading.notified().await;
         coherence.invalidate(credential()).await;
         go_on.notify_one();
-        // Began after the invalidation, so it must not be decided by the overtaken load.
+        // Begins after the invalidation, so the overtaken load must not decide it.
         cache.get_or_load(&1, slow).await
     };
     let (_, late) = tokio::join!(early, late);

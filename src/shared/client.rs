@@ -1,4 +1,4 @@
-//! From `stores.shared` to a Redis client: the forms of the URL, and TLS.
+//! The Redis client for `stores.shared`: the forms of the URL, and TLS.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion, Tl
 
 use crate::store::InvalidUrl;
 
-/// Reads a `redis://` or `rediss://` URL. RESP3, since we want to be told things.
+/// Parses a `redis://` or `rediss://` URL. Uses RESP3, which push messages need.
 pub(super) fn client(text: &str) -> Result<Client, InvalidUrl> {
     if !text.starts_with("redis://") && !text.starts_with("rediss://") {
         return Err(invalid("write `memory`, `redis://HOST` or `rediss://HOST`"));
@@ -43,8 +43,8 @@ fn build(
     if !tls {
         return Client::open(info);
     }
-    // rustls panics without a provider; Pingora installs this one, too, with the first listener.
-    // That one is there already is fine.
+    // rustls panics without a provider. Pingora installs the same one with the first listener, so
+    // an error here means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client_tls = None;
     Client::build_with_tls(
@@ -56,7 +56,7 @@ fn build(
     )
 }
 
-/// Takes `sslrootcert=FILE` (PEM; the name PostgreSQL uses) out of the URL and reads the file.
+/// Removes `sslrootcert=FILE` (PEM; the name is PostgreSQL's) from the URL and reads the file.
 fn take_issuer(url: &mut url::Url) -> Result<Option<Vec<u8>>, InvalidUrl> {
     let (ours, rest): (Vec<_>, Vec<_>) = url
         .query_pairs()

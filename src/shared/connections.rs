@@ -1,8 +1,9 @@
-//! The connections to Redis for operations: one for each runtime, made on first use there and again
-//! after any doubt.
+//! The Redis connections for operations: one per runtime, opened on first use and reopened after an
+//! error.
 //!
-//! The task that drives a connection lives on the runtime that made it. Driven by another runtime's
-//! thread, each operation would be handed over twice, which costs more than the operation.
+//! The task that drives a connection lives on the runtime that opened it. With a driver on another
+//! runtime's thread, each operation would be handed over twice, which costs more than the
+//! operation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::store::{Cause, TooSlow};
 
-/// TCP, TLS and the first commands of a connection.
+/// Limit for TCP, TLS and the first commands of a connection.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(1);
 
 pub(super) struct Connections {
@@ -26,13 +27,13 @@ pub(super) struct Connections {
     losses: Arc<AtomicU64>,
 }
 
-/// The connection of one runtime. Locked while connecting, so that one attempt serves all.
+/// The connection of one runtime. Locked while connecting, so that callers share one attempt.
 #[derive(Default)]
 struct Slot {
     connected: Option<Connected>,
-    /// Whether there ever was one.
+    /// True once a connection was opened.
     had: bool,
-    /// The last failed attempt, for those who waited while it ran.
+    /// The last failed attempt, for callers that waited while it ran.
     failed: Option<(Instant, Cause)>,
 }
 
@@ -44,8 +45,8 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    /// Nobody uses it any more. Said by whoever finds out first: the driver, or an operation without
-    /// an answer.
+    /// Retires the connection. Called by the first to detect a failure: the driver, or an operation
+    /// without an answer.
     pub(super) fn give_up(&self) {
         give_up(&self.gone, &self.losses);
     }
@@ -66,13 +67,13 @@ impl Connections {
         }
     }
 
-    /// Counts connections that were lost, and again when they were made anew: what is read
-    /// afterwards may come from a server that lost everything.
+    /// Returns the number of connections lost and reopened. Values read after a change may come
+    /// from a server that lost its data.
     pub(super) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
     }
 
-    /// The connection of this runtime.
+    /// Returns the connection of this runtime.
     pub(super) async fn get(&self) -> Result<Connected, Cause> {
         let asked = Instant::now();
         let slot = self.slot();
@@ -91,7 +92,7 @@ impl Connections {
         match self.make().await {
             Ok(connected) => {
                 if slot.had {
-                    // Before any answer of it is read.
+                    // Before any answer over it is read.
                     self.losses.fetch_add(1, Ordering::AcqRel);
                 }
                 slot.had = true;
@@ -106,7 +107,7 @@ impl Connections {
         }
     }
 
-    /// Nobody of this runtime uses its connection any more: what was asked over it says so.
+    /// Retires the connection of this runtime: an operation on it failed.
     pub(super) async fn give_up(&self) {
         if let Some(connected) = &self.slot().lock().await.connected {
             connected.give_up();
@@ -137,12 +138,12 @@ impl Connections {
     }
 }
 
-/// A connection that is driven by the runtime of whoever asks.
+/// Opens a connection that is driven by the caller's runtime.
 pub(super) async fn connect(
     client: &Client,
     pushed: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<MultiplexedConnection, Cause> {
-    // Every answer has the clock of who waits for it.
+    // Each caller has its own timeout for its answer.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None)

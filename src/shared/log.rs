@@ -1,4 +1,5 @@
-//! Logs: entries in one order for all replicas, the newest of them kept, followed without a loss.
+//! Logs: entries in one order for all replicas. The newest are kept, and a reader ([`Tail`])
+//! follows them without loss.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,27 +13,27 @@ use super::memory::Memory;
 use super::redis::{LogLink, Redis};
 use crate::store::Cause;
 
-/// Entries that one look at a log brings at most.
+/// Most entries that one read of a log returns.
 pub(super) const BATCH_MAX: usize = 256;
 
-/// First and longest pause between two attempts to bring a link up.
+/// First and longest pause between two attempts to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Where an entry stands in its log: milliseconds since 1970 by the store's clock, and a number
-/// within them. Later entries have greater ids.
+/// The position of an entry in its log: milliseconds since 1970 by the store's clock, and a number
+/// within the millisecond. Later entries have greater ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
-    /// When it was appended, in milliseconds since 1970.
+    /// Time of the append, in milliseconds since 1970.
     pub ms: u64,
-    /// Which one of that millisecond.
+    /// Number within that millisecond.
     pub seq: u64,
 }
 
 impl EntryId {
-    /// Before every entry.
+    /// Lower than the id of each entry.
     pub const START: Self = Self { ms: 0, seq: 0 };
 
-    /// The greatest id before this one.
+    /// Returns the greatest id before this one.
     #[must_use]
     pub fn before(self) -> Self {
         match (self.ms, self.seq) {
@@ -52,7 +53,7 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// The text is no id of an entry.
+/// The text is not the id of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an id of an entry is two numbers with `-` between")]
 pub struct NotAnEntryId;
@@ -77,33 +78,33 @@ impl FromStr for EntryId {
 /// One entry of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it stands.
+    /// The position of the entry.
     pub id: EntryId,
-    /// What was appended.
+    /// The appended text.
     pub text: String,
 }
 
-/// What whoever follows a log is told.
+/// An event of a followed log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// Once, before any entry: the newest that were there already, oldest first.
+    /// The newest existing entries, oldest first. Sent once, before any other entry.
     Backlog(Vec<Entry>),
-    /// What was appended since, in its order.
+    /// The entries appended since, in order.
     Entries(Vec<Entry>),
     /// Entries between the last one and the next may be missing: the log was flushed, restarted, or
-    /// cut further than we had read.
+    /// trimmed beyond the last entry read.
     Lost,
-    /// The link is lost. What is appended meanwhile comes when it is up again.
+    /// The link is lost. Entries appended meanwhile are delivered after it is up again.
     Down,
     /// The link is up.
     Up,
 }
 
-/// One look at a log.
+/// The result of one read of a log.
 pub(super) struct Look {
-    /// The oldest and the newest entry kept, if there is any.
+    /// The oldest and the newest entry kept, if there are any.
     pub(super) ends: Option<(EntryId, EntryId)>,
-    /// What comes after the id that was asked for.
+    /// The entries after the requested id.
     pub(super) entries: Vec<Entry>,
 }
 
@@ -149,15 +150,15 @@ impl Tail {
         Self {
             source,
             log,
-            // With none it would not be known where the log goes on.
+            // With no entry kept, the position at which the log continues would be unknown.
             keep: keep.max(1),
             last: None,
             told: VecDeque::new(),
         }
     }
 
-    /// Waits for the next news, without a limit: silence is normal. May be dropped and called again
-    /// without losing any.
+    /// Waits for the next event, without a limit: silence is normal. Cancellation-safe: may be
+    /// dropped and called again without losing an event.
     pub async fn next(&mut self) -> Followed {
         loop {
             if let Some(news) = self.told.pop_front() {
@@ -167,7 +168,7 @@ impl Tail {
         }
     }
 
-    /// Looks once, or waits once.
+    /// Reads once, or waits once.
     async fn advance(&mut self) {
         match &mut self.source {
             Source::Memory { memory, grown } => {
@@ -179,7 +180,7 @@ impl Tail {
                 };
                 let look = memory.log_look(self.log, last);
                 if look.entries.is_empty() {
-                    // The sender lives as long as the memory that we hold.
+                    // The sender lives as long as `memory`, which is held here.
                     let _ = grown.changed().await;
                 } else {
                     self.judge(last, look);
@@ -232,7 +233,7 @@ impl Tail {
         self.told.push_back(Followed::Backlog(backlog));
     }
 
-    /// Moves on, or finds out that the log is not the one that was read, or no longer whole.
+    /// Advances, or detects that the log was replaced or trimmed.
     fn judge(&mut self, last: EntryId, look: Look) {
         let known = last != EntryId::START;
         match look.ends {
@@ -267,7 +268,7 @@ impl Tail {
             return;
         };
         if !*warned {
-            tracing::warn!(%error, log = self.log, "Cannot follow a log in shared state; trying on");
+            tracing::warn!(%error, log = self.log, "Cannot follow a log in shared state; retrying");
             *warned = true;
         }
         let wait = *pause;
@@ -333,7 +334,7 @@ mod tests {
             seen.extend(entries.into_iter().map(|entry| entry.text));
         }
         assert_eq!(seen, texts(5..700));
-        // More than is kept: it says so, and goes on with what there is.
+        // More than is kept: it reports the loss and goes on with the entries there are.
         memory.log_append("log", &texts(0..2000), 1000);
         assert_eq!(tail.next().await, Followed::Lost);
         assert!(matches!(tail.next().await, Followed::Entries(_)));

@@ -1,8 +1,8 @@
-//! Shared state in process, for a single gateway. Lost at its end, as everything here may be.
+//! Shared state in process, for a single gateway. Lost when the process ends.
 //!
-//! Bounded by entries and by bytes. What has lapsed is never read, and every write first removes it;
-//! if the store is full of what still lives, new keys are refused rather than old ones forgotten: a
-//! forgotten revocation or claim would widen access.
+//! Bounded by entries and by bytes. Lapsed entries are never read, and each write removes some of
+//! them first. If the store is full of live entries, it rejects new keys and keeps the old ones: to
+//! drop a revocation or a claim would widen access.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,24 +16,24 @@ use super::numbered::Numbered;
 use super::subscription::{Feed, Subscription};
 use crate::store::Cause;
 
-/// Keys at once.
+/// Most keys at once.
 const ENTRIES_MAX: usize = 1_000_000;
 
-/// Bytes of keys and values at once: 256 MiB.
+/// Most bytes of keys and values at once: 256 MiB.
 const BYTES_MAX: usize = 256 << 20;
 
-/// Lapsed keys that one write removes at most, so that no caller pays for everyone's.
+/// Most lapsed keys that one write removes, which bounds its cost.
 const SWEEP_MAX: usize = 128;
 
-/// Time between two looks for lapsed keys, where somebody wants to be told of them.
+/// Interval between sweeps for lapsed keys while there is a subscriber to them.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The store holds as much as it may.
+/// The store is at its limit.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the in-process store is full; put `stores.shared` on Redis")]
 struct Full;
 
-/// Only a counter can be incremented.
+/// The value is not a counter and cannot be incremented.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the key does not hold a counter")]
 struct NotACounter;
@@ -47,17 +47,17 @@ pub(super) struct Memory {
 #[derive(Default)]
 struct State {
     entries: HashMap<Arc<str>, Entry>,
-    /// Those entries that lapse, soonest first.
+    /// The entries that lapse, soonest first.
     lapsing: BTreeSet<(Instant, Arc<str>)>,
     bytes: usize,
     channels: HashMap<&'static str, Vec<Weak<Feed>>>,
     watches: Vec<(Vec<String>, Weak<Feed>)>,
-    /// Who is told of lapsed keys that begin with a prefix.
+    /// Subscribers to lapsed keys, by prefix.
     lapse_feeds: Vec<(String, Weak<Feed>)>,
     logs: HashMap<&'static str, Log>,
 }
 
-/// One log. Bounded by who appends: so many entries of a size that its room knows.
+/// One log. Bounded by its writer: a number of entries of a known size.
 #[derive(Default)]
 struct Log {
     entries: VecDeque<LogEntry>,
@@ -147,7 +147,7 @@ impl Memory {
         let mut state = self.state();
         let log = state.logs.entry(log).or_default();
         for text in texts {
-            // The clock may stand still, or go back: ids may not.
+            // The clock may stand still or go back; ids must not.
             log.last = match log.last {
                 EntryId { ms: last, seq } if ms <= last => EntryId {
                     ms: last,
@@ -166,7 +166,7 @@ impl Memory {
         log.grown.send_replace(());
     }
 
-    /// Told whenever something is appended.
+    /// Returns a receiver that is notified of each append.
     pub(super) fn log_grown(&self, log: &'static str) -> watch::Receiver<()> {
         self.state().logs.entry(log).or_default().grown.subscribe()
     }
@@ -250,15 +250,15 @@ impl Memory {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each step leaves the state whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the state consistent, so a panic elsewhere cannot have broken it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Removes what lapses, soon after it does. Ends when the subscription is dropped.
+/// Removes lapsed entries soon after they lapse. Ends when the subscription is dropped.
 async fn look(memory: Arc<Memory>) {
     loop {
-        // A bounded step at a time, so that no writer waits for long.
+        // A bounded step at a time, so that writers do not wait for long.
         while memory.state().sweep(Instant::now()) == SWEEP_MAX {
             tokio::task::yield_now().await;
         }
@@ -308,7 +308,7 @@ impl State {
         true
     }
 
-    /// Removes what has lapsed, at most [`SWEEP_MAX`] keys; answers how many.
+    /// Removes lapsed entries, at most [`SWEEP_MAX`]. Returns how many were removed.
     fn sweep(&mut self, now: Instant) -> usize {
         for swept in 0..SWEEP_MAX {
             match self.lapsing.first() {
@@ -327,7 +327,7 @@ impl State {
         let Some(value) = self.live(key, now).map(|entry| entry.value.clone()) else {
             return false;
         };
-        // What takes the place of as many bytes always fits.
+        // A value of the same size always fits.
         self.put(key, value, lapse(now, ttl)).is_ok()
     }
 
@@ -352,7 +352,7 @@ impl State {
     }
 }
 
-/// When it lapses. A time beyond the clock's range never comes.
+/// Returns the time at which the entry lapses. None if it is beyond the clock's range.
 fn lapse(now: Instant, ttl: Duration) -> Option<Instant> {
     now.checked_add(ttl.max(Duration::from_millis(1)))
 }
@@ -395,7 +395,7 @@ mod tests {
         memory.set("other", "up", Some(SECOND)).unwrap();
         assert_eq!(lapses.next().await, Notice::Up);
         assert_eq!(lapses.next().await, Notice::Message("lease:a".to_owned()));
-        // A renewal is no lapse.
+        // A renewal is not a lapse.
         assert_eq!(
             memory.refresh(&["lease:b", "gone"], SECOND * 9),
             [true, false]

@@ -1,7 +1,7 @@
-//! Shared state: what lives for a while (leases, claims, counters) and what must be told at once
-//! (publish/subscribe, changed keys). In process for one gateway, on Redis for replicas.
+//! Shared state ([`Shared`]): short-lived entries (leases, claims, counters), and messages for immediate
+//! delivery (publish/subscribe, changed keys). In process for one gateway, on Redis for replicas.
 //!
-//! Rooms own their key names and channels; the only Redis commands are in `redis/`.
+//! Modules own their key names and channels; the only Redis commands are in `redis/`.
 
 mod client;
 mod connections;
@@ -27,10 +27,10 @@ use crate::config;
 use crate::metrics::Metrics;
 use crate::store::{Answering, Cause, InvalidUrl, Unavailable};
 
-/// Handle to the shared state. Clones are the same store.
+/// A handle to the shared state. Clones share one store.
 ///
-/// Every operation is [`Unavailable`] at the latest after `stores.timeout`, and then a write may or
-/// may not have been done. Times to live count in milliseconds; less than one counts as one.
+/// Each operation fails with [`Unavailable`] after `stores.timeout` at the latest; a write may or may not have
+/// happened then. Times to live count in milliseconds; less than one counts as one.
 #[derive(Clone)]
 pub struct Shared {
     store: Store,
@@ -45,10 +45,10 @@ enum Store {
 }
 
 impl Shared {
-    /// Checks the URL. Connects to nothing: the first operation does.
+    /// Checks the URL. Does not connect: the first operation does.
     ///
     /// # Errors
-    /// When `stores.shared` has no known form, or names a certificate file that cannot be read.
+    /// If `stores.shared` has no known form, or names a certificate file that cannot be read.
     pub fn open(settings: &config::Stores, metrics: Arc<Metrics>) -> Result<Self, InvalidUrl> {
         let url = settings.shared.expose_secret();
         let store = if url == "memory" {
@@ -63,12 +63,12 @@ impl Shared {
         })
     }
 
-    /// Whether this is the memory of a single gateway.
+    /// Returns true if this is the memory of a single gateway.
     pub fn is_embedded(&self) -> bool {
         matches!(self.store, Store::Memory(_))
     }
 
-    /// Another number whenever a link to the store was lost or made again: it may have come back
+    /// Returns a number that changes when a link to the store is lost or reopened: the store may have come back
     /// empty.
     pub fn losses(&self) -> u64 {
         match &self.store {
@@ -77,10 +77,10 @@ impl Shared {
         }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// If the store does not answer.
     pub async fn get(&self, key: &str) -> Result<Option<String>, Unavailable> {
         self.run("get", async {
             match &self.store {
@@ -91,10 +91,10 @@ impl Shared {
         .await
     }
 
-    /// The values of several keys in their order, in one round trip.
+    /// Returns the values of several keys in their order, in one round trip.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// If the store does not answer.
     pub async fn get_many(&self, keys: &[&str]) -> Result<Vec<Option<String>>, Unavailable> {
         if keys.is_empty() {
             return Ok(Vec::new());
@@ -108,10 +108,10 @@ impl Shared {
         .await
     }
 
-    /// The value of a key and how long it still lives; `None`: until it is deleted.
+    /// Returns the value of a key and its remaining time to live. `None`: it has no expiry.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// If the store does not answer.
     pub async fn get_with_ttl(
         &self,
         key: &str,
@@ -125,10 +125,10 @@ impl Shared {
         .await
     }
 
-    /// Writes a key, with its time to live or for good. An earlier time to live is forgotten.
+    /// Writes a key, with a time to live or without expiry. Replaces an earlier time to live.
     ///
     /// # Errors
-    /// When the store does not answer, or is full.
+    /// If the store does not answer, or is full.
     pub async fn set(
         &self,
         key: &str,
@@ -144,10 +144,10 @@ impl Shared {
         .await
     }
 
-    /// Writes a key unless it exists. Of several callers at once, exactly one reads `true`.
+    /// Writes a key unless it exists. Of several concurrent callers exactly one gets `true`.
     ///
     /// # Errors
-    /// When the store does not answer, or is full.
+    /// If the store does not answer, or is full.
     pub async fn set_if_absent(
         &self,
         key: &str,
@@ -163,10 +163,10 @@ impl Shared {
         .await
     }
 
-    /// Gives keys a new time to live and leaves their values; answers which of them exist.
+    /// Sets a new time to live for keys and keeps their values. Returns which of them exist.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// If the store does not answer.
     pub async fn refresh(&self, keys: &[&str], ttl: Duration) -> Result<Vec<bool>, Unavailable> {
         self.run("refresh", async {
             match &self.store {
@@ -177,10 +177,10 @@ impl Shared {
         .await
     }
 
-    /// Deletes keys; those that do not exist are no error.
+    /// Deletes keys. A key that does not exist is not an error.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// If the store does not answer.
     pub async fn delete(&self, keys: &[&str]) -> Result<(), Unavailable> {
         if keys.is_empty() {
             return Ok(());
@@ -197,10 +197,10 @@ impl Shared {
         .await
     }
 
-    /// Adds one to a counter and returns it. `ttl` counts from the first increment, not the last.
+    /// Increments a counter and returns it. `ttl` counts from the first increment, not the last.
     ///
     /// # Errors
-    /// When the store does not answer, is full, or the key holds something else.
+    /// If the store does not answer or is full, or the value is not a counter.
     pub async fn increment(&self, key: &str, ttl: Duration) -> Result<i64, Unavailable> {
         self.run("increment", async {
             match &self.store {
@@ -211,10 +211,10 @@ impl Shared {
         .await
     }
 
-    /// Tells everyone who is subscribed to `channel` right now, on every replica, this one included.
+    /// Broadcasts to the current subscribers of `channel` on each replica, including this one.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// If the store does not answer.
     pub async fn publish(&self, channel: &str, message: &str) -> Result<(), Unavailable> {
         self.run("publish", async {
             match &self.store {
@@ -228,10 +228,10 @@ impl Shared {
         .await
     }
 
-    /// Reads and deletes a key in one step: of several callers at once, one gets the value.
+    /// Reads and deletes a key atomically: of several concurrent callers one gets the value.
     ///
     /// # Errors
-    /// When the store does not answer; then it may be gone, or not.
+    /// If the store does not answer; the key may or may not be deleted then.
     pub async fn take(&self, key: &str) -> Result<Option<String>, Unavailable> {
         self.run("take", async {
             match &self.store {
@@ -242,10 +242,10 @@ impl Shared {
         .await
     }
 
-    /// Appends to `log` in the order given, and forgets all but about `entries_max` of the newest.
+    /// Appends to `log` in the order given, and drops all but about `entries_max` of the newest.
     ///
     /// # Errors
-    /// When the store does not answer; then some may be appended, or all.
+    /// If the store does not answer; some or all may be appended then.
     pub async fn append(
         &self,
         log: &'static str,
@@ -267,11 +267,11 @@ impl Shared {
         .await
     }
 
-    /// Adds a member to a set that keeps the newest `max` for `ttl` after the last one, and answers those that had to go.
-    /// In memory nothing is kept: a gateway alone has no use for it.
+    /// Adds a member to a set that keeps the newest `max` for `ttl` after the last addition. Returns the
+    /// members removed. The in-process store keeps nothing: a single gateway does not need the set.
     ///
     /// # Errors
-    /// When the store does not answer; then it may be there, and some may have gone.
+    /// If the store does not answer; the member may be added then, and some may be removed.
     pub async fn add_newest(
         &self,
         set: &str,
@@ -288,8 +288,8 @@ impl Shared {
         .await
     }
 
-    /// Follows `log`, beginning with the newest `keep` entries that are there. On Redis it has a
-    /// connection of its own, which is known to be dead within 1 s; nothing is lost over it.
+    /// Follows `log`, beginning with the newest `keep` entries. On Redis it has its own connection. A dead
+    /// connection is detected within 1 s, and no entry is lost over it.
     pub fn tail(&self, log: &'static str, keep: usize) -> Tail {
         match &self.store {
             Store::Memory(memory) => Tail::in_memory(Arc::clone(memory), log, keep),
@@ -297,12 +297,12 @@ impl Shared {
         }
     }
 
-    /// Appends to a log whose writer numbers its entries, upwards from 1, and keeps the newest `keep` of
-    /// it, for `ttl`. An entry whose number is there already, or lower than the last, is left out: it may
-    /// have been appended by a try without an answer.
+    /// Appends to a log in which the writer numbers the entries upwards from 1. Keeps the newest `keep`
+    /// entries, for `ttl`. Skips an entry if its number exists already or is lower than the last: an attempt
+    /// without an answer may have appended it.
     ///
     /// # Errors
-    /// When the store does not answer; then some may be appended, or all.
+    /// If the store does not answer; some or all may be appended then.
     pub async fn append_numbered(
         &self,
         log: &str,
@@ -325,10 +325,10 @@ impl Shared {
         .await
     }
 
-    /// The entries of such a log that are numbered higher than `after`, `max` at most.
+    /// Returns the entries of such a log with a number above `after`, at most `max`.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// If the store does not answer.
     pub async fn read_numbered(
         &self,
         log: &str,
@@ -344,10 +344,10 @@ impl Shared {
         .await
     }
 
-    /// Learns whether the store answers and takes writes.
+    /// Checks that the store answers and takes writes.
     ///
     /// # Errors
-    /// When it does not.
+    /// If it does not.
     pub async fn ping(&self) -> Result<(), Unavailable> {
         let written = self.run("ping", async {
             match &self.store {
@@ -360,17 +360,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the store answered since the process began.
+    /// Returns true if the store has answered since the process began.
     pub fn has_answered(&self) -> bool {
         self.answering.has_answered()
     }
 
-    /// Whether the store answers and takes writes, as far as is known. Asks nothing.
+    /// Returns true if the store answered and took writes when last used. Sends nothing.
     pub fn is_well(&self) -> bool {
         self.answering.is_well()
     }
 
-    /// Probes a Redis regularly, until it is dropped: its reads go on where its writes fail.
+    /// Probes Redis regularly, until dropped: its reads may succeed while its writes fail.
     pub async fn probe_regularly(&self) {
         if self.is_embedded() {
             return;
@@ -379,15 +379,15 @@ impl Shared {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            // How it ended is noted and counted where it is made.
+            // `run` records and counts the outcome.
             let _ = self.ping().await;
         }
     }
 
-    /// The server's clock.
+    /// Returns the server's clock.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// If the store does not answer.
     pub async fn clock(&self) -> Result<Option<SystemTime>, Unavailable> {
         match &self.store {
             Store::Memory(_) => Ok(None),
@@ -398,8 +398,8 @@ impl Shared {
         }
     }
 
-    /// Listens to a channel. Nothing is complete before the first [`Notice::Up`]. On Redis the link
-    /// is made by the first [`Subscription::next`], and is its own.
+    /// Subscribes to a channel. Nothing is complete before the first [`Notice::Up`]. On Redis the first
+    /// [`Subscription::next`] opens the link, which is not shared.
     pub fn subscribe(&self, channel: &'static str) -> Subscription {
         match &self.store {
             Store::Memory(memory) => memory.subscribe(channel),
@@ -407,9 +407,9 @@ impl Shared {
         }
     }
 
-    /// Listens to changes of keys that begin with one of `prefixes`, whoever makes them: each
-    /// message is the name of a key that was written or deleted, or has lapsed (which may be told
-    /// late). Otherwise like [`Shared::subscribe`].
+    /// Subscribes to changes of keys that begin with one of `prefixes`, by any writer. Each message is the name
+    /// of a key that was written or deleted, or has lapsed (which may be reported late). Otherwise like
+    /// [`Shared::subscribe`].
     pub fn watch(&self, prefixes: Vec<String>) -> Subscription {
         match &self.store {
             Store::Memory(memory) => memory.watch(prefixes),
@@ -417,9 +417,9 @@ impl Shared {
         }
     }
 
-    /// Listens to keys that begin with `prefix` and lapse: each message is the name of one. Best
-    /// effort: Redis tells only where `notify-keyspace-events` has `E` and `x` (ours to ask for, not
-    /// to switch on), late under load, and never what lapsed while the link was down. Otherwise like
+    /// Subscribes to lapses of keys that begin with `prefix`. Each message is the name of a key. Best effort:
+    /// Redis reports them only if `notify-keyspace-events` has `E` and `x` (which the operator sets, not the
+    /// gateway), late under load, and never for lapses while the link was down. Otherwise like
     /// [`Shared::subscribe`].
     pub fn lapses(&self, prefix: &str) -> Subscription {
         match &self.store {
@@ -451,7 +451,7 @@ impl Shared {
     }
 }
 
-/// How often a Redis is probed.
+/// Interval between probes of Redis.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 
 /// The metric label of this store.

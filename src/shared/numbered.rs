@@ -1,4 +1,4 @@
-//! Logs whose writers number the entries, in process. Lost at its end, like everything there.
+//! In-process logs in which the writer numbers the entries. Lost when the process ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-/// Logs by name, each bounded by who appends. What has lapsed is removed by the next write.
+/// Logs by name, each bounded by its writer. A write removes the lapsed logs first.
 #[derive(Default)]
 pub(super) struct Numbered(Mutex<HashMap<String, Log>>);
 
@@ -48,7 +48,7 @@ impl Numbered {
     }
 
     fn logs(&self) -> MutexGuard<'_, HashMap<String, Log>> {
-        // Each step leaves them whole, so a panic elsewhere cannot have broken them.
+        // Each step leaves the logs consistent, so a panic elsewhere cannot have broken them.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

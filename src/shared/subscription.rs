@@ -1,5 +1,6 @@
-//! What a subscriber hears: messages, and when the link that brings them is down or up again.
-//! Bounded: one who falls behind is told that it missed something, never silently.
+//! Subscriptions: messages, and notices that their link is down or up again. Bounded: a subscriber
+//! that falls behind receives a gap ([`Notice::Down`], then [`Notice::Up`]), so that no loss is
+//! silent.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -8,35 +9,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// Notices that wait for a subscriber. One more, and they are replaced by a break.
+/// Most notices that wait for a subscriber. One more, and a gap replaces them.
 const WAITING_MAX: usize = 1024;
 
-/// One thing to know about a channel or a watch.
+/// A notice of a channel or a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// What was published, or the key that changed.
+    /// The published message, or the name of the changed key.
     Message(String),
-    /// The link is lost, or notices were dropped: from here on something may be missed.
+    /// The link is lost, or notices were dropped: from here on some may be missed.
     Down,
-    /// The link is confirmed: from here on nothing is missed. What was known before is to be
-    /// thrown away.
+    /// The link is confirmed: from here on no notice is missed. The subscriber must discard its
+    /// earlier state.
     Up,
 }
 
 /// The receiving end of [`Shared::subscribe`](super::Shared::subscribe) and
-/// [`Shared::watch`](super::Shared::watch). Dropping it ends the link.
+/// [`Shared::watch`](super::Shared::watch). Dropping it closes the link.
 pub struct Subscription {
     feed: Arc<Feed>,
     link: Link,
 }
 
-/// Keeps a link up for as long as it is polled.
+/// A future that keeps a link up while it is polled.
 pub(super) type Plan = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 enum Link {
-    /// In process: whoever writes fills the feed.
+    /// In process: the writer fills the feed.
     Direct,
-    /// To be spawned by the first `next`, which is surely inside a runtime.
+    /// Spawned by the first `next`, which is called inside a runtime.
     Planned(Option<Plan>),
     Running(JoinHandle<()>),
 }
@@ -56,8 +57,8 @@ impl Subscription {
         }
     }
 
-    /// Waits for the next notice, without a limit: silence is normal. May be dropped and called
-    /// again without losing any. Call it inside a runtime.
+    /// Waits for the next notice, without a limit: silence is normal. Cancellation-safe: may be
+    /// dropped and called again without losing a notice. Must be called inside a runtime.
     pub async fn next(&mut self) -> Notice {
         if let Link::Planned(plan) = &mut self.link
             && let Some(plan) = plan.take()
@@ -75,7 +76,7 @@ impl Subscription {
 }
 
 impl Subscription {
-    /// The next notice if it is there already: to handle many at once.
+    /// Returns the next notice if there is one already, so that a caller can handle many at once.
     pub fn ready(&mut self) -> Option<Notice> {
         self.feed.state().waiting.pop_front()
     }
@@ -117,7 +118,7 @@ impl Feed {
         self.push(Notice::Down);
     }
 
-    /// Something was missed although the link holds.
+    /// Reports that notices were missed although the link is up.
     pub(super) fn gap(&self) {
         let mut state = self.state();
         state.replace_by_gap();
@@ -131,14 +132,14 @@ impl Feed {
             state.waiting.push_back(notice);
         } else {
             state.replace_by_gap();
-            tracing::warn!("A subscriber fell behind: {WAITING_MAX} notices became one break");
+            tracing::warn!("subscriber fell behind: {WAITING_MAX} notices replaced by a gap");
         }
         drop(state);
         self.ready.notify_one();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each step leaves the state whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the state consistent, so a panic elsewhere cannot have broken it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

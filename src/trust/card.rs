@@ -1,4 +1,4 @@
-//! The gateway's signature on the cards that it serves (A2A 1.0, 8.4): a JWS over the canonical form of
+//! Signs the agent cards that the gateway serves (A2A 1.0, 8.4): a JWS over the canonical form of
 //! the card (RFC 8785).
 
 use serde_json::json;
@@ -12,16 +12,16 @@ const TYP: &str = "JOSE";
 /// The card cannot be signed.
 #[derive(Debug, thiserror::Error)]
 pub enum CardSignError {
-    /// It has a number or a string that no canonical form has.
+    /// It contains a number or a string that has no canonical form.
     #[error("the card has no canonical form (RFC 8785)")]
     Form,
-    /// The key does not sign.
+    /// The key failed to sign.
     #[error("the card could not be signed")]
     Sign(#[from] SignError),
 }
 
-/// The card with the gateway's signatures in it: one for each form that verifiers make of it. `jwks_url`
-/// is where its keys are.
+/// Returns the card with the gateway's signatures added: one for each form that verifiers may
+/// canonicalize. `jwks_url` is the address of the gateway's keys.
 ///
 /// # Errors
 /// [`CardSignError`].

@@ -1,5 +1,5 @@
-//! Certificates and keys in PEM form, as an operator hands them over: read, and refused while there is
-//! somebody to tell.
+//! Parses certificates and private keys in PEM form, as an operator supplies them. Rejects unusable
+//! ones while the operator can still be answered.
 
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
@@ -11,16 +11,16 @@ use sha2::{Digest, Sha256};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-/// Longest text of each kind, in bytes. A long chain of RSA certificates has some 10 KiB.
+/// Longest text of each kind, in bytes. A long chain of RSA certificates has about 10 KiB.
 pub const PEM_BYTES_MAX: usize = 32 * 1024;
 
-/// Certificates of one text at most.
+/// Most certificates in one text.
 const CERTIFICATES_MAX: usize = 16;
 
-/// Longest name of a certificate that is repeated, in characters.
+/// Longest subject of a certificate that is repeated, in characters.
 const SUBJECT_CHARS_MAX: usize = 256;
 
-/// What is wrong with what was handed over. Repeats nothing of a key.
+/// The reason that a PEM text is rejected. Contains nothing of a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PemError {
     /// Longer than [`PEM_BYTES_MAX`].
@@ -29,54 +29,55 @@ pub enum PemError {
     /// More than [`CERTIFICATES_MAX`].
     #[error("holds more than 16 certificates")]
     TooMany,
-    /// Nothing in it is one.
+    /// No certificate in the text.
     #[error("holds no certificate in PEM form, which begins with -----BEGIN CERTIFICATE-----")]
     NoCertificate,
     /// One of them is not X.509.
     #[error("holds a certificate that cannot be read")]
     Unreadable,
-    /// Nobody would accept it.
+    /// A certificate that has expired.
     #[error("holds a certificate that has expired ({subject}, on {since})")]
     Expired {
-        /// Whose.
+        /// The subject of the certificate.
         subject: String,
-        /// Since when.
+        /// The time of expiry.
         since: String,
     },
-    /// Nothing can be verified with it.
+    /// A certificate that cannot be a trust anchor.
     #[error("holds a certificate that nothing can be verified with ({0})")]
     NoAnchor(String),
-    /// Nothing in it is a key.
+    /// No private key in the text.
     #[error("holds no private key in PEM form, which begins with -----BEGIN PRIVATE KEY-----")]
     NoKey,
-    /// It would need a passphrase.
+    /// An encrypted key, which needs a passphrase.
     #[error("holds an encrypted key: take the passphrase off (openssl pkey)")]
     EncryptedKey,
-    /// A key of another kind, or a broken one.
+    /// A key of an unsupported kind, or a broken one.
     #[error("holds a key that cannot be used: RSA, ECDSA (P-256, P-384) and Ed25519 can")]
     UnusableKey,
-    /// It belongs to another certificate.
+    /// A key that belongs to another certificate.
     #[error("does not fit the first certificate of the chain: its public key is another")]
     OtherKey,
 }
 
-/// One certificate, for people.
+/// A summary of one certificate for display.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct CertificateSummary {
-    /// Whose.
+    /// The subject of the certificate.
     pub subject: String,
-    /// SHA-256 of the whole, in hexadecimal, as `openssl x509 -fingerprint -sha256` has it.
+    /// SHA-256 of the whole certificate, in hexadecimal, as `openssl x509 -fingerprint -sha256`
+    /// prints it.
     pub sha256: String,
-    /// RFC 3339.
+    /// Time of expiry, as RFC 3339.
     pub expires_at: String,
 }
 
-/// Certificates in DER form. Not empty; each can be read as X.509.
+/// Certificates in DER form. Not empty; each is valid X.509.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificates(Vec<Vec<u8>>);
 
 impl Certificates {
-    /// Reads every certificate of a text; what else stands in it is passed over.
+    /// Parses all certificates of a text and ignores the rest of it.
     ///
     /// # Errors
     /// [`PemError`].
@@ -104,7 +105,7 @@ impl Certificates {
         Ok(Self(ders))
     }
 
-    /// Refuses what has expired at `now`, in seconds since 1970.
+    /// Rejects certificates that have expired at `now`, in seconds since 1970.
     ///
     /// # Errors
     /// [`PemError::Expired`].
@@ -119,7 +120,7 @@ impl Certificates {
         })
     }
 
-    /// Refuses what no other certificate can be verified with.
+    /// Rejects certificates that cannot be trust anchors.
     ///
     /// # Errors
     /// [`PemError::NoAnchor`].
@@ -133,12 +134,12 @@ impl Certificates {
         })
     }
 
-    /// Each in DER form.
+    /// Returns each certificate in DER form.
     pub fn ders(&self) -> &[Vec<u8>] {
         &self.0
     }
 
-    /// What may be shown of them.
+    /// Returns summaries of the certificates for display.
     pub fn summaries(&self) -> Vec<CertificateSummary> {
         let summary = |der: &Vec<u8>| {
             read(der).map(|certificate| CertificateSummary {
@@ -151,7 +152,7 @@ impl Certificates {
     }
 }
 
-/// Reads the private key that belongs to the first of `chain`, in DER form.
+/// Parses the private key of the first certificate of `chain`. Returns it in DER form.
 ///
 /// # Errors
 /// [`PemError`].
@@ -167,7 +168,7 @@ pub fn private_key(pem: &SecretString, chain: &Certificates) -> Result<SecretSli
     }
     let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|_| PemError::NoKey)?;
     let der = Zeroizing::new(key.secret_der().to_vec());
-    // As the TLS connector will read it: by its form, whatever the PEM called it.
+    // As the TLS connector will parse it: by its form, whatever the PEM label is.
     let key = PrivateKeyDer::try_from(der.as_slice()).map_err(|_| PemError::UnusableKey)?;
     let certificates = chain.0.iter().map(|der| CertificateDer::from(der.clone()));
     let provider = rustls::crypto::ring::default_provider();
@@ -192,7 +193,7 @@ fn subject(certificate: &X509Certificate<'_>) -> String {
 
 fn time(certificate: &X509Certificate<'_>) -> String {
     let seconds = certificate.validity.not_after.timestamp();
-    // What RFC 3339 cannot write is shown as the nearest that it can.
+    // A time that RFC 3339 cannot express is shown as the nearest one that it can.
     let seconds = u64::try_from(seconds).unwrap_or(0).min(253_402_300_799);
     let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
     humantime::format_rfc3339_seconds(time).to_string()

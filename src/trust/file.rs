@@ -1,4 +1,5 @@
-//! Files of keys: for their owner's eyes only, made once, however many processes start at the same time.
+//! Key files: readable by their owner only, and created once even if several processes start
+//! together.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -9,7 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::KeyError;
 use crate::config::{open_regular, refuse_exposed};
 
-/// Bytes of a key file at most; ours have about 120.
+/// Longest key file, in bytes; the gateway's own have about 120.
 const FILE_BYTES_MAX: u64 = 16 * 1024;
 
 pub(super) fn create_folder(dir: &Path) -> Result<(), KeyError> {
@@ -22,22 +23,23 @@ pub(super) fn create_folder(dir: &Path) -> Result<(), KeyError> {
         .map_err(|source| failed("create", dir, source))
 }
 
-/// Makes the file, whole or not at all, unless it is there. Of several processes exactly one wins.
+/// Creates the file atomically, unless it exists. Of several processes exactly one wins.
 pub(super) fn create(
     path: &Path,
     make: impl FnOnce() -> Result<SecretString, KeyError>,
 ) -> Result<(), KeyError> {
-    // A mounted secret can be read only, and then it is there.
+    // A mounted secret may be read-only, and exists then.
     if path.exists() {
         return Ok(());
     }
     let text = make()?;
     let failed = |error| failed("create", path, error);
-    // Written beside, and given its name when it is whole: what has the name is never half a key.
+    // Written to a draft, which is renamed when it is complete, so that the name never has half a
+    // key.
     let mut draft = tempfile::Builder::new();
     let draft = draft.prefix(".").suffix(".draft");
     let folder = path.parent().unwrap_or(Path::new("."));
-    // Its owner's only, like every file of this crate.
+    // Readable by its owner only, like each file of this crate.
     let mut draft = draft.tempfile_in(folder).map_err(failed)?;
     draft
         .write_all(text.expose_secret().as_bytes())
@@ -45,14 +47,14 @@ pub(super) fn create(
         .map_err(failed)?;
     match draft.persist_noclobber(path) {
         Ok(_) => {}
-        // Another process just now.
+        // Another process created it just now.
         Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         Err(error) => return Err(failed(error.error)),
     }
     sync_folder(folder).map_err(failed)
 }
 
-/// Has the names in a folder survive a crash.
+/// Makes the names in a folder survive a crash.
 pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()
 }
@@ -80,10 +82,10 @@ pub(super) fn failed(verb: &'static str, path: &Path, source: io::Error) -> KeyE
     }
 }
 
-/// Only warned of: mounted secrets are often readable by a group on purpose.
+/// Only a warning: mounted secrets are often readable by a group on purpose.
 fn warn_if_its_group_can_read(metadata: &fs::Metadata, path: &Path) {
     #[cfg(unix)]
     if std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o070 != 0 {
-        tracing::warn!(path = %path.display(), "A key can be read by its group: chmod 600");
+        tracing::warn!(path = %path.display(), "a key file is readable by its group; run chmod 600");
     }
 }

@@ -1,5 +1,5 @@
-//! SIGNED TOKENS AND SEALED SECRETS: the gateway's own keys, what they signed or sealed, and the keys
-//! of foreign issuers.
+//! Signed tokens and sealed secrets: the gateway's own keys ([`Keys`], [`Seal`]), the tokens and
+//! cards signed with them, and the published keys of other issuers ([`Published`]).
 
 mod card;
 mod certificate;

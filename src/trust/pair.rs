@@ -1,5 +1,6 @@
-//! Pair tokens (contract §7.2): one caller, one target, one relation between them. Discovery gives
-//! them to workspaces, and each forwarded request carries a fresh one that is bound to its body.
+//! Pair tokens (`docs/api.md`, "Pair tokens"): one caller, one target, and the relation between
+//! them. Workspaces get them from discovery. Each forwarded request carries a new one that is bound
+//! to its body.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,37 +15,39 @@ use super::token::{TokenError, TokenHead};
 /// The `typ` of the header.
 pub const PAIR_TYP: &str = "a2a-pair+jwt";
 
-/// The one scope.
+/// The only scope.
 pub const PAIR_SCOPE: &str = "a2a:message";
 
-/// How long the token on a forwarded request lasts.
+/// Lifetime of the token on a forwarded request.
 pub const CALLER_TTL: Duration = Duration::from_secs(60);
 
-/// What a pair token says. Times are whole seconds since 1970 (RFC 7519, 4.1).
+/// The claims of a pair token. Times are whole seconds since 1970 (RFC 7519, 4.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairClaims {
     /// The gateway: `tokens.issuer`.
     pub iss: String,
-    /// Who calls: a workspace, or with its kind in front `canvas:<user>`, `org:<org>`, `operator:`.
+    /// The caller: a workspace, or with a prefix for its kind `canvas:<user>`, `org:<org>`,
+    /// `operator:`.
     pub sub: String,
-    /// The one workspace that it is for.
+    /// The workspace that the token is for.
     pub aud: String,
-    /// When it was made.
+    /// Time of issue.
     pub iat: i64,
-    /// From when on it counts.
+    /// Start of validity.
     pub nbf: i64,
-    /// Until when.
+    /// End of validity.
     pub exp: i64,
-    /// Its name, unique.
+    /// The unique id of the token.
     pub jti: String,
     /// [`PAIR_SCOPE`].
     pub scope: String,
     /// The rule by which the caller may message the target.
     pub rel: String,
-    /// Of the caller, if it has one.
+    /// The org of the caller, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub org: Option<String>,
-    /// The access generation: it grows with each move of either, or of anyone above them.
+    /// The access generation: it grows with each move of the caller, the target or one of their
+    /// ancestors.
     #[serde(rename = "gen")]
     pub generation: i64,
     /// On a forwarded request, the JSON-RPC method.
@@ -55,23 +58,23 @@ pub struct PairClaims {
     pub bh: Option<String>,
 }
 
-/// Who is to whom what, for a token about it.
+/// A caller, a target and their relation, for a token.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
-    /// As [`PairClaims::sub`].
+    /// The value of [`PairClaims::sub`].
     pub caller: &'a str,
-    /// As [`PairClaims::aud`].
+    /// The value of [`PairClaims::aud`].
     pub target: &'a str,
-    /// As [`PairClaims::rel`].
+    /// The value of [`PairClaims::rel`].
     pub rule: &'static str,
-    /// As [`PairClaims::org`].
+    /// The value of [`PairClaims::org`].
     pub org: Option<&'a str>,
-    /// As [`PairClaims::generation`].
+    /// The value of [`PairClaims::generation`].
     pub generation: i64,
 }
 
 impl PairClaims {
-    /// A token about `pair` that counts from now on, for `ttl`.
+    /// Creates the claims of a token for `pair` that is valid from now on, for `ttl`.
     pub fn new(issuer: String, pair: Pair<'_>, ttl: Duration) -> Self {
         let now = seconds_now();
         Self {
@@ -91,7 +94,7 @@ impl PairClaims {
         }
     }
 
-    /// The same, for one request: of this JSON-RPC method, if it has one to tell of, with exactly this
+    /// Binds the token to one request: to its JSON-RPC method, if there is one, and to exactly this
     /// body.
     #[must_use]
     pub fn bound_to(mut self, method: Option<&str>, body: &[u8]) -> Self {
@@ -100,11 +103,11 @@ impl PairClaims {
         self
     }
 
-    /// The claims of `token`, whose header is `head`, if one of `keys` signed it, it is from `issuer`,
-    /// for `audience`, within its time and of the scope.
+    /// Returns the claims of `token`, which has the header `head`, if it is signed by one of
+    /// `keys`, is from `issuer` and for `audience`, within its time, and has the scope.
     ///
     /// # Errors
-    /// [`TokenError`]; [`TokenError::UnknownKey`] when the keys should be fetched again.
+    /// [`TokenError`]; [`TokenError::UnknownKey`] if the keys should be fetched again.
     pub fn verify(
         token: &str,
         head: &TokenHead,
@@ -117,7 +120,7 @@ impl PairClaims {
         claims.checked()
     }
 
-    /// What is asked of the claims beyond issuer, audience and times.
+    /// Checks the claims beyond issuer, audience and times.
     ///
     /// # Errors
     /// [`TokenError::Claims`].
@@ -128,13 +131,13 @@ impl PairClaims {
         Ok(self)
     }
 
-    /// Whether it was made for one request, and proves its caller to the target only.
+    /// Returns true if it was made for one request, and proves its caller to the target only.
     pub fn is_bound(&self) -> bool {
         self.bh.is_some() || self.method.is_some()
     }
 }
 
-/// base64url, without padding, of the SHA-256 of a request body: the claim `bh`.
+/// Returns the claim `bh`: the SHA-256 of a request body in base64url, without padding.
 pub fn body_hash(body: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(digest(&SHA256, body))
 }

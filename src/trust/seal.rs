@@ -1,8 +1,8 @@
-//! Secrets that the gateway keeps for others, and has to read again: sealed at rest.
+//! Seals secrets at rest that the gateway stores for workspaces and has to read again ([`Seal`]).
 //!
-//! AES-256-GCM with a random nonce of 96 bits, which is safe for 2^32 secrets under one key. Whom the
-//! secret is for is authenticated with it, so that one sealed for a workspace cannot be put into
-//! another's row. `v1.<key id>.<base64url of nonce, ciphertext and tag>`.
+//! AES-256-GCM with a random nonce of 96 bits, which is safe for 2^32 secrets under one key. The
+//! owner of the secret is authenticated with it, so that one sealed for a workspace cannot be moved
+//! to another's row. The form is `v1.<key id>.<base64url of nonce, ciphertext and tag>`.
 
 use std::fmt;
 use std::path::Path;
@@ -18,30 +18,30 @@ use sha2::{Digest, Sha256};
 
 use super::{KeyError, file};
 
-/// The key in `keys.dir`, when `keys.seal_key` names no other.
+/// The key file in `keys.dir`, if `keys.seal_key` is not set.
 const FILE_NAME: &str = "seal.key";
 
-/// Bytes of the key.
+/// Length of the key, in bytes.
 const KEY_LEN: usize = 32;
 
-/// The form of what is sealed. A later form gets another word.
+/// The version of the sealed form. A later form gets another one.
 const VERSION: &str = "v1";
 
-/// Characters of the key id: enough to tell an operator's keys apart.
+/// Length of the key id, in characters: enough to distinguish an operator's keys.
 const KID_LEN: usize = 8;
 
-/// A sealed secret: what is stored. Safe to store, and shown nowhere.
+/// A sealed secret, as it is stored. It is safe to store, and is not shown anywhere.
 #[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Sealed(String);
 
 impl Sealed {
-    /// As it was stored.
+    /// Wraps a stored text.
     pub fn from_stored(text: String) -> Self {
         Self(text)
     }
 
-    /// As it is stored.
+    /// Returns the text to store.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -53,7 +53,7 @@ impl fmt::Debug for Sealed {
     }
 }
 
-/// Why a sealed secret cannot be read. Says nothing of the secret.
+/// The reason that a secret cannot be sealed or opened. Contains nothing of the secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// Written by a later version, or by another program.
@@ -66,30 +66,30 @@ pub enum SealError {
     OtherKey {
         /// The id of the key that it needs.
         sealed_with: String,
-        /// The id of ours.
+        /// The id of this gateway's key.
         own: String,
     },
     /// Changed since, or sealed for another owner.
     #[error("it was changed, or was sealed for another: set the secret again")]
     Broken,
-    /// The cryptography gave up; there is no randomness.
+    /// Encryption failed: the system gives no randomness.
     #[error("it cannot be sealed: the system gives no randomness")]
     Randomness,
 }
 
-/// The key that seals.
+/// The sealing key.
 pub struct Seal {
     key: RandomizedNonceKey,
     kid: String,
 }
 
 impl Seal {
-    /// Reads the key in the file `mounted`, which must be there, or else in `dir`, where it is made at
-    /// first start. Processes that start at the same time end up with the same key. Blocks; called
-    /// before the runtime serves anyone.
+    /// Reads the key from the file `mounted`, which must exist, else from `dir`, where it is
+    /// created at the first start. Processes that start at the same time get the same key. Blocks;
+    /// called before the runtime serves requests.
     ///
     /// # Errors
-    /// [`KeyError`] names the file and what to do.
+    /// [`KeyError`] names the file and the next step.
     pub fn load_or_create(dir: &Path, mounted: Option<&Path>) -> Result<Self, KeyError> {
         let path = match mounted {
             Some(path) => path.to_owned(),
@@ -116,7 +116,7 @@ impl Seal {
         })
     }
 
-    /// The id of the key.
+    /// Returns the id of the key.
     pub fn kid(&self) -> &str {
         &self.kid
     }
@@ -137,7 +137,7 @@ impl Seal {
         Ok(Sealed(format!("{VERSION}.{}.{encoded}", self.kid)))
     }
 
-    /// The secret that was sealed for `owner`.
+    /// Opens a secret that was sealed for `owner`.
     ///
     /// # Errors
     /// [`SealError`].
@@ -149,7 +149,7 @@ impl Seal {
         };
         if kid != self.kid {
             return Err(SealError::OtherKey {
-                // It comes from a table: no more of it than an id has.
+                // It comes from a table: repeat no more than a key id has.
                 sealed_with: kid
                     .chars()
                     .filter(char::is_ascii_graphic)
@@ -185,7 +185,7 @@ fn new_key() -> Result<SecretString, KeyError> {
     Ok(format!("{}\n", BASE64.encode(*key)).into())
 }
 
-/// 32 bytes in base64, of either alphabet, or in hexadecimal.
+/// Parses 32 bytes in base64, of either alphabet, or in hexadecimal.
 fn key_of(text: &str) -> Option<[u8; KEY_LEN]> {
     let text = text.trim();
     if text.len() == 2 * KEY_LEN {

@@ -1,5 +1,5 @@
-//! Compact JWTs (RFC 7519, RFC 7515): what is looked at before any cryptography, and what is asked of
-//! the claims after it (RFC 8725).
+//! Compact JWTs (RFC 7519, RFC 7515): the checks before any cryptography, and the checks of the
+//! claims after it (RFC 8725).
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,35 +10,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::CredentialFlaw;
 
-/// Longest token that is looked at. Refused before any cryptography.
+/// Longest token that is accepted, in bytes. Longer ones are rejected before any cryptography.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
-/// Clock difference between signer and verifier that is forgiven, in seconds.
+/// Tolerated clock difference between signer and verifier, in seconds.
 pub const LEEWAY_SECONDS: u64 = 5;
 
-/// The `typ` of a foreign header that says "a JWT for use here": others (`logout+jwt`, `secevent+jwt`,
-/// our own) mean something else.
+/// The accepted `typ` values of a foreign header: a JWT for general use. Others (`logout+jwt`,
+/// `secevent+jwt`, the gateway's own) have another purpose.
 const FOREIGN_TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
-/// Why a token proves nothing. Says nothing of the token's content.
+/// The reason that a token is rejected. Contains nothing of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// Longer than [`TOKEN_BYTES_MAX`].
     #[error("the token has more than 8192 bytes")]
     TooLong,
-    /// Not a compact JWT, or a header other than `alg`, `typ` and `kid` as we write them.
+    /// Not a compact JWT, or its header has members other than the `alg`, `typ` and `kid` of a
+    /// gateway token.
     #[error("the token is not one that this gateway makes, nor of an issuer in auth.issuers")]
     Malformed,
-    /// Signed by no key of its issuer.
+    /// Not signed by a key of its issuer.
     #[error("the token is signed by a key that this gateway does not know")]
     UnknownKey,
     /// The signature is wrong.
     #[error("the token's signature is wrong")]
     Signature,
-    /// It was good once.
+    /// The token has expired.
     #[error("the token has expired")]
     Expired,
-    /// It is not good yet.
+    /// The token is not valid yet.
     #[error("the token is not valid yet")]
     Immature,
     /// Another issuer, another audience, or a claim missing or of the wrong type.
@@ -49,7 +50,7 @@ pub enum TokenError {
 }
 
 impl TokenError {
-    /// The label of requests with such a token.
+    /// Returns the metric label of requests with such a token.
     pub const fn flaw(self) -> CredentialFlaw {
         match self {
             Self::TooLong | Self::Malformed => CredentialFlaw::Malformed,
@@ -62,7 +63,7 @@ impl TokenError {
     }
 }
 
-/// What must be known of a token to find its key. Nothing of it is proven.
+/// The header fields by which the key of a token is found. They are not verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenHead {
     #[serde(rename = "alg")]
@@ -71,8 +72,8 @@ pub struct TokenHead {
 }
 
 impl TokenHead {
-    /// Reads the header of a token that a gateway made, of exactly the type `typ`. A member other than
-    /// `alg`, `typ` and `kid` (`jku`, `jwk`, `x5u`, `crit`) is refused.
+    /// Parses the header of a gateway token of the type `typ`. Rejects members other than `alg`,
+    /// `typ` and `kid` (`jku`, `jwk`, `x5u`, `crit`).
     ///
     /// # Errors
     /// [`TokenError::TooLong`] or [`TokenError::Malformed`].
@@ -87,9 +88,9 @@ impl TokenHead {
             .ok_or(TokenError::Malformed)
     }
 
-    /// Reads the header of a foreign token. Members by which a token would choose its own key or rules
-    /// (`jwk`, `jku`, `x5c`, `x5u`, `crit`, `b64`, `zip`), the algorithms `none` and `HS…`, and a `typ` of
-    /// another use are refused.
+    /// Parses the header of a foreign token. Rejects members by which a token would choose its own
+    /// key or rules (`jwk`, `jku`, `x5c`, `x5u`, `crit`, `b64`, `zip`), the algorithms `none` and
+    /// `HS…`, and a `typ` for another use.
     ///
     /// # Errors
     /// [`TokenError::TooLong`] or [`TokenError::Malformed`].
@@ -111,23 +112,24 @@ impl TokenHead {
         })
     }
 
-    /// The algorithm that it says it is signed by.
+    /// Returns the algorithm that the header names.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The key that it says it is signed with.
+    /// Returns the id of the key that the header names.
     pub fn kid(&self) -> &str {
         &self.kid
     }
 }
 
-/// The `typ` of a token that has a header as a gateway makes it.
+/// Returns the `typ` of a token if it has a header as a gateway makes it.
 pub fn own_type(token: &str) -> Option<String> {
     OwnHead::read(token).ok().map(|head| head.typ)
 }
 
-/// `iss` of a token as it says itself, to see whose key to try. `None`: it says none, or is no JWT.
+/// Returns the unverified `iss` of a token, to choose the issuer to verify it with. `None`: it has
+/// none, or is not a JWT.
 pub fn claimed_issuer(token: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Claimed {
@@ -137,8 +139,8 @@ pub fn claimed_issuer(token: &str) -> Option<String> {
     decoded::<Claimed>(claims).map(|claims| claims.iss)
 }
 
-/// `aud` of a token as it says itself, to see what it wants to be verified for. `None`: it is not one
-/// text.
+/// Returns the unverified `aud` of a token, to choose the audience to verify it for. `None`: it is
+/// not one string.
 pub fn claimed_audience(token: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Claimed {
@@ -148,10 +150,10 @@ pub fn claimed_audience(token: &str) -> Option<String> {
     decoded::<Claimed>(claims).map(|claims| claims.aud)
 }
 
-/// Header and claims of a token as JSON text, unproven; for people to look at.
+/// Returns the header and claims of a token as JSON, unverified; for display.
 ///
 /// # Errors
-/// [`TokenError::TooLong`], or [`TokenError::Malformed`] when it is no compact JWT.
+/// [`TokenError::TooLong`], or [`TokenError::Malformed`] if it is not a compact JWT.
 pub fn unproven(token: &str) -> Result<[serde_json::Value; 2], TokenError> {
     let [head, claims, _] = parts(token)?;
     match (decoded(head), decoded(claims)) {
@@ -160,7 +162,8 @@ pub fn unproven(token: &str) -> Result<[serde_json::Value; 2], TokenError> {
     }
 }
 
-/// The claims of `token`, if `key` signed it by `algorithm`, and issuer, audience and times are right.
+/// Returns the claims of `token` if `key` signed it by `algorithm`, and issuer, audience and times
+/// are right.
 pub(super) fn verified_claims<C: DeserializeOwned>(
     token: &str,
     key: &DecodingKey,
@@ -184,7 +187,8 @@ pub(super) fn verified_claims<C: DeserializeOwned>(
         })
 }
 
-/// What `token` says, if `key` signed it by `algorithm`. For what is no token and has no time of its own.
+/// Returns the payload of `token` if `key` signed it by `algorithm`. For statements, which are not
+/// tokens and do not expire.
 pub(super) fn signed_payload<C: DeserializeOwned>(
     token: &str,
     key: &DecodingKey,
@@ -202,7 +206,7 @@ pub(super) fn signed_payload<C: DeserializeOwned>(
         })
 }
 
-/// Head, claims and signature as they are encoded.
+/// Returns the encoded head, claims and signature.
 fn parts(token: &str) -> Result<[&str; 3], TokenError> {
     if token.len() > TOKEN_BYTES_MAX {
         return Err(TokenError::TooLong);
@@ -218,13 +222,14 @@ fn decoded<T: DeserializeOwned>(part: &str) -> Option<T> {
     object(&URL_SAFE_NO_PAD.decode(part).ok()?)
 }
 
-/// Reads a JSON object. Without this look a list of the values, in our order of the members, would do.
+/// Parses a JSON object. Without the check for `{`, serde would also accept an array of the values
+/// in the order of the fields.
 pub(super) fn object<T: DeserializeOwned>(json: &[u8]) -> Option<T> {
     let is_object = json.trim_ascii_start().starts_with(b"{");
     is_object.then(|| serde_json::from_slice(json).ok())?
 }
 
-/// The header of every token that a gateway signs.
+/// The header of each token that a gateway signs.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OwnHead {

@@ -1,13 +1,13 @@
-//! What a caller wants back: `Accept`.
+//! The media types that a caller accepts: the `Accept` field.
 
 use http::{HeaderMap, header};
 
-/// Whether `Accept` ranks `text/event-stream` above `application/json`.
+/// Returns true if `Accept` ranks `text/event-stream` above `application/json`.
 pub fn prefers_stream(headers: &HeaderMap) -> bool {
     prefers(headers, "text/event-stream", "application/json")
 }
 
-/// Whether `Accept` names `media`, and ranks it above `other` (RFC 9110, 12.5.1).
+/// Returns true if `Accept` names `media`, and ranks it above `other` (RFC 9110, 12.5.1).
 pub fn prefers(headers: &HeaderMap, media: &str, other: &str) -> bool {
     let mut ranks = [None, None];
     let ranges = headers
@@ -21,7 +21,7 @@ pub fn prefers(headers: &HeaderMap, media: &str, other: &str) -> bool {
             .filter_map(|p| p.trim().strip_prefix("q=")?.parse::<f32>().ok())
             .next()
             .unwrap_or(1.0);
-        // Equal quality: the first one named wins, as callers mean it.
+        // Equal quality: the first one named wins, as callers intend.
         let rank = (quality, -i32::try_from(position).unwrap_or(i32::MAX));
         if named.eq_ignore_ascii_case(media) && quality > 0.0 {
             ranks[0] = ranks[0].or(Some(rank));
@@ -29,7 +29,7 @@ pub fn prefers(headers: &HeaderMap, media: &str, other: &str) -> bool {
             ranks[1] = ranks[1].or(Some(rank));
         }
     }
-    // Nothing ranks below everything.
+    // `None` ranks below each named type.
     ranks[0] > ranks[1]
 }
 

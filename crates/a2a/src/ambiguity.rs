@@ -1,22 +1,23 @@
-//! Members that two parsers read differently: one that stands twice, and one whose name differs in case only, which Go's
-//! decoder takes for it.
+//! Members that parsers read differently: duplicate names, and names that differ only in case,
+//! which Go's decoder accepts.
 
 use super::envelope::Refusal;
 
-/// Longest name that is compared: all that matter are shorter.
+/// Longest name that is compared, in bytes: all relevant ones are shorter.
 const NAME_BYTES_MAX: usize = 48;
 
-/// Why a member that the gateway reads is ambiguous.
+/// The reason that a member which the gateway reads is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ambiguity {
-    /// It stands twice.
+    /// A duplicate name.
     Twice(&'static str),
-    /// Another name stands there that is the same without case.
+    /// A name that equals this one except for its case.
     OtherCase(&'static str),
 }
 
 impl Ambiguity {
-    /// Which of `words` a name is but for its case; `None`: it is one of them as it is, or none.
+    /// Returns the one of `words` from which the name differs only in case. `None`: it is exactly
+    /// one of them, or none.
     pub(super) fn of_name(name: &[u8], words: &[&'static str]) -> Option<Self> {
         if words.iter().any(|word| word.as_bytes() == name) {
             return None;
@@ -45,8 +46,8 @@ impl Ambiguity {
     }
 }
 
-/// The name in small letters. Go folds two that are not ASCII, too: `ſ` is an `s`, and the sign for Kelvin a `k`.
-/// `None`: it is longer than `room`.
+/// Returns the name in lower case. Like Go, it also folds two characters that are not ASCII: `ſ` to
+/// `s`, and the Kelvin sign to `k`. `None`: it is longer than `room`.
 pub(super) fn fold<'r>(name: &[u8], room: &'r mut [u8]) -> Option<&'r [u8]> {
     let mut len = 0;
     let mut rest = name;

@@ -1,4 +1,4 @@
-//! Bodies without `jsonrpc`: what may be meant as a call, and its envelope.
+//! Bodies without `jsonrpc`: detects the call that is meant ([`form`]), and builds its envelope.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -9,29 +9,29 @@ use super::envelope::{Completion, Refusal};
 use super::json::{Kind, Member, Object, Value};
 use super::walker::Walker;
 
-/// Where the members of a bare body stand.
+/// The position of the members of a bare body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Where a call has them: `{"method","params"?}`, `{"params":{"message":{…}}}`.
+    /// As in a call: `{"method","params"?}`, `{"params":{"message":{…}}}`.
     InPlace,
     /// The body is the message: an object with `parts`, `content` or `text`. Its `configuration`
-    /// and `metadata` are those of `params` all the same.
+    /// and `metadata` are nevertheless those of `params`.
     Message,
-    /// Those of `params` at top level: `{"message":{…},"configuration":{…}}`.
+    /// The members of `params` are at top level: `{"message":{…},"configuration":{…}}`.
     Scattered,
 }
 
-/// Decides what a bare body is meant to be.
+/// Detects the form of a bare body.
 ///
 /// # Errors
-/// When no call can be made of it.
+/// If no call can be made of it.
 pub(super) fn form(call: &Call, text: &str) -> Result<Form, Refusal> {
     let is_object = |m: Option<Member>| m.is_some_and(|m| m.value.kind == Kind::Object);
     if let Some(method) = call.method {
         if method.value.kind != Kind::String {
             return Err(Refusal::request("\"method\" is not a string"));
         }
-        // The method says that there is a message, and it stands beside it.
+        // The method takes a message, and the message is beside it.
         let scattered = call.params.is_none() && is_object(call.message);
         return Ok(if scattered && call.sends_message(text.as_bytes()) {
             Form::Scattered
@@ -61,8 +61,8 @@ pub(super) fn form(call: &Call, text: &str) -> Result<Form, Refusal> {
     }
 }
 
-/// Puts the envelope around a body whose members are in place: in front of them, but for an `id`
-/// that can't be answered to, which is replaced where it stands.
+/// Inserts the envelope in front of the members of a body that has them in place. An `id` that
+/// cannot be used for a response is replaced in place.
 pub(super) fn wrap(call: &Call, completion: &Completion<'_>, work: &mut Work) {
     let mut front = String::from(r#""jsonrpc":"2.0","#);
     match call.id {
@@ -76,8 +76,8 @@ pub(super) fn wrap(call: &Call, completion: &Completion<'_>, work: &mut Work) {
     work.edits.insert(call.top.open + 1, front);
 }
 
-/// A new id for a call or a message: UUID v4. The bytes come from the thread's generator, which
-/// is cryptographic, and not from a system call each.
+/// Returns a new id for a call or a message: UUID v4. The bytes come from the thread's generator,
+/// which is cryptographic and saves a system call for each.
 pub(super) fn new_id() -> uuid::Uuid {
     uuid::Builder::from_random_bytes(rand::random()).into_uuid()
 }
@@ -92,8 +92,8 @@ pub(super) fn send_method(completion: &Completion<'_>) -> &'static str {
         .send_method(completion.accept_prefers_stream)
 }
 
-/// The refusal of a member that stands twice. One that is not ours may have any name, of any length, and
-/// a refusal holds nothing of the body.
+/// Returns the rejection of a duplicate member. A member unknown to the gateway may have any name
+/// of any length, so it is not named: a rejection contains nothing of the body.
 fn twice(name: &[u8]) -> Refusal {
     const OURS: [&str; 5] = [
         "configuration",
@@ -108,11 +108,11 @@ fn twice(name: &[u8]) -> Refusal {
     }
 }
 
-/// Writes the call that `text` means: every member as it is spelled and in its order, but in the
-/// place where a call has it.
+/// Writes the call that `text` means: each member as it is spelled and in order, but at the
+/// position that a call has for it.
 ///
 /// # Errors
-/// When a member stands twice, or would then.
+/// If there is a duplicate member, or would be one after the move.
 pub(super) fn rebuild(
     call: &Call,
     text: &str,
@@ -135,8 +135,8 @@ pub(super) fn rebuild(
         }
         match (&*name, form) {
             (b"id" | b"method" | b"params", _) => {}
-            // Also beside the members of a message: left in there, `source_workspace_id` would
-            // reach the agent as the caller wrote it.
+            // Also from a body that is a message: `source_workspace_id` in the message would reach
+            // the agent unverified.
             (b"configuration" | b"metadata" | b"target_agent_id", _)
             | (b"message", Form::Scattered) => params.join(name, &member, text)?,
             (b"run_id" | b"source_workspace_id", _) | (_, Form::Scattered) => {
@@ -169,11 +169,10 @@ fn envelope(call: &Call, text: &str, completion: &Completion<'_>, params: &Membe
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":{method},"params":{{{params}}}}}"#)
 }
 
-/// A member and its name, unescaped.
+/// A member and its unescaped name.
 pub(super) type Named<'t> = (Cow<'t, [u8]>, Member);
 
-/// The object at `open` and its members. The text was read before, so
-/// the walk can't fail.
+/// Returns the object at `open` and its members. The text was read before, so the walk cannot fail.
 pub(super) fn members(text: &str, open: usize) -> (Object, Vec<Named<'_>>) {
     let mut members = Vec::new();
     let object = Walker::from(text.as_bytes(), open).object(|walker, name| {
@@ -185,23 +184,24 @@ pub(super) fn members(text: &str, open: usize) -> (Object, Vec<Named<'_>>) {
     (object.unwrap_or_default(), members)
 }
 
-/// Members on their way into one object.
+/// Members that are collected into one object.
 #[derive(Default)]
 struct Members<'t> {
     list: Vec<Joined<'t>>,
     by_name: HashMap<Cow<'t, [u8]>, usize>,
 }
 
-/// One of them.
+/// A collected member.
 struct Joined<'t> {
     /// `"name":value`, as spelled.
     raw: Cow<'t, str>,
-    /// Where its value stands, unless it was put together.
+    /// The position of its value; `None` if the gateway wrote it.
     value: Option<Value>,
 }
 
 impl<'t> Members<'t> {
-    /// All members of the object at `open`, also where one stands twice: that is none of ours.
+    /// Collects all members of the object at `open`, including duplicates, which are not rejected
+    /// here.
     fn of(text: &'t str, open: usize) -> Self {
         let mut all = Self::default();
         for (name, member) in members(text, open).1 {
@@ -219,7 +219,8 @@ impl<'t> Members<'t> {
         self.list.push(Joined { raw, value });
     }
 
-    /// Adds a member from elsewhere. The same value again is dropped, another one is refused.
+    /// Adds a member from another object. The same value again is dropped; a different one is
+    /// rejected.
     fn join(&mut self, name: Cow<'t, [u8]>, member: &Member, text: &'t str) -> Result<(), Refusal> {
         let Some(at) = self.by_name.get(&name) else {
             self.add(
@@ -232,13 +233,13 @@ impl<'t> Members<'t> {
         let token = member.value.raw_str(text);
         match self.list[*at].value {
             Some(old) if old.raw_str(text) == token => Ok(()),
-            // The proven caller takes the place of either.
+            // The proven caller replaces either value.
             Some(_) if *name == *b"source_workspace_id" => Ok(()),
             _ => Err(twice(&name)),
         }
     }
 
-    /// Adds `loose` to the member `metadata`, behind what is there.
+    /// Appends `loose` to the member `metadata`.
     fn place_in_metadata(&mut self, loose: Vec<Named<'t>>, text: &'t str) -> Result<(), Refusal> {
         if loose.is_empty() {
             return Ok(());
@@ -262,7 +263,7 @@ impl<'t> Members<'t> {
         Ok(())
     }
 
-    /// The inside of the object.
+    /// Returns the content of the object, without its braces.
     fn text(&self) -> String {
         let raw: Vec<&str> = self.list.iter().map(|joined| &*joined.raw).collect();
         raw.join(",")

@@ -1,12 +1,12 @@
-//! Answers to calls that the gateway translated from a route without JSON-RPC: the result goes to the
-//! caller without its envelope.
+//! Responses to calls that the gateway translated from a route without JSON-RPC: the caller gets
+//! the result without its envelope.
 
 use super::error::RpcError;
 use super::event::{data_of, lines};
 use super::reply::Reply;
 
-/// Whole events of a stream without the envelopes in their `data`, all else as it came. One that carries an error is
-/// named so: clients of HTTP+JSON look for it there.
+/// Removes the envelopes from the `data` of whole events, and leaves the rest as it came. An event
+/// with an error gets the name `error`, where clients of HTTP+JSON look for it.
 pub fn events(blocks: &[u8]) -> Vec<u8> {
     let crlf = memchr::memmem::find(blocks, b"\r\n").is_some();
     let end: &[u8] = if crlf { b"\r\n" } else { b"\n" };

@@ -1,4 +1,5 @@
-//! One pass over a body: where the members are that the gateway reads.
+//! Reads a body in one pass ([`Call`]) and records the positions of the members that the gateway
+//! needs.
 
 use super::ambiguity::Ambiguity;
 use super::envelope::METHOD_NAME_BYTES_MAX;
@@ -7,12 +8,12 @@ use super::method::Method;
 use super::refs::{Noted, Place};
 use super::walker::{Broken, Walker};
 
-/// A body, read. Spans point into its text; names are compared unescaped.
+/// A parsed body. Spans point into its text; names are compared unescaped.
 #[derive(Debug, Default)]
 pub(super) struct Call {
     /// The object itself.
     pub(super) top: Object,
-    /// It has a `jsonrpc` member, whatever its value: an envelope. Else it is bare.
+    /// True if it has a `jsonrpc` member with any value: an envelope. Otherwise it is bare.
     pub(super) enveloped: bool,
     /// `id`.
     pub(super) id: Option<Member>,
@@ -22,19 +23,19 @@ pub(super) struct Call {
     pub(super) params: Option<Member>,
     /// `message`, of a bare body.
     pub(super) message: Option<Member>,
-    /// It has `parts`, `content` or `text`: a message itself, if it is bare.
+    /// True if it has `parts`, `content` or `text`: a message itself, if it is bare.
     pub(super) is_message: bool,
-    /// It has `result` or `error`: an answer, if it has no method.
+    /// True if it has `result` or `error`: a response, if it has no method.
     pub(super) is_answer: bool,
-    /// It has members besides `jsonrpc`, `id`, `method` and `params`.
+    /// True if it has members besides `jsonrpc`, `id`, `method` and `params`.
     pub(super) has_more: bool,
     /// The first of the members above that is ambiguous.
     pub(super) unclear: Option<Ambiguity>,
-    /// What is in `params`, if that is an object.
+    /// The content of `params`, if that is an object.
     pub(super) inner: Params,
-    /// The same of the members that a bare body has at its top.
+    /// The first ambiguous one of the members that a bare body has at its top level.
     pub(super) unclear_bare: Option<Ambiguity>,
-    /// `params` in another spelling.
+    /// Members that are `params` in another spelling.
     pub(super) noted: Noted,
 }
 
@@ -106,9 +107,9 @@ pub(super) struct Params {
     pub(super) target: Option<Member>,
     /// `message`.
     pub(super) message: Option<Member>,
-    /// What is in `message`, if that is an object.
+    /// The content of `message`, if that is an object.
     pub(super) body: Message,
-    /// The first member here or below that is read and is ambiguous.
+    /// The first ambiguous member that is read, here or below.
     pub(super) unclear: Option<Ambiguity>,
     /// Members that may refer to a task or a URL.
     pub(super) noted: Noted,
@@ -135,13 +136,13 @@ pub(super) struct Message {
     pub(super) text: Option<Member>,
     /// `role`.
     pub(super) role: Option<Member>,
-    /// Some part has `type` and no `kind`.
+    /// True if a part has `type` and no `kind`.
     pub(super) typed_parts: bool,
     /// Members that may refer to a task.
     pub(super) noted: Noted,
 }
 
-/// Why a body is not a call.
+/// The reason that a body is not a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unreadable {
     /// Not JSON at this offset.
@@ -150,7 +151,7 @@ pub(super) enum Unreadable {
     Batch,
     /// JSON, but neither an object nor an array.
     NoObject,
-    /// Nested too deep; with the place of the id if that was read before.
+    /// Nested too deep; with the position of the id if that was read before.
     TooDeep(Option<Value>),
 }
 
@@ -158,8 +159,8 @@ impl Call {
     /// Reads `text` once.
     ///
     /// # Errors
-    /// [`Unreadable`]. An ambiguous member is not one yet: it is noted, and whoever knows
-    /// the method decides.
+    /// [`Unreadable`]. An ambiguous member is not an error yet: it is recorded, and the caller of
+    /// this function, which knows the method, decides.
     pub(super) fn read(text: &[u8]) -> Result<Self, Unreadable> {
         let mut call = Self::default();
         let mut walker = Walker::new(text);
@@ -212,7 +213,7 @@ impl Call {
         Ok(())
     }
 
-    /// What the call asks for: [`Method::Unread`] when it has no method or one that is no string.
+    /// Returns the method; [`Method::Unread`] if there is none, or one that is not a string.
     pub(super) fn method(&self, text: &[u8]) -> Method {
         let Some(method) = self.method.filter(|m| m.value.kind == Kind::String) else {
             return Method::Unread;
@@ -223,15 +224,15 @@ impl Call {
         }
     }
 
-    /// `method` as it reads; `None` when it is no string, or too long to be told of.
+    /// Returns the unescaped method name; `None` if it is not a string, or too long to report.
     pub(super) fn method_name(&self, text: &str) -> Option<String> {
         let method = self.method.filter(|m| m.value.kind == Kind::String)?;
         let name = String::from_utf8(method.value.said(text.as_bytes()).into_owned()).ok()?;
         (name.len() <= METHOD_NAME_BYTES_MAX).then_some(name)
     }
 
-    /// Whether the message rules are for this call: a send or stream method of 0.2 or later.
-    /// `params` of 0.1 (`tasks/send`) have another shape.
+    /// Returns true if the message rules apply: a send or stream method of 0.2 or later. `params`
+    /// of 0.1 (`tasks/send`) have another shape.
     pub(super) fn sends_message(&self, text: &[u8]) -> bool {
         let of_0_1 = |m: Member| {
             ["tasks/send", "tasks/sendSubscribe"]
@@ -243,7 +244,7 @@ impl Call {
 }
 
 impl Params {
-    /// Walks over the value of `params`, whatever it is.
+    /// Walks over the value of `params`, of any kind.
     pub(super) fn walk(&mut self, walker: &mut Walker<'_>) -> Result<Value, Broken> {
         if walker.peek() != Some(b'{') {
             return walker.value();
@@ -313,7 +314,7 @@ impl Params {
 }
 
 impl Message {
-    /// Walks over the value of `message`, whatever it is.
+    /// Walks over the value of `message`, of any kind.
     pub(super) fn walk(
         &mut self,
         walker: &mut Walker<'_>,
@@ -356,7 +357,7 @@ impl Message {
     }
 }
 
-/// Walks over parts: an array, or the single object that `content` may be.
+/// Walks over parts: an array, or a single object, which is allowed for `content`.
 fn walk_parts(
     walker: &mut Walker<'_>,
     typed: &mut bool,
@@ -390,7 +391,7 @@ fn walk_part(
     Ok(object.value())
 }
 
-/// Walks over the value of a member that is read, and keeps the member.
+/// Walks over the value of a member and records the member.
 fn take(
     slot: &mut Option<Member>,
     walker: &mut Walker<'_>,
@@ -415,7 +416,7 @@ fn keep(
     }
 }
 
-/// Keeps the first.
+/// Records the first ambiguity only.
 fn note(unclear: &mut Option<Ambiguity>, found: Option<Ambiguity>) {
     *unclear = unclear.or(found);
 }

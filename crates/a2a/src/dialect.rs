@@ -1,7 +1,8 @@
-//! Tasks, messages and updates in the words of A2A 0.3 and 1.0. Only what the gateway itself keeps for
-//! agents that poll is translated: it is kept in 0.3's words, and shown in its caller's.
+//! Translates tasks, messages and updates between A2A 0.3 and 1.0. Only content that the gateway
+//! itself stores, for agents that poll, is translated: it is stored in the form of 0.3, and
+//! returned in the form of its caller.
 //!
-//! Members that neither version knows stay where they are.
+//! Members that neither version defines are kept.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -9,13 +10,13 @@ use serde_json::{Map, Value, json};
 use super::Generation;
 use super::state::TaskState;
 
-/// What an agent says of a task, in 0.3's words: each but the error has its `kind`.
+/// An update of a task by its agent, in the form of 0.3: each but the error has its `kind`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Update {
-    /// Its answer: the task is completed.
+    /// The agent's answer: the task is completed.
     Message(Value),
-    /// The task as it stands, in place of what was known.
+    /// The current task, which replaces the stored one.
     Task(Value),
     /// A new status.
     StatusUpdate(Value),
@@ -25,7 +26,7 @@ pub enum Update {
     Error(Value),
 }
 
-/// What an agent said cannot be read; the text says what can be.
+/// The reply of an agent cannot be parsed; the text describes the valid forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotSaid(pub(super) &'static str);
@@ -44,7 +45,8 @@ const NO_ERROR: NotSaid =
     NotSaid("an `error` has a `code`, a whole number, and a `message`, a string");
 
 impl Update {
-    /// Reads a reply in the words of either version. `fresh` makes the id of a message without one.
+    /// Parses a reply in the form of either version. `fresh` generates the id of a message without
+    /// one.
     ///
     /// # Errors
     /// [`NotSaid`].
@@ -78,7 +80,7 @@ enum Kind {
     Artifact,
 }
 
-/// By its `kind`, by the name it stands under (1.0), or by its members.
+/// Detects the kind by `kind`, by the name around it (1.0), or by its members.
 fn kind_of(said: &Map<String, Value>) -> Option<(Kind, &Map<String, Value>)> {
     if let Some(kind) = said.get("kind") {
         let kind = match kind.as_str()? {
@@ -126,7 +128,7 @@ fn message(said: &Map<String, Value>, fresh: impl FnOnce() -> String) -> Result<
     Ok(message.into())
 }
 
-/// `parts`, or `content` as 0.3's HTTP+JSON binding calls them.
+/// Normalizes `parts`, which the HTTP+JSON binding of 0.3 calls `content`.
 fn take_parts(holder: &mut Map<String, Value>) -> Result<(), NotSaid> {
     if !holder.contains_key("parts")
         && let Some(content) = holder.remove("content")
@@ -153,7 +155,7 @@ fn task(said: &Map<String, Value>, fresh: impl FnOnce() -> String) -> Result<Val
     }
     if let Some(history) = task.get_mut("history") {
         for one in history.as_array_mut().ok_or(FORMS)? {
-            // What an agent tells of the past needs no new names.
+            // Messages of the history need no new ids.
             *one = message(one.as_object().ok_or(FORMS)?, String::new)?;
         }
     }
@@ -207,7 +209,7 @@ fn artifact_update(
     Ok(update.into())
 }
 
-/// A part in 0.3's words; one that cannot be told stays as it is.
+/// Converts a part to the form of 0.3; a part that has none stays as it is.
 fn part_of_0_3(mut part: Map<String, Value>) -> Map<String, Value> {
     if part.contains_key("kind") {
         return part;
@@ -252,7 +254,8 @@ fn part_of_0_3(mut part: Map<String, Value>) -> Map<String, Value> {
     part
 }
 
-/// A task, message or update in a caller's words, as the result of a send call or the event of a stream.
+/// Returns a task, message or update in a caller's form, as the result of a send call or an event
+/// of a stream.
 pub fn shown(said: &Value, generation: Generation) -> Value {
     let name = match said["kind"].as_str() {
         _ if generation == Generation::V0 => return said.clone(),
@@ -265,7 +268,8 @@ pub fn shown(said: &Value, generation: Generation) -> Value {
     json!({name: bare(said, generation)})
 }
 
-/// The same where a call answers with one thing only, as `GetTask` does: 1.0 then has no name around it.
+/// Like [`shown`], for calls with one kind of result, such as `GetTask`: 1.0 has no name around it
+/// then.
 pub fn bare(said: &Value, generation: Generation) -> Value {
     if generation == Generation::V0 {
         return said.clone();
@@ -424,7 +428,7 @@ mod tests {
         let expected =
             json!({"statusUpdate": {"taskId": "t", "status": {"state": "TASK_STATE_FAILED"}}});
         assert_eq!(shown(&update, Generation::V1), expected);
-        // There and back again.
+        // Round trip.
         let back = read(json!({"result": shown(&task, Generation::V1)}));
         assert_eq!(back, Ok(Update::Task(task)));
     }

@@ -1,32 +1,32 @@
-//! What was done to a call, as the response field `X-A2A-Completed` names it.
+//! The record of changes to a call, for the response field `X-A2A-Completed` ([`Done`]).
 
 use std::fmt;
 
-/// One thing that was done. In the order in which they are named.
+/// One kind of change, in the order in which they are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// `envelope`: `jsonrpc` inserted, `id` made where there was none, members put in their place.
+    /// `envelope`: `jsonrpc` inserted, a missing `id` generated, members moved to their position.
     Envelope,
-    /// `method`: inferred, or spelled as the target's generation has it.
+    /// `method`: inferred, or respelled for the target's generation.
     Method,
-    /// `alias`: `message/sendSubscribe`, which no version has, replaced by the real name.
+    /// `alias`: `message/sendSubscribe`, which no version defines, replaced by the real name.
     Alias,
-    /// `message-id`: made, renamed from `message_id`, or `message_id` dropped beside it.
+    /// `message-id`: generated, renamed from `message_id`, or the extra `message_id` dropped.
     MessageId,
     /// `task-id`: moved to `message.metadata.task_id`.
     TaskId,
-    /// `parts`: made of `content` or `text`, or a part's shape put right.
+    /// `parts`: made of `content` or `text`, or the shape of a part corrected.
     Parts,
-    /// `role`: inserted, or spelled as the target's generation has it.
+    /// `role`: inserted, or respelled for the target's generation.
     Role,
     /// `target`: `target_agent_id` dropped.
     Target,
-    /// `source`: `source_workspace_id` replaced by the proven caller, or dropped without one.
+    /// `source`: `source_workspace_id` replaced by the proven caller, or dropped if there is none.
     Source,
 }
 
 impl Step {
-    /// All of them, in their order.
+    /// All of them, in order.
     pub const ALL: [Self; 9] = [
         Self::Envelope,
         Self::Method,
@@ -39,7 +39,7 @@ impl Step {
         Self::Source,
     ];
 
-    /// The word on the wire.
+    /// Returns the value on the wire.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Envelope => "envelope",
@@ -55,23 +55,23 @@ impl Step {
     }
 }
 
-/// The set of what was done. Displays as the value of `X-A2A-Completed`:
-/// `envelope, message-id, parts`; empty when the body was left alone.
+/// The set of changes. Displays as the value of `X-A2A-Completed`: `envelope, message-id, parts`;
+/// empty if the body is unchanged.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Done(u16);
 
 impl Done {
-    /// Whether the body was left alone.
+    /// Returns true if the body is unchanged.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether `step` was done.
+    /// Returns true if the set contains `step`.
     pub const fn has(self, step: Step) -> bool {
         self.0 & (1 << step as u16) != 0
     }
 
-    /// Notes that `step` was done.
+    /// Adds `step` to the set.
     pub fn add(&mut self, step: Step) {
         self.0 |= 1 << step as u16;
     }

@@ -1,4 +1,4 @@
-//! Edits by byte range: the text between them is copied, never written anew.
+//! Edits by byte range ([`Edits`]): the text between them is copied unchanged.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -7,16 +7,16 @@ use super::done::Done;
 use super::json::{Member, Object};
 use super::walker::Walker;
 
-/// What is being done to one text.
+/// The edits of one text and their meaning.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// How its bytes change.
+    /// The byte edits.
     pub(super) edits: Edits,
-    /// What that amounts to.
+    /// The kinds of changes that they make.
     pub(super) done: Done,
 }
 
-/// One edit: `removed` bytes at `at` give way to `text`.
+/// One edit: `text` replaces `removed` bytes at `at`.
 #[derive(Debug)]
 struct Edit {
     at: usize,
@@ -24,23 +24,23 @@ struct Edit {
     text: Cow<'static, str>,
 }
 
-/// Edits of one text. They must not overlap; two at the same offset apply in the order they were
+/// Edits of one text. They must not overlap. Two at the same offset apply in the order they were
 /// made, so an insertion comes before a removal that starts there.
 #[derive(Debug, Default)]
 pub(super) struct Edits(Vec<Edit>);
 
 impl Edits {
-    /// Whether the text stays as it is.
+    /// Returns true if there are no edits.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Puts `text` in front of the byte at `at`.
+    /// Inserts `text` in front of the byte at `at`.
     pub(super) fn insert(&mut self, at: usize, text: impl Into<Cow<'static, str>>) {
         self.replace(at..at, text);
     }
 
-    /// Puts `text` in the place of `range`.
+    /// Replaces `range` by `text`.
     pub(super) fn replace(&mut self, range: Range<usize>, text: impl Into<Cow<'static, str>>) {
         self.0.push(Edit {
             at: range.start,
@@ -49,17 +49,17 @@ impl Edits {
         });
     }
 
-    /// Gives `member` the name `quoted`, which has its quotes.
+    /// Renames `member` to `quoted`, which includes the quotes.
     pub(super) fn rename(&mut self, member: &Member, quoted: &'static str) {
         self.replace(member.start..member.name_end, quoted);
     }
 
-    /// Gives `member` the value `token`.
+    /// Replaces the value of `member` by `token`.
     pub(super) fn revalue(&mut self, member: &Member, token: impl Into<Cow<'static, str>>) {
         self.replace(member.value.start..member.value.end, token);
     }
 
-    /// The text with all edits.
+    /// Returns the text with all edits applied.
     pub(super) fn apply(mut self, source: &str) -> Vec<u8> {
         self.0.sort_by_key(|edit| edit.at);
         let grown: usize = self.0.iter().map(|edit| edit.text.len()).sum();
@@ -76,12 +76,13 @@ impl Edits {
     }
 }
 
-/// Members that leave one object and members that join it at its end, with the commas right.
+/// Members that are removed from one object and members that are appended to it, with correct
+/// commas.
 #[derive(Debug, Default)]
 pub(super) struct Membership {
-    /// By the offset of their name.
+    /// Removed members, by the offset of their name.
     leaving: Vec<usize>,
-    /// `"name":value` each.
+    /// Appended members, each `"name":value`.
     joining: Vec<String>,
 }
 
@@ -96,7 +97,7 @@ impl Membership {
         self.joining.push(member);
     }
 
-    /// Writes down what that means for the bytes of `object`.
+    /// Adds the edits for `object`.
     pub(super) fn settle(self, object: &Object, text: &str, edits: &mut Edits) {
         let mut last_kept = object.last_end;
         let mut gone = None;
@@ -115,8 +116,8 @@ impl Membership {
         }
     }
 
-    /// Removes those who leave in front of one who stays. Returns where the last one who stays
-    /// ends, and the range of those who leave behind it.
+    /// Removes the leaving members that precede a kept one. Returns the end of the last kept
+    /// member, and the range of the leaving members after it.
     fn part(
         &self,
         object: &Object,
@@ -125,7 +126,7 @@ impl Membership {
     ) -> (Option<usize>, Option<Range<usize>>) {
         let mut last_kept = None;
         let mut gone: Option<Range<usize>> = None;
-        // The text was read before, so this walk can't fail.
+        // The text was read before, so this walk cannot fail.
         let _ = Walker::from(text.as_bytes(), object.open).object(|walker, name| {
             let value = walker.value()?;
             let member = name.with(value);
@@ -141,7 +142,7 @@ impl Membership {
             Ok(value)
         });
         if let (Some(end), Some(gone)) = (last_kept, &mut gone) {
-            // The comma between the last who stays and the first who leaves goes too.
+            // Includes the comma after the last kept member.
             gone.start = end;
         }
         (last_kept, gone)

@@ -1,19 +1,21 @@
-//! Completing a call: what a caller left out is filled in by byte range, everything else is
-//! forwarded as it came (`docs/api.md`, the body).
+//! Completes a call ([`complete`]): fills in missing members by byte range and forwards everything
+//! else unchanged (`docs/api.md`, "Completion").
 //!
-//! One strict pass finds the members that the gateway reads (`call`). A bare body that has its
-//! members elsewhere is put together first (`bare`); then the message rules (`message`, `part`)
-//! name their edits (`edit`). A call that needs none leaves as the very same bytes.
+//! One strict pass finds the members that the gateway reads (`call`). A bare body with members in
+//! other positions is rebuilt first (`bare`). Then the message rules (`message`, `part`) produce
+//! their edits (`edit`). A call without edits is forwarded as the same bytes.
 //!
-//! Where the contract is silent:
-//! - A member that the gateway reads stands only once, and in its own case, in every mode, `off` included.
-//! - `null` and `""` are no message id, under either name.
-//! - With no proven workspace as the caller (canvas, organization, operator), a
-//!   `source_workspace_id` is removed: nobody there can prove to be a workspace.
-//! - The method, role and parts of a *bare* call follow a 1.0 target also where they were spelled
-//!   the 0.x way, since the gateway then says `A2A-Version: 1.0` for it. An envelope is never
-//!   translated between generations.
-//! - Calls of 0.1 (`tasks/send`) pass as they are, but for a forged source: their `params` have another shape.
+//! Details:
+//! - A member that the gateway reads must be unique and in its exact case, in each mode, including
+//!   `off`.
+//! - `null` and `""` are not message ids, under either name.
+//! - Without a proven workspace as the caller (canvas, organization, operator), a
+//!   `source_workspace_id` is removed: such a caller cannot prove to be a workspace.
+//! - The method, role and parts of a *bare* call are converted for a 1.0 target even if they have
+//!   the 0.x form, since the gateway adds `A2A-Version: 1.0` to it. An envelope is never translated
+//!   between generations.
+//! - Calls of 0.1 (`tasks/send`) pass unchanged, except for a forged source: their `params` have
+//!   another shape.
 //! - A file part with `type` becomes `{filename, url, raw}` for a 1.0 target.
 
 use std::borrow::Cow;
@@ -35,47 +37,48 @@ use crate::Complete;
 /// The UTF-8 byte order mark. RFC 8259, 8.1 lets a parser ignore it; many do not.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// For whom, and how far, a call is completed.
+/// The target and caller of a call, and the extent of its completion.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion<'a> {
     /// The workspace in the path.
     pub target: &'a str,
     /// The workspace that the credential proves; `None` for canvas, organization and operator.
     pub caller: Option<&'a str>,
-    /// `a2a.complete`, or the workspace's own.
+    /// The setting `a2a.complete`, or that of the workspace.
     pub complete: Complete,
-    /// What the target speaks.
+    /// The generation of the target.
     pub generation: Generation,
-    /// `Accept` prefers `text/event-stream`: a method that is inferred is the streaming one.
+    /// True if `Accept` prefers `text/event-stream`: an inferred method is the streaming one then.
     pub accept_prefers_stream: bool,
 }
 
 /// A call that may be forwarded.
 #[derive(Clone, Debug)]
 pub struct Completed {
-    /// What goes to the agent; the same `Bytes` as came in when nothing was missing.
+    /// The body for the agent; the same `Bytes` as received if nothing was missing.
     pub body: Bytes,
-    /// The caller's own `id` as it was spelled, if it was a string or a number. Not an id that
-    /// the gateway made: a caller who gave none gets `null` in a refusal.
+    /// The caller's `id` as it was spelled, if it was a string or a number. A generated id is not
+    /// included: a rejection of a call without an id has `null`.
     pub rpc_id: Option<String>,
-    /// What the call asks for.
+    /// The method of the call.
     pub method: Method,
-    /// The same by its name in [`Completed::body`]; `None`: it has none, or one of more than
+    /// The method's name in [`Completed::body`]; `None`: it has none, or one of more than
     /// [`METHOD_NAME_BYTES_MAX`] bytes.
     pub method_name: Option<String>,
-    /// The gateway made the envelope: to a 1.0 target the call then needs `A2A-Version: 1.0`.
+    /// True if the gateway built the envelope: the call then needs `A2A-Version: 1.0` for a 1.0
+    /// target.
     pub wrapped: bool,
-    /// What was done, for `X-A2A-Completed`.
+    /// The changes made, for `X-A2A-Completed`.
     pub done: Done,
-    /// `params.message.task_id`, the client's own task id, in every mode.
+    /// The idempotency key: `params.message.task_id`, the client's own task id, in each mode.
     pub idempotency_key: Option<String>,
-    /// The message's id, under either name, as the client gave it; never one that was made here.
+    /// The message id that the client sent, under either name; never a generated one.
     pub message_id: Option<String>,
     /// The tasks and URLs that it refers to, as the agent may read it.
     pub refs: Refs,
 }
 
-/// Whether the body is an object without `jsonrpc`, of which the gateway makes a call.
+/// Returns true if the body is an object without `jsonrpc`, from which the gateway builds a call.
 pub fn is_bare(body: &[u8]) -> bool {
     let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
     let text = std::str::from_utf8(body).ok();
@@ -83,17 +86,17 @@ pub fn is_bare(body: &[u8]) -> bool {
     call.is_some_and(|call| !call.enveloped)
 }
 
-/// An envelope, as far as a route needs it that also takes bodies without one.
+/// The fields of an envelope that are needed by a route which also takes bodies without one.
 #[derive(Clone, Debug)]
 pub struct Enveloped {
-    /// What it asks for.
+    /// The method of the call.
     pub method: Method,
-    /// Its id, as it was spelled.
+    /// The id, as it was spelled.
     pub rpc_id: Option<String>,
 }
 
 impl Enveloped {
-    /// `None`: the body has no `jsonrpc`, or cannot be read.
+    /// Parses an envelope. `None`: the body has no `jsonrpc`, or cannot be read.
     pub fn read(body: &[u8]) -> Option<Self> {
         let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
         let text = std::str::from_utf8(body).ok()?;
@@ -105,23 +108,23 @@ impl Enveloped {
     }
 }
 
-/// Longest method name that is told of, in bytes. Real ones have up to 40.
+/// Longest method name that is reported, in bytes. Real ones have up to 40.
 pub const METHOD_NAME_BYTES_MAX: usize = 128;
 
 /// A body from which no call can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Fault {
-    /// Which row of the contract's table.
+    /// The class of the fault.
     pub kind: FaultKind,
-    /// The caller's `id` as it was spelled, if one was read; never for
-    /// [`FaultKind::ParseError`] (JSON-RPC 2.0, 5).
+    /// The caller's `id` as it was spelled, if one was read; never for [`FaultKind::ParseError`]
+    /// (JSON-RPC 2.0, 5).
     pub rpc_id: Option<String>,
-    /// What is wrong and what to send instead. Holds nothing of the body.
+    /// The problem, and the form to send instead. Contains nothing of the body.
     pub message: Cow<'static, str>,
 }
 
-/// The three rows of the contract's table of refusals that a body can earn.
+/// The three reasons for which a body is rejected (`docs/api.md`, "Reasons").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// `invalid_params`
@@ -132,7 +135,7 @@ pub enum FaultKind {
     ParseError,
 }
 
-/// A [`Fault`] whose id is not known where it is found.
+/// A [`Fault`] before its id is known.
 #[derive(Debug)]
 pub(super) struct Refusal {
     kind: FaultKind,
@@ -161,7 +164,7 @@ impl Refusal {
         }
     }
 
-    /// `word` stands twice on one level.
+    /// Rejects the duplicate member `word`.
     pub(super) fn twice(word: &str) -> Self {
         Self::request(format!("\"{word}\" stands twice; send it once"))
     }
@@ -175,10 +178,10 @@ impl Refusal {
     }
 }
 
-/// Fills in what is missing in `body`, as far as `completion` says.
+/// Completes `body` as `completion` specifies.
 ///
 /// # Errors
-/// [`Fault`] when it is not JSON, not a call, ambiguous, or contradicts itself or the path.
+/// [`Fault`] if it is not JSON, not a call, ambiguous, or contradicts itself or the path.
 pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, Fault> {
     let marked = body.starts_with(BYTE_ORDER_MARK);
     let read = if marked {
@@ -212,7 +215,7 @@ pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, F
     }
 }
 
-/// What [`Completed`] is made of; `body` only where it differs.
+/// The fields of [`Completed`]; `body` only if it differs.
 struct Draft {
     body: Option<Vec<u8>>,
     method: Method,
@@ -295,8 +298,8 @@ fn draft(call: &Call, text: &str, completion: &Completion<'_>) -> Result<Draft, 
     Ok(draft)
 }
 
-/// Which of two members with one name an agent takes is anybody's guess (RFC 8259, 4), and some compare names without
-/// case. `known`: the params are of a method whose members are known.
+/// Rejects ambiguous members: parsers differ on which of two members with one name they use (RFC
+/// 8259, 4), and some ignore case. `known`: the params belong to a method with known members.
 fn refuse_unclear(call: &Call, known: bool) -> Result<(), Refusal> {
     let bare = call.unclear_bare.filter(|_| !call.enveloped);
     let unclear = call.unclear.or(bare);
@@ -306,14 +309,14 @@ fn refuse_unclear(call: &Call, known: bool) -> Result<(), Refusal> {
     }
 }
 
-/// How the body came.
+/// The form in which the body was received.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Bare { inferred: bool },
     Envelope,
 }
 
-/// Completes a call whose members are where they belong.
+/// Completes a call that has its members in place.
 fn edited(
     call: &Call,
     text: &str,
@@ -367,8 +370,8 @@ const fn inferred_method(completion: &Completion<'_>) -> Method {
     }
 }
 
-/// Puts a method name right that the target can't know: `message/sendSubscribe` always, in a bare
-/// call to a 1.0 target also the names of 0.x. Answers with the name, if it is another one.
+/// Replaces a method name that the target cannot know: `message/sendSubscribe` always, and in a
+/// bare call to a 1.0 target also the names of 0.x. Returns the new name, if there is one.
 fn respell_method(
     call: &Call,
     text: &str,

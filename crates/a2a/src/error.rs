@@ -1,4 +1,5 @@
-//! Errors of the HTTP+JSON binding: those that A2A defines, and the form that all of them have (A2A 1.0, 5.4 and 11.6).
+//! Errors of the HTTP+JSON binding: those that A2A defines ([`Defined`]), and their form (A2A 1.0,
+//! 5.4 and 11.6).
 
 use serde_json::{Map, Value, json};
 
@@ -12,14 +13,14 @@ pub const DOMAIN: &str = "a2a-protocol.org";
 pub struct Defined {
     /// The `reason` of its `ErrorInfo`.
     pub reason: &'static str,
-    /// Its HTTP status over HTTP+JSON.
+    /// Its HTTP status in the HTTP+JSON binding.
     pub http: u16,
-    /// Its word of google.rpc.Code.
+    /// Its name in google.rpc.Code.
     pub status: &'static str,
 }
 
 impl Defined {
-    /// The error of this JSON-RPC code; `None`: A2A does not define it.
+    /// Returns the error of this JSON-RPC code; `None`: A2A does not define it.
     pub const fn of(code: i64) -> Option<Self> {
         let (reason, http, status) = match code {
             -32_001 => ("TASK_NOT_FOUND", 404, "NOT_FOUND"),
@@ -49,7 +50,7 @@ impl Defined {
     }
 }
 
-/// The word of google.rpc.Code for an HTTP status.
+/// Returns the name in google.rpc.Code for an HTTP status.
 const fn status_word(http: u16) -> &'static str {
     match http {
         401 => "UNAUTHENTICATED",
@@ -66,7 +67,8 @@ const fn status_word(http: u16) -> &'static str {
     }
 }
 
-/// A google.rpc.ErrorInfo, as it stands in the `data` of a JSON-RPC error and in the `details` of a [`status`].
+/// Builds a google.rpc.ErrorInfo, for the `data` of a JSON-RPC error and the `details` of a
+/// [`status`].
 pub fn info(reason: &str, domain: &str, metadata: Map<String, Value>) -> Value {
     json!({
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
@@ -76,22 +78,23 @@ pub fn info(reason: &str, domain: &str, metadata: Map<String, Value>) -> Value {
     })
 }
 
-/// A google.rpc.Status. `code`: that of JSON-RPC, whose status word counts where A2A defines the error.
+/// Builds a google.rpc.Status. `code` is that of JSON-RPC; its status name is used if A2A defines
+/// the error.
 pub fn status(http: u16, code: i64, message: &str, details: &Value) -> Value {
     let word = Defined::of(code).map_or(status_word(http), |defined| defined.status);
     json!({"code": http, "status": word, "message": message, "details": details})
 }
 
-/// The error of a JSON-RPC response, read.
+/// A parsed JSON-RPC error.
 pub struct RpcError<'a> {
     code: i64,
     message: String,
-    /// `data` as it is spelled.
+    /// The `data` as it is spelled.
     data: Option<&'a str>,
 }
 
 impl<'a> RpcError<'a> {
-    /// Reads the member `error`. What is no object is its own message.
+    /// Parses the member `error`. A value that is not an object becomes the message.
     pub fn read(error: &'a str) -> Self {
         let fields = Fields::read(error).unwrap_or_default();
         let code = fields.get("code").and_then(|code| code.parse().ok());
@@ -103,7 +106,7 @@ impl<'a> RpcError<'a> {
         }
     }
 
-    /// Its HTTP status over HTTP+JSON.
+    /// Returns its HTTP status in the HTTP+JSON binding.
     pub const fn http(&self) -> u16 {
         match (Defined::of(self.code), self.code) {
             (Some(defined), _) => defined.http,
@@ -114,7 +117,7 @@ impl<'a> RpcError<'a> {
         }
     }
 
-    /// The body for it: a google.rpc.Status, and beside it the members that clients of 0.3 look for.
+    /// Returns its body: a google.rpc.Status, and the members that clients of 0.3 look for.
     pub fn body(&self, http: u16) -> String {
         let listed: Option<Vec<Value>> = self.data.and_then(|data| serde_json::from_str(data).ok());
         let details = listed.unwrap_or_else(|| {

@@ -1,5 +1,5 @@
-//! Server-sent events (WHATWG HTML, 9.2): where one ends, so that only whole ones are passed on,
-//! and whether it was the last one.
+//! Server-sent events (WHATWG HTML, 9.2): finds their boundaries, so that only whole events are
+//! passed on, and detects the last event of a stream ([`Splitter`]).
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -11,22 +11,22 @@ use super::json::{Kind, Object, Value};
 use super::state::TaskState;
 use super::walker::{Broken, Walker};
 
-/// How much of one event is searched for the end of its task. Status updates are small; a task
-/// with more history than this in front of its status is not recognized as the last event.
+/// Most bytes of one event that are searched for the end of its task. Status updates are small; a
+/// task with more history than this in front of its status is not recognized as the last event.
 const SEARCHED_BYTES_MAX: usize = 64 * 1024;
 
-/// How lines end in a stream.
+/// The line ends of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
     /// `\r\n`: Python agents (sse-starlette).
     CrLf,
-    /// `\n`: the others.
+    /// `\n`: other agents.
     #[default]
     Lf,
 }
 
 impl Framing {
-    /// How the last line of `text` ends.
+    /// Returns the line end of the last line of `text`.
     pub fn of(text: &[u8]) -> Self {
         if text.ends_with(b"\r\n") {
             Self::CrLf
@@ -35,7 +35,7 @@ impl Framing {
         }
     }
 
-    /// The end of a line.
+    /// Returns the line end.
     pub const fn line_end(self) -> &'static str {
         match self {
             Self::CrLf => "\r\n",
@@ -43,8 +43,9 @@ impl Framing {
         }
     }
 
-    /// The comment that keeps a silent stream alive: `: keepalive`. It stands between two events. Behind a
-    /// `numbered` one it has no blank line of its own: some readers would take that for an event (`stamp`).
+    /// Returns the comment that keeps a silent stream alive: `: keepalive`. It is sent between two
+    /// events. After a `numbered` event it has no blank line of its own: some readers would take
+    /// that for an event (`stamp`).
     pub const fn keepalive(self, numbered: bool) -> &'static str {
         match (self, numbered) {
             (Self::CrLf, true) => ": keepalive\r\n",
@@ -55,7 +56,7 @@ impl Framing {
     }
 }
 
-/// One event that carries `json`, which is one line as JSON without line breaks is; of this name, if it has one.
+/// Builds one event with `json`, which must be one line, and with `name`, if there is one.
 pub fn final_event(name: Option<&str>, json: &str, framing: Framing) -> Bytes {
     let end = framing.line_end();
     let name = name.map(|name| format!("event: {name}{end}"));
@@ -63,64 +64,63 @@ pub fn final_event(name: Option<&str>, json: &str, framing: Framing) -> Bytes {
     Bytes::from(format!("{name}data: {json}{end}{end}"))
 }
 
-/// What a chunk completed.
+/// The events that a chunk completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// Everything up to the last boundary, as it came: events, and blocks of comments.
+    /// All bytes up to the last boundary, unchanged: events, and blocks of comments.
     pub bytes: Bytes,
-    /// How many events with `data` are in there.
+    /// The number of events with `data` in them.
     pub events: u32,
-    /// An event of the stream so far was final: `final: true` or a terminal state of its task. What comes behind it,
-    /// such as pings of the agent, changes nothing.
+    /// True if an event of the stream so far was final: `final: true` or a terminal state of its
+    /// task. Later events, such as pings of the agent, do not change it.
     pub final_seen: bool,
 }
 
-/// Cuts a stream between its events, whatever its chunks. Every byte is looked at once.
+/// Splits a stream at event boundaries, independently of its chunks. Each byte is scanned once.
 ///
-/// It holds what came of an event that is not whole yet; whoever pushes bounds that by
-/// [`Splitter::pending_len`].
+/// It buffers an incomplete event; the caller must bound that by [`Splitter::pending_len`].
 #[derive(Debug, Default)]
 pub struct Splitter {
-    /// What came behind the last boundary.
+    /// The bytes after the last boundary.
     pending: Vec<u8>,
     place: Place,
     framing: Framing,
     final_seen: bool,
 }
 
-/// Where in a block the next byte stands.
+/// The position of the next byte in a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// Behind a boundary.
+    /// After a boundary.
     #[default]
     BlockStart,
-    /// Behind a boundary that was a single `\r`: a `\n` still belongs to it.
+    /// After a boundary that was a single `\r`: a following `\n` belongs to it.
     BlockStartBehindCr,
-    /// Behind at least one byte of a line.
+    /// After at least one byte of a line.
     Line,
-    /// Behind a `\r` that ended a line: a `\n` still belongs to it.
+    /// After a `\r` that ended a line: a following `\n` belongs to it.
     LineStartBehindCr,
-    /// Behind the `\n` that ended a line.
+    /// After the `\n` that ended a line.
     LineStart,
-    /// Behind a line end and a `\r`: a blank line, whose `\n` is awaited, since in a stream with
+    /// After a line end and a `\r`: a blank line that may still get its `\n`. In a stream with
     /// `\r\n` a comment must not come between the two.
     BlankLineCr,
 }
 
 impl Splitter {
-    /// At the start of a stream.
+    /// Creates a splitter at the start of a stream.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the next chunk and gives back what is whole.
+    /// Takes the next chunk and returns the complete events.
     ///
-    /// Nothing is copied when no event was open and the chunk ends with one.
+    /// Copies nothing if no event was open and the chunk ends with one.
     pub fn push(&mut self, chunk: Bytes) -> Passed {
         let mut events = 0;
         let mut from = 0;
         let mut at = 0;
-        // Completes the event that was open; from then on `pending` is what goes out first.
+        // Completes the open event; from then on `pending` is sent first.
         if !self.pending.is_empty() {
             let Some(end) = self.boundary(&chunk, &mut at) else {
                 self.pending.extend_from_slice(&chunk);
@@ -151,28 +151,29 @@ impl Splitter {
         self.passed(bytes, events)
     }
 
-    /// How many bytes of an event that is not whole are held.
+    /// Returns the number of buffered bytes of an incomplete event.
     pub fn pending_len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Whether no event is half received. What was passed on ends between events in any case, so
-    /// a comment may follow it at any time.
+    /// Returns true if no event is half received. The bytes passed on always end between events, so
+    /// a comment may follow them at any time.
     pub fn at_boundary(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// How the last line ended.
+    /// Returns the line end of the last line.
     pub fn framing(&self) -> Framing {
         self.framing
     }
 
-    /// Whether what is pending is whole after all, if nothing comes any more: its blank line is a single `\r`.
+    /// Returns true if the pending event is complete should the stream end now: its blank line is a
+    /// single `\r`.
     pub fn ends_whole(&self) -> bool {
         self.place == Place::BlankLineCr
     }
 
-    /// What the agent left unfinished when it ended the stream itself: passed on as it came.
+    /// Returns the incomplete event at the end of the agent's stream, unchanged.
     pub fn take_rest(self) -> Bytes {
         Bytes::from(self.pending)
     }
@@ -185,7 +186,8 @@ impl Splitter {
         }
     }
 
-    /// The offset behind the next blank line in `chunk`, from `at` on; `None` moves to its end.
+    /// Returns the offset after the next blank line in `chunk`, from `at` on; `None` moves to its
+    /// end.
     fn boundary(&mut self, chunk: &[u8], at: &mut usize) -> Option<usize> {
         while let Some(&byte) = chunk.get(*at) {
             let place = self.place;
@@ -207,7 +209,7 @@ impl Splitter {
         None
     }
 
-    /// Moves over one byte and says whether a block ends with it.
+    /// Consumes one byte. Returns true if it ends a block.
     fn step(&mut self, place: Place, byte: u8) -> bool {
         let (next, ended) = match (place, byte) {
             (Place::BlankLineCr, _) | (Place::BlockStartBehindCr | Place::BlockStart, b'\n') => {
@@ -234,13 +236,13 @@ impl Splitter {
     }
 }
 
-/// The blocks of whole ones, each with the blank line that ends it.
+/// Returns the blocks of complete events, each with the blank line that ends it.
 pub(super) fn blocks(whole: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut splitter = Splitter::new();
     let mut from = 0;
     std::iter::from_fn(move || {
         let mut at = from;
-        // A `\r` at the very end is a blank line, too: what passed is whole.
+        // A `\r` at the very end is a blank line, too: the input is complete.
         let end = splitter.boundary(whole, &mut at).unwrap_or(whole.len());
         let block = &whole[from..end];
         from = end;
@@ -248,8 +250,8 @@ pub(super) fn blocks(whole: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The lines of a block, without their ends. A byte order mark, which only a stream's first line
-/// may have, is no part of it.
+/// Returns the lines of a block, without their line ends. Drops a byte order mark, which only the
+/// first line of a stream may have.
 pub(super) fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = block.strip_prefix(b"\xef\xbb\xbf").unwrap_or(block);
     std::iter::from_fn(move || {
@@ -265,7 +267,7 @@ pub(super) fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The value of a `data` line.
+/// Returns the value of a `data` line.
 pub(super) fn data_of(line: &[u8]) -> Option<&[u8]> {
     match line.strip_prefix(b"data")? {
         [] => Some(&[]),
@@ -274,14 +276,14 @@ pub(super) fn data_of(line: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// What the last event of whole blocks says.
+/// Returns the data of the last event of complete blocks.
 pub fn last_data(whole: &[u8]) -> Option<Vec<u8>> {
     let last = blocks(whole).filter(|block| has_data(block)).last()?;
     Some(data(last).into_owned())
 }
 
-/// The states of tasks that whole events tell: one of each event that tells one. The usual event tells none, and
-/// costs a search for the name.
+/// Returns the task states in complete events, at most one of each event. Most events contain none,
+/// and cost only a search for the name.
 pub fn states_told(whole: &[u8]) -> impl Iterator<Item = TaskState> + '_ {
     static NAME: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""state""#));
     let any = NAME.find(whole).is_some();
@@ -294,7 +296,7 @@ fn has_data(block: &[u8]) -> bool {
     block.starts_with(b"data:") || lines(block).any(|line| data_of(line).is_some())
 }
 
-/// What an event says, as far as it is searched: its `data` lines, joined.
+/// Returns the searched part of an event's data: its `data` lines, joined.
 fn data(block: &[u8]) -> Cow<'_, [u8]> {
     let mut data = lines(block).filter_map(data_of);
     let bounded = |line: &[u8]| line.len().min(SEARCHED_BYTES_MAX);
@@ -314,17 +316,17 @@ fn data(block: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(joined)
 }
 
-/// Whether an event ends its stream.
+/// Returns true if an event ends its stream.
 ///
-/// It carries a JSON-RPC response or, over REST, its result: an update with `final: true`, or the
-/// status of a task that is in a terminal state, in the shape of 0.x or of 1.0.
+/// It must contain a JSON-RPC response or, over REST, its result: an update with `final: true`, or
+/// the status of a task in a terminal state, in the form of 0.x or of 1.0.
 fn is_final(block: &[u8]) -> bool {
     let data = data(block);
     let mut walker = Walker::new(&data);
     walker.peek() == Some(b'{') && Update::walk(&mut walker, &data, Level::Event).0
 }
 
-/// How deep an object is in an event.
+/// The depth of an object in an event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     /// The event itself: a response, or a bare result.
@@ -335,21 +337,21 @@ enum Level {
     Inner,
 }
 
-/// What one object says about the end.
+/// The end markers of one object.
 #[derive(Default)]
 struct Update {
     kind: Option<Value>,
     /// `final: true`
     last: bool,
-    /// `status.state` is terminal.
+    /// True if `status.state` is terminal.
     terminal: bool,
-    /// An object in it says so.
+    /// True if an object in it is final.
     inner: bool,
 }
 
 impl Update {
-    /// Walks over the object that follows; also what was met before an error counts, as the text
-    /// may be cut.
+    /// Walks over the object that follows. Members read before an error count, as the text may be
+    /// cut.
     fn walk(walker: &mut Walker<'_>, text: &[u8], level: Level) -> (bool, Result<Object, Broken>) {
         let mut update = Self::default();
         let walked = walker.object(|walker, name| {
@@ -396,7 +398,8 @@ impl Update {
     }
 }
 
-/// Terminal task states: 0.x, then 1.0, whose 0.3 drafts wrote `CANCELLED` (a2a.md, 1.2).
+/// Returns true for terminal task states: those of 0.x, then those of 1.0, including the
+/// `CANCELLED` of 0.3 drafts.
 fn is_terminal(state: &[u8]) -> bool {
     matches!(
         state,

@@ -1,5 +1,5 @@
-//! One object as an ordered list of its members, each a piece of the text: what is not
-//! touched is written as it was spelled.
+//! A JSON object as an ordered list of its members ([`Fields`]), each a slice of the text:
+//! unchanged members are written as they were spelled.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -10,7 +10,7 @@ use crate::walker::Walker;
 /// One member.
 #[derive(Clone, Debug)]
 struct Field<'a> {
-    /// What the name says, escapes resolved.
+    /// The unescaped name.
     name: Cow<'a, [u8]>,
     /// The name as it is spelled, with its quotes.
     spelled: Cow<'a, str>,
@@ -18,13 +18,13 @@ struct Field<'a> {
     value: Cow<'a, str>,
 }
 
-/// The members of an object, in their order.
+/// The members of an object, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields<'a>(Vec<Field<'a>>);
 
 impl<'a> Fields<'a> {
-    /// `None`: the text is no JSON object, or a name stands in it twice. Which of two members counts
-    /// is anybody's guess (RFC 8259, 4), and one of them could be overlooked here.
+    /// Parses an object. `None`: the text is not a JSON object, or has a duplicate member. Parsers
+    /// differ on which duplicate they use (RFC 8259, 4), and one of them could be overlooked here.
     pub(crate) fn read(text: &'a str) -> Option<Self> {
         let mut walker = Walker::new(text.as_bytes());
         let mut fields = Vec::new();
@@ -45,13 +45,13 @@ impl<'a> Fields<'a> {
         unique.then_some(Self(fields))
     }
 
-    /// The value of `name`, as it is spelled.
+    /// Returns the value of `name`, as it is spelled.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let field = self.0.iter().find(|field| *field.name == *name.as_bytes());
         field.map(|field| &*field.value)
     }
 
-    /// The same, as a piece of the text that was read.
+    /// Like [`Fields::get`], as a slice of the text that was read.
     pub(crate) fn borrowed(&self, name: &str) -> Option<&'a str> {
         let field = self
             .0
@@ -63,24 +63,24 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Whether it holds nothing but what is plain or empty.
+    /// Returns true if no member has a non-empty array or object.
     pub(crate) fn is_flat(&self) -> bool {
         let empty = |value: &str| value[1..value.len() - 1].trim().is_empty();
         let mut values = self.0.iter().map(|field| &*field.value);
         values.all(|value| !matches!(kind(value), Kind::Array | Kind::Object) || empty(value))
     }
 
-    /// Whether there is such a member.
+    /// Returns true if there is such a member.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// What `name` says, if it is a string.
+    /// Returns the unescaped value of `name`, if it is a string.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         self.get(name).and_then(said)
     }
 
-    /// Puts a value in the place of the one that is there, or behind the last.
+    /// Replaces the value of a member, or appends the member.
     pub(crate) fn set(&mut self, name: &'static str, value: impl Into<Cow<'a, str>>) {
         let value = value.into();
         match self.position(name) {
@@ -93,15 +93,15 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Removes a member, if it is there.
+    /// Removes a member, if it exists.
     pub(crate) fn remove(&mut self, name: &str) {
         if let Some(at) = self.position(name) {
             self.0.remove(at);
         }
     }
 
-    /// Gives members their names of today, each at its place. A member that has its name of today
-    /// already counts, and the old one goes.
+    /// Renames members to their current names, in place. If a member with the current name exists,
+    /// the old one is removed.
     pub(crate) fn rename(&mut self, names: &[(&'static str, &'static str)]) {
         for (old, new) in names {
             let Some(at) = self.position(old) else {
@@ -116,7 +116,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The object as JSON.
+    /// Returns the object as JSON.
     pub(crate) fn write(&self) -> String {
         let length = self.0.iter().map(|f| f.spelled.len() + f.value.len() + 2);
         let mut text = String::with_capacity(length.sum::<usize>() + 2);
@@ -136,7 +136,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The elements of an array, as they are spelled; `None`: it is none.
+/// Returns the elements of an array, as they are spelled; `None`: it is not an array.
 pub(crate) fn elements(text: &str) -> Option<Vec<&str>> {
     let mut walker = Walker::new(text.as_bytes());
     let mut elements = Vec::new();
@@ -150,18 +150,18 @@ pub(crate) fn elements(text: &str) -> Option<Vec<&str>> {
     Some(elements)
 }
 
-/// Elements as an array.
+/// Builds an array of elements.
 pub(crate) fn array<T: AsRef<str>>(elements: &[T]) -> String {
     let elements: Vec<&str> = elements.iter().map(AsRef::as_ref).collect();
     format!("[{}]", elements.join(","))
 }
 
-/// What a value says, if it is a string that has no lone surrogate in it.
+/// Returns the unescaped value of a string without lone surrogates; `None` for other values.
 pub(crate) fn said(value: &str) -> Option<String> {
     serde_json::from_str(value).ok()
 }
 
-/// What a value is. Its text is valid.
+/// Returns the kind of a value. Its text must be valid.
 pub(crate) fn kind(value: &str) -> Kind {
     match value.as_bytes().first() {
         Some(b'{') => Kind::Object,
@@ -173,7 +173,7 @@ pub(crate) fn kind(value: &str) -> Kind {
     }
 }
 
-/// Text as a JSON string.
+/// Returns the text as a JSON string.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,11 +1,12 @@
-//! Which generation of A2A an agent speaks, by its card.
+//! The generations of A2A, and the detection of an agent's generation from its card.
 
 use serde_json::Value;
 
 /// The two generations on the wire. Their method names, parts and roles differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Generation {
-    /// 0.x: `message/send`, parts with `kind`, role `user`. Also when the card does not tell.
+    /// 0.x: `message/send`, parts with `kind`, role `user`. Also the default for cards without a
+    /// version.
     #[default]
     V0,
     /// 1.x: `SendMessage`, bare parts, role `ROLE_USER`.
@@ -13,12 +14,12 @@ pub enum Generation {
 }
 
 impl Generation {
-    /// Reads an agent card.
+    /// Detects the generation from an agent card.
     ///
-    /// [`Generation::V1`] when it has a JSON-RPC interface of 1.x (`supportedInterfaces`, A2A 1.0,
-    /// 4.4.6), or itself says `protocolVersion` 1.x, and nothing in it offers 0.x: no JSON-RPC
-    /// interface of 0.x, no `protocolVersion` 0.x, no `url` beside the list. A hybrid card offers
-    /// both and is 0.x, as every client can read that.
+    /// [`Generation::V1`] if it has a JSON-RPC interface of 1.x (`supportedInterfaces`, A2A 1.0,
+    /// 4.4.6), or a `protocolVersion` of 1.x, and offers no 0.x: no JSON-RPC interface of 0.x, no
+    /// `protocolVersion` of 0.x, no `url` beside the list. A hybrid card offers both and counts as
+    /// 0.x, which each client can read.
     pub fn from_card(card: &Value) -> Self {
         let major = |version: &Value| version.as_str().map(|v| v.split('.').next() == Some("0"));
         let stated = major(&card["protocolVersion"]);
@@ -31,7 +32,7 @@ impl Generation {
                     .as_str()
                     .is_some_and(|binding| binding.eq_ignore_ascii_case("JSONRPC"))
             })
-            // The list came with 1.0: an interface without a version is of 1.0.
+            // The list was introduced in 1.0: an interface without a version is of 1.0.
             .map(|interface| major(&interface["protocolVersion"]).unwrap_or(false))
             .collect();
         let old_url = card["url"].is_string() && stated.is_none();
@@ -44,7 +45,7 @@ impl Generation {
         }
     }
 
-    /// The one that has a method of this name: all of 0.x have a slash in theirs.
+    /// Returns the generation with a method of this name: all of 0.x contain a slash.
     pub fn of_method(name: &str) -> Self {
         if name.contains('/') {
             Self::V0
@@ -53,7 +54,7 @@ impl Generation {
         }
     }
 
-    /// The method that sends a message and waits for the answer, or for the stream of it.
+    /// Returns the method that sends a message and waits for the response, or for the stream.
     pub(super) const fn send_method(self, streams: bool) -> &'static str {
         match (self, streams) {
             (Self::V0, false) => "message/send",
@@ -63,7 +64,7 @@ impl Generation {
         }
     }
 
-    /// The role of a message's author, as JSON.
+    /// Returns the role of a message's author, as JSON.
     pub(super) const fn user_role(self) -> &'static str {
         match self {
             Self::V0 => r#""user""#,
@@ -71,7 +72,7 @@ impl Generation {
         }
     }
 
-    /// What stands in front of the text in `[{…"text":"hi"}]`.
+    /// Returns the text in front of the string in `[{…"text":"hi"}]`.
     pub(super) const fn text_parts_open(self) -> &'static str {
         match self {
             Self::V0 => r#"[{"kind":"text","text":"#,

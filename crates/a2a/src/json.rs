@@ -1,8 +1,8 @@
-//! Places in JSON text: values, members, objects, and what a string in it says.
+//! Positions in JSON text: values, members and objects, and the unescaping of strings.
 
 use std::borrow::Cow;
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `[…]`
@@ -19,29 +19,29 @@ pub(super) enum Kind {
     String,
 }
 
-/// One value's place in the text.
+/// The position of a value in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value {
-    /// What it is.
+    /// The kind of the value.
     pub(super) kind: Kind,
     /// Offset of its first byte.
     pub(super) start: usize,
-    /// Offset behind its last byte.
+    /// Offset after its last byte.
     pub(super) end: usize,
 }
 
 impl Value {
-    /// The token as it is spelled.
+    /// Returns the token as it is spelled.
     pub(super) fn raw(self, text: &[u8]) -> &[u8] {
         &text[self.start..self.end]
     }
 
-    /// The token as it is spelled, of text that is known to be UTF-8.
+    /// Returns the token as it is spelled, of text that is valid UTF-8.
     pub(super) fn raw_str(self, text: &str) -> &str {
         &text[self.start..self.end]
     }
 
-    /// What a string says, escapes resolved. Empty for other kinds: look at `kind` first.
+    /// Returns a string unescaped. Empty for other kinds: check `kind` first.
     pub(super) fn said(self, text: &[u8]) -> Cow<'_, [u8]> {
         if self.kind == Kind::String {
             unescape(&text[self.start + 1..self.end - 1])
@@ -50,12 +50,12 @@ impl Value {
         }
     }
 
-    /// Whether it is a string that says `word`, however it is spelled.
+    /// Returns true if it is a string with the unescaped value `word`.
     pub(super) fn says(self, text: &[u8], word: &str) -> bool {
         self.kind == Kind::String && *self.said(text) == *word.as_bytes()
     }
 
-    /// Whether it is `null` or `""`: there, and yet nothing.
+    /// Returns true if it is `null` or `""`, which count as missing.
     pub(super) fn is_void(self) -> bool {
         self.kind == Kind::Null || self.kind == Kind::String && self.end - self.start == 2
     }
@@ -66,32 +66,32 @@ impl Value {
 pub(super) struct Member {
     /// Offset of the name's opening quote.
     pub(super) start: usize,
-    /// Offset behind the name's closing quote.
+    /// Offset after the name's closing quote.
     pub(super) name_end: usize,
     /// Its value.
     pub(super) value: Value,
 }
 
 impl Member {
-    /// Name, colon and value as they are spelled.
+    /// Returns name, colon and value as they are spelled.
     pub(super) fn raw_str<'a>(&self, text: &'a str) -> &'a str {
         &text[self.start..self.value.end]
     }
 }
 
-/// A member's name, as it is met.
+/// The name of a member during the walk.
 #[derive(Debug)]
 pub(super) struct Name<'a> {
     /// Offset of the opening quote.
     pub(super) start: usize,
-    /// Offset behind the closing quote.
+    /// Offset after the closing quote.
     pub(super) end: usize,
-    /// What it says, escapes resolved: `\u0069d` is `id`.
+    /// The unescaped name: `\u0069d` is `id`.
     pub(super) said: Cow<'a, [u8]>,
 }
 
 impl Name<'_> {
-    /// The member of this name.
+    /// Returns the member with this name and `value`.
     pub(super) fn with(&self, value: Value) -> Member {
         Member {
             start: self.start,
@@ -101,19 +101,19 @@ impl Name<'_> {
     }
 }
 
-/// One object's place in the text.
+/// The position of an object in the text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Object {
     /// Offset of `{`.
     pub(super) open: usize,
-    /// Offset behind the last member's value; `None` when it is empty.
+    /// Offset after the last member's value; `None` if it is empty.
     pub(super) last_end: Option<usize>,
-    /// Offset behind `}`.
+    /// Offset after `}`.
     pub(super) end: usize,
 }
 
 impl Object {
-    /// The object as a value.
+    /// Returns the object as a value.
     pub(super) fn value(&self) -> Value {
         Value {
             kind: Kind::Object,
@@ -123,7 +123,7 @@ impl Object {
     }
 }
 
-/// The code unit that four hexadecimal digits spell.
+/// Parses four hexadecimal digits as a code unit.
 pub(super) fn code_unit(text: &[u8]) -> Option<u32> {
     let digits = text.first_chunk::<4>()?;
     digits.iter().try_fold(0, |unit, digit| {
@@ -131,8 +131,8 @@ pub(super) fn code_unit(text: &[u8]) -> Option<u32> {
     })
 }
 
-/// What the inside of a valid string says, as generalized UTF-8: a lone surrogate becomes its
-/// three bytes, so that two different spellings stay different.
+/// Unescapes the content of a valid string to generalized UTF-8: a lone surrogate becomes its three
+/// bytes, so that different strings stay different.
 pub(super) fn unescape(inner: &[u8]) -> Cow<'_, [u8]> {
     if !inner.contains(&b'\\') {
         return Cow::Borrowed(inner);
@@ -162,7 +162,7 @@ pub(super) fn unescape(inner: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(said)
 }
 
-/// Decodes what follows `\u`, a surrogate pair at once, and returns what is left.
+/// Decodes the digits after `\u`, including a surrogate pair, and returns the rest.
 fn push_code_point<'a>(said: &mut Vec<u8>, digits: &'a [u8]) -> &'a [u8] {
     let Some(unit) = code_unit(digits) else {
         return digits;

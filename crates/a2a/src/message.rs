@@ -1,4 +1,4 @@
-//! What a message must have, in a call whose envelope stands.
+//! The message rules: completes the message of a call that has its envelope ([`complete`]).
 
 use super::bare::{members, new_id};
 use super::call::{Call, Message, Params};
@@ -9,8 +9,8 @@ use super::generation::Generation;
 use super::json::{Kind, Member};
 use super::part;
 
-/// The client's own task id (`params.message.task_id`, not `taskId`), which is no task id to any
-/// agent but says which calls are the same one. `None` also when it is empty.
+/// Returns the idempotency key: the client's own task id (`params.message.task_id`, not `taskId`),
+/// which agents do not use. Calls with the same key are the same call. `None` also if it is empty.
 pub(super) fn idempotency_key(call: &Call, text: &str) -> Option<String> {
     let value = call.inner.body.task_id.filter(is_task_key)?.value;
     let key = match value.kind {
@@ -20,7 +20,7 @@ pub(super) fn idempotency_key(call: &Call, text: &str) -> Option<String> {
     Some(key).filter(|key| !key.is_empty())
 }
 
-/// The id that the client gave its message, if it is one.
+/// Returns the message id that the client sent, if it is a valid one.
 pub(super) fn given_id(call: &Call, text: &str) -> Option<String> {
     let message = &call.inner.body;
     let id = message.message_id.filter(|id| !id.value.is_void());
@@ -33,11 +33,11 @@ fn is_task_key(task_id: &Member) -> bool {
     matches!(task_id.value.kind, Kind::Number | Kind::String)
 }
 
-/// Applies the message rules to a send or stream call. Nothing happens where `params.message` is
-/// not an object: that is for the agent to judge.
+/// Applies the message rules to a send or stream call. Does nothing if `params.message` is not an
+/// object: the agent decides on that.
 ///
 /// # Errors
-/// When the call contradicts itself or the path.
+/// If the call contradicts itself or the path.
 pub(super) fn complete(
     call: &Call,
     text: &str,
@@ -51,7 +51,7 @@ pub(super) fn complete(
     }
     let message = &params.body;
     let mut membership = Membership::default();
-    // Parts first: their edits may stand at the offset where new members join.
+    // Parts first: their edits may have the same offset as the insertion of new members.
     let reshaped = content(message, text, completion.generation, work)?;
     message_id(message, text, &mut membership, work)?;
     task_id(message, text, &mut membership, work)?;
@@ -69,7 +69,7 @@ pub(super) fn complete(
     Ok(())
 }
 
-/// Sees to it that the message has `parts`, in the target's shape. True when it had not.
+/// Converts the content to `parts` in the target's shape. Returns true if that changed something.
 fn content(
     message: &Message,
     text: &str,
@@ -104,7 +104,7 @@ fn content(
                 reshaped |= part::complete(member.value, text, generation, edits)?;
             }
         }
-        // Neither text nor parts: a wrong value is not a missing one.
+        // Neither text nor parts: a wrong value does not count as missing.
         _ => reshaped = false,
     }
     if reshaped {
@@ -113,8 +113,8 @@ fn content(
     Ok(reshaped)
 }
 
-/// Sees to it that the message has a `messageId`, and only under that name: agents that read
-/// `ProtoJSON` refuse both forms together, others know only this one.
+/// Ensures a `messageId`, under that name only: agents that read `ProtoJSON` reject both names
+/// together, and others know only this one.
 fn message_id(
     message: &Message,
     text: &str,
@@ -139,7 +139,7 @@ fn message_id(
             if snake.value.is_void() {
                 edits.revalue(&snake, format!("\"{}\"", new_id()));
             } else if snake.value.kind != Kind::String {
-                // A wrong value is not a missing one: the agent judges it.
+                // A wrong value does not count as missing: the agent decides on it.
                 return Ok(());
             }
             edits.rename(&snake, r#""messageId""#);
@@ -152,7 +152,8 @@ fn message_id(
     Ok(())
 }
 
-/// Moves the client's own task id to where no agent takes it for one of its tasks.
+/// Moves the client's own task id to `metadata`, where agents do not take it for one of their
+/// tasks.
 fn task_id(
     message: &Message,
     text: &str,
@@ -168,7 +169,7 @@ fn task_id(
         Some(metadata) => match metadata.value.kind {
             Kind::Null => work.edits.revalue(&metadata, format!("{{{member}}}")),
             Kind::Object => into_metadata(&metadata, &task_id, member, text, work)?,
-            // It has no place there, and the agent refuses such metadata anyway.
+            // It cannot be moved there, and the agent rejects such metadata anyway.
             _ => return Ok(()),
         },
     }
@@ -201,8 +202,8 @@ fn into_metadata(
     }
 }
 
-/// Names the author. `(bare, reshaped)`: only messages that came in neither generation's shape
-/// get one; the others are the agent's to judge.
+/// Sets the author's role. `(bare, reshaped)`: only for messages in the form of neither generation;
+/// the agent decides on others.
 fn role(
     message: &Message,
     text: &str,
@@ -215,7 +216,7 @@ fn role(
         None if bare || reshaped => {
             membership.join(format!(r#""role":{}"#, generation.user_role()));
         }
-        // A bare call becomes one of 1.0, which refuses the role of 0.x.
+        // A bare call becomes one of 1.0, which rejects the role of 0.x.
         Some(role) if bare && generation == Generation::V1 => {
             if role.value.says(text.as_bytes(), "user") {
                 work.edits.revalue(&role, generation.user_role());
@@ -230,7 +231,7 @@ fn role(
     work.done.add(Step::Role);
 }
 
-/// Drops `params.target_agent_id`: the path is what was authorized, never this.
+/// Removes `params.target_agent_id`: the path is authorized, not this member.
 fn target(params: &Params, text: &str, target: &str, work: &mut Work) -> Result<(), Refusal> {
     let Some(named) = params.target else {
         return Ok(());
@@ -247,7 +248,7 @@ fn target(params: &Params, text: &str, target: &str, work: &mut Work) -> Result<
     Ok(())
 }
 
-/// Sees to it that `params.metadata.source_workspace_id` is the proven caller, or not there.
+/// Ensures that `params.metadata.source_workspace_id` is the proven caller, or absent.
 pub(super) fn source(params: &Params, text: &str, caller: Option<&str>, work: &mut Work) {
     let Some(source) = params.source else { return };
     match caller {
@@ -266,7 +267,8 @@ pub(super) fn source(params: &Params, text: &str, caller: Option<&str>, work: &m
     work.done.add(Step::Source);
 }
 
-/// Whether two members have the same value: strings by what they say, others by their token.
+/// Returns true if two members have the same value: strings are compared unescaped, others by their
+/// token.
 pub(super) fn same(a: &Member, b: &Member, text: &str) -> bool {
     let text = text.as_bytes();
     if (a.value.kind, b.value.kind) == (Kind::String, Kind::String) {

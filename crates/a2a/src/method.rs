@@ -1,9 +1,9 @@
-//! JSON-RPC method names of every A2A version, as one closed set.
+//! JSON-RPC method names of all A2A versions, as one closed set ([`Method`]).
 
-/// What a call asks for, whichever version's name it carries.
+/// The method of a call, under the name of any version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Method {
-    /// No call: the agent's card was asked for.
+    /// Not a call: a request for the agent's card.
     AgentCard,
     /// `CancelTask`, `tasks/cancel`.
     CancelTask,
@@ -27,9 +27,9 @@ pub enum Method {
     SendStreamingMessage,
     /// `SubscribeToTask`, `tasks/resubscribe`.
     SubscribeToTask,
-    /// A name that no version has.
+    /// A name that no version defines.
     Other,
-    /// No method was read: the exchange was refused before its body, or the body has none.
+    /// No method was read: the exchange was rejected before its body, or the body has none.
     Unread,
 }
 
@@ -52,7 +52,7 @@ impl Method {
         Self::Unread,
     ];
 
-    /// Classes a method name, compared exactly (JSON-RPC 2.0, 4: names are case-sensitive).
+    /// Classifies a method name, compared exactly (JSON-RPC 2.0, 4: names are case-sensitive).
     pub fn parse(name: &str) -> Self {
         match name {
             "CancelTask" | "tasks/cancel" => Self::CancelTask,
@@ -72,7 +72,7 @@ impl Method {
             }
             "ListTasks" | "tasks/list" => Self::ListTasks,
             "SendMessage" | "message/send" | "tasks/send" => Self::SendMessage,
-            // `message/sendSubscribe` is in no version; the envelope editor renames it.
+            // No version defines `message/sendSubscribe`; the envelope editor renames it.
             "SendStreamingMessage"
             | "message/stream"
             | "tasks/sendSubscribe"
@@ -82,7 +82,7 @@ impl Method {
         }
     }
 
-    /// Metric label: a closed set, so that a caller cannot grow our time series.
+    /// Returns the metric label: from a closed set, so that callers cannot add time series.
     pub const fn label(self) -> &'static str {
         match self {
             Self::AgentCard => "agent_card",
@@ -102,7 +102,7 @@ impl Method {
         }
     }
 
-    /// Its name in A2A 1.0, whichever version's name the call carries; `None`: it has none.
+    /// Returns its name in A2A 1.0; `None`: it has none.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::CancelTask => "CancelTask",
@@ -120,12 +120,12 @@ impl Method {
         })
     }
 
-    /// Position in [`Method::ALL`].
+    /// Returns the position in [`Method::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Whether the call is about one task that exists, and says which.
+    /// Returns true if the call refers to one existing task by its id.
     pub const fn is_of_a_task(self) -> bool {
         matches!(
             self,
@@ -133,7 +133,7 @@ impl Method {
         ) || self.is_of_push()
     }
 
-    /// Whether the call is about the push configurations of a task.
+    /// Returns true if the call is about the push configurations of a task.
     pub const fn is_of_push(self) -> bool {
         matches!(
             self,
@@ -144,7 +144,7 @@ impl Method {
         )
     }
 
-    /// Whether the call carries a message in `params.message`.
+    /// Returns true if the call has a message in `params.message`.
     pub const fn sends(self) -> bool {
         matches!(self, Self::SendMessage | Self::SendStreamingMessage)
     }

@@ -1,4 +1,5 @@
-//! Parts of 0.1 and of hand-written clients, which say `type` where 0.2 and later say `kind`.
+//! Parts of 0.1 and of hand-written clients, which have `type` in place of the `kind` of 0.2 and
+//! later.
 
 use super::bare::{Named, members};
 use super::edit::{Edits, Membership};
@@ -8,20 +9,21 @@ use super::json::{Kind, Member, Object, Value};
 use super::message::same;
 use super::walker::Walker;
 
-/// What a flat file part calls its members, then a `file` of 0.x, then a part of 1.0.
+/// The names of a member in a flat file part, in a `file` of 0.x, and in a part of 1.0.
 const FILE_MEMBERS: [(&str, &str, &str); 3] = [
     ("name", "name", "filename"),
     ("uri", "uri", "url"),
     ("bytes_data", "bytes", "raw"),
 ];
 
-/// Puts the parts in `value`, an array or a single object, into the target's shape: those with a
-/// `type` and no `kind`. For a 0.x target `type` is renamed to `kind`, and the `name`, `uri` and
-/// `bytes_data` of a file move into its `file`, if that is an object or not there. For a 1.0 target `type` goes, and they are called
-/// `filename`, `url` and `raw`. Returns whether there were any.
+/// Converts parts that have a `type` and no `kind` to the target's shape. `value` is an array of
+/// parts or a single part. For a 0.x target `type` is renamed to `kind`, and the `name`, `uri` and
+/// `bytes_data` of a file move into its `file`, if that is an object or missing. For a 1.0 target
+/// `type` is removed, and they are renamed to `filename`, `url` and `raw`. Returns whether there
+/// were any such parts.
 ///
 /// # Errors
-/// When a member that moves stands twice, or differs from the one in `file`.
+/// If a member to move is a duplicate, or differs from the one in `file`.
 pub(super) fn complete(
     value: Value,
     text: &str,
@@ -32,7 +34,7 @@ pub(super) fn complete(
     match value.kind {
         Kind::Object => parts.push(value.start),
         _ => {
-            // The text was read before, so this walk can't fail.
+            // The text was read before, so this walk cannot fail.
             let _ = Walker::from(text.as_bytes(), value.start).array(|walker| {
                 let part = walker.value()?;
                 if part.kind == Kind::Object {
@@ -111,7 +113,7 @@ impl<'t> Part<'t> {
             .any(|(name, _)| **name == *word.as_bytes())
     }
 
-    /// The members of a flat file part with their new names, in their order.
+    /// Returns the members of a flat file part with their new names, in order.
     fn file_members(&self) -> Result<Vec<(Member, &'static str, &'static str)>, Refusal> {
         let mut found: Vec<(Member, &'static str, &'static str)> = Vec::new();
         for (name, member) in &self.members {
@@ -129,7 +131,7 @@ impl<'t> Part<'t> {
         Ok(found)
     }
 
-    /// 0.x: `"name":…,"uri":…` → `"file":{"name":…,"uri":…}`, where the first of them stood.
+    /// 0.x: `"name":…,"uri":…` → `"file":{"name":…,"uri":…}`, at the position of the first of them.
     fn nest_file(&self, text: &str, edits: &mut Edits) -> Result<(), Refusal> {
         let found = self.file_members()?;
         let Some((first, ..)) = found.first() else {
@@ -151,9 +153,9 @@ impl<'t> Part<'t> {
         Ok(())
     }
 
-    /// 0.x, beside a `file` that is an object: `"file":{"uri":…},"name":…` →
-    /// `"file":{"uri":…,"name":…}`. What stands in both places stays in `file`. A `file` of
-    /// another type is the agent's to judge, and so is what stands beside it.
+    /// 0.x, with a `file` that is an object: `"file":{"uri":…},"name":…` →
+    /// `"file":{"uri":…,"name":…}`. A member present in both stays in `file`. If `file` has another
+    /// type, the agent decides on it and on the members beside it.
     fn fill_file(&self, text: &str, edits: &mut Edits) -> Result<(), Refusal> {
         let found = self.file_members()?;
         if found.is_empty() {
@@ -184,7 +186,8 @@ impl<'t> Part<'t> {
         Ok(())
     }
 
-    /// 1.0: `"name":…,"uri":…` → `"filename":…,"url":…`. A name that is taken already stays.
+    /// 1.0: `"name":…,"uri":…` → `"filename":…,"url":…`. A member is not renamed if the new name
+    /// exists.
     fn rename_file(&self, edits: &mut Edits) -> Result<(), Refusal> {
         for (member, _, name) in self.file_members()? {
             if !self.has(name) {
@@ -195,10 +198,10 @@ impl<'t> Part<'t> {
     }
 }
 
-/// The member called `word`.
+/// Returns the member with the name `word`.
 ///
 /// # Errors
-/// When there are two.
+/// If it is a duplicate.
 fn only(members: &[Named<'_>], word: &str) -> Result<Option<Member>, Refusal> {
     let mut named = members
         .iter()

@@ -1,15 +1,16 @@
-//! What a call refers to: tasks, which must be the caller's, and URLs that an agent is asked to call.
+//! The references of a call ([`Refs`]): tasks, which must belong to the caller, and URLs that the agent is asked to
+//! call.
 //!
-//! Parsers differ: some take the first of two members and some the last, some compare names without
-//! case (Go), some know `task_id` for `taskId` (`ProtoJSON`, pydantic). Whatever one of them could take for
-//! such a reference counts, under every spelling and as often as it stands, whichever the method:
+//! Parsers differ: for a duplicate member some use the first and some the last, some ignore case (Go), some read
+//! `task_id` as `taskId` (`ProtoJSON`, pydantic). A member that one of them could read as a reference counts, in each
+//! spelling and with each of its duplicates, for any method:
 //!
 //! - in `params`: `id`, `taskId`, and resource names (`name`, `parent`: `tasks/{id}/…`);
-//! - in `params.message`: `taskId`, `referenceTaskIds`, and `task_id` where the completion leaves it;
+//! - in `params.message`: `taskId`, `referenceTaskIds`, and `task_id` if the completion leaves it;
 //! - in `params.configuration` and a push configuration, at any depth: `url`, `taskId`;
 //! - in the whole `params` of a call that sets a push configuration: the same.
 //!
-//! What stands in a message's parts and metadata is content, and refers to nothing here.
+//! The parts and the metadata of a message are content and contain no references.
 
 use super::ambiguity::{Ambiguity, fold};
 use super::call::{Call, Message, Params, Unreadable};
@@ -18,37 +19,37 @@ use super::json::{Kind, Value};
 use super::method::Method;
 use super::walker::{Broken, Walker};
 
-/// Longest id of a task that is known to the gateway, in bytes. Real ones have 36.
+/// Longest task id that the gateway tracks, in bytes. Real ones have 36.
 pub const TASK_ID_BYTES_MAX: usize = 256;
 
-/// Tasks that one call may refer to.
+/// Most tasks that one call may refer to.
 const TASKS_MAX: usize = 100;
 
-/// URLs that one call may name for an agent to call. Each may take a look-up of its name.
+/// Most URLs that one call may name for an agent to call. Each may need a DNS lookup.
 const URLS_MAX: usize = 4;
 
-/// Members that are noted while a body is read. A call has one or two.
+/// Most members that are recorded while a body is read. A call has one or two.
 const NOTED_MAX: usize = 64;
 
-/// Longest name of a member that is compared: all that matter are shorter, with every `_` they may have.
+/// Longest member name that is compared, in bytes: all relevant ones are shorter, with any `_` they may contain.
 const NAME_BYTES_MAX: usize = 48;
 
-/// What a call refers to.
+/// The references of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refs {
-    /// Ids of tasks, each once.
+    /// Task ids, without duplicates.
     pub tasks: Vec<String>,
-    /// Where an agent is asked to send push notifications, each once.
+    /// URLs for push notifications, without duplicates.
     pub push_urls: Vec<String>,
-    /// It carries a push configuration, be there a URL in it or not.
+    /// True if it has a push configuration, with or without a URL.
     pub sets_push: bool,
 }
 
 impl Refs {
-    /// What the body of a REST call refers to. What its path refers to is for whoever routes it.
+    /// Collects the references in the body of a REST call. The router handles those in its path.
     ///
     /// # Errors
-    /// [`Fault`] when it is not JSON, ambiguous, or refers to more than can be checked.
+    /// [`Fault`] if it is not JSON, ambiguous, or refers to more than can be checked.
     pub fn of_rest(body: &[u8], method: Method) -> Result<Self, Fault> {
         let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         if body.iter().all(u8::is_ascii_whitespace) {
@@ -58,7 +59,7 @@ impl Refs {
         Self::of_rest_text(text, method).map(|(refs, _)| refs)
     }
 
-    /// The same of text, and where its members are.
+    /// Like [`Refs::of_rest`], for text; also returns the positions of its members.
     pub(super) fn of_rest_text(text: &str, method: Method) -> Result<(Self, Params), Fault> {
         let mut params = Params::default();
         let mut walker = Walker::new(text.as_bytes());
@@ -78,10 +79,10 @@ impl Refs {
         Ok((refs, params))
     }
 
-    /// What a call refers to. `task_id_moved`: `message.task_id` does not reach the agent as that.
+    /// Collects the references of a call. `task_id_moved`: the agent does not get `message.task_id` under that name.
     ///
     /// # Errors
-    /// When it refers to more than can be checked.
+    /// If it refers to more than can be checked.
     pub(super) fn of(
         call: &Call,
         text: &str,
@@ -95,12 +96,12 @@ impl Refs {
     }
 }
 
-/// What a member may refer to.
+/// The kind of reference that a member may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Ids of tasks: a string, or several of them.
+    /// Task ids: a string, or several.
     TaskId,
-    /// `message.task_id`, exactly so: the client's own id of the task, which the completion moves.
+    /// Exactly `message.task_id`: the client's own task id, which the completion moves.
     OwnTaskId,
     /// The name of a resource: `tasks/{id}/pushNotificationConfigs/{config}`.
     Name,
@@ -108,33 +109,33 @@ pub(super) enum Place {
     Message,
     /// `params` in another spelling.
     Params,
-    /// `configuration` of a send call: a push configuration may be inside.
+    /// The `configuration` of a send call, which may contain a push configuration.
     Configuration,
     /// A push configuration.
     Push,
-    /// Where an agent is to call.
+    /// A URL for the agent to call.
     Url,
 }
 
 impl Place {
-    /// Of a member of the top level that is not exactly `params`.
+    /// The place of a top-level member that is not exactly `params`.
     pub(super) fn at_top(name: &[u8]) -> Option<Self> {
         of_folded(name, |name| (name == b"params").then_some(Self::Params))
     }
 
-    /// Of a member of `params` that is not exactly `message`.
+    /// The place of a member of `params` that is not exactly `message`.
     pub(super) fn in_params(name: &[u8]) -> Option<Self> {
         of_folded(name, |name| match name {
             b"id" | b"taskid" => Some(Self::TaskId),
             b"name" | b"parent" => Some(Self::Name),
-            // `request`: as the proto of 0.3 calls it, and some clients of its HTTP+JSON binding send it.
+            // `request`: the name in the proto of 0.3, which some clients of its HTTP+JSON binding send.
             b"message" | b"request" => Some(Self::Message),
             b"configuration" => Some(Self::Configuration),
             _ => push(name),
         })
     }
 
-    /// Of a member of `message` that is not exactly `task_id`.
+    /// The place of a member of `message` that is not exactly `task_id`.
     pub(super) fn in_message(name: &[u8]) -> Option<Self> {
         of_folded(name, |name| match name {
             b"taskid" | b"referencetaskids" => Some(Self::TaskId),
@@ -142,7 +143,7 @@ impl Place {
         })
     }
 
-    /// Of a member in a configuration, at any depth.
+    /// The place of a member in a configuration, at any depth.
     fn in_configuration(name: &[u8]) -> Option<Self> {
         of_folded(name, |name| match name {
             b"taskid" => Some(Self::TaskId),
@@ -153,7 +154,7 @@ impl Place {
     }
 }
 
-/// 0.1, 0.2 and 0.3, 1.0.
+/// The names of a push configuration in 0.1, in 0.2 and 0.3, and in 1.0.
 fn push(name: &[u8]) -> Option<Place> {
     let push = matches!(
         name,
@@ -162,7 +163,7 @@ fn push(name: &[u8]) -> Option<Place> {
     push.then_some(Place::Push)
 }
 
-/// Hands over the name as the laxest parser reads it: without case and `_`.
+/// Passes on the name as the most lenient parser reads it: without case and `_`.
 fn of_folded(name: &[u8], place: impl FnOnce(&[u8]) -> Option<Place>) -> Option<Place> {
     let mut folded = [0; NAME_BYTES_MAX];
     let folded = fold(name, &mut folded)?;
@@ -177,18 +178,18 @@ fn of_folded(name: &[u8], place: impl FnOnce(&[u8]) -> Option<Place>) -> Option<
     place(&bare[..len])
 }
 
-/// Members that may refer to something, met while a body is read.
+/// Members that may be references, collected while a body is read.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     members: Vec<(Place, Value)>,
-    /// A bit for each name of a member that was read.
+    /// A bit for each member name that was read.
     seen: u32,
     too_many: bool,
 }
 
 impl Noted {
-    /// Keeps the place of a value, if it is one, of a member that is read under the names in `words`. Answers with what is
-    /// ambiguous about it.
+    /// Records the value of a member, if it has a place. `words` are the names that are read; returns the ambiguity
+    /// of the member's name, if there is one.
     pub(super) fn read(
         &mut self,
         name: &[u8],
@@ -206,7 +207,7 @@ impl Noted {
         twice.then_some(Ambiguity::Twice(words[at]))
     }
 
-    /// Keeps the place of a value, if it is one.
+    /// Records the value of a member, if it has a place.
     pub(super) fn note(&mut self, place: Option<Place>, value: Value) {
         let Some(place) = place.filter(|_| value.kind != Kind::Null) else {
             return;
@@ -219,14 +220,14 @@ impl Noted {
     }
 }
 
-/// What was found so far.
+/// The state of the search.
 struct Search<'a> {
     text: &'a str,
     method: Method,
     task_id_moved: bool,
     refs: Refs,
     too_many: Option<&'static str>,
-    /// A push configuration is in it of which nobody can say where an agent would call.
+    /// True if it has a push configuration with a URL that cannot be determined.
     unreadable: bool,
 }
 
@@ -250,7 +251,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// `value`: the whole of them.
+    /// Searches `params`. `value` is the whole of it.
     fn params(&mut self, params: &Params, value: Option<Value>) {
         self.noted(&params.noted);
         self.noted(&params.body.noted);
@@ -299,12 +300,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A walk over a value that was read before: it breaks nowhere.
+    /// Returns a walker over a value that was read before, so that it cannot fail.
     fn walker(&self, value: Value) -> Walker<'a> {
         Walker::from(self.text.as_bytes(), value.start)
     }
 
-    /// Everything in a value that could be taken for an id: a loose agent makes a string of anything.
+    /// Collects all strings and numbers in a value: a lenient agent may convert any of them to an id.
     fn ids(&mut self, value: Value) {
         let text = self.text;
         let walked = leaves(&mut self.walker(value), &mut |leaf| match leaf.kind {
@@ -315,11 +316,11 @@ impl<'a> Search<'a> {
         debug_assert!(walked.is_ok(), "it was read before");
     }
 
-    /// As it is spelled, and as a loose agent writes it: `7.0` is the task `7`.
+    /// Adds a number as it is spelled, and as a lenient agent converts it: `7.0` is the task `7`.
     fn number(&mut self, raw: &str) {
         self.id(raw);
         let number = raw.parse::<f64>().ok();
-        // Larger ones get an exponent, and are nobody's ids.
+        // Larger ones get an exponent, which no id has.
         if let Some(number) = number.filter(|number| number.abs() < 1e21) {
             self.id(&number.to_string());
         }
@@ -327,7 +328,7 @@ impl<'a> Search<'a> {
 
     fn id(&mut self, id: &str) {
         if id.len() > TASK_ID_BYTES_MAX {
-            // Of a method that nobody knows, it may be anything.
+            // For an unknown method it may be anything.
             if !matches!(self.method, Method::Other | Method::Unread) {
                 self.too_many = Some(TOO_LONG);
             }
@@ -344,7 +345,7 @@ impl<'a> Search<'a> {
         self.refs.tasks.push(id.to_owned());
     }
 
-    /// `tasks/{id}` and what may stand around it. `bare`: or the id itself.
+    /// Adds the id in `tasks/{id}` in a resource name. `bare`: also a name without a slash.
     fn name(&mut self, value: Value, bare: bool) {
         if value.kind != Kind::String {
             return;
@@ -364,7 +365,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// It, or what of it is no `null`, is an object.
+    /// Records a push configuration. It must be an object or `null`.
     fn push(&mut self, value: Value) {
         if value.kind != Kind::Null {
             self.refs.sets_push = true;
@@ -389,7 +390,7 @@ impl<'a> Search<'a> {
         self.refs.push_urls.push(url.into_owned());
     }
 
-    /// Looks through the whole of a configuration.
+    /// Searches a whole configuration.
     fn configuration(&mut self, value: Value) {
         let walked = members(&mut self.walker(value), &mut |place, value| match place {
             Place::TaskId => self.ids(value),
@@ -409,7 +410,7 @@ const TOO_MANY_URLS: &str =
 const NO_PUSH: &str = "a configuration for push notifications is an object, and its `url` a string";
 const TOO_LONG: &str = "the id of a task has at most 256 bytes";
 
-/// Hands over every value that is neither object nor array, at any depth.
+/// Calls `each` with all values that are neither object nor array, at any depth.
 fn leaves(walker: &mut Walker<'_>, each: &mut dyn FnMut(Value)) -> Result<Value, Broken> {
     match walker.peek() {
         Some(b'[') => walker.array(|walker| leaves(walker, each).map(drop)),
@@ -420,7 +421,7 @@ fn leaves(walker: &mut Walker<'_>, each: &mut dyn FnMut(Value)) -> Result<Value,
     }
 }
 
-/// Hands over every member that may refer to something, at any depth.
+/// Calls `each` with all members that may be references, at any depth.
 fn members(walker: &mut Walker<'_>, each: &mut dyn FnMut(Place, Value)) -> Result<Value, Broken> {
     match walker.peek() {
         Some(b'[') => walker.array(|walker| members(walker, each).map(drop)),

@@ -1,43 +1,43 @@
-//! A JSON-RPC answer, taken apart where the gateway has to change its result.
+//! A parsed JSON-RPC response ([`Reply`]), for responses in which the gateway changes the result.
 
 use super::fields::{Fields, kind};
 use super::json::Kind;
 
-/// An answer that can be read.
+/// A parsed response.
 pub struct Reply<'a>(Fields<'a>);
 
 impl<'a> Reply<'a> {
-    /// `None`: it is no JSON object, or a member stands in it twice.
+    /// Parses a response. `None`: it is not a JSON object, or has a duplicate member.
     pub fn read(body: &'a [u8]) -> Option<Self> {
         let text = std::str::from_utf8(body).ok()?;
         Fields::read(text).map(Self)
     }
 
-    /// The result as it is spelled, if there is one and no error.
+    /// Returns the result as it is spelled, if there is one and no error.
     pub fn result(&self) -> Option<&str> {
         self.any_result().filter(|_| self.error().is_none())
     }
 
-    /// The same, also beside an error.
+    /// Returns the result even if there is an error.
     pub fn any_result(&self) -> Option<&str> {
         let result = self.0.get("result");
         result.filter(|result| kind(result) != Kind::Null)
     }
 
-    /// The error as it is spelled.
+    /// Returns the error as it is spelled.
     pub fn error(&self) -> Option<&str> {
         let error = self.0.get("error");
         error.filter(|error| kind(error) != Kind::Null)
     }
 
-    /// The code of the error; 0: none.
+    /// Returns the code of the error; 0 if there is none.
     pub fn error_code(&self) -> i64 {
         let error = self.error().and_then(Fields::read);
         let code = error.as_ref().and_then(|error| error.get("code"));
         code.and_then(|code| code.parse().ok()).unwrap_or(0)
     }
 
-    /// The answer with another result.
+    /// Returns the response with another result.
     pub fn with_result(mut self, result: String) -> String {
         self.0.set("result", result);
         self.0.write()

@@ -1,40 +1,41 @@
-//! The HTTP+JSON binding (A2A 0.3 below `v1/`, A2A 1.0, 11): its routes below the base, each with its verbs and query
-//! parameters, and no others. A free path would be a way to whatever else listens at an agent's address.
+//! The HTTP+JSON binding (A2A 0.3 below `v1/`, A2A 1.0, 11): its routes below the base, each with
+//! its verbs and query parameters. Other paths are rejected, since they would reach other services
+//! at an agent's address.
 
 use percent_encoding::percent_decode_str;
 
 use super::Generation;
 use super::method::Method;
 
-/// A request below the base, as far as the gateway reads it.
+/// A parsed request below the base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rest {
-    /// What is asked for.
+    /// The method of the request.
     pub method: Method,
-    /// The ids that the path may mean by a task: an agent may take a suffix like `:cancel` for a
-    /// verb or for a part of the id.
+    /// The task ids that the path may contain: an agent may read a suffix like `:cancel` as a verb
+    /// or as a part of the id.
     pub tasks: Vec<String>,
-    /// Whose paths these are: those of 0.3 begin with `v1`.
+    /// The generation of the path: those of 0.3 begin with `v1`.
     pub generation: Generation,
-    /// A route of the gateway's own, which no agent is asked for.
+    /// True for a route of the gateway's own, which is not forwarded to an agent.
     pub is_own: bool,
 }
 
-/// Why a request below the base is none of the binding's.
+/// The reason that a request below the base is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoRoute {
     /// No such path, or one that two routers could read differently.
     Path,
-    /// Another verb; these are served.
+    /// Another verb; contains the accepted ones.
     Verb(&'static str),
-    /// A query parameter that the route does not have, or one that stands twice; these are served.
+    /// An unknown or duplicate query parameter; contains the accepted ones.
     Query(&'static [&'static str]),
 }
 
-/// One route: its verbs with what they ask for, and its query parameters.
+/// A route: its verbs with their methods, and its query parameters.
 struct Route {
     verbs: &'static [(&'static str, Method)],
-    /// For the `Allow` field.
+    /// The value of the `Allow` field.
     allow: &'static str,
     query: &'static [&'static str],
     is_own: bool,
@@ -83,7 +84,7 @@ const GET: Route = Route::get(
     &["historyLength", "history_length"],
 );
 const CANCEL: Route = Route::post(&[("POST", Method::CancelTask)], false);
-// The text of 1.0 says POST, its proto annotation GET.
+// The text of 1.0 has POST, its proto annotation GET.
 const SUBSCRIBE: Route = Route {
     allow: "GET, HEAD, POST, OPTIONS",
     ..Route::get(
@@ -102,7 +103,7 @@ const CONFIGS: Route = Route {
             ("GET", Method::ListPushConfigs),
             ("POST", Method::CreatePushConfig),
         ],
-        // `configId`: of 0.3, where one is made.
+        // `configId`: 0.3, for creating one.
         &["pageSize", "pageToken", "configId"],
     )
 };
@@ -120,10 +121,10 @@ const OWN_SEND: Route = Route::post(&[("POST", Method::SendMessage)], true);
 const OWN_STREAM: Route = Route::post(&[("POST", Method::SendStreamingMessage)], true);
 const OWN_CANCEL: Route = Route::post(&[("POST", Method::CancelTask)], true);
 
-/// On every route: A2A 1.0, 3.6.1.
+/// Accepted on each route: A2A 1.0, 3.6.1.
 const VERSION: &str = "A2A-Version";
 
-/// Words of these paths, in lower case: some routers compare without case.
+/// Words of these paths, in lower case: some routers ignore case.
 const WORDS: [&str; 7] = [
     "v1",
     "tasks",
@@ -141,7 +142,7 @@ const WORDS: [&str; 7] = [
 /// [`NoRoute`].
 pub fn read(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest, NoRoute> {
     let tail = tail.strip_suffix('/').unwrap_or(tail);
-    // Agents decode a path before they look for its route.
+    // Agents decode a path before they look up its route.
     let segments: Option<Vec<String>> = tail.split('/').map(decoded).collect();
     let segments = segments.ok_or(NoRoute::Path)?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
@@ -168,7 +169,7 @@ pub fn read(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest, NoRoute
     })
 }
 
-/// The route of a path, and the segment in it that names a task.
+/// Returns the route of a path, and the segment in it that names a task.
 fn route<'s>(segments: &[&'s str], generation: Generation) -> Option<(Route, Option<&'s str>)> {
     let old = generation == Generation::V0;
     let route = match *segments {
@@ -194,7 +195,8 @@ fn route<'s>(segments: &[&'s str], generation: Generation) -> Option<(Route, Opt
     Some(route)
 }
 
-/// Whether a query has parameters of these names only, each once. `;` separates parameters for some parsers.
+/// Returns true if a query has only parameters with these names, each once. Rejects `;`, which
+/// separates parameters for some parsers.
 fn knows(names: &[&str], query: &str) -> bool {
     let mut seen = Vec::new();
     !query.contains(';')
@@ -206,14 +208,15 @@ fn knows(names: &[&str], query: &str) -> bool {
         })
 }
 
-/// Whether a segment is one of the words, or is it with an action behind (`tasks:x`), in any case.
+/// Returns true if a segment is one of the words, alone or with an action after it (`tasks:x`), in
+/// any case.
 fn is_word(segment: &str) -> bool {
     let folded = segment.to_ascii_lowercase();
     let before = folded.split(':').next().unwrap_or_default();
     WORDS.contains(&folded.as_str()) || WORDS.contains(&before)
 }
 
-/// The ids that a segment may mean: all of it, or what is before a colon.
+/// Returns the ids that a segment may mean: all of it, or the text before a colon.
 fn named(segment: &str) -> Option<Vec<String>> {
     if is_word(segment) {
         return None;
@@ -223,7 +226,8 @@ fn named(segment: &str) -> Option<Vec<String>> {
     Some(ids.map(str::to_owned).collect())
 }
 
-/// A segment without its percent-encoding. `None`: that is no UTF-8, which agents read differently.
+/// Decodes the percent-encoding of a segment. `None`: the result is not UTF-8, which agents read
+/// differently.
 fn decoded(segment: &str) -> Option<String> {
     let said = percent_decode_str(segment).decode_utf8().ok()?;
     Some(said.into_owned())

@@ -1,4 +1,5 @@
-//! A body of the HTTP+JSON binding on its way to an agent that has it: as it came, but for who says to send it.
+//! The body of an HTTP+JSON request for an agent with that binding ([`RestBody`]): forwarded
+//! unchanged, except for the claimed caller.
 
 use bytes::Bytes;
 
@@ -12,19 +13,20 @@ use super::refs::Refs;
 /// A body that may be forwarded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RestBody {
-    /// What goes to the agent; the same `Bytes` as came in where nothing was changed.
+    /// The body for the agent; the same `Bytes` as received if nothing was changed.
     pub body: Bytes,
-    /// What was done, for `X-A2A-Completed`.
+    /// The changes made, for `X-A2A-Completed`.
     pub done: Done,
     /// The tasks and URLs that it refers to.
     pub refs: Refs,
 }
 
 impl RestBody {
-    /// Sees to it that `metadata.source_workspace_id` is the proven `caller`, or not there where that is no workspace.
+    /// Ensures that `metadata.source_workspace_id` is the proven `caller`, or absent if the caller
+    /// is not a workspace.
     ///
     /// # Errors
-    /// [`Fault`] when it is not JSON, ambiguous, or refers to more than can be checked.
+    /// [`Fault`] if it is not JSON, ambiguous, or refers to more than can be checked.
     pub fn complete(body: Bytes, method: Method, caller: Option<&str>) -> Result<Self, Fault> {
         let read = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&body);
         let mut work = Work::default();

@@ -1,6 +1,6 @@
-//! Numbers the events of a stream, so that whoever loses it can say how far it came: each gets a line
-//! `id: <stream>-<n>`, the last of its block. An `id` of the agent stays in front of it, so ours is the
-//! one that a reader keeps (WHATWG HTML, 9.2.6).
+//! Numbers the events of a stream, so that a reader can resume after the last one received: each
+//! event gets the line `id: <stream>-<n>`, as the last of its block. An `id` of the agent stays in
+//! front of it, so a reader keeps the gateway's (WHATWG HTML, 9.2.6).
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::event::{blocks, lines};
 
-/// What a line of ours is around the name of the stream: `id: `, `-`, a number, a line end.
+/// Most bytes of such a line besides the stream id: `id: `, `-`, a number, a line end.
 const LINE_BYTES_MAX: usize = 32;
 
 /// Numbers the events of one stream, from 1.
@@ -18,30 +18,31 @@ pub struct Stamper {
     last: u64,
 }
 
-/// Whole blocks as they go to the caller.
+/// Complete blocks for the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stamped {
-    /// All of them.
+    /// All of the blocks.
     pub bytes: Bytes,
-    /// The offset behind each numbered one. What lies between two belongs to the second: it begins with
-    /// the comments before it.
+    /// The offset after each numbered event. An event's range begins with the comments in front of
+    /// it.
     pub ends: Vec<usize>,
 }
 
 impl Stamper {
-    /// For the stream of that name.
+    /// Creates a stamper for the stream with that id.
     pub fn new(stream: String) -> Self {
         Self { stream, last: 0 }
     }
 
-    /// The number of the last event; 0 before the first.
+    /// Returns the number of the last event; 0 before the first.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Takes whole blocks, as [`Splitter::push`](super::event::Splitter::push) gives them. A block without a
-    /// field, of comments only, gets no number, and behind the first number it loses its blank line: once there
-    /// was an `id`, httpx-sse (the SDKs for Python) takes a blank line behind a comment for an event.
+    /// Numbers complete blocks, as [`Splitter::push`](super::event::Splitter::push) returns them. A
+    /// block of comments only gets no number. After the first number it also loses its blank line:
+    /// after an `id`, httpx-sse (the SDKs for Python) takes a blank line after a comment for an
+    /// event.
     pub fn stamp(&mut self, whole: &[u8]) -> Stamped {
         let line = self.stream.len() + LINE_BYTES_MAX;
         let mut bytes = Vec::with_capacity(whole.len() + line);
@@ -75,7 +76,7 @@ impl Stamper {
     }
 }
 
-/// The line end of the blank line that ends a block.
+/// Returns the line end of the blank line that ends a block.
 fn line_end(block: &[u8]) -> &'static [u8] {
     if block.ends_with(b"\r\n") {
         b"\r\n"

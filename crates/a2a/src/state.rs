@@ -1,15 +1,15 @@
-//! The states of a task, in the words of A2A 0.3 and 1.0.
+//! The states of a task, with their names in A2A 0.3 and 1.0.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 
-/// Where a task stands (A2A 0.3, 6.3; 1.0, 4.1.3).
+/// The state of a task (A2A 0.3, 6.3; 1.0, 4.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TaskState {
-    /// Taken, and not begun.
+    /// Accepted, not started.
     Submitted,
-    /// In work.
+    /// In progress.
     Working,
     /// The agent waits for another message.
     InputRequired,
@@ -17,11 +17,11 @@ pub enum TaskState {
     AuthRequired,
     /// Done.
     Completed,
-    /// Called off.
+    /// Canceled.
     Canceled,
     /// Ended by an error.
     Failed,
-    /// Not taken.
+    /// Not accepted.
     Rejected,
 }
 
@@ -38,7 +38,7 @@ impl TaskState {
         Self::Rejected,
     ];
 
-    /// The word of 0.3, and that of 1.0.
+    /// Returns the names in 0.3 and in 1.0.
     const fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Submitted => ("submitted", "TASK_STATE_SUBMITTED"),
@@ -52,17 +52,17 @@ impl TaskState {
         }
     }
 
-    /// The word of 0.3.
+    /// Returns the name in 0.3.
     pub const fn word(self) -> &'static str {
         self.words().0
     }
 
-    /// The word of 1.0.
+    /// Returns the name in 1.0.
     pub const fn word_of_1_0(self) -> &'static str {
         self.words().1
     }
 
-    /// Reads either word. `CANCELLED` is what 0.3's HTTP+JSON binding has.
+    /// Parses either name. `CANCELLED` is the spelling of 0.3's HTTP+JSON binding.
     pub fn parse(word: &str) -> Option<Self> {
         if matches!(word, "TASK_STATE_CANCELLED" | "cancelled") {
             return Some(Self::Canceled);
@@ -71,7 +71,7 @@ impl TaskState {
         all.find(|state| state.word() == word || state.word_of_1_0() == word)
     }
 
-    /// The state of the task in an answer, in an update of it, or in the bare result of one.
+    /// Finds the state of the task in a response, in an update of it, or in the bare result of one.
     pub fn of(answer: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -98,7 +98,7 @@ impl TaskState {
         find(serde_json::from_slice(answer).ok()?)
     }
 
-    /// Nothing comes after it.
+    /// Returns true if no other state can follow.
     pub const fn is_terminal(self) -> bool {
         matches!(
             self,
@@ -106,12 +106,13 @@ impl TaskState {
         )
     }
 
-    /// The agent waits for its caller.
+    /// Returns true if the agent waits for its caller.
     pub const fn is_interrupted(self) -> bool {
         matches!(self, Self::InputRequired | Self::AuthRequired)
     }
 
-    /// It is the caller's turn, or nobody's any more: what a waiting caller waits for.
+    /// Returns true if the turn of the agent is over, which ends a wait for the task: it waits for
+    /// the caller, or the task is terminal.
     pub const fn ends_turn(self) -> bool {
         self.is_terminal() || self.is_interrupted()
     }

@@ -1,64 +1,64 @@
-//! Which task an answer is about, and where it stands: found while the answer passes, in whatever pieces it comes.
+//! Finds the task id and the task state in a response while it passes, in chunks of any size ([`TaskScan`]).
 //!
-//! Nothing of the answer is kept but the string that is being compared: pydantic writes artifacts and
-//! history before the id, so megabytes may come first. Tolerant: an agent's JSON is its own matter. What
-//! is broken is not looked at any further.
+//! Keeps only the string that is being compared: pydantic writes artifacts and history before the id, so megabytes
+//! may precede it. Lenient, since the caller gets the agent's JSON as it is: the scan stops at the first syntax
+//! error.
 
 use super::event;
 use super::json::unescape;
 use super::refs::TASK_ID_BYTES_MAX;
 use super::state::TaskState;
 
-/// Bytes of a string that are kept: an id with every character escaped.
+/// Most bytes of a string that are kept: an id in which each character is escaped.
 const KEPT_BYTES_MAX: usize = 6 * TASK_ID_BYTES_MAX;
 
-/// How far behind the id its state is looked for. SDKs write them near each other; who does not costs no more than this.
+/// Most bytes after the id in which the state is searched. SDKs write them close together; this bounds the cost of
+/// others.
 const BEHIND_ID_MAX: usize = 64 * 1024;
 
-/// Where the answer has its result.
+/// The position of the result in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// In `result` of a response, whose own `id` is the call's.
+    /// In the `result` of a response with the `id` of the call.
     Rpc,
-    /// The answer is the result.
+    /// The response is the result.
     Rest,
 }
 
-/// Looks for the id of the task in one answer, or in the events of one stream, and for its state: the first of each
-/// counts.
+/// Searches one response, or the events of one stream, for the task id and the task state. The first of each counts.
 #[derive(Debug)]
 pub struct TaskScan {
     binding: Binding,
     state: State,
-    /// The objects around the next byte, from the outside. Others are only counted.
+    /// The objects around the next byte, from the outside. Deeper ones are only counted.
     path: [Level; DEPTH_MAX],
     depth: usize,
-    /// Open objects and arrays inside that are of no interest.
+    /// The number of open objects and arrays that are being skipped.
     skipped: usize,
-    /// What the member means whose value comes next.
+    /// The meaning of the member with the next value.
     name: Name,
     /// The string that is being compared, as it is spelled.
     kept: Vec<u8>,
-    /// The next byte is escaped.
+    /// True if the next byte is escaped.
     escaped: bool,
-    /// The id was found.
+    /// True once the id was found.
     named: bool,
-    /// Bytes of pieces that came behind it.
+    /// The number of bytes in the chunks after it.
     behind: usize,
-    /// What was found of the state, and was not taken yet.
+    /// The state that was found and not taken yet.
     task_state: Option<TaskState>,
-    /// The state was found.
+    /// True once the state was found.
     stated: bool,
 }
 
-/// The answer, `result`, `result.task`, `result.task.status`.
+/// The response, `result`, `result.task`, `result.task.status`.
 const DEPTH_MAX: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     /// A response.
     Envelope,
-    /// A task, a message, an update, or an object that holds one of them under its name.
+    /// A task, a message, an update, or an object with one of them under its name.
     Result,
     /// `task`
     Task,
@@ -72,18 +72,18 @@ enum Level {
 enum Name {
     /// The id of the task.
     Id,
-    /// Its state.
+    /// The state of the task.
     State,
-    /// An object in which it may be.
+    /// An object that may contain them.
     Object(Level),
-    /// Nothing of interest.
+    /// Not relevant.
     Other,
 }
 
-/// What comes next.
+/// The next token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The answer.
+    /// The response.
     Start,
     /// A name, or the end of the object.
     Member,
@@ -103,16 +103,16 @@ enum State {
     Scalar,
     /// `,` or the end of the object.
     Comma,
-    /// Something in an object or array of no interest.
+    /// A token in a skipped object or array.
     Skipped,
-    /// The rest of a string there.
+    /// The rest of a string in it.
     SkippedText,
-    /// Nothing: it was found, or the answer is over, or none that can be read.
+    /// Nothing: both were found, the response has ended, or it cannot be parsed.
     Over,
 }
 
 impl TaskScan {
-    /// At the start of an answer.
+    /// Creates a scan at the start of a response.
     pub fn new(binding: Binding) -> Self {
         Self {
             binding,
@@ -130,17 +130,17 @@ impl TaskScan {
         }
     }
 
-    /// The state of the task, told once, as soon as it is found.
+    /// Returns the state of the task, once, as soon as it is found.
     pub fn take_state(&mut self) -> Option<TaskState> {
         self.task_state.take()
     }
 
-    /// Nothing more will be found.
+    /// Returns true if nothing more can be found.
     pub fn is_over(&self) -> bool {
         self.state == State::Over
     }
 
-    /// Takes the next piece of an answer. The id is told once.
+    /// Takes the next chunk of a response. Returns the id once.
     pub fn push(&mut self, piece: &[u8]) -> Option<String> {
         if self.named {
             self.behind += piece.len();
@@ -180,7 +180,7 @@ impl TaskScan {
         found
     }
 
-    /// Takes the next whole events of a stream, each of which has an answer in its `data`.
+    /// Takes the next complete events of a stream, each with a response in its `data`.
     pub fn push_events(&mut self, events: &[u8]) -> Option<String> {
         for line in event::lines(events) {
             if line.is_empty() {
@@ -198,10 +198,10 @@ impl TaskScan {
         None
     }
 
-    /// Moves over one byte between strings.
+    /// Consumes one byte between strings.
     fn step(&mut self, byte: u8) -> State {
         match (self.state, byte) {
-            // A byte order mark is white space in front of an answer.
+            // A byte order mark counts as white space in front of a response.
             (State::Start, 0xef | 0xbb | 0xbf) => State::Start,
             (state, b' ' | b'\t' | b'\n' | b'\r') => state,
             (State::Start, b'{') => {
@@ -236,7 +236,7 @@ impl TaskScan {
     }
 
     fn enter(&mut self, level: Level) -> State {
-        // Levels follow each other in one order, so there are never more than these.
+        // Levels follow each other in one order, so that there are never more than these.
         let Some(place) = self.path.get_mut(self.depth) else {
             return State::Over;
         };
@@ -256,7 +256,7 @@ impl TaskScan {
         state
     }
 
-    /// Moves to the next thing that counts in what is of no interest.
+    /// Moves to the next relevant byte in a skipped value.
     fn skip<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
         let of_interest = |byte: &u8| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']');
         let Some(at) = rest.iter().position(of_interest) else {
@@ -278,7 +278,7 @@ impl TaskScan {
         &rest[at + 1..]
     }
 
-    /// Moves on in a string; says whether it ends here.
+    /// Advances in a string. Returns true if it ends here.
     fn text<'a>(&mut self, mut rest: &'a [u8]) -> (&'a [u8], bool) {
         loop {
             if self.escaped {
@@ -302,7 +302,7 @@ impl TaskScan {
         }
     }
 
-    /// Beyond the bound the string is longer than any that counts: one byte more says so.
+    /// Beyond the bound the string is longer than any relevant one: one extra byte marks that.
     fn keep(&mut self, bytes: &[u8]) {
         if matches!(
             self.state,
@@ -327,7 +327,7 @@ impl TaskScan {
                     let id = String::from_utf8_lossy(&id).into_owned();
                     self.named = true;
                     self.finish();
-                    // What replaces broken UTF-8 may be longer.
+                    // The replacement of invalid UTF-8 may be longer.
                     return Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
                 }
             }
@@ -346,7 +346,7 @@ impl TaskScan {
         None
     }
 
-    /// Both are found: there is nothing more to look for.
+    /// Ends the scan if both are found.
     fn finish(&mut self) {
         if self.named && self.stated {
             self.state = State::Over;
@@ -357,7 +357,7 @@ impl TaskScan {
         (self.kept.len() <= KEPT_BYTES_MAX).then(|| unescape(&self.kept))
     }
 
-    /// What the name means in the object around it.
+    /// Returns the meaning of the name in the object around it.
     fn meant(&self) -> Name {
         let (Some(name), Some(level)) = (self.said(), self.depth.checked_sub(1)) else {
             return Name::Other;

@@ -1,17 +1,18 @@
-//! The answer to a call that lists tasks, with those left out that are another caller's.
+//! The response to a call that lists tasks, from which the tasks of other callers are removed
+//! ([`TaskList`]).
 
 use super::fields::{Fields, array, elements};
 
-/// A list as it came.
+/// A parsed list.
 pub struct TaskList<'a> {
-    /// The object that the list is in; `None`: it stands alone.
+    /// The object around the list; `None`: the response is the list itself.
     around: Option<Fields<'a>>,
     tasks: Vec<&'a str>,
 }
 
 impl<'a> TaskList<'a> {
-    /// Reads what a call for tasks was answered with: `{"tasks":[…]}`, or the list alone. `None`: it is
-    /// neither, or a member stands twice in it, so that nobody can tell which one counts.
+    /// Parses the result of a list call: `{"tasks":[…]}`, or the list itself. `None`: it is
+    /// neither, or has a duplicate member, which is ambiguous.
     pub fn read(result: &'a str) -> Option<Self> {
         if let Some(tasks) = elements(result) {
             return Some(Self {
@@ -20,7 +21,7 @@ impl<'a> TaskList<'a> {
             });
         }
         let around = Fields::read(result)?;
-        // A page without tasks may lack the member (ProtoJSON leaves out what is empty).
+        // A page without tasks may lack the member (ProtoJSON omits empty ones).
         let tasks = match around.borrowed("tasks") {
             Some(tasks) => elements(tasks)?,
             None if around.is_flat() => Vec::new(),
@@ -32,14 +33,15 @@ impl<'a> TaskList<'a> {
         })
     }
 
-    /// The tasks' ids. `None`: one that has none.
+    /// Returns the ids of the tasks. `None`: a task without one.
     pub fn ids(&self) -> Vec<Option<String>> {
         let id = |task: &&str| Fields::read(task).and_then(|task| task.text("id"));
         self.tasks.iter().map(id).collect()
     }
 
-    /// The answer with those tasks alone for which `keep` says so; `None`: with all of them. How many
-    /// there are in all is not told then: that number is about others' too.
+    /// Returns the result with only the tasks that `keep` marks; `None`: it keeps all. The total
+    /// then becomes the number of kept tasks, since the agent's total counts the tasks of other
+    /// callers.
     pub fn only(self, keep: &[bool]) -> Option<String> {
         let kept = self.tasks.iter().zip(keep).filter(|(_, keep)| **keep);
         let kept: Vec<&str> = kept.map(|(task, _)| *task).collect();

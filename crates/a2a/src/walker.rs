@@ -1,18 +1,18 @@
-//! A strict walk over JSON text (RFC 8259) that keeps byte offsets, so that what is read can be
-//! edited in place and everything else is forwarded as it came.
+//! A strict walk over JSON text (RFC 8259) that keeps byte offsets ([`Walker`]), so that members
+//! can be edited in place and everything else is forwarded unchanged.
 //!
-//! Strict, because an agent with a laxer parser must not see a call that we did not. The walker
-//! allocates nothing, except for a name that has escapes.
+//! Strict, because an agent with a laxer parser must not see a call that the gateway did not see.
+//! The walker allocates nothing, except for a name with escapes.
 
 use std::borrow::Cow;
 
 use super::json::{Kind, Name, Object, Value, code_unit, unescape};
 
-/// Deepest nesting that is read, in objects and arrays. The contract's: agents of the official
-/// SDKs give up between 100 and 1,000.
+/// Deepest nesting of objects and arrays that is accepted: agents of the official SDKs fail between
+/// 100 and 1,000.
 pub(super) const DEPTH_MAX: usize = 512;
 
-/// Why the walk stopped.
+/// The reason that the walk stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
     /// Not JSON, at this offset.
@@ -30,17 +30,17 @@ pub(super) struct Walker<'a> {
 }
 
 impl<'a> Walker<'a> {
-    /// A walk from the beginning of `text`.
+    /// Creates a walker at the start of `text`.
     pub(super) fn new(text: &'a [u8]) -> Self {
         Self::from(text, 0)
     }
 
-    /// A walk from `at`, the first byte of a value that was read before.
+    /// Creates a walker at `at`, the first byte of a value that was read before.
     pub(super) fn from(text: &'a [u8], at: usize) -> Self {
         Self { text, at, depth: 0 }
     }
 
-    /// The next byte behind white space: it tells the kind of the value that follows.
+    /// Skips white space and returns the next byte, which determines the kind of the value.
     pub(super) fn peek(&mut self) -> Option<u8> {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.text.get(self.at) {
             self.at += 1;
@@ -51,7 +51,7 @@ impl<'a> Walker<'a> {
     /// Walks over one value of any kind.
     ///
     /// # Errors
-    /// [`Broken`], also in the two below.
+    /// [`Broken`], also for the two functions below.
     pub(super) fn value(&mut self) -> Result<Value, Broken> {
         let first = self.peek();
         let start = self.at;
@@ -73,8 +73,8 @@ impl<'a> Walker<'a> {
         })
     }
 
-    /// Walks over the object that follows. `each` is called behind every name and its colon, and
-    /// walks over the value.
+    /// Walks over the object that follows. Calls `each` after each name and its colon; `each` walks
+    /// over the value.
     pub(super) fn object(
         &mut self,
         mut each: impl FnMut(&mut Self, Name<'a>) -> Result<Value, Broken>,
@@ -128,7 +128,7 @@ impl<'a> Walker<'a> {
         })
     }
 
-    /// Nothing but white space may be left.
+    /// Checks that only white space is left.
     pub(super) fn end(&mut self) -> Result<(), Broken> {
         match self.peek() {
             None => Ok(()),
@@ -149,7 +149,7 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// Behind a value: a comma (false) or the closing `close` (true).
+    /// Reads the separator after a value: a comma (false) or the closing `close` (true).
     fn separator(&mut self, close: u8) -> Result<bool, Broken> {
         match self.peek() {
             Some(b',') => {
@@ -173,7 +173,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// A name and its colon.
+    /// Reads a name and its colon.
     fn name(&mut self) -> Result<Name<'a>, Broken> {
         self.peek();
         let start = self.at;
@@ -190,7 +190,7 @@ impl<'a> Walker<'a> {
         Ok(Name { start, end, said })
     }
 
-    /// Walks over a container without recursion: one bit a level says whether it is an object.
+    /// Walks over a container without recursion: one bit per level records if it is an object.
     fn nested(&mut self) -> Result<(), Broken> {
         let floor = self.depth;
         let mut objects = [0_u64; DEPTH_MAX / 64];
@@ -221,7 +221,7 @@ impl<'a> Walker<'a> {
                     self.scalar(first)?;
                 }
             }
-            // A value has ended: so may the containers that it was the last one of.
+            // A value has ended, and possibly the containers in which it was the last.
             loop {
                 if self.depth == floor {
                     return Ok(());
@@ -239,7 +239,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// A name that nobody compares, and its colon.
+    /// Skips a name that is not compared, and its colon.
     fn plain_name(&mut self) -> Result<(), Broken> {
         self.peek();
         self.string()?;
@@ -267,7 +267,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// RFC 8259, 6. The range is the receiver's matter: `1e400` and 30 digits pass.
+    /// Walks over a number (RFC 8259, 6). The receiver checks the range: `1e400` and 30 digits
+    /// pass.
     fn number(&mut self) -> Result<(), Broken> {
         if self.text.get(self.at) == Some(&b'-') {
             self.at += 1;
@@ -291,7 +292,7 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// One digit or more.
+    /// Walks over one digit or more.
     fn digits(&mut self) -> Result<(), Broken> {
         let start = self.at;
         while self.text.get(self.at).is_some_and(u8::is_ascii_digit) {
@@ -303,8 +304,8 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// Walks over a string and says whether it has escapes. Lone surrogates and `\u0000` pass:
-    /// the grammar allows them (RFC 8259, 8.2).
+    /// Walks over a string. Returns true if it has escapes. Lone surrogates and `\u0000` pass: the
+    /// grammar allows them (RFC 8259, 8.2).
     fn string(&mut self) -> Result<bool, Broken> {
         self.expect(b'"')?;
         let mut escaped = false;
@@ -334,10 +335,10 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// How many bytes from the start are neither a quote nor a backslash nor a control character.
+/// Returns the number of bytes before the first quote, backslash or control character.
 ///
-/// Eight at a time, since most of a body is the inside of strings: subtracting from each byte
-/// borrows into its high bit where it was smaller. A borrow can only disturb bytes behind the
+/// Scans eight at a time, since most of a body is the content of strings. Subtracting from each
+/// byte borrows into its high bit where it was smaller. A borrow can only disturb bytes after the
 /// first match, and only the first match is used.
 fn plain_len(text: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 0xff;

@@ -1,11 +1,11 @@
 //! Shared state on Redis 6 or later: the only Redis commands of the crate.
 //!
-//! Operations share multiplexed connections (`connections.rs`). Each subscription has one of its own,
-//! probed so that a dead one is known within 1 s: what relies on being told (caches of access) may not
-//! be older than that.
+//! Operations share multiplexed connections (`connections.rs`). Each subscription has its own connection, probed so
+//! that a dead one is detected within 1 s: caches of access decisions depend on its messages and may not be staler
+//! than that.
 //!
-//! Not `redis::aio::ConnectionManager`: it keeps a connection whose answers time out, so a network
-//! that swallows packets would cut us off until the kernel gives up, after a quarter of an hour.
+//! `redis::aio::ConnectionManager` is not used. It keeps a connection whose answers time out, so a network that
+//! drops packets would cut the gateway off until the kernel gives up, after a quarter of an hour.
 
 mod numbered;
 mod ordered;
@@ -32,21 +32,22 @@ use super::log::{BATCH_MAX, Entry, EntryId, Look};
 use super::subscription::{Feed, Plan, Subscription};
 use crate::store::{Cause, InvalidUrl, TooSlow};
 
-/// Time between two probes of a subscription's link; with [`PROBE_MAX`] below 1 s, and some to spare for a busy machine.
+/// Interval between probes of a subscription's link. With [`PROBE_MAX`] it is below 1 s, with a reserve for a busy
+/// machine.
 const PROBE_EVERY: Duration = Duration::from_millis(250);
 
-/// How long the answer to a probe may take.
+/// Limit for the answer to a probe.
 const PROBE_MAX: Duration = Duration::from_millis(500);
 
-/// First and longest pause between two attempts to bring a link up.
+/// First and longest pause between two attempts to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Whether a question may be asked again when the connection breaks before its answer.
+/// The number of retries for a command when the connection breaks before its answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repeat {
-    /// It changes something.
+    /// For commands that write.
     Never,
-    /// It only reads. Servers drop idle connections, which must not fail a read.
+    /// For commands that only read. Servers drop idle connections, which must not fail a read.
     Once,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct Redis {
     unasked: DashMap<Id, Vec<Unasked>>,
 }
 
-/// What is to be asked, and who waits for the answers.
+/// Commands to send, and the channel for their answers.
 struct Unasked {
     commands: Vec<Cmd>,
     done: oneshot::Sender<Result<Vec<Value>, Cause>>,
@@ -94,7 +95,7 @@ impl Redis {
         let mut both = pipe();
         both.atomic().cmd("GET").arg(key).cmd("PTTL").arg(key);
         let (value, ttl): (Option<String>, i64) = self.ask(&both, Repeat::Once).await?;
-        // Negative: it has no time to live.
+        // Negative: the key has no time to live.
         let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
         Ok(value.map(|value| (value, ttl)))
     }
@@ -113,9 +114,9 @@ impl Redis {
         self.together(vec![set]).await.map(|_| ())
     }
 
-    /// Asks along with the others of this runtime that are ready to: heartbeats come in thousands, and
-    /// for each by itself the system call and the server's waking up would cost more than anything else
-    /// in it. Each gets its own answers, or what its own commands were refused for.
+    /// Sends commands in one batch with those of other tasks of this runtime that are ready. Heartbeats arrive in
+    /// thousands, and a system call and a server wake-up for each would cost more than the rest of the work. Each
+    /// caller gets the answers, or the error, of its own commands.
     async fn together(self: &Arc<Self>, commands: Vec<Cmd>) -> Result<Vec<Value>, Cause> {
         let runtime = Handle::current().id();
         let (done, answers) = oneshot::channel();
@@ -127,12 +128,12 @@ impl Redis {
         if first {
             tokio::spawn(Arc::clone(self).ask_together(runtime));
         }
-        // It has its clock. Dropped only with the runtime.
+        // `ask` has a timeout. The sender is dropped only with the runtime.
         answers.await.unwrap_or_else(|_| Err(self.too_slow()))
     }
 
     async fn ask_together(self: Arc<Self>, runtime: Id) {
-        // Whoever can run now comes first, and goes along.
+        // Tasks that can run now add their commands to this batch.
         tokio::task::yield_now().await;
         let unasked = self.unasked.get_mut(&runtime);
         let unasked = unasked.map(|mut unasked| std::mem::take(&mut *unasked));
@@ -157,7 +158,7 @@ impl Redis {
         let mut answers = answers.map(Vec::into_iter);
         for (count, done) in waiting {
             let own = match &mut answers {
-                // All of them are taken, also behind one that was refused.
+                // Consumes all of this caller's answers, even after an error.
                 Ok(answers) => Ok(answers.take(count).collect::<Vec<_>>()),
                 Err(cause) => Err(Arc::clone(cause)),
             };
@@ -182,7 +183,7 @@ impl Redis {
         Ok(written.is_some())
     }
 
-    /// Not `GETEX`, which needs Redis 6.2, and not `SET`, which could undo another's change.
+    /// Uses neither `GETEX`, which needs Redis 6.2, nor `SET`, which could overwrite another writer's change.
     pub(super) async fn refresh(
         self: &Arc<Self>,
         keys: &[&str],
@@ -224,7 +225,7 @@ impl Redis {
         Ok(())
     }
 
-    /// A connection for following a log: what waits there holds up nothing else.
+    /// Opens a connection for following a log: its blocking reads delay no other operation.
     pub(super) async fn log_link(&self) -> Result<LogLink, Cause> {
         connect(&self.client, |_| {}).await.map(LogLink)
     }
@@ -261,7 +262,7 @@ impl Redis {
 
     pub(super) fn watch(&self, prefixes: Vec<String>) -> Subscription {
         let prefixes = disjoint(prefixes);
-        // Without a prefix the server would tell of every key there is.
+        // Without a prefix the server would report every key.
         let listen = (!prefixes.is_empty()).then(|| {
             let mut track = pipe();
             track.cmd("CLIENT").arg("TRACKING").arg("ON").arg("BCAST");
@@ -273,14 +274,15 @@ impl Redis {
         self.link((listen, "keys that others write"), String::new())
     }
 
-    /// `listen`: how, and to what in words. `prefix`: messages that begin otherwise are passed over.
+    /// Links a subscription. `listen` has the command, if there is one, and a label for the log. Messages that do
+    /// not begin with `prefix` are skipped.
     fn link(&self, listen: Listen, prefix: String) -> Subscription {
         let feed = Arc::new(Feed::default());
         let plan: Plan = Box::pin(keep_up(self.client.clone(), listen, prefix, feed.clone()));
         Subscription::linked(feed, plan)
     }
 
-    /// Asks for one value.
+    /// Queries one value.
     async fn one<T: FromRedisValue>(&self, query: &Pipeline, repeat: Repeat) -> Result<T, Cause> {
         let (value,): (T,) = self.ask(query, repeat).await?;
         Ok(value)
@@ -320,11 +322,11 @@ impl Redis {
 /// A connection on which a log is followed.
 pub(super) struct LogLink(MultiplexedConnection);
 
-/// As the server tells it: the id, then names and values.
+/// An entry as the server sends it: the id, then names and values.
 type RawEntry = (String, Vec<String>);
 
 impl LogLink {
-    /// The newest entries, oldest first.
+    /// Returns the newest entries, oldest first.
     pub(super) async fn newest(&mut self, log: &str, count: usize) -> Result<Vec<Entry>, Cause> {
         let mut newest = pipe();
         newest.cmd("XREVRANGE").arg(log).arg("+").arg("-");
@@ -333,8 +335,8 @@ impl LogLink {
         Ok(raw.into_iter().rev().filter_map(entry).collect())
     }
 
-    /// What comes after an id, and how far the log reaches. Waits for it a while: an answer without
-    /// entries also says that the link is alive.
+    /// Returns the entries after an id, and the ends of the log. Waits for entries for a while. An answer without
+    /// entries also shows that the link is alive.
     pub(super) async fn look(&mut self, log: &str, after: EntryId) -> Result<Look, Cause> {
         let mut look = pipe();
         look.cmd("XRANGE").arg(log).arg("-").arg("+");
@@ -369,7 +371,7 @@ fn entry((id, pairs): RawEntry) -> Option<Entry> {
     Some(Entry { id, text })
 }
 
-/// How to begin to listen, if that takes anything, and what to.
+/// The command that begins a subscription, if there is one, and a label for the log.
 type Listen = (Option<Pipeline>, &'static str);
 
 /// Keeps one subscription's link up. Ends when the subscription is dropped.
@@ -397,7 +399,7 @@ async fn keep_up(client: Client, (listen, to): Listen, prefix: String, feed: Arc
             }
             Err(error) => {
                 if !told {
-                    tracing::warn!(to, %error, "Cannot subscribe to shared state; trying on");
+                    tracing::warn!(to, %error, "Cannot subscribe to shared state; retrying");
                 }
                 told = true;
             }
@@ -407,7 +409,7 @@ async fn keep_up(client: Client, (listen, to): Listen, prefix: String, feed: Arc
     }
 }
 
-/// A connection on which the server has confirmed that it will tell us.
+/// Opens a connection and waits until the server confirms the subscription.
 async fn listening(
     client: &Client,
     listen: Option<&Pipeline>,
@@ -443,7 +445,7 @@ async fn listening(
     Ok(connection)
 }
 
-/// Waits until the link is lost, by the driver's word or by the silence after a probe.
+/// Waits until the link is lost: the driver reports it, or a probe gets no answer.
 async fn watch_over(mut connection: MultiplexedConnection, gone: &Notify) -> Cause {
     let probe = cmd("PING");
     loop {
@@ -459,8 +461,8 @@ async fn watch_over(mut connection: MultiplexedConnection, gone: &Notify) -> Cau
     }
 }
 
-/// Whether another connection may do better: this one is broken, or its server is not the one that
-/// takes writes (any more, or yet).
+/// Returns true if another connection may help: this one is broken, or its server does not take writes (any more,
+/// or yet).
 fn is_lost(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_unrecoverable_error()
@@ -478,7 +480,7 @@ fn milliseconds(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-/// Without those that another covers: the server refuses overlapping prefixes.
+/// Removes prefixes that another one covers: the server rejects overlapping prefixes.
 fn disjoint(mut prefixes: Vec<String>) -> Vec<String> {
     prefixes.sort_unstable();
     prefixes.dedup_by(|longer, shorter| longer.starts_with(shorter.as_str()));

@@ -1,4 +1,4 @@
-//! Logs whose writers number the entries: Redis streams, whose ids are those numbers.
+//! Logs in which the writer numbers the entries: Redis streams with those numbers as ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Redis {
     }
 }
 
-/// The server has an entry of that number, or of a later one.
+/// Returns true if the server has an entry with that number, or a later one.
 fn is_there(error: &RedisError) -> bool {
     error.to_string().contains("equal or smaller")
 }

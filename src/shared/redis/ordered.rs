@@ -8,7 +8,7 @@ use super::{Redis, Repeat, milliseconds};
 use crate::store::Cause;
 
 impl Redis {
-    /// Adds a member, and removes the oldest beyond `max`: those are answered.
+    /// Adds a member, and removes and returns the oldest beyond `max`.
     pub(in crate::shared) async fn add_newest(
         &self,
         set: &str,

@@ -1,4 +1,4 @@
-//! Whether the server takes writes, and what time it has.
+//! The write probe of the server, and its clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,13 +7,13 @@ use redis::{RedisError, pipe};
 use super::{Redis, Repeat, milliseconds};
 use crate::store::Cause;
 
-/// The key of the probe, and how long it stays where it is not taken away.
+/// The key of the probe, and its time to live if the probe does not delete it.
 const PROBE_KEY: &str = "gw:probe";
 const PROBE_TTL: Duration = Duration::from_secs(10);
 
 impl Redis {
-    /// Writes a key that means nothing and takes it away again: a replica answers `PING`, too, and a full server `DEL`.
-    /// Done twice it changes nothing.
+    /// Writes a key without meaning and deletes it. `PING` is not enough, as a replica answers it;
+    /// nor is `DEL` alone, which a full server accepts. Idempotent.
     pub(in crate::shared) async fn write_probe(&self) -> Result<(), Cause> {
         let mut probe = pipe();
         probe.cmd("SET").arg(PROBE_KEY).arg(1);
@@ -29,11 +29,12 @@ impl Redis {
     }
 }
 
-/// Whether the server answers and takes no writes: it is a replica, is full, cannot save, or lacks replicas.
+/// Returns true if the server answers but takes no writes: it is a replica, is full, cannot save,
+/// or lacks replicas.
 pub(in crate::shared) fn refuses_writes(cause: &Cause) -> bool {
     let refuses = |code: &str| matches!(code, "READONLY" | "OOM" | "MISCONF" | "NOREPLICAS");
     let error = cause.downcast_ref::<RedisError>().cloned();
-    // Of several commands each has its own word.
+    // Each of several commands has its own error code.
     let each = error.and_then(RedisError::into_server_errors);
     each.is_some_and(|each| each.iter().any(|(_, error)| refuses(error.code())))
 }

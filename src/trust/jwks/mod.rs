@@ -1,6 +1,7 @@
-//! The keys that an issuer publishes (RFC 7517), a foreign one or this gateway, and strict verification
-//! of what it signs.
-//! Asymmetric algorithms only; a key verifies what it says it is for, and nothing else.
+//! The published keys of an issuer (RFC 7517), a foreign one or this gateway ([`KeySet`]), and
+//! strict verification of signatures by them.
+//!
+//! Asymmetric algorithms only. A key verifies only the algorithms that it is published for.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,16 +16,16 @@ use serde_json::Value;
 
 use super::token::{TokenError, TokenHead, object, signed_payload, verified_claims};
 
-/// Keys of one issuer at most. Real ones have two to ten.
+/// Most keys of one issuer. Real issuers have two to ten.
 pub const KEYS_MAX: usize = 100;
 
-/// Bytes of an RSA modulus: 2048 to 8192 bits.
+/// Length of an RSA modulus in bytes: 2048 to 8192 bits.
 const RSA_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
 
-/// Why the body of a JWKS cannot be used.
+/// The reason that the body of a JWKS is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeySetError {
-    /// No JSON object with a list `keys`.
+    /// Not a JSON object with a list `keys`.
     #[error("not a JSON Web Key Set: a JSON object with a list `keys`")]
     Malformed,
     /// More than [`KEYS_MAX`].
@@ -32,7 +33,7 @@ pub enum KeySetError {
     TooMany,
 }
 
-/// One key as it is published. Members that we do not judge by are passed over.
+/// One key as published. Members that do not affect verification are ignored.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 struct Jwk {
     kty: String,
@@ -46,11 +47,11 @@ struct Jwk {
     y: Option<String>,
     n: Option<String>,
     e: Option<String>,
-    /// The private half: who publishes it lets everybody sign.
+    /// The private half. A published private key is not trusted, since any reader of it can sign.
     d: Option<PrivateHalf>,
 }
 
-/// That there is one; what it is goes no further.
+/// Marks that the member exists. Its value is discarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PrivateHalf;
 
@@ -61,7 +62,8 @@ impl<'de> Deserialize<'de> for PrivateHalf {
 }
 
 impl Jwk {
-    /// What it may verify; `None` when it is not for signatures, or not a key.
+    /// Returns the algorithms and the key for verification. `None`: it is not for signatures, or
+    /// not a key.
     fn usable(&self) -> Option<(Vec<Algorithm>, DecodingKey)> {
         use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
         let for_signatures = self.usage.as_ref().is_none_or(|usage| usage == "sig");
@@ -103,12 +105,12 @@ impl Jwk {
     }
 }
 
-/// Bytes of a number in base64url, without leading zeros beyond what its form needs.
+/// Returns the number of bytes of a value in base64url, including leading zeros.
 fn size(text: &str) -> Option<usize> {
     URL_SAFE_NO_PAD.decode(text).ok().map(|bytes| bytes.len())
 }
 
-/// One key that can verify.
+/// One key for verification.
 pub struct PublicKey {
     kid: String,
     jwk: Jwk,
@@ -129,16 +131,17 @@ impl PublicKey {
         })
     }
 
-    /// Whether its issuer no longer stands by it: what it proved proves nothing any more.
+    /// Returns true if its issuer has withdrawn the key: tokens verified with it are no longer
+    /// valid.
     pub fn is_withdrawn(&self) -> bool {
         self.withdrawn.load(Ordering::Acquire)
     }
 
-    /// The claims of `token`, whose header is `head`, if this key signed it, it is from `issuer`, for
-    /// `audience`, and within its time.
+    /// Returns the claims of `token`, which has the header `head`, if this key signed it and it is
+    /// from `issuer`, for `audience`, and within its time.
     ///
     /// # Errors
-    /// [`TokenError`]; [`TokenError::Expired`] only when all before it was right.
+    /// [`TokenError`]; [`TokenError::Expired`] only if all checks before it passed.
     pub fn verify<C: DeserializeOwned>(
         &self,
         token: &str,
@@ -162,11 +165,11 @@ impl fmt::Debug for PublicKey {
 }
 
 impl KeySet {
-    /// What a statement of type `typ` says, if one of these keys signed it. A statement is no token: it
-    /// is for nobody in particular, and does not end.
+    /// Returns the payload of a statement of type `typ` if one of these keys signed it. A statement
+    /// is not a token: it has no audience and does not expire.
     ///
     /// # Errors
-    /// [`TokenError::UnknownKey`] when none of these keys is the one that it names.
+    /// [`TokenError::UnknownKey`] if the key that it names is not in the set.
     pub fn verify_statement<C: DeserializeOwned>(
         &self,
         statement: &str,
@@ -185,11 +188,12 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// Reads a JWKS. Keys that are not for signatures, of an unknown kind, too short, without a
-    /// `kid`, or published with their private half are passed over. A set without keys is a set: its issuer has withdrawn them all.
+    /// Parses a JWKS. Skips keys that are not for signatures, of an unknown kind, too short,
+    /// without a `kid`, or published with their private half. A set without keys is valid: its
+    /// issuer has withdrawn them all.
     ///
     /// # Errors
-    /// When it is no JWKS, or too large.
+    /// If it is not a JWKS, or too large.
     pub fn parse(body: &[u8]) -> Result<Self, KeySetError> {
         #[derive(Deserialize)]
         struct Published {
@@ -209,24 +213,24 @@ impl KeySet {
         Ok(Self { keys })
     }
 
-    /// These and those of another set.
+    /// Returns the union of this set and another.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.keys.extend(other.keys);
         self
     }
 
-    /// How many there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// The key that the header names, if it may verify by the header's algorithm.
+    /// Returns the key that the header names, if it may verify by the header's algorithm.
     pub fn find(&self, head: &TokenHead) -> Option<&Arc<PublicKey>> {
         let fits = |key: &&Arc<PublicKey>| {
             key.kid == head.kid() && key.algorithms.contains(&head.algorithm())
@@ -234,7 +238,8 @@ impl KeySet {
         self.keys.iter().find(fits)
     }
 
-    /// Takes the place of `earlier`: what stays is the same key, what is gone is withdrawn.
+    /// Replaces `earlier`: unchanged keys keep their identity, and removed ones are marked
+    /// withdrawn.
     #[must_use]
     pub fn replacing(mut self, earlier: &Self) -> Self {
         for key in &mut self.keys {
@@ -249,7 +254,7 @@ impl KeySet {
         self
     }
 
-    /// None of them proves anything any more.
+    /// Marks all keys as withdrawn.
     pub fn withdraw(&self) {
         for key in &self.keys {
             key.withdrawn.store(true, Ordering::Release);

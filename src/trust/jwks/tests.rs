@@ -1,4 +1,4 @@
-//! Sets that are read, and tokens of every kind that are not believed.
+//! Tests of key sets, and of invalid tokens of each kind.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
@@ -112,7 +112,7 @@ fn every_algorithm_that_is_named_verifies_with_its_own_kind_of_key_only() {
             let answer = verify(&keys, &token);
             if own.contains(&alg) {
                 assert_eq!(answer.unwrap()["sub"], "ada", "{alg}");
-                // A key that says what it is for is for nothing else.
+                // A key with an `alg` is for that algorithm only.
                 let mut other = pair.jwk("k");
                 other["alg"] = "RS384".into();
                 assert_eq!(verify(&set(&[other]), &token), Err(TokenError::UnknownKey));
@@ -156,7 +156,7 @@ fn a_forged_header_is_refused_before_any_key_is_looked_at() {
         let token = pair.sign(&head, &claims());
         assert_eq!(verify(&keys, &token), Err(TokenError::Malformed), "{head}");
     }
-    // A member that stands twice could be read in two ways.
+    // A duplicate member could be read in two ways.
     let twice = URL_SAFE_NO_PAD.encode(r#"{"alg":"EdDSA","kid":"k","kid":"l"}"#);
     for token in ["", "a.b", "a.b.c.d", &format!("{twice}.e30.e30")] {
         assert_eq!(verify(&keys, token), Err(TokenError::Malformed), "{token}");
@@ -227,7 +227,7 @@ fn a_set_is_read_with_its_bounds_and_odd_keys_are_passed_over() {
         json!({"kty": 7}),
         json!("key"),
         json!(null),
-        // What a reader without a look at the kind of value would take for an object.
+        // An array, which serde would accept for an object.
         json!([
             "OKP",
             "l",
@@ -273,7 +273,7 @@ fn what_a_new_set_leaves_out_is_withdrawn() {
     let (stays, goes) = (Pair::ed(), Pair::ed());
     let first = set(&[stays.jwk("a"), goes.jwk("b")]);
     let [kept, gone] = [0, 1].map(|at: usize| Arc::clone(&first.keys[at]));
-    // The same name for another key is another key.
+    // The same `kid` for another key is another key.
     let second = set(&[stays.jwk("a"), Pair::ed().jwk("b")]).replacing(&first);
     assert!(Arc::ptr_eq(&second.keys[0], &kept));
     assert!(!kept.is_withdrawn() && gone.is_withdrawn());

@@ -1,8 +1,8 @@
-//! The folder of the trust keys: `active.pem` signs, `next.pem` will, `retired-<seconds>-<kid>.pem` did
-//! until that time, in seconds since 1970.
+//! The folder of the trust keys: `active.pem` signs, `next.pem` will sign after the next rotation,
+//! and `retired-<seconds>-<kid>.pem` signed until that time, in seconds since 1970.
 //!
-//! A rotation is three steps in an order such that at no moment, and after no crash, `active.pem` is
-//! missing or a key that has signed is forgotten.
+//! A rotation has three steps. Their order ensures that at no moment, and after no crash,
+//! `active.pem` is missing or a key that has signed is lost.
 
 use std::fs;
 use std::io;
@@ -18,15 +18,16 @@ const ACTIVE: &str = "active.pem";
 const NEXT: &str = "next.pem";
 const RETIRED: &str = "retired-";
 
-/// Held while keys are made or rotated, so that two processes do not do it at once.
+/// The lock file, held while keys are created or rotated, so that two processes do not do it at
+/// once.
 const LOCK: &str = ".lock";
 
-/// How long another process may hold it: it makes a few small files.
+/// Longest wait for another process's lock: it creates a few small files under it.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a retired key still verifies: the longest token, a canvas token of 24 h, and an hour for
-/// clocks and for those who rotate by hand.
+/// Time for which a retired key still verifies: the longest token, a canvas token of 24 h, and an
+/// hour for clock differences and manual rotations.
 pub(super) const RETIRED_FOR: Duration = Duration::from_secs(25 * 3600);
 
 /// One key of the folder.
@@ -42,7 +43,7 @@ struct Gone {
     until: SystemTime,
 }
 
-/// What tells one state of the folder from another: name, inode, length and times of each key.
+/// A snapshot of the folder, to detect changes: name, inode, length and times of each key.
 pub(super) type Look = Vec<(String, [i64; 4])>;
 
 pub(super) struct Folder {
@@ -54,23 +55,23 @@ impl Folder {
         Self { path }
     }
 
-    /// Makes the folder, the active key and the next one, where they are missing. A folder that cannot
-    /// be written to, such as a mounted secret, needs the active key only.
+    /// Creates the folder, the active key and the next key, if they are missing. A read-only
+    /// folder, such as a mounted secret, needs the active key only.
     pub(super) fn prepare(&self, algorithm: SigningAlgorithm) -> Result<(), KeyError> {
         file::create_folder(&self.path)?;
         let _lock = self.lock();
         file::create(&self.at(ACTIVE), || new_pem(algorithm))?;
         match file::create(&self.at(NEXT), || new_pem(algorithm)) {
             Err(KeyError::File { source, .. }) if is_read_only(&source) => {
-                tracing::debug!(error = %source, "No next key is made: keys.dir is read only");
+                tracing::debug!(error = %source, "next key not created: keys.dir is read-only");
                 Ok(())
             }
             made => made,
         }
     }
 
-    /// Every key that still counts: the active one first, then the next, then the retired ones, newest
-    /// first.
+    /// Reads all keys that are valid at `now`: the active one first, then the next, then the
+    /// retired ones, newest first.
     pub(super) fn read(&self, now: SystemTime) -> Result<Vec<Held>, KeyError> {
         let mut held = vec![Held {
             key: read_key(&self.at(ACTIVE))?,
@@ -90,12 +91,12 @@ impl Folder {
         })) {
             match read_key(&path) {
                 Ok(key) => held.push(Held { key, state }),
-                // There is none, or another process has just given it another name.
+                // It does not exist, or another process has just renamed it.
                 Err(_) if !path.exists() => {}
                 Err(error) => return Err(error),
             }
         }
-        // A rotation that was cut short leaves one key under two names: the first one counts.
+        // An interrupted rotation leaves one key under two names: the first one counts.
         let mut seen = Vec::new();
         held.retain(|one| {
             let new = !seen.iter().any(|kid| kid == one.key.kid());
@@ -109,23 +110,26 @@ impl Folder {
         Ok(held)
     }
 
-    /// How long ago the next key was made, and with that published at most.
+    /// Returns the time since the next key was created, which is the longest it can have been
+    /// published.
     pub(super) fn next_age(&self, now: SystemTime) -> Option<Duration> {
         let made = fs::metadata(self.at(NEXT)).and_then(|data| data.modified());
         now.duration_since(made.ok()?).ok()
     }
 
-    /// Since when the active key signs, as far as the folder tells. The newest retired key's name says when it took
-    /// over; a file that was written later than that was put there by somebody, or there was no rotation yet.
+    /// Returns the time since when the active key signs, as far as the folder shows it. The name of
+    /// the newest retired key has the time of the rotation. If `active.pem` was written after that,
+    /// it was placed there by hand; if there is no retired key, there was no rotation yet. Then the
+    /// time of the file counts.
     pub(super) fn active_since(&self) -> Option<(SystemTime, Known)> {
         let active = self.at(ACTIVE);
         let written = fs::metadata(&active).and_then(|data| data.modified()).ok();
         let kid = read_key(&active).ok()?.kid().to_owned();
-        // A rotation that was cut short has left the active key a name among them.
+        // An interrupted rotation may have given the active key a retired name.
         let before = |gone: &Gone| !gone.path.ends_with(retired_name(gone.at, &kid));
         let retired = self.retired().ok()?.into_iter().find(before);
         let rotated = retired.map(|gone| gone.at);
-        // Names have whole seconds, and times of files more.
+        // Names have whole seconds; file times are finer.
         let second = Duration::from_secs(1);
         if rotated.is_some_and(|at| written.is_none_or(|written| written < at + second)) {
             return Some((rotated?, Known::Rotation));
@@ -133,21 +137,23 @@ impl Folder {
         Some((written?, Known::File))
     }
 
-    /// When the next key's file was written: it was published then at the earliest.
+    /// Returns the time at which the next key's file was written: the earliest it can have been
+    /// published.
     pub(super) fn next_since(&self) -> Option<(SystemTime, Known)> {
         let written = fs::metadata(self.at(NEXT)).and_then(|data| data.modified());
         Some((written.ok()?, Known::File))
     }
 
-    /// How long ago the key that signs was made. It keeps its time when it comes to sign.
+    /// Returns the time since the active key was created. It keeps the time of its file when it
+    /// becomes active.
     pub(super) fn active_age(&self, now: SystemTime) -> Option<Duration> {
         let made = fs::metadata(self.at(ACTIVE)).and_then(|data| data.modified());
         now.duration_since(made.ok()?).ok()
     }
 
-    /// The next key signs from now on, the active one retires, and a new next one is made. Retired keys
-    /// whose time is over are deleted. `check` sees all keys, and how long ago the next one was made, while nobody
-    /// else can rotate. `algorithm`: what the new next key signs by; `None`: as the active one.
+    /// Makes the next key active, retires the active key, and creates a new next key. Deletes
+    /// expired retired keys. `check` sees all keys and the age of the next key, while no other
+    /// process can rotate. `algorithm` is that of the new next key; `None`: that of the active one.
     pub(super) fn rotate<E: From<KeyError>>(
         &self,
         algorithm: Option<SigningAlgorithm>,
@@ -158,13 +164,14 @@ impl Folder {
         let algorithm = algorithm.or_else(as_active).unwrap_or_default();
         self.prepare(algorithm)?;
         let _lock = self.lock()?;
-        // Before anything changes: what cannot be read now could not be read then.
+        // Before anything changes: a key that cannot be read now could not be read after the
+        // rotation.
         let held = self.read(now)?;
         check(&held, self.next_age(now))?;
         Ok(self.turn(algorithm, now, &held)?)
     }
 
-    /// Does it, under the lock.
+    /// Does the rotation under the lock.
     fn turn(
         &self,
         algorithm: SigningAlgorithm,
@@ -181,16 +188,16 @@ impl Folder {
         let retired = self.at(&retired_name(now, &kid));
         match fs::hard_link(&active, &retired) {
             Ok(()) => {}
-            // The same key a second ago, by a rotation that was cut short.
+            // The same key within this second, by an interrupted rotation.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(file::failed("create", &retired, error)),
         }
         fs::rename(&next, &active).map_err(|error| file::failed("write", &active, error))?;
-        // The next key signs: whatever fails from here on, it is a rotation.
+        // The next key signs: if a step fails from here on, the keys are rotated all the same.
         self.tidy(algorithm, now).map_err(KeyError::unfinished)
     }
 
-    /// What follows once the next key signs.
+    /// Does the steps that follow once the next key signs.
     fn tidy(&self, algorithm: SigningAlgorithm, now: SystemTime) -> Result<(), KeyError> {
         let [active, next] = [self.at(ACTIVE), self.at(NEXT)];
         file::sync_folder(&self.path).map_err(|error| file::failed("write", &active, error))?;
@@ -202,7 +209,7 @@ impl Folder {
         Ok(())
     }
 
-    /// The folder as it is now, to see whether it changes.
+    /// Returns a snapshot of the folder, to detect changes.
     pub(super) fn look(&self) -> io::Result<Look> {
         use std::os::unix::fs::MetadataExt;
         let mut look = Vec::new();
@@ -211,7 +218,7 @@ impl Folder {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            // A mounted secret is a link, so what it leads to is looked at.
+            // A mounted secret is a symbolic link, so its target is read.
             if let Ok(data) = fs::metadata(entry.path())
                 && Path::new(&name).extension().is_some_and(|e| e == "pem")
             {
@@ -224,7 +231,7 @@ impl Folder {
         Ok(look)
     }
 
-    /// Retired keys, newest first. Other names are none of ours.
+    /// Lists the retired keys, newest first. Ignores other names.
     fn retired(&self) -> Result<Vec<Gone>, KeyError> {
         let failed = |error| file::failed("read", &self.path, error);
         let mut retired = Vec::new();
@@ -252,7 +259,8 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// Released when the file is dropped. Waits for a process that has it, for a while.
+    /// Takes the lock, which is released when the file is dropped. Waits up to [`LOCK_WAIT_MAX`]
+    /// for another process.
     fn lock(&self) -> Result<fs::File, KeyError> {
         let path = self.at(LOCK);
         let mut options = fs::OpenOptions::new();
@@ -274,7 +282,7 @@ impl Folder {
     }
 }
 
-/// For its owner alone, also where an earlier release made it.
+/// Makes the file accessible to its owner only, even if an earlier release created it.
 fn restrict(file: &fs::File) -> io::Result<()> {
     if file.metadata()?.permissions().mode() & 0o077 == 0 {
         return Ok(());
@@ -304,7 +312,7 @@ fn read_key(path: &Path) -> Result<SigningKey, KeyError> {
     })
 }
 
-/// Whether the folder was meant to be read only, and not merely full or broken.
+/// Returns true if the folder is read-only on purpose, and not merely full or broken.
 fn is_read_only(error: &io::Error) -> bool {
     matches!(
         error.kind(),

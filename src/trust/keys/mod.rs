@@ -1,5 +1,5 @@
-//! The trust keys of this gateway (contract §7.1): one signs, those that did and the one that will
-//! verify. Read from `keys.dir`, which replicas share, and read again when it changes.
+//! The trust keys of this gateway ([`Keys`]): the active key signs; retired keys and the next key verify. Read from
+//! `keys.dir`, which replicas share, and reloaded when it changes. See `docs/operations.md`, "Trust keys".
 
 mod folder;
 mod rotation;
@@ -27,16 +27,16 @@ use super::jwks::{KeySet, PublicKey};
 use super::token::{TokenError, TokenHead};
 use crate::metrics::KeyAges;
 
-/// Readings of the folder that a rotation may spoil before one is taken as it is.
+/// Most reads of the folder that concurrent rotations may invalidate before the last one is used.
 const READS_MAX: u32 = 5;
 
-/// From one look for an unknown key to the next: whoever makes up key ids costs no more than this.
+/// Least time between two reloads for an unknown key, which bounds the cost of made-up key ids.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
-/// Longest wait for it: the disk may be a network's.
+/// Longest wait for a reload: the disk may be remote.
 const LOOK_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The key could not be had. The start ends with it.
+/// A key cannot be loaded or written. It ends the start of the gateway.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The folder or the file cannot be read or written.
@@ -44,19 +44,19 @@ pub enum KeyError {
     File {
         /// `create`, `lock`, `read`, `remove` or `write`.
         verb: &'static str,
-        /// Which.
+        /// The path of the folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
     /// The file is not a key.
     #[error("{} is not an Ed25519 or P-256 key in PKCS#8 PEM form: restore it, or remove it (tokens signed with it end; a new active.pem is made at the next start)", path.display())]
     NotAKey {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// More than verifiers take.
+    /// More keys than verifiers accept.
     #[error("{} holds more than {} keys: rotate less often, or delete the oldest retired ones (tokens signed with them end)", path.display(), super::KEYS_MAX)]
     TooMany {
         /// The folder.
@@ -65,10 +65,11 @@ pub enum KeyError {
     /// The file is not a key for sealing.
     #[error("{} is not a key for sealing, which is 32 random bytes in base64 or hexadecimal (openssl rand -base64 32): restore it, or remove it to have a new one made (each upstream_auth has to be set again then)", path.display())]
     NotASealKey {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// What it signs nobody could verify. A bug: each form of a key that is read can be published.
+    /// A key that cannot be published, so that its signatures could not be verified. A bug: each key form that is
+    /// read can be published.
     #[error("{} holds a key that cannot be published, so nobody could verify what it signs: rotate the keys, and remove it", path.display())]
     NotPublished {
         /// The folder.
@@ -77,7 +78,7 @@ pub enum KeyError {
     /// The system gave no randomness.
     #[error("cannot make a key: the system gives no randomness")]
     Generation,
-    /// The keys are rotated, but what follows upon that failed. Not to be tried again: that would be another rotation.
+    /// The keys are rotated, but a later step failed. Must not be retried: that would be another rotation.
     #[error(
         "the keys were rotated, and the next key signs now, but the rotation did not come to its end"
     )]
@@ -90,17 +91,17 @@ impl KeyError {
     }
 }
 
-/// How a time in the life of a key is known.
+/// The source of a time in the life of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// By the rotation, which wrote it down.
+    /// The rotation, which recorded it.
     Rotation,
-    /// By the time of its file: when it was made, or put there.
+    /// The time of its file: when it was created or placed there.
     File,
 }
 
 impl Known {
-    /// The word of the console's routes.
+    /// Returns the value used by the console's routes.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Rotation => "rotation",
@@ -112,7 +113,7 @@ impl Known {
 /// The claims could not be signed.
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
-    /// They are no JSON. A bug of the caller.
+    /// They are not JSON. A bug of the caller.
     #[error("the claims are no JSON")]
     Claims(#[from] serde_json::Error),
     /// ECDSA needs a random number for each signature.
@@ -120,24 +121,24 @@ pub enum SignError {
     Randomness,
 }
 
-/// Where a key is in its life.
+/// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It signs.
     Active,
-    /// It will sign after the next rotation, and is published for verifiers to know it by then.
+    /// It will sign after the next rotation, and is published so that verifiers have it by then.
     Next,
-    /// It signed, and verifies until the last token that it may have signed is over.
+    /// It signed, and verifies until the last token that it may have signed has expired.
     Retired {
-        /// When it signed last.
+        /// End of signing.
         at: SystemTime,
-        /// When it verifies no more.
+        /// End of verification.
         until: SystemTime,
     },
 }
 
 impl State {
-    /// The contract's word.
+    /// Returns the word used by the API.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -147,26 +148,26 @@ impl State {
     }
 }
 
-/// A key, for those who look after it.
+/// A public description of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyInfo {
-    /// Its name, as `kid` has it.
+    /// The id of the key, as in `kid`.
     pub kid: String,
-    /// What it signs by.
+    /// The algorithm by which it signs.
     pub algorithm: SigningAlgorithm,
-    /// Where it is in its life.
+    /// The state of the key.
     pub state: State,
 }
 
-/// The keys as they were at one time.
+/// The keys at one time.
 struct Ring {
     signing: SigningKey,
     known: Vec<KeyInfo>,
     public: KeySet,
     jwks: Arc<str>,
-    /// `None`: the folder could not be looked at.
+    /// `None`: the folder could not be read.
     look: Option<Look>,
-    /// A clock that goes back may bring a retired key back.
+    /// Time of the read. A clock that goes back may make a retired key valid again.
     read_at: SystemTime,
 }
 
@@ -178,7 +179,8 @@ impl Ring {
             let look = folder.look().ok();
             let held = folder.read(read_at)?;
             tries += 1;
-            // A rotation in the middle of it would leave a key out. One that goes on is seen next time.
+            // A rotation during the read could leave a key out. One that is still in progress is seen by the next
+            // read.
             if folder.look().ok() == look || tries == READS_MAX {
                 break (look, held);
             }
@@ -186,7 +188,7 @@ impl Ring {
         let known = held.iter().map(info).collect();
         let jwks: Vec<_> = held.iter().map(|one| one.key.jwk()).collect();
         let jwks = json!({ "keys": jwks }).to_string();
-        // Verified by what is published, and by nothing else.
+        // Verifies with the published keys only.
         let public = KeySet::parse(jwks.as_bytes()).unwrap_or_default();
         let whole = public.len() == held.len();
         let signing = held.into_iter().next().map(|one| one.key);
@@ -202,7 +204,7 @@ impl Ring {
         })
     }
 
-    /// Whether the clock alone makes it another: a retired key's time is over, or it may not be after all.
+    /// Returns true if the time alone changes the keys: a retired key has expired, or the clock went back.
     fn is_of_another_time(&self, now: SystemTime) -> bool {
         now < self.read_at || self.known.iter().any(|key| key.is_over(now))
     }
@@ -222,11 +224,11 @@ fn info(held: &Held) -> KeyInfo {
     }
 }
 
-/// What a token proves, and by which key.
+/// The verified claims of a token, and the key that verified them.
 pub struct Verified<C> {
-    /// What it says.
+    /// The claims.
     pub claims: C,
-    /// What it says of its key.
+    /// The header of the token.
     pub head: TokenHead,
     /// The key, which may be withdrawn later.
     pub key: Arc<PublicKey>,
@@ -237,11 +239,11 @@ pub struct Keys {
     folder: Folder,
     ring: ArcSwap<Ring>,
     reading: Mutex<()>,
-    /// The last look for an unknown key.
+    /// The last reload for an unknown key.
     looked: tokio::sync::Mutex<Option<LastLook>>,
 }
 
-/// A look at the folder for whoever met a key that is not known.
+/// A reload of the folder for a token with an unknown key.
 #[derive(Clone, Copy)]
 struct LastLook {
     began: Instant,
@@ -249,11 +251,11 @@ struct LastLook {
 }
 
 impl Keys {
-    /// Reads the keys in `dir`, or makes folder and keys at first start. Processes that start at the
-    /// same time end up with the same keys. Blocks; called before the runtime serves anyone.
+    /// Reads the keys in `dir`, or creates folder and keys at the first start. Processes that start at the same
+    /// time get the same keys. Blocks; called before the runtime serves requests.
     ///
     /// # Errors
-    /// [`KeyError`] names the file and what to do.
+    /// [`KeyError`] names the file and the next step.
     pub fn load_or_create(dir: &Path) -> Result<Self, KeyError> {
         let folder = Folder::new(dir.to_owned());
         folder.prepare(SigningAlgorithm::default())?;
@@ -265,11 +267,11 @@ impl Keys {
         })
     }
 
-    /// Reads the keys again if the folder has changed, or a retired key's time is over. `true`: others
-    /// are in force. Costs a look at the folder when nothing has. Blocks for as long as the disk does.
+    /// Reloads the keys if the folder has changed, or a retired key has expired. Returns true if the keys were
+    /// replaced. Otherwise costs one listing of the folder. Blocks for as long as the disk does.
     ///
     /// # Errors
-    /// [`KeyError`]; the keys that were known stay in force.
+    /// [`KeyError`]; the previous keys stay in force.
     pub fn refresh(&self) -> Result<bool, KeyError> {
         let _one_reads = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = self.ring.load();
@@ -283,7 +285,7 @@ impl Keys {
         Ok(true)
     }
 
-    /// How old they are, for those who watch. Blocks for as long as the disk does.
+    /// Returns the ages of the keys for metrics. Blocks for as long as the disk does.
     pub fn ages(&self) -> KeyAges {
         let now = SystemTime::now();
         let retired = |key: &&KeyInfo| matches!(key.state, State::Retired { .. });
@@ -295,23 +297,23 @@ impl Keys {
         }
     }
 
-    /// Since when the active key and the next one have been that, and how that is known; `None`: nobody knows.
+    /// Returns the times since when the active and the next key have been that, and their sources; `None`: unknown.
     /// Blocks for as long as the disk does.
     pub fn since(&self) -> [Option<(SystemTime, Known)>; 2] {
         [self.folder.active_since(), self.folder.next_since()]
     }
 
-    /// The id of the key that signs.
+    /// Returns the id of the active key.
     pub fn kid(&self) -> String {
         self.ring.load().signing.kid().to_owned()
     }
 
-    /// All keys that verify: the active one, the next one, the retired ones from new to old.
+    /// Returns all keys that verify: the active one, the next one, the retired ones from new to old.
     pub fn list(&self) -> Vec<KeyInfo> {
         self.ring.load().known.clone()
     }
 
-    /// Their public halves as a JWKS (RFC 7517).
+    /// Returns the public keys as a JWKS (RFC 7517).
     pub fn jwks(&self) -> Arc<str> {
         Arc::clone(&self.ring.load().jwks)
     }
@@ -323,7 +325,7 @@ impl Keys {
     pub fn sign(&self, typ: &str, claims: &impl Serialize) -> Result<String, SignError> {
         let ring = self.ring.load();
         let (alg, kid) = (ring.signing.algorithm().word(), ring.signing.kid());
-        // `typ` is one of ours, and a kid has no character that JSON would escape.
+        // `typ` is a constant of this crate, and a kid has no character that JSON would escape.
         let head = format!(r#"{{"alg":"{alg}","typ":"{typ}","kid":"{kid}"}}"#);
         let mut token = String::with_capacity(768);
         URL_SAFE_NO_PAD.encode_string(head, &mut token);
@@ -335,8 +337,8 @@ impl Keys {
         Ok(token)
     }
 
-    /// Signs `payload` as a JWS whose payload stands elsewhere (RFC 7515, appendix F): header and
-    /// signature, as they are encoded. The header names `jku`, where the key is published.
+    /// Signs `payload` as a JWS with detached content (RFC 7515, appendix F). Returns header and signature,
+    /// encoded. The header has `jku`, the address at which the key is published.
     ///
     /// # Errors
     /// [`SignError`].
@@ -356,7 +358,7 @@ impl Keys {
         Ok((head, signature.ok_or(SignError::Randomness)?))
     }
 
-    /// Whether signing the same twice gives the same.
+    /// Returns true if signatures are deterministic.
     pub fn signs_alike(&self) -> bool {
         self.ring.load().signing.algorithm() == SigningAlgorithm::EdDsa
     }
@@ -364,7 +366,7 @@ impl Keys {
     /// Verifies `token`: signed here, of type `typ`, from `issuer`, for `audience`, within its time.
     ///
     /// # Errors
-    /// [`TokenError`]; [`TokenError::Expired`] only when all before it was right.
+    /// [`TokenError`]; [`TokenError::Expired`] only if all checks before it passed.
     pub fn verify<C: DeserializeOwned>(
         &self,
         token: &str,
@@ -378,10 +380,10 @@ impl Keys {
         Ok(Verified { claims, head, key })
     }
 
-    /// What a statement of type `typ` says, if one of these keys signed it, a retired one included.
+    /// Returns the payload of a statement of type `typ` if one of these keys signed it, including retired ones.
     ///
     /// # Errors
-    /// As [`KeySet::verify_statement`].
+    /// As for [`KeySet::verify_statement`].
     pub fn verify_statement<C: DeserializeOwned>(
         &self,
         statement: &str,
@@ -390,8 +392,8 @@ impl Keys {
         self.ring.load().public.verify_statement(statement, typ)
     }
 
-    /// The key that a header names, if it is known and its time is not over. From memory: one that
-    /// another replica made just now is known after [`Keys::look_again`].
+    /// Returns the key that a header names, if it is known and not expired. Reads from memory: a key that another
+    /// replica created just now is known after [`Keys::look_again`].
     pub fn find(&self, head: &TokenHead) -> Option<Arc<PublicKey>> {
         let ring = self.ring.load();
         let key = ring.public.find(head)?;
@@ -400,23 +402,24 @@ impl Keys {
         (!ring.known.iter().any(over)).then(|| Arc::clone(key))
     }
 
-    /// Reads the keys again, for whoever met one that is not known: at most every [`LOOK_PAUSE`], once
-    /// for all who wait.
+    /// Reloads the keys after a token named an unknown one: at most every [`LOOK_PAUSE`], once for all waiting
+    /// callers.
     ///
     /// # Errors
-    /// When they cannot be read, or not within [`LOOK_WAIT_MAX`].
+    /// If they cannot be read, or not within [`LOOK_WAIT_MAX`].
     pub async fn look_again(self: &Arc<Self>) -> Result<(), LookError> {
         let asked = Instant::now();
         let look = async {
             let mut last = self.looked.lock().await;
             match *last {
-                // It began after we asked, so it has seen what we ask for.
+                // It began after this call, so it has seen the key if there is one.
                 Some(look) if look.succeeded && look.began > asked => return Ok(()),
                 Some(look) => sleep_until(look.began + LOOK_PAUSE).await,
                 None => {}
             }
             let began = Instant::now();
-            // Also where whoever waits for it leaves: the next one has the pause to keep, and its own look to make.
+            // Stored before the reload, so that the pause holds even if this caller is cancelled; the next one
+            // reloads itself.
             let look = last.insert(LastLook {
                 began,
                 succeeded: false,
@@ -436,24 +439,24 @@ impl Keys {
     }
 }
 
-/// The keys could not be read again, so whether one is ours is not known.
+/// The keys could not be reloaded, so it is unknown if a key is the gateway's.
 #[derive(Debug, thiserror::Error)]
 #[error("keys.dir cannot be read again in time")]
 pub struct LookError(#[source] Option<KeyError>);
 
-/// The keys in `dir`, as [`Keys::list`]. Blocks.
+/// Returns the keys in `dir`, like [`Keys::list`]. Blocks.
 ///
 /// # Errors
-/// [`KeyError`] names the file and what to do.
+/// [`KeyError`] names the file and the next step.
 pub fn list(dir: &Path) -> Result<Vec<KeyInfo>, KeyError> {
     let held = Folder::new(dir.to_owned()).read(SystemTime::now())?;
     Ok(held.iter().map(info).collect())
 }
 
-/// The public halves of the keys in `dir`, as they are published. Blocks.
+/// Returns the public keys in `dir`, as they are published. Blocks.
 ///
 /// # Errors
-/// [`KeyError`] names the file and what to do.
+/// [`KeyError`] names the file and the next step.
 pub fn published(dir: &Path) -> Result<KeySet, KeyError> {
     Ok(Ring::read(&Folder::new(dir.to_owned()))?.public)
 }

@@ -1,4 +1,5 @@
-//! Having the next key sign: by a command, whatever there is, and by somebody who saw what there was.
+//! Key rotation: unconditional ([`rotate`], for the command line), or only if the active key is the
+//! expected one ([`Keys::rotate`], for the console).
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -6,46 +7,49 @@ use std::time::{Duration, SystemTime};
 use super::folder::{Folder, Held};
 use super::{KeyError, KeyInfo, Keys, SigningAlgorithm, State, list};
 
-/// How long verifiers keep the published keys (`Cache-Control` of the JWKS), and so how long a key should have been
-/// published before it signs.
+/// Time for which verifiers cache the published keys (`Cache-Control` of the JWKS), and so the time
+/// for which a key should have been published before it signs.
 pub const PUBLISHED_FIRST: Duration = Duration::from_secs(300);
 
-/// Why the keys are not rotated.
+/// The reason that the keys are not rotated.
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
-    /// Another key signs than the one that was to be replaced.
+    /// Another key is active than the one that was to be replaced.
     #[error("another key signs by now ({active}): somebody has rotated the keys meanwhile")]
     NotActive {
-        /// Which.
+        /// The id of the active key.
         active: String,
     },
-    /// Verifiers elsewhere may not know the next key yet.
+    /// Verifiers may not have the next key yet.
     #[error("the next key has been published for {} s of {} only: verifiers that keep the keys for five minutes would refuse what it signs", published_for.as_secs(), PUBLISHED_FIRST.as_secs())]
     TooYoung {
-        /// How long it has been there.
+        /// Time since the next key was published.
         published_for: Duration,
-        /// When it will have been there for long enough.
+        /// Time at which it will have been published long enough.
         ready_at: SystemTime,
     },
-    /// The folder.
+    /// The folder cannot be read or written.
     #[error(transparent)]
     Keys(#[from] KeyError),
 }
 
-/// What came of a rotation.
+/// The result of a rotation.
 #[derive(Debug)]
 pub struct Rotated {
-    /// The key that signs now.
+    /// The id of the key that signs now.
     pub active: String,
-    /// What failed once it did: no new next key may have been made, or an old one not deleted.
+    /// The error of a step after the rotation: the new next key may not exist, or an old one is not
+    /// deleted.
     pub unfinished: Option<KeyError>,
-    /// Why these keys do not sign by it yet: the folder cannot be read again. [`Keys::refresh`] goes on trying.
+    /// The error by which this replica does not use the new key yet: the folder cannot be read
+    /// again. [`Keys::refresh`] retries.
     pub not_in_force: Option<KeyError>,
 }
 
 impl Keys {
-    /// Rotates the keys if `active` still signs and, unless `force`, the next one was published for
-    /// [`PUBLISHED_FIRST`]. The new next key signs by the algorithm of the active one. Blocks.
+    /// Rotates the keys if `active` still signs and, unless `force`, the next one has been
+    /// published for [`PUBLISHED_FIRST`]. The new next key has the algorithm of the active one.
+    /// Blocks.
     ///
     /// # Errors
     /// [`RotateError`]: nothing is rotated.
@@ -86,11 +90,11 @@ fn kid_of(held: &[Held], state: State) -> Option<String> {
     found.map(|one| one.key.kid().to_owned())
 }
 
-/// Rotates the keys in `dir` and answers with all that are there then. The new next key signs by
-/// `algorithm`. Running gateways follow within a second or two. Blocks.
+/// Rotates the keys in `dir` and returns all keys after it. The new next key has `algorithm`.
+/// Running gateways follow within a second or two. Blocks.
 ///
 /// # Errors
-/// [`KeyError`] names the file and what to do.
+/// [`KeyError`] names the file and the next step.
 pub fn rotate(dir: &Path, algorithm: SigningAlgorithm) -> Result<Vec<KeyInfo>, KeyError> {
     let folder = Folder::new(dir.to_owned());
     folder.rotate(Some(algorithm), SystemTime::now(), |_, _| {
@@ -99,7 +103,8 @@ pub fn rotate(dir: &Path, algorithm: SigningAlgorithm) -> Result<Vec<KeyInfo>, K
     list(dir).map_err(KeyError::unfinished)
 }
 
-/// How long the next key in `dir` has been there for verifiers to fetch; `None`: there is none. Blocks.
+/// Returns the time since when the next key in `dir` can be fetched by verifiers; `None`: there is
+/// none. Blocks.
 pub fn next_age(dir: &Path) -> Option<Duration> {
     Folder::new(dir.to_owned()).next_age(SystemTime::now())
 }

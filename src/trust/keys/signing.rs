@@ -1,5 +1,5 @@
-//! One private key: made, read from its PEM form, and signing. The key itself stays in the memory of
-//! the cryptographic library, which clears it.
+//! A private key: generation, PEM form, and signing. The key material stays in the memory of the
+//! cryptographic library, which clears it.
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rand::SystemRandom;
@@ -14,13 +14,13 @@ use sha2::{Digest, Sha256};
 
 use super::KeyError;
 
-/// Characters of the key id: 96 bits of the thumbprint tell a handful of keys apart.
+/// Length of the key id, in characters: 96 bits of the thumbprint distinguish a handful of keys.
 pub(super) const KID_LEN: usize = 16;
 
 const PEM_BEGIN: &str = "-----BEGIN PRIVATE KEY-----";
 const PEM_END: &str = "-----END PRIVATE KEY-----";
 
-/// What a key signs by (RFC 8037, RFC 7518).
+/// The signature algorithm of a key (RFC 8037, RFC 7518).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SigningAlgorithm {
     /// Ed25519.
@@ -31,7 +31,7 @@ pub enum SigningAlgorithm {
 }
 
 impl SigningAlgorithm {
-    /// As `alg` spells it.
+    /// Returns the value of `alg`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::EdDsa => "EdDSA",
@@ -45,14 +45,14 @@ enum Pair {
     P256(EcdsaKeyPair),
 }
 
-/// A private key and its name.
+/// A private key and its id.
 pub(super) struct SigningKey {
     pair: Pair,
     kid: String,
 }
 
 impl SigningKey {
-    /// Reads a PKCS#8 key. Which kind it is, it says itself.
+    /// Parses a PKCS#8 key. The kind is detected.
     pub(super) fn from_pkcs8(der: &SecretSlice<u8>) -> Option<Self> {
         let der = der.expose_secret();
         let pair = Ed25519KeyPair::from_pkcs8(der)
@@ -76,7 +76,7 @@ impl SigningKey {
         }
     }
 
-    /// The public half as it is published (RFC 7517, 4).
+    /// Returns the public key as it is published (RFC 7517, 4).
     pub(super) fn jwk(&self) -> Value {
         let mut jwk: Value = serde_json::from_str(&public_members(&self.pair)).unwrap_or_default();
         jwk["kid"] = self.kid.as_str().into();
@@ -85,7 +85,7 @@ impl SigningKey {
         jwk
     }
 
-    /// The signature of `message`, in base64url. `None`: the system gives no randomness.
+    /// Returns the signature of `message`, in base64url. `None`: the system gives no randomness.
     pub(super) fn sign(&self, message: &[u8]) -> Option<String> {
         let signature = match &self.pair {
             Pair::Ed25519(pair) => pair.sign(message),
@@ -95,7 +95,7 @@ impl SigningKey {
     }
 }
 
-/// The members that make the key, in the order of their names and without spaces (RFC 7638, 3).
+/// Returns the members of the public key, sorted by name and without spaces (RFC 7638, 3).
 fn public_members(pair: &Pair) -> String {
     let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
     match pair {
@@ -118,7 +118,7 @@ fn thumbprint(members: &str) -> String {
     kid
 }
 
-/// A new key as a PEM file.
+/// Generates a key as a PEM file.
 pub(super) fn new_pem(algorithm: SigningAlgorithm) -> Result<SecretString, KeyError> {
     let bytes = |der: &[u8]| SecretSlice::<u8>::from(der.to_vec());
     let der = match algorithm {
@@ -142,7 +142,7 @@ pub(super) fn new_pem(algorithm: SigningAlgorithm) -> Result<SecretString, KeyEr
     Ok(pem.into())
 }
 
-/// The DER inside of a PEM file.
+/// Returns the DER content of a PEM file.
 pub(super) fn der_of(pem: &SecretString) -> Option<SecretSlice<u8>> {
     let (_, rest) = pem.expose_secret().split_once(PEM_BEGIN)?;
     let (text, _) = rest.split_once(PEM_END)?;

@@ -1,4 +1,4 @@
-//! Folders of keys, rotations that are cut short, and tokens of every kind that are not believed.
+//! Tests of key folders, of interrupted rotations, and of invalid tokens of each kind.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -115,7 +115,7 @@ fn since_when_a_key_signs_is_told_by_the_rotation_or_else_by_its_file() {
     };
     let made = written("active.pem", 5000);
     assert_eq!(keys.since()[0], Some((made, Known::File)));
-    // A rotation that was cut short changed nothing.
+    // An interrupted rotation changes nothing.
     let kid = keys.kid();
     let retired = at(&format!("retired-{}-{kid}.pem", now()));
     fs::hard_link(at("active.pem"), retired).unwrap();
@@ -176,7 +176,7 @@ fn more_keys_than_verifiers_take_are_refused_and_change_nothing() {
     assert!(full.to_string().contains("more than 100 keys"), "{full}");
     assert!(keys.refresh().unwrap());
     assert!(check(&keys, &token).is_ok());
-    // Put there by hand.
+    // Placed there by hand.
     let other = house().0;
     let more = format!("retired-{}-0123456789abcdef.pem", now());
     fs::copy(other.path().join("active.pem"), dir.path().join(more)).unwrap();

@@ -1,4 +1,4 @@
-//! Fetches one JWKS, or what a gateway says of itself: no redirects, one clock, a bounded body.
+//! Fetches one JWKS or a gateway's metadata: no redirects, one timeout, a bounded body.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,27 +13,27 @@ use url::Url;
 use crate::metrics::JwksFetch;
 use crate::trust::KeySet;
 
-/// From the first byte of DNS to the last of the body.
+/// Limit from the DNS lookup to the last byte of the body.
 pub(super) const FETCH_MAX: Duration = Duration::from_secs(5);
 
-/// A document. Real key sets have 1 to 20 KiB.
+/// Longest document, in bytes. Real key sets have 1 to 20 KiB.
 const BODY_BYTES_MAX: usize = 256 * 1024;
 
-/// How long fetched keys count before they are fetched again, when their host does not say.
+/// Time until keys are fetched again if their host sends none, and the longest that it can set.
 const AGE_DEFAULT: Duration = Duration::from_secs(600);
 
-/// The least that a host can ask for: it must not make us ask without pause.
+/// Shortest time that a host can set, so that it cannot cause fetches without pause.
 const AGE_MIN: Duration = Duration::from_secs(60);
 
 /// The cause of a failure, for the log.
 type Cause = Box<dyn Error + Send + Sync>;
 
-/// Why there is no such document.
+/// The reason that a document cannot be fetched.
 #[derive(Debug)]
 pub struct FetchFailure {
     /// The class.
     pub outcome: JwksFetch,
-    /// What exactly, for the log.
+    /// The detailed cause, for the log.
     pub cause: Cause,
 }
 
@@ -51,19 +51,19 @@ impl FetchFailure {
         } else {
             JwksFetch::Unreachable
         };
-        // A URL may hold what is not for a log.
+        // A URL may contain a secret.
         Self::new(outcome, error.without_url())
     }
 }
 
-/// A client for one URL. It goes there directly, whatever proxy the environment names. Certificates are
-/// checked by the system's roots, or those of `SSL_CERT_FILE`; plain `http` is for loopback only,
-/// or where an operator said so (`--plain-http` of a sidecar).
+/// Builds a client for one URL. It connects directly and ignores proxies in the environment.
+/// Certificates are verified with the system's roots, or those of `SSL_CERT_FILE`. Plain `http` is
+/// for loopback only, or if the operator allows it (`--plain-http` of a sidecar).
 ///
 /// # Errors
-/// When the system has no roots.
+/// If the system has no roots.
 pub(super) fn client(url: &Url) -> Result<reqwest::Client, reqwest::Error> {
-    // rustls panics without a provider. That one is there already is fine.
+    // rustls panics without a provider. An error here means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder()
         .redirect(Policy::none())
@@ -78,7 +78,7 @@ pub(super) fn client(url: &Url) -> Result<reqwest::Client, reqwest::Error> {
     builder.tls_certs_only([]).build()
 }
 
-/// The keys, and how long they count.
+/// Fetches the keys and the time for which they are valid.
 pub(super) async fn fetch(
     client: &reqwest::Client,
     url: &Url,
@@ -88,10 +88,11 @@ pub(super) async fn fetch(
     Ok((keys, age))
 }
 
-/// The issuer of a gateway's tokens, as the gateway says at `url` (`/.well-known/a2a-gateway`).
+/// Fetches the issuer of a gateway's tokens from its metadata at `url`
+/// (`/.well-known/a2a-gateway`).
 ///
 /// # Errors
-/// [`FetchFailure`] says which step failed.
+/// [`FetchFailure`] names the step that failed.
 pub async fn issuer_of(url: &Url) -> Result<String, FetchFailure> {
     #[derive(Deserialize)]
     struct Says {
@@ -104,7 +105,7 @@ pub async fn issuer_of(url: &Url) -> Result<String, FetchFailure> {
     Ok(says.issuer)
 }
 
-/// What stands at `url`, and how long it counts.
+/// Fetches the document at `url` and the time for which it is valid.
 async fn document(
     client: &reqwest::Client,
     url: &Url,
@@ -135,7 +136,7 @@ async fn ask(client: &reqwest::Client, url: &Url) -> Result<(Vec<u8>, Duration),
     Ok((body, age))
 }
 
-/// `Cache-Control`, within our bounds.
+/// Returns the lifetime by `Cache-Control`, clamped to the gateway's bounds.
 fn age(headers: &HeaderMap) -> Duration {
     let fields = headers.get_all(CACHE_CONTROL).iter();
     let directives = fields

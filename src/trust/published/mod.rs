@@ -1,6 +1,6 @@
-//! Keys that somebody publishes at a URL (RFC 7517, 5), fetched in the background and kept fresh. A
-//! token is verified from memory; only one that names an unknown key waits, for one fetch that all
-//! of them share.
+//! Keys published at a URL (RFC 7517, 5), fetched in the background and kept fresh ([`Published`]).
+//! Tokens are verified from memory. Only a token with an unknown key waits, for a fetch that all
+//! such requests share.
 
 mod fetch;
 
@@ -20,61 +20,61 @@ use super::KeySet;
 use crate::metrics::{JwksFetch, Metrics};
 use crate::telemetry::Chain;
 
-/// From one fetch of the keys to the next one at least, also for unknown keys and failures.
+/// Least time between two fetches, also for unknown keys and after failures.
 pub const FETCH_PAUSE: Duration = Duration::from_secs(10);
 
-/// Requests that wait for a fetch at most, of each publisher.
+/// Most requests that wait for a fetch, of each publisher.
 const WAITING_MAX: usize = 100;
 
-/// With a host that does not answer.
+/// Timing of fetches from a host that does not answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// Takes the place of [`FETCH_PAUSE`] until the first good fetch.
+    /// Replaces [`FETCH_PAUSE`] until the first successful fetch.
     pub first_pause: Duration,
-    /// How long keys count after the last good fetch.
+    /// Time for which keys are valid after the last successful fetch.
     pub stale_max: Duration,
 }
 
-/// Too many wait for the same fetch already.
+/// Too many requests wait for the same fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crowded;
 
-/// Keys, and until when they count without another fetch.
+/// Keys, and the time until which they are valid without another fetch.
 struct Known {
     keys: Arc<KeySet>,
     good_until: Instant,
 }
 
-/// The fetches so far.
+/// The state of the fetches.
 #[derive(Clone, Copy, Default)]
 struct Fetches {
-    /// When the last one began.
+    /// Start of the last one.
     began: Option<Instant>,
-    /// How many have ended.
+    /// Number of completed fetches.
     ended: u64,
     running: bool,
-    /// How the last one ended.
+    /// Outcome of the last one.
     outcome: Option<JwksFetch>,
 }
 
 /// The keys at one URL.
 pub struct Published {
-    /// Whose they are, for the log.
+    /// The issuer of the keys, for the log.
     issuer: String,
     url: Url,
     patience: Patience,
     client: Result<reqwest::Client, FetchFailure>,
     known: ArcSwapOption<Known>,
     fetches: watch::Sender<Fetches>,
-    /// A token names a key that is not known.
+    /// Signals that a token names an unknown key.
     asked: Notify,
     waiting: AtomicUsize,
-    /// A fetch that ends now teaches nothing.
+    /// Set by [`Published::end`]: the result of a later fetch is discarded.
     over: AtomicBool,
 }
 
 impl Published {
-    /// Fetches nothing: [`Published::keep`] does.
+    /// Creates the store. Fetches nothing: [`Published::keep`] does.
     pub fn new(issuer: String, url: Url, patience: Patience) -> Self {
         Self {
             issuer,
@@ -92,10 +92,10 @@ impl Published {
         }
     }
 
-    /// Fetches when it is time, or when asked to, and never more often than [`FETCH_PAUSE`]. A
+    /// Fetches when the keys are due or on request, and never more often than [`FETCH_PAUSE`]. A
     /// background task; runs until it is dropped.
     pub async fn keep(&self, metrics: &Metrics) {
-        // A fetch that was cut short did not end: begin anew.
+        // A cancelled fetch did not complete: reset the state.
         self.fetches.send_modify(|fetches| fetches.running = false);
         loop {
             let began = Instant::now();
@@ -117,7 +117,7 @@ impl Published {
                 tracing::info!(
                     issuer = self.issuer,
                     keys,
-                    "The keys of an issuer are known"
+                    "fetched the published keys of an issuer"
                 );
             }
             self.fetches.send_modify(|fetches| {
@@ -133,18 +133,18 @@ impl Published {
         }
     }
 
-    /// Those that count now. `None`: none were fetched, or too long ago.
+    /// Returns the keys that are valid now. `None`: none were fetched, or too long ago.
     pub fn keys(&self) -> Option<Arc<KeySet>> {
         let known = self.known.load();
         let good = known.as_ref().filter(|k| Instant::now() < k.good_until)?;
         Some(Arc::clone(&good.keys))
     }
 
-    /// Waits for the fetch that is running, or for a new one unless the last was just now. Past it
-    /// whatever is known decides.
+    /// Waits for the fetch in progress, or for a new one unless the last was just now. If it takes
+    /// too long, the caller decides by the keys that are known.
     ///
     /// # Errors
-    /// [`Crowded`], at once.
+    /// [`Crowded`], without waiting.
     pub async fn refresh(&self) -> Result<(), Crowded> {
         let mut fetches = self.fetches.subscribe();
         let seen = *fetches.borrow_and_update();
@@ -160,13 +160,13 @@ impl Published {
         Ok(())
     }
 
-    /// How the last fetch ended, in a word.
+    /// Returns the outcome of the last fetch as a word.
     pub fn last_fetch(&self) -> &'static str {
         let outcome = self.fetches.borrow().outcome;
         outcome.map_or("not_fetched", JwksFetch::word)
     }
 
-    /// Nothing that these keys signed is good from now on.
+    /// Withdraws the keys: from now on their signatures are not valid.
     pub fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
         self.forget();
@@ -189,7 +189,7 @@ impl Published {
         if keys.is_empty() {
             tracing::warn!(
                 issuer = self.issuer,
-                "An issuer publishes no usable key: none of its tokens is accepted"
+                "an issuer publishes no usable keys; its tokens are rejected"
             );
         }
         let earlier = self.known.load_full();
@@ -212,10 +212,10 @@ impl Published {
         let error = Chain(failure.cause.as_ref());
         let (issuer, reason) = (self.issuer.as_str(), failure.outcome.word());
         if self.fetches.borrow().outcome == Some(failure.outcome) {
-            tracing::debug!(issuer, reason, %error, "The keys of an issuer can still not be fetched");
+            tracing::debug!(issuer, reason, %error, "still failing to fetch the keys of an issuer");
         } else {
             let count_on = humantime::format_duration(self.patience.stale_max);
-            tracing::warn!(issuer, reason, %error, %count_on, "The keys of an issuer cannot be fetched; its known ones count on");
+            tracing::warn!(issuer, reason, %error, %count_on, "failed to fetch the keys of an issuer; keeping the known ones");
         }
         let lapsed = |known: &Known| known.good_until <= Instant::now();
         if self.known.load().as_deref().is_some_and(lapsed) {
@@ -238,7 +238,7 @@ impl fmt::Debug for Published {
     }
 }
 
-/// One of [`WAITING_MAX`]. Dropping it frees the place.
+/// One of the [`WAITING_MAX`] slots. Dropping it frees the slot.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -259,7 +259,7 @@ impl Drop for Waiting<'_> {
 mod tests {
     use super::*;
 
-    /// Nothing listens there.
+    /// No server listens there.
     fn published(first_pause: Duration) -> Published {
         let url = "http://127.0.0.1:9/jwks.json".parse().unwrap();
         let patience = Patience {

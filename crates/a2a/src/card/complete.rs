@@ -1,20 +1,20 @@
-//! What a card must have for clients to take it: names of members as A2A spells them, and what its
-//! generation requires, from what is registered.
+//! Completes a card for clients: renames members to the spelling of A2A, and fills in members that
+//! its generation requires, from the registration.
 
 use super::interfaces;
 use crate::fields::{Fields, array, elements, kind, quoted, said};
 use crate::json::Kind;
 
-/// What an agent takes and gives that does not tell.
+/// Default input and output modes of an agent.
 const MODES: &str = r#"["text/plain"]"#;
-/// The version of an agent that does not tell.
+/// Default version of an agent.
 const VERSION: &str = "0.0.0";
-/// The version of A2A of a 0.x card that does not tell: the one that clients of it assume, too.
+/// Default A2A version of a 0.x card: the one that clients assume, too.
 const PROTOCOL_VERSION: &str = "0.3.0";
-/// Skills at most that are no objects and are made some.
+/// Most strings in `skills` that are converted to objects.
 const SKILLS_MADE_MAX: usize = 256;
 
-/// The switches in `capabilities`.
+/// The flags in `capabilities`.
 const FLAGS: [&str; 4] = [
     "streaming",
     "pushNotifications",
@@ -22,7 +22,7 @@ const FLAGS: [&str; 4] = [
     "extendedAgentCard",
 ];
 
-/// Names in snake case, as `PocketPaw` and writers of `ProtoJSON` have them.
+/// Names in snake case, as `PocketPaw` and writers of `ProtoJSON` spell them.
 const TOP: [(&str, &str); 7] = [
     ("default_input_modes", "defaultInputModes"),
     ("default_output_modes", "defaultOutputModes"),
@@ -36,13 +36,14 @@ const TOP: [(&str, &str); 7] = [
     ),
 ];
 
-/// Gives every member that clients look for its name of today.
+/// Renames the members that clients look for to their current names.
 pub(super) fn respell(card: &mut Fields<'_>) {
     card.rename(&TOP);
     interfaces::respell(card);
 }
 
-/// Fills in what is required and missing, or of the wrong type. `name` and `role` are the registry's.
+/// Fills in members that are required and missing, or of the wrong type. `name` and `role` are
+/// those of the registry.
 pub(super) fn fill(card: &mut Fields<'_>, name: &str, role: Option<&str>) {
     if card.text("name").is_none_or(|said| said.is_empty()) {
         card.set("name", quoted(name));
@@ -51,7 +52,7 @@ pub(super) fn fill(card: &mut Fields<'_>, name: &str, role: Option<&str>) {
         card.set("description", quoted(role.unwrap_or(name)));
     }
     if card.text("version").is_none() {
-        // `1`, and not `"1"`: what is meant is clear.
+        // `1` instead of `"1"`: the intention is clear.
         let number = card.get("version").filter(|v| kind(v) == Kind::Number);
         let version = number.unwrap_or(VERSION).to_owned();
         card.set("version", quoted(&version));
@@ -72,7 +73,7 @@ pub(super) fn fill(card: &mut Fields<'_>, name: &str, role: Option<&str>) {
     provider(card);
 }
 
-/// The switches, `pushNotifications` off where the gateway has it so.
+/// Writes the flags, with `pushNotifications` off if the gateway disables them.
 pub(super) fn capabilities(card: &mut Fields<'_>, push_notifications: bool) {
     let value = card.get("capabilities").unwrap_or_default().to_owned();
     let mut capabilities = Fields::read(&value).unwrap_or_default();
@@ -146,7 +147,7 @@ fn complete_skill(skill: &mut Fields<'_>, at: usize) {
     }
 }
 
-/// Optional, but whole where it is.
+/// Completes the provider. It is optional, but must have all members if it is present.
 fn provider(card: &mut Fields<'_>) {
     let Some(value) = card.get("provider").map(str::to_owned) else {
         return;

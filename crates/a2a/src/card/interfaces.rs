@@ -1,5 +1,5 @@
-//! Where a card says that its agent listens, in the words of each generation, and the same with the
-//! gateway in the agent's place.
+//! The interfaces of a card in the form of each generation, and their replacement by those of the
+//! gateway.
 //!
 //! | Generation | Members |
 //! |---|---|
@@ -15,16 +15,16 @@ use crate::fields::{Fields, array, elements, kind, quoted};
 use crate::generation::Generation;
 use crate::json::Kind;
 
-/// What a card becomes that says 0.2 in a spelling of its own.
+/// The version that replaces 0.2 in a card with its own spelling of the member.
 const VERSION_0_3: &str = "0.3.0";
 
-/// Version of a 1.0 interface that names none.
+/// Default version of a 1.0 interface.
 const VERSION_1: &str = "1.0";
 
-/// Interfaces of one list that are looked at. Real cards have up to six.
+/// Most interfaces of one list that are read. Real cards have up to six.
 const INTERFACES_MAX: usize = 64;
 
-/// How an interface is spoken.
+/// The protocol binding of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// JSON-RPC over HTTP.
@@ -34,7 +34,7 @@ pub enum Binding {
 }
 
 impl Binding {
-    /// `None`: gRPC, or one that nobody here speaks.
+    /// `None`: gRPC, or an unknown binding.
     fn parse(word: &str) -> Option<Self> {
         if word.eq_ignore_ascii_case("JSONRPC") {
             Some(Self::JsonRpc)
@@ -49,26 +49,26 @@ impl Binding {
 /// One interface of an agent, as its card describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// How it is spoken; `None`: in a way that is not carried, such as gRPC.
+    /// The binding; `None`: one that the gateway does not carry, such as gRPC.
     pub binding: Option<Binding>,
-    /// Where, as the card spells it. Nobody has judged it.
+    /// The URL as the card spells it. It is not validated.
     pub url: String,
-    /// Of A2A: by its version, or else by the member that it stands in.
+    /// The generation of A2A: by its version, or else by the member that lists it.
     pub generation: Generation,
-    /// The tenant that callers name.
+    /// The tenant that callers must name.
     pub tenant: Option<String>,
 }
 
 impl Interface {
-    /// The path of its URL: all of it that is used. Host and port are those that were registered and
-    /// vetted, so that a card cannot send the gateway anywhere else.
+    /// Returns the path of its URL, the only part that is used. Host and port are those that were
+    /// registered and vetted, so that a card cannot direct the gateway elsewhere.
     pub fn path(&self) -> Option<String> {
         let url = Url::parse(&self.url).ok()?;
         matches!(url.scheme(), "http" | "https").then(|| url.path().to_owned())
     }
 }
 
-/// Gives the members of the interfaces their names of today.
+/// Renames the members of the interfaces to their current names.
 pub(super) fn respell(card: &mut Fields<'_>) {
     let is_odd = card.has("protocol_version") && !card.has("protocolVersion");
     card.rename(&[
@@ -77,7 +77,8 @@ pub(super) fn respell(card: &mut Fields<'_>) {
         ("additional_interfaces", "additionalInterfaces"),
         ("supported_interfaces", "supportedInterfaces"),
     ]);
-    // No version spells it so. Calls of 0.2 are those of 0.3, and SDKs of 1.0 take no card below that.
+    // No version of A2A spells it so. Calls of 0.2 are those of 0.3, and SDKs of 1.0 accept no card
+    // below that.
     if is_odd
         && card
             .text("protocolVersion")
@@ -87,18 +88,18 @@ pub(super) fn respell(card: &mut Fields<'_>) {
     }
 }
 
-/// Whether the card has the list of 1.0.
+/// Returns true if the card has the list of 1.0.
 pub(super) fn is_v1(card: &Fields<'_>) -> bool {
     let list = card.get("supportedInterfaces").and_then(elements);
     list.is_some_and(|list| !list.is_empty())
 }
 
-/// Whether clients of 0.x can find an interface in it, or it has none at all.
+/// Returns true if clients of 0.x can find an interface in it, or if it has none at all.
 pub(super) fn is_v0(card: &Fields<'_>) -> bool {
     !is_v1(card) || card.text("url").is_some()
 }
 
-/// Whether it says where the agent listens, be it readable or not.
+/// Returns true if the card has an address of the agent, readable or not.
 pub(super) fn are_in(card: &Fields<'_>) -> bool {
     let url = card.get("url").is_some_and(|url| kind(url) == Kind::String);
     let listed = |name| {
@@ -108,7 +109,7 @@ pub(super) fn are_in(card: &Fields<'_>) -> bool {
     url || listed("supportedInterfaces") || listed("additionalInterfaces")
 }
 
-/// Every interface of the card, the preferred one first in each generation.
+/// Returns all interfaces of the card, the preferred one first in each generation.
 pub(super) fn all(card: &Fields<'_>) -> Vec<Interface> {
     let mut found = Vec::new();
     for element in list(card, "supportedInterfaces") {
@@ -152,8 +153,9 @@ fn generation(version: Option<String>, otherwise: Generation) -> Generation {
     }
 }
 
-/// Has every interface point at `base`, where the gateway speaks JSON-RPC and HTTP+JSON. Others are
-/// dropped; a card that is left without any offers JSON-RPC, which is always there.
+/// Makes all interfaces point at `base`, where the gateway serves JSON-RPC and HTTP+JSON.
+/// Interfaces with other bindings are dropped. A card left without any offers JSON-RPC, which is
+/// always available.
 pub(super) fn point_at(base: &str, card: &mut Fields<'_>) {
     let (v0, v1) = (is_v0(card), is_v1(card));
     if v1 {
@@ -165,7 +167,7 @@ pub(super) fn point_at(base: &str, card: &mut Fields<'_>) {
     if v0 {
         serve_v0(card, base);
     } else {
-        // Without a `url` nobody reads them.
+        // Without a `url` no client reads them.
         card.remove("url");
         card.remove("additionalInterfaces");
         card.remove("preferredTransport");
@@ -233,7 +235,7 @@ fn serve_v0(card: &mut Fields<'_>, base: &str) {
     }
 }
 
-/// The elements of a list of interfaces that can be read.
+/// Returns the readable elements of a list of interfaces.
 fn list<'c>(card: &'c Fields<'_>, name: &str) -> Vec<Fields<'c>> {
     let elements = card.get(name).and_then(elements).unwrap_or_default();
     let readable = elements.into_iter().filter_map(Fields::read);

@@ -1,9 +1,11 @@
-//! Agent cards: what an agent says of itself, and the same with the gateway in front of it.
+//! Agent cards ([`Card`]): an agent's own description, and the same with the gateway in front of
+//! it.
 //!
-//! A card is read strictly as an ordered list of members, and what is not the gateway's to change
-//! stays as it was spelled. Changed are: every interface ([`interfaces`]), what its generation requires
-//! and it lacks ([`complete`]), how callers prove themselves ([`security`]), signatures, which the
-//! first change made worthless, and whatever else tells where the agent listens ([`scrub`]).
+//! A card is parsed strictly as an ordered list of members, and members that the gateway does not
+//! change keep their spelling. It changes all interfaces ([`interfaces`]), adds missing members
+//! that the generation requires ([`complete`]), declares how callers authenticate ([`security`]),
+//! removes the signatures, which any change invalidates, and replaces the agent's addresses
+//! elsewhere in the card ([`scrub`]).
 
 mod complete;
 mod interfaces;
@@ -21,37 +23,37 @@ pub use self::signed::{forms, with_signatures};
 use crate::fields::Fields;
 use crate::generation::Generation;
 
-/// Longest card that is served: four times the longest that is taken in.
+/// Longest card that is served, in bytes: four times the longest that is accepted.
 const SERVED_BYTES_MAX: usize = 1024 * 1024;
 
-/// A card that nothing can be made of.
+/// The reason that a card is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// Not JSON in UTF-8, nested too deep, no object, or a member of it stands twice.
+    /// Not JSON in UTF-8, nested too deep, not an object, or with a duplicate member.
     #[error("it is no JSON object, or a member stands in it twice")]
     Form,
-    /// An object with nothing in it that a card has.
+    /// An object without any member of a card.
     #[error("it has none of the members that make a card")]
     NoCard,
-    /// With the gateway's additions it would be too long.
+    /// Too long with the gateway's additions.
     #[error("it is too long")]
     TooLong,
 }
 
-/// What is known of an agent besides its card, and what its gateway does.
+/// Facts about an agent besides its card, and the settings of its gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// Where callers reach the agent: `…/workspaces/{id}/a2a`.
+    /// The URL at which callers reach the agent: `…/workspaces/{id}/a2a`.
     pub base: &'a str,
     /// The workspace's name.
     pub name: &'a str,
-    /// What it is for.
+    /// The purpose of the workspace.
     pub role: Option<&'a str>,
-    /// URLs of the agent that nobody is told.
+    /// URLs of the agent that callers must not learn.
     pub hidden: &'a [String],
-    /// Whether the gateway's scheme is declared.
+    /// True if the gateway's security scheme is declared.
     pub bearer: bool,
-    /// Whether callers may ask for push notifications.
+    /// True if callers may request push notifications.
     pub push_notifications: bool,
 }
 
@@ -63,7 +65,7 @@ pub struct Card<'a> {
 }
 
 impl<'a> Card<'a> {
-    /// Reads a card that somebody answers for: any object is one.
+    /// Parses a registered card: any object is one.
     ///
     /// # Errors
     /// [`Unreadable::Form`].
@@ -75,7 +77,7 @@ impl<'a> Card<'a> {
         Ok(Self { text, fields })
     }
 
-    /// Reads what a server sent when it was asked for a card. Some answer to any path.
+    /// Parses the response of a server that was asked for a card. Some servers answer any path.
     ///
     /// # Errors
     /// [`Unreadable`].
@@ -95,13 +97,13 @@ impl<'a> Card<'a> {
         }
     }
 
-    /// Where the agent speaks `binding`, as far as its card says.
+    /// Returns the interfaces with `binding` that the card lists.
     pub fn interfaces(&self, binding: Binding) -> impl Iterator<Item = Interface> {
         let all = interfaces::all(&self.fields).into_iter();
         all.filter(move |interface| interface.binding == Some(binding))
     }
 
-    /// Which generation of A2A the agent speaks.
+    /// Returns the generation of A2A that the agent speaks.
     pub fn generation(&self) -> Generation {
         let card = serde_json::from_str(self.text);
         card.map_or_else(
@@ -110,12 +112,13 @@ impl<'a> Card<'a> {
         )
     }
 
-    /// Push notifications, as the card has them; `None`: it does not say.
+    /// Returns the `pushNotifications` capability of the card; `None`: it has none.
     pub fn says_push(&self) -> Option<bool> {
         says_push(&serde_json::from_str(self.text).ok()?)
     }
 
-    /// The generations of A2A that its interfaces are of, the older one first; empty where it names none.
+    /// Returns the generations of A2A of its interfaces, the older one first; empty if it lists
+    /// none.
     pub fn generations(&self) -> Vec<Generation> {
         let interfaces = interfaces::all(&self.fields);
         let has = |generation| interfaces.iter().any(|one| one.generation == generation);
@@ -123,7 +126,7 @@ impl<'a> Card<'a> {
         both.filter(|generation| has(*generation)).collect()
     }
 
-    /// The card for callers.
+    /// Returns the card for callers.
     ///
     /// # Errors
     /// [`Unreadable::TooLong`].
@@ -140,16 +143,16 @@ impl<'a> Card<'a> {
     }
 }
 
-/// Reads `capabilities.pushNotifications`; `None`: the card does not say.
+/// Reads `capabilities.pushNotifications`; `None`: the card has none.
 pub fn says_push(card: &serde_json::Value) -> Option<bool> {
     let capabilities = &card["capabilities"];
     let said = capabilities["pushNotifications"].as_bool();
     said.or_else(|| capabilities["push_notifications"].as_bool())
 }
 
-/// A registered card for those who may not know where the agent is: with the gateway's `base` in the
-/// place of `hidden` and of its interfaces, and nothing filled in. One that tells nothing of it stays as
-/// it is, signatures too.
+/// Returns a registered card for readers that may not learn the agent's address: `base` replaces
+/// `hidden` and the interfaces, and nothing is filled in. A card without any address is returned
+/// unchanged, with its signatures.
 ///
 /// # Errors
 /// [`Unreadable::Form`], [`Unreadable::TooLong`].
@@ -165,18 +168,18 @@ pub fn shown(text: &str, base: &str, hidden: &[String]) -> Result<String, Unread
     conceal(card, &addresses, base)
 }
 
-/// What nobody is told: what the gateway knows, and what the card says itself.
+/// Returns the addresses to conceal: those that the gateway knows, and those in the card.
 fn addresses(hidden: &[String], interfaces: &[Interface], base: &str) -> Addresses {
     let known = hidden.iter().map(String::as_str);
     let told = interfaces.iter().map(|interface| interface.url.as_str());
     Addresses::of(known.chain(told), base)
 }
 
-/// The card without what it says of its place elsewhere than in its interfaces, and without signatures,
-/// which do not fit any more.
+/// Returns the card without the agent's addresses outside its interfaces, and without signatures,
+/// which are no longer valid.
 fn conceal(mut card: Fields<'_>, addresses: &Addresses, base: &str) -> Result<String, Unreadable> {
     card.remove("signatures");
-    // Pages and pictures of the agent's own that nobody else can open.
+    // Pages and pictures on the agent's own host, which callers cannot open.
     for page in ["documentationUrl", "iconUrl"] {
         if card.text(page).is_some_and(|url| addresses.are_in(&url)) {
             card.remove(page);

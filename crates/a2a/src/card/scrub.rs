@@ -1,6 +1,6 @@
-//! Where an agent listens is nobody's business but the gateway's: whatever a card says of it
-//! elsewhere than in its interfaces, in a description, an extension or the name of a member, the
-//! gateway's base stands there instead.
+//! Conceals the agent's address, which only the gateway may know. Outside its interfaces a card may
+//! contain it in a description, an extension or the name of a member; there the gateway's base
+//! replaces it ([`Addresses`]).
 
 use std::borrow::Cow;
 
@@ -8,40 +8,40 @@ use url::{Host, Position, Url};
 
 use crate::fields::{quoted, said};
 
-/// Addresses that are looked for at most. Those that the gateway knows come first.
+/// Most addresses that are searched for. Those that the gateway knows come first.
 const ADDRESSES_MAX: usize = 64;
 
-/// Longest scheme and user name in front of an address that go with it, in bytes.
+/// Longest scheme and user name in front of an address that are replaced with it, in bytes.
 const URL_START_MAX: usize = 256;
 
-/// How often a text in which something was replaced is looked through again. Once does, as far as we know.
+/// Most further passes over a text after a replacement. One is enough for all known cases.
 const AGAIN_MAX: usize = 8;
 
-/// What must not be shown.
+/// The addresses to conceal.
 #[derive(Debug, Default)]
 pub(super) struct Addresses(Vec<Address>);
 
-/// One of them.
+/// One address.
 #[derive(Debug, PartialEq, Eq)]
 struct Address {
-    /// In lower case.
+    /// The text in lower case.
     text: String,
     form: Form,
 }
 
-/// What counts as the address.
+/// The kind of match that counts as the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// `host:port`, anywhere.
     Authority,
-    /// The host behind `://`, for the port that need not be said.
+    /// The host after `://`, for the default port, which a URL may omit.
     Origin,
     /// The host, anywhere, with or without a port.
     Host,
 }
 
 impl Addresses {
-    /// Those of `urls`, but for what the gateway's base has in it.
+    /// Collects the addresses of `urls`, except those that the gateway's base contains.
     pub(super) fn of<'u>(urls: impl Iterator<Item = &'u str>, base: &str) -> Self {
         let base = base.to_ascii_lowercase();
         let own = addresses(&base);
@@ -56,7 +56,7 @@ impl Addresses {
         Self(found)
     }
 
-    /// Whether `text` names one of them.
+    /// Returns true if `text` contains one of the addresses.
     pub(super) fn are_in(&self, text: &str) -> bool {
         let text = text.to_ascii_lowercase();
         self.0
@@ -64,7 +64,7 @@ impl Addresses {
             .any(|address| address.find(&text, 0).is_some())
     }
 
-    /// The JSON `text` with `base` in the place of each, in every string of it.
+    /// Replaces each address by `base` in all strings of the JSON `text`.
     pub(super) fn replace(&self, text: String, base: &str) -> String {
         let mut replaced = String::new();
         let mut copied = 0;
@@ -73,11 +73,11 @@ impl Addresses {
         while let Some(start) = text[at..].find('"').map(|found| at + found) {
             let end = string_end(&text, start);
             at = end;
-            // A lone surrogate says nothing that could be decoded: the spelling is looked at then.
+            // A string with a lone surrogate cannot be decoded: its spelling is searched instead.
             let inside = said(&text[start..end]);
             let inside = inside.map_or(Cow::Borrowed(&text[start + 1..end - 1]), Cow::Owned);
             if let Some(mut clean) = self.replaced(&inside, base) {
-                // Names stay apart, also where only an address told them apart.
+                // Names stay distinct even if they differed only in an address.
                 if text[end..].trim_start().starts_with(':') {
                     names += 1;
                     clean.push_str(&format!("#{names}"));
@@ -97,7 +97,8 @@ impl Addresses {
     /// `None`: there is nothing to replace.
     fn replaced(&self, said: &str, base: &str) -> Option<String> {
         let mut clean = self.replaced_once(said, base)?;
-        // What was replaced may have been all that made a longer name, or a port, of what is before it.
+        // The replaced text may have been all that made the text before it a longer name, or a
+        // port.
         for _ in 0..AGAIN_MAX {
             match self.replaced_once(&clean, base) {
                 Some(cleaner) => clean = cleaner,
@@ -111,7 +112,7 @@ impl Addresses {
         let lower = said.to_ascii_lowercase();
         let mut clean = String::new();
         let mut copied = 0;
-        // Each is looked for once from begin to end, however often another one is found.
+        // Each address is searched once from start to end, independently of the others' matches.
         let found = self.0.iter().map(|address| address.find(&lower, 0));
         let mut found: Vec<_> = found.collect();
         while let Some((start, end)) = found.iter().flatten().min().copied() {
@@ -133,8 +134,8 @@ impl Addresses {
 }
 
 impl Address {
-    /// The first place in `text`, which is in lower case, from `from` on: with the scheme and the
-    /// user name in front of it, if they are there.
+    /// Finds the first match in `text`, which is in lower case, from `from` on. The match includes
+    /// the scheme and the user name in front of it, if there are any.
     fn find(&self, text: &str, from: usize) -> Option<(usize, usize)> {
         let mut at = from;
         loop {
@@ -149,7 +150,7 @@ impl Address {
             let mut behind = text[end..].chars();
             let next = behind.next();
             let goes_on = match next {
-                // The end of a sentence, or of a name with its dot.
+                // The end of a sentence, or of a name with its final dot.
                 Some('.') => behind.next().is_some_and(char::is_alphanumeric),
                 Some(':') => {
                     let port = behind.take_while(char::is_ascii_digit).count();
@@ -172,7 +173,7 @@ impl Address {
             let fits = match self.form {
                 Form::Authority => true,
                 Form::Origin => scheme,
-                // Else it is whose mail it is.
+                // Otherwise it is the domain of a mail address.
                 Form::Host => scheme || before != Some('@'),
             };
             if fits {
@@ -182,8 +183,8 @@ impl Address {
     }
 }
 
-/// Where the URL begins whose authority follows `before`: behind it there is only `scheme://`, and
-/// perhaps a user name.
+/// Returns the start of the URL in `before`, the text in front of an authority: `scheme://`, and
+/// perhaps a user name. Returns the length of `before` if there is none.
 fn scheme_start(before: &str) -> usize {
     let authority = match before.rfind("://") {
         Some(at) => at + 3,
@@ -200,13 +201,14 @@ fn scheme_start(before: &str) -> usize {
         .map_or(0, |at| {
             at + before[at..].chars().next().map_or(1, char::len_utf8)
         });
-    // A scheme begins with a letter (RFC 3986, 3.1): a digit before it is the end of something else.
+    // A scheme begins with a letter (RFC 3986, 3.1): a digit before it belongs to other text.
     before[scheme..]
         .find(|c: char| c.is_ascii_alphabetic())
         .map_or(before.len(), |letter| scheme + letter)
 }
 
-/// How the place of `url` may be spelled. gRPC interfaces are often no URL: `10.0.0.7:50051`.
+/// Returns the possible spellings of the address in `url`. The address of a gRPC interface is often
+/// not a URL: `10.0.0.7:50051`.
 fn addresses(url: &str) -> Vec<Address> {
     let parsed = match Url::parse(url) {
         Ok(parsed) if parsed.has_host() => parsed,
@@ -230,7 +232,7 @@ fn addresses(url: &str) -> Vec<Address> {
         add(host.to_string(), Form::Origin);
     }
     match host {
-        // Where every host is itself.
+        // On each host they name that host itself.
         Host::Ipv4(address) if address.is_loopback() || address.is_unspecified() => {}
         Host::Ipv6(address) if address.is_loopback() || address.is_unspecified() => {}
         Host::Ipv4(address) => add(address.to_string(), Form::Host),
@@ -238,7 +240,8 @@ fn addresses(url: &str) -> Vec<Address> {
             add(host.to_string(), Form::Host);
             add(address.to_string(), Form::Host);
         }
-        // A single word may mean anything, and a name without a port is often its owner's, too.
+        // A single word may mean anything, and a name without a port often belongs to the agent's
+        // owner, too.
         Host::Domain(name) => {
             let name = name.trim_end_matches('.');
             if parsed.port().is_some() && name.contains('.') {
@@ -246,7 +249,7 @@ fn addresses(url: &str) -> Vec<Address> {
             }
         }
     }
-    // As the card spells it, where that is not how it is understood: `0x7f.1:80`.
+    // The spelling of the card, if it differs from the normalized one: `0x7f.1:80`.
     let spelled = url.split_once("://").map_or(url, |(_, rest)| rest);
     let spelled = spelled.split(['/', '?', '#']).next().unwrap_or_default();
     let spelled = spelled
@@ -264,7 +267,8 @@ fn addresses(url: &str) -> Vec<Address> {
     found
 }
 
-/// Offset behind the closing quote of the string that begins at `start`. The text is valid JSON.
+/// Returns the offset after the closing quote of the string that begins at `start`. The text is
+/// valid JSON.
 fn string_end(text: &str, start: usize) -> usize {
     let bytes = text.as_bytes();
     let mut at = start + 1;

@@ -1,14 +1,14 @@
-//! How callers prove themselves: to the gateway, by a bearer token, whatever the agent behind it asks
-//! for. In the words of the card's generation, of both in a hybrid one.
+//! Declares in a card how callers authenticate: to the gateway, by a bearer token, independently of
+//! the agent's own scheme. In the form of the card's generation; of both in a hybrid card.
 
 use super::interfaces;
 use crate::fields::{Fields, array, elements};
 
-/// The name of the scheme in the card.
+/// The security scheme in the card.
 const V0_SCHEME: &str = r#""type":"http","scheme":"bearer""#;
 const V1_SCHEME: &str = r#""httpAuthSecurityScheme":{"scheme":"bearer"}"#;
 
-/// Declares the gateway's scheme in the place of the agent's.
+/// Replaces the agent's schemes by the gateway's.
 pub(super) fn declare(card: &mut Fields<'_>) {
     let (v0, v1) = (interfaces::is_v0(card), interfaces::is_v1(card));
     let scheme = match (v0, v1) {
@@ -28,11 +28,11 @@ pub(super) fn declare(card: &mut Fields<'_>) {
     } else {
         card.remove("securityRequirements");
     }
-    // As 0.1 had it.
+    // The form of 0.1.
     if card.has("authentication") {
         card.set("authentication", r#"{"schemes":["bearer"]}"#);
     }
-    // They name schemes of the agent's, which are gone.
+    // They name the agent's schemes, which are removed.
     let skills = card.get("skills").and_then(elements).unwrap_or_default();
     let skills: Vec<String> = skills.into_iter().map(without_security).collect();
     let skills = array(&skills);

@@ -1,19 +1,19 @@
-//! What of a card is signed (A2A 1.0, 8.4): all of it but its signatures.
+//! The signed content of a card (A2A 1.0, 8.4): all of it except its signatures.
 //!
-//! Verifiers differ in what they take for "all of it". Some canonicalise the document as it was sent.
-//! The SDKs read it into the types of A2A 1.0 first and canonicalise those: members that 1.0 does not
-//! know are gone then, those of 0.x have become others, and so are empty ones and `null`s. Where the two
-//! differ the card gets a signature over each: one that can be verified is enough for either.
+//! Verifiers differ in their reading of this. Some canonicalise the document as it was sent. The
+//! SDKs first parse it into the types of A2A 1.0 and canonicalise those: that drops members unknown
+//! to 1.0, converts those of 0.x, and drops empty ones and `null`s. If the two forms differ, the
+//! card gets a signature over each: either kind of verifier needs only one that it can verify.
 
 use serde_json::{Map, Value, json};
 
 use crate::fields::Fields;
 
-/// What is kept of a value when it is read into the types of 1.0.
+/// The parts of a value that remain when it is parsed into the types of 1.0.
 enum Shape {
     /// All of it.
     Any,
-    /// A switch that is not there while it is off.
+    /// A flag that is absent while it is off.
     Flag,
     /// These members.
     Object(&'static [(&'static str, Shape)]),
@@ -79,8 +79,8 @@ const CARD: Shape = Object(&[
     ("iconUrl", Any),
 ]);
 
-/// The forms of a served card over which signatures are made: the document, and, where it is another,
-/// what the SDKs make of it. `None`: it has a number or a string that no canonical form has.
+/// Returns the forms of a served card that are signed: the document, and, if it differs, the form
+/// that the SDKs canonicalise. `None`: it has a number or a string without a canonical form.
 pub fn forms(card: &str) -> Option<Vec<Value>> {
     let mut document: Value = serde_json::from_str(card).ok()?;
     document.as_object_mut()?.remove("signatures");
@@ -94,7 +94,7 @@ pub fn forms(card: &str) -> Option<Vec<Value>> {
     Some(forms)
 }
 
-/// The card with its signatures, each a JSON object.
+/// Returns the card with `signatures`, each a JSON object.
 pub fn with_signatures(card: &str, signatures: &[Value]) -> String {
     let Some(mut fields) = Fields::read(card) else {
         return card.to_owned();
@@ -103,7 +103,7 @@ pub fn with_signatures(card: &str, signatures: &[Value]) -> String {
     fields.write()
 }
 
-/// Has members of 0.x as 1.0 has them.
+/// Converts members of 0.x to those of 1.0.
 fn modernise(card: &mut Map<String, Value>) {
     let version = card.remove("protocolVersion").unwrap_or("0.3.0".into());
     let main = card.remove("url");
@@ -172,7 +172,7 @@ fn modernise_scheme(scheme: &mut Value) {
     if let Some(place) = members.remove("in") {
         members.insert("location".into(), place);
     }
-    // Of a hybrid scheme: its other half.
+    // The other half of a hybrid scheme.
     members.remove(named);
     *scheme = json!({ named: members });
 }
@@ -204,7 +204,7 @@ fn kept(value: Value, shape: &Shape) -> Value {
     }
 }
 
-/// Without what is empty, at every level.
+/// Removes empty values at each level.
 fn cleaned(value: Value) -> Option<Value> {
     match value {
         Value::Null => None,

@@ -1,4 +1,4 @@
-//! Bodies without `jsonrpc`.
+//! Tests of bodies without `jsonrpc`.
 
 use super::{BARE, Completion, FULL, OFF, STREAM, check, check_with, masked, run};
 use crate::method::Method;
@@ -22,7 +22,7 @@ fn a_method_gets_its_envelope() {
             r#"{"method":"x","params":[1.10],"extra":true}"#,
             r#"{"jsonrpc":"2.0","id":"<new>","method":"x","params":[1.10],"extra":true}"#,
         ),
-        // An id that can be answered to is kept where and as it is.
+        // A usable id keeps its position and spelling.
         (
             r#"{"method":"x","id":1.0}"#,
             r#"{"jsonrpc":"2.0","method":"x","id":1.0}"#,
@@ -130,7 +130,7 @@ fn scattered_members_go_to_their_place() {
         r#"{"jsonrpc":"2.0","id":"<new>","method":"message/send","params":{"message":{"role":"user","messageId":"m"}}}"#,
         "envelope, method, target",
     );
-    // The method may be there, with the message beside it.
+    // The method may be given, with the message beside it.
     check(
         r#"{"method":"message\/stream","message":{"role":"user","messageId":"m"}}"#,
         r#"{"jsonrpc":"2.0","id":"<new>","method":"message\/stream","params":{"message":{"role":"user","messageId":"m"}}}"#,

@@ -1,4 +1,4 @@
-//! Events: where they end, and which is the last.
+//! Tests of event boundaries, and of the detection of the last event.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::event::{Framing, Passed, Splitter, final_event, states_told};
 use crate::state::TaskState;
 
-/// Pushes `chunks` and tells what each let through.
+/// Pushes `chunks` and returns the bytes that each completed.
 fn push_all(chunks: &[&str]) -> (Vec<String>, Splitter) {
     let mut splitter = Splitter::new();
     let passed = chunks.iter().map(|chunk| {
@@ -26,7 +26,7 @@ fn only_whole_events_pass() {
             &["data: 1\n\n", "data: 2\n\n"],
         ),
         (&["data: 1\r\n\r\n"], &["data: 1\r\n\r\n"]),
-        // The second half of a CRLF does not come behind a comment of ours.
+        // A comment of the gateway must not separate the two halves of a CRLF.
         (&["data: 1\r\n\r", "\ndata"], &["", "data: 1\r\n\r\n"]),
         (&["data: 1\r", "\n\r", "\n"], &["", "", "data: 1\r\n\r\n"]),
         (&["data: 1\r\r"], &["data: 1\r\r"]),
@@ -105,7 +105,7 @@ fn the_framing_is_the_agents() {
         "event: error\r\ndata: {}\r\n\r\n"
     );
     for framing in [Framing::Lf, Framing::CrLf] {
-        // It is no event, and leaves the next one what it is.
+        // It is not an event, and does not change the next one.
         for numbered in [false, true] {
             let comment = framing.keepalive(numbered);
             let event = format!("{comment}data: 1{0}{0}", framing.line_end());
@@ -219,8 +219,8 @@ fn a_long_event_is_scanned_once_and_searched_in_part() {
     }
 }
 
-/// Events that are whole in `stream`, and what is left behind the last blank line: the standard's
-/// own words, on the whole text at once.
+/// Returns the number of complete events in `stream` and the length of the rest: a direct
+/// implementation of the standard, on the whole text.
 fn reference(stream: &str) -> (u32, usize) {
     let (mut events, mut has_data, mut at, mut rest) = (0, false, 0, 0);
     while let Some(len) = stream[at..].find(['\r', '\n']) {
@@ -283,7 +283,7 @@ proptest! {
         let whole = Splitter::new().push(Bytes::copy_from_slice(stream.as_bytes()));
         prop_assert_eq!((events, last), (whole.events, whole.final_seen));
         let rest = splitter.take_rest();
-        // A blank line that is a `\r` behind `\n` waits for its `\n`.
+        // A blank line that is a `\r` after `\n` may still get its `\n`.
         let awaits = rest.ends_with(b"\n\r");
         if !awaits {
             prop_assert_eq!(reference(&stream), (events, rest.len()));

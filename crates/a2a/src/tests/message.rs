@@ -1,9 +1,9 @@
-//! The message rules, in envelopes to an agent of 0.x.
+//! Tests of the message rules, in envelopes to an agent of 0.x.
 
 use super::{FULL, check_with, run};
 use crate::envelope::Completion;
 
-/// `params` in, `params` out.
+/// Compares `params` before and after completion.
 fn check_params_with(completion: &Completion<'_>, input: &str, expect: &str, done: &str) {
     for method in ["message/send", "message/stream", "SendMessage"] {
         let call =
@@ -16,7 +16,7 @@ fn check_params(input: &str, expect: &str, done: &str) {
     check_params_with(&FULL, input, expect, done);
 }
 
-/// `params.message` in, `params.message` out; it has its id.
+/// Compares `params.message` before and after completion; it has an id.
 fn check_message(input: &str, expect: &str, done: &str) {
     let params = |rest: &str| {
         let comma = if rest.is_empty() { "" } else { "," };
@@ -117,7 +117,7 @@ fn the_clients_own_task_id_moves_to_metadata() {
     ] {
         check_message(input, expect, "task-id");
     }
-    // It has no place in such metadata.
+    // It cannot be moved into such metadata.
     check_message(
         r#""metadata":7,"task_id":"t""#,
         r#""metadata":7,"task_id":"t""#,
@@ -187,7 +187,7 @@ fn content_and_text_become_parts() {
         r#""parts":[{"kind":"text","text":"hi"}],"role":"agent""#,
         "parts",
     );
-    // What is there already wins, and stays beside the other.
+    // The existing value is used, and the other one is kept beside it.
     check_message(
         r#""content":"a","text":"b""#,
         r#""parts":[{"kind":"text","text":"a"}],"text":"b","role":"user""#,
@@ -244,12 +244,12 @@ fn a_part_has_its_kind() {
             r#"{"type":"file","file":{"x":1.0,"n\u0061me":"\u006e"},"name":"n","uri":"u","bytes_data":"z"}"#,
             r#"{"kind":"file","file":{"x":1.0,"n\u0061me":"\u006e","uri":"u","bytes":"z"}}"#,
         ),
-        // `null` and `""` are no value, in either place.
+        // `null` and `""` count as missing, in both positions.
         (
             r#"{"type":"file","file":{"name":null,"uri":"u","bytes":""},"name":"n","uri":null,"bytes_data":"z"}"#,
             r#"{"kind":"file","file":{"name":"n","uri":"u","bytes":"z"}}"#,
         ),
-        // A `file` of another type is the agent's to judge.
+        // The agent decides on a `file` of another type.
         (
             r#"{"type":"file","file":"f","name":"n","bytes_data":"z"}"#,
             r#"{"kind":"file","file":"f","name":"n","bytes_data":"z"}"#,
@@ -341,7 +341,7 @@ fn the_source_is_the_proven_caller() {
 
 #[test]
 fn everything_at_once() {
-    // The deep dive's own example: a client's ids, one content object, a target and a source.
+    // All rules at once: a client's ids, one content object, a target and a source.
     check_params(
         r#"{"target_agent_id":"dev","message":{"role":"user","message_id":"m","task_id":"t","content":{"kind":"text","text":"hi"}},"metadata":{"run_id":"r","source_workspace_id":"x"}}"#,
         r#"{"message":{"role":"user","messageId":"m","parts":[{"kind":"text","text":"hi"}],"metadata":{"task_id":"t"}},"metadata":{"run_id":"r","source_workspace_id":"pm"}}"#,

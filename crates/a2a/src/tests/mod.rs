@@ -1,4 +1,4 @@
-//! The room as a whole, by tables: one body in, one body or fault out.
+//! Table tests of the whole module: one body in, one body or fault out.
 
 mod bare;
 mod event;
@@ -17,7 +17,7 @@ use super::Generation;
 use super::envelope::{Completed, Completion, Fault, complete};
 use crate::Complete;
 
-/// A call to `dev` by the workspace `pm`, all of it completed, for an agent of 0.x.
+/// A call to `dev` by the workspace `pm`, with full completion, for an agent of 0.x.
 const FULL: Completion<'static> = Completion {
     target: "dev",
     caller: Some("pm"),
@@ -50,7 +50,7 @@ fn run(input: impl AsRef<[u8]>, completion: &Completion<'_>) -> Result<Completed
     complete(Bytes::copy_from_slice(input.as_ref()), completion)
 }
 
-/// The text with every UUID v4 masked.
+/// Returns the text with each UUID v4 masked.
 fn masked(body: &[u8]) -> String {
     let text = std::str::from_utf8(body).unwrap();
     let mut out = String::new();
@@ -71,7 +71,8 @@ fn masked(body: &[u8]) -> String {
     out + rest
 }
 
-/// `input` becomes `expect`, `done` says so, and the result is complete.
+/// Checks that `input` becomes `expect`, that `done` lists the changes, and that the result is
+/// complete.
 fn check_with(completion: &Completion<'_>, input: &str, expect: &str, done: &str) {
     let completed = run(input, completion).unwrap_or_else(|fault| panic!("{input}: {fault:?}"));
     assert_eq!(masked(&completed.body), expect, "of {input}");

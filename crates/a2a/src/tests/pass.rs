@@ -1,4 +1,4 @@
-//! What passes byte for byte.
+//! Tests of bodies that pass byte for byte.
 
 use bytes::Bytes;
 
@@ -27,7 +27,7 @@ fn a_well_formed_call_leaves_as_the_same_bytes() {
 #[test]
 fn an_envelope_is_judged_by_the_agent() {
     for text in [
-        // Any `jsonrpc` is an envelope.
+        // Any value of `jsonrpc` makes an envelope.
         r#"{"jsonrpc":null,"method":"message/send","params":{}}"#,
         r#"{"jsonrpc":"1.0","id":1,"method":"x"}"#,
         r#"{"jsonrpc":"aaa","id":1,"method":"x"}"#,
@@ -43,7 +43,7 @@ fn an_envelope_is_judged_by_the_agent() {
         r#"{"jsonrpc":"2.0","id":1,"method":"no/such","params":{"message":{}}}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"id":"t","message":{"text":"x"}}}"#,
         r#"{"jsonrpc":"2.0","id":1,"result":{"text":"x"}}"#,
-        // 0.1 has its own shape.
+        // 0.1 has another shape.
         r#"{"jsonrpc":"2.0","id":1,"method":"tasks/send","params":{"id":"t","message":{"role":"user","parts":[{"type":"text","text":"x"}]}}}"#,
         // Any id, or none.
         r#"{"jsonrpc":"2.0","method":"message/send"}"#,
@@ -57,9 +57,9 @@ fn an_envelope_is_judged_by_the_agent() {
         r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{}}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":"x"}}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":[{}]}}"#,
-        // More than the gateway knows.
+        // Members unknown to the gateway.
         r#"{"jsonrpc":"2.0","id":1,"method":"x","extra":1,"text":"y","message":{}}"#,
-        // A wrong message id is not a missing one, neither are wrong parts.
+        // A wrong message id does not count as missing, nor do wrong parts.
         r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"messageId":5}}}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"message_id":5}}}"#,
         r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"messageId":"m","parts":null,"text":"x","content":"y"}}}"#,

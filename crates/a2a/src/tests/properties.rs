@@ -1,4 +1,4 @@
-//! What holds for every body.
+//! Properties of all bodies, by generated ones.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn space() -> impl Strategy<Value = &'static str> {
     select(vec!["", "", " ", "\n\t", "\r\n "])
 }
 
-/// A JSON value as someone may have spelled it.
+/// Generates JSON values in various spellings.
 fn value() -> impl Strategy<Value = String> {
     let leaf = select(vec![
         "null",
@@ -51,8 +51,8 @@ fn value() -> impl Strategy<Value = String> {
         })
 }
 
-/// The inside of an object: members of those names, each at most once, and some that the gateway
-/// does not read, in any order, with white space.
+/// Generates the content of an object: members with those names, each at most once, and some that
+/// the gateway does not read, in any order, with white space.
 fn members(known: Vec<(&'static str, BoxedStrategy<String>)>) -> impl Strategy<Value = String> {
     let known: Vec<_> = known
         .into_iter()
@@ -145,7 +145,7 @@ fn message() -> BoxedStrategy<String> {
     ]))
 }
 
-/// Bodies that have something to do with a call.
+/// Generates bodies that resemble a call.
 fn body() -> impl Strategy<Value = String> {
     let metadata = || {
         object(members(vec![(
@@ -199,8 +199,8 @@ fn run(body: &str, completion: &Completion<'_>) -> Option<Bytes> {
         .map(|done| done.body)
 }
 
-/// A body with members that the gateway does not touch, around one place each in `params` and in
-/// `message` that `fill` fills.
+/// Generates a body with members that the gateway does not touch, and one place each in `params`
+/// and in `message` for `fill`.
 fn around() -> impl Strategy<Value = (Vec<String>, String)> {
     let inside = || {
         members(vec![
@@ -219,7 +219,7 @@ fn around() -> impl Strategy<Value = (Vec<String>, String)> {
     )
 }
 
-/// The members of `texts`, with `own` in the middle.
+/// Joins the members of `texts`, with `own` in the middle.
 fn with_own(before: &str, own: &str, after: &str) -> String {
     let all = [before, own, after];
     all.into_iter()
@@ -259,7 +259,7 @@ proptest! {
             let params = with_own(&texts[2], &format!("\"message\" : {{{message}}}"), &texts[3]);
             format!("{head}\"params\":{{{}}} }}", with_own("", own_params, &params))
         };
-        // Put in place: only the token changes.
+        // Replaced: only the token changes.
         for (put, expect) in [
             ("\"message_id\" :\"m\"", "\"messageId\" :\"m\""),
             ("\"messageId\":\"m\",\"content\": \"hi\",\"role\":\"user\"", "\"messageId\":\"m\",\"parts\": [{\"kind\":\"text\",\"text\":\"hi\"}],\"role\":\"user\""),
@@ -272,7 +272,7 @@ proptest! {
         let out = run(&call("\"target_agent_id\":\"dev\"", "\"messageId\":\"m\""), &FULL).unwrap();
         let (out, expect) = (String::from_utf8(out.to_vec()).unwrap(), call("", "\"messageId\":\"m\""));
         prop_assert_eq!(out.split_whitespace().collect::<String>(), expect.split_whitespace().collect::<String>());
-        // Inserted: without it, the rest is what came.
+        // Inserted: without it, the rest equals the input.
         let input = call("", "");
         let out = String::from_utf8(run(&input, &FULL).unwrap().to_vec()).unwrap();
         let at = out.find("\"messageId\":\"").unwrap();

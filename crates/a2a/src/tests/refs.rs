@@ -1,4 +1,4 @@
-//! What a call refers to, by tables: every dialect, every spelling, every repetition.
+//! Table tests of the references of a call: each dialect, each spelling, each duplicate.
 
 use serde_json::json;
 
@@ -39,7 +39,7 @@ fn every_method_and_spelling_names_its_task() {
         "GetTaskPushNotificationConfig",
         "ListTaskPushNotificationConfigs",
         "DeleteTaskPushNotificationConfig",
-        // Nobody knows it, and yet an agent may.
+        // An unknown method, which an agent may support.
         "tasks/archive",
     ] {
         for (params, expected) in [
@@ -65,7 +65,7 @@ fn every_method_and_spelling_names_its_task() {
     }
     assert_eq!(tasks(&rpc("tasks/get", r#"["t",["u"]]"#)), "t u");
     assert_eq!(tasks(&rpc("x", r#"["t"]"#)), "");
-    // Of a method that nobody knows nobody can say what is ambiguous: every spelling counts, as often as it stands.
+    // For an unknown method no member is ambiguous: each spelling and each duplicate counts.
     for (params, expected) in [
         (r#"{"ID":"t","Task_ID":"u"}"#, "t u"),
         ("{\"taſ\u{212a}Id\":\"t\"}", "t"),

@@ -1,4 +1,4 @@
-//! What is refused, and in which words.
+//! Tests of rejections and their messages.
 
 use super::{BARE, FULL, OFF, run};
 use crate::envelope::FaultKind::{self, InvalidParams, InvalidRequest, ParseError};
@@ -118,7 +118,7 @@ fn nesting_beyond_512_is_an_invalid_request_wherever_it_is() {
     ] {
         check(body, InvalidRequest, None, "nested deeper than 512");
     }
-    // A message that fits alone need not fit into its call.
+    // A message of the permitted depth may be too deep inside its call.
     let levels = 511;
     let body = format!(
         r#"{{"parts":{}{}}}"#,
@@ -133,7 +133,7 @@ fn nesting_beyond_512_is_an_invalid_request_wherever_it_is() {
     );
 }
 
-/// Members of an envelope's top level.
+/// Duplicate members at the top level of an envelope.
 const TWICE_AT_TOP: &[(&str, &str)] = &[
     (r#""method":"x","jsonrpc":"2.0""#, "jsonrpc"),
     (r#""method":"x","method":"x""#, "method"),
@@ -141,7 +141,7 @@ const TWICE_AT_TOP: &[(&str, &str)] = &[
     (r#""method":"x","params":{},"params":[]"#, "params"),
 ];
 
-/// Members of `params`.
+/// Duplicate members of `params`.
 const TWICE_IN_PARAMS: &[(&str, &str)] = &[
     (r#""message":{},"message":{}"#, "message"),
     (r#""message":{},"mess\u0061ge":1"#, "message"),
@@ -156,7 +156,7 @@ const TWICE_IN_PARAMS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Members of `params.message`.
+/// Duplicate members of `params.message`.
 const TWICE_IN_MESSAGE: &[(&str, &str)] = &[
     (r#""messageId":"a","messageId":"a""#, "messageId"),
     (r#""message_id":"a","message_\u0069d":"a""#, "message_id"),
@@ -212,9 +212,9 @@ fn a_member_that_is_read_stands_once() {
         );
         check(&format!(r#"{{"message":{{{members}}}}}"#), None, word);
     }
-    // An id that stands twice is none.
+    // A duplicate id counts as none.
     check(&call(r#""method":"x","\u0069d":8"#), None, "id");
-    // In a bare body that is put together, every member is read.
+    // In a bare body that is rebuilt, all members are checked.
     check(r#"{"message":{},"run_id":1,"run_id":1}"#, None, "run_id");
 }
 

@@ -1,4 +1,4 @@
-//! Numbered events: where the line stands, and that it is all that is added.
+//! Tests of numbered events: the position of the line, and that nothing else is added.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -19,16 +19,16 @@ fn the_number_is_the_last_line_of_its_block_with_the_blocks_own_line_end() {
         ("data: 1\r\r", "data: 1\rid: s-1\r\r"),
         ("data: 1\n\r", "data: 1\nid: s-1\r\r"),
         ("data: 1\r\n\n", "data: 1\r\nid: s-1\n\n"),
-        // The agent's own comes first, and so ours is kept.
+        // The agent's id comes first, so that readers keep the gateway's.
         (
             "id: 7\ndata: 1\ndata: 2\n\n",
             "id: 7\ndata: 1\ndata: 2\nid: s-1\n\n",
         ),
         ("data: 1\nid: 7\n\n", "data: 1\nid: 7\nid: s-1\n\n"),
-        // Without data, but it would change what a reader keeps.
+        // Without data, but it would change the id that a reader keeps.
         ("id: 7\n\n", "id: 7\nid: s-1\n\n"),
         ("\u{feff}data: 1\n\n", "\u{feff}data: 1\nid: s-1\n\n"),
-        // Comments alone are no event, and behind a number they look like none.
+        // Comments alone are not an event, and after a number they must not look like one.
         (": ping\n\n", ": ping\n\n"),
         (": ping\r\n: pong\r\n\r\n", ": ping\r\n: pong\r\n\r\n"),
         ("\n", "\n"),
@@ -54,7 +54,7 @@ fn what_lies_between_two_ends_is_one_event_with_the_comments_before_it() {
     assert_eq!(&text[ends[1]..], ": b\n");
 }
 
-/// The lines of ours taken out again, and what they said.
+/// Removes the gateway's lines and returns their numbers.
 fn unstamped(bytes: &[u8]) -> (Vec<u8>, Vec<u64>) {
     let (mut plain, mut numbers, mut at) = (Vec::new(), Vec::new(), 0);
     while let Some(found) = memchr::memmem::find(&bytes[at..], b"id: STREAM-") {
@@ -74,7 +74,7 @@ fn unstamped(bytes: &[u8]) -> (Vec<u8>, Vec<u64>) {
     (plain, numbers)
 }
 
-/// A stream in which, behind the first event, a blank line always ends an event.
+/// Removes blank lines that do not end an event, after the first event.
 fn without_other_blanks(passed: &[u8]) -> Vec<u8> {
     let (mut kept, mut begun) = (Vec::new(), false);
     for block in blocks(passed) {

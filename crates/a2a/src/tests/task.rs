@@ -1,4 +1,4 @@
-//! Which task an answer is about: by a table, and by what holds for every answer, however it is cut.
+//! Tests of the task id of a response: by a table, and by generated responses in chunks.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -206,7 +206,7 @@ fn what_is_no_answer_has_no_task_and_harms_nobody() {
             "{answer:.40}"
         );
     }
-    // Cut off behind the id: the task was started all the same.
+    // Cut off after the id: the task was started nevertheless.
     assert_eq!(
         whole(Binding::Rest, br#"{"id":"t","x"#).as_deref(),
         Some("t")
@@ -229,7 +229,7 @@ fn in_a_stream_the_first_event_that_names_a_task_counts() {
     assert_eq!(scan.push_events(second.as_bytes()).as_deref(), Some("t"));
 }
 
-/// JSON with the names that matter at every level, each at most once in an object.
+/// Generates JSON with the relevant names at each level, each at most once per object.
 fn json() -> impl Strategy<Value = Value> {
     let text = select(vec!["t", "", "a\"b", "\\", "ä{", "]}", "\u{1}", "taskId"]);
     let leaf = prop_oneof![
@@ -265,7 +265,8 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What `serde_json` finds, the first in the order of the text, which is serde_json's order.
+/// Returns the id that `serde_json` finds: the first in the order of the text, which is
+/// serde_json's order.
 fn expected(result: &Value) -> Option<String> {
     let said = |value: &Value| {
         value

@@ -1,4 +1,4 @@
-//! Calls to an agent of 1.0.
+//! Tests of calls to an agent of 1.0.
 
 use super::{STREAM, V1, check_with, run};
 use crate::Generation;

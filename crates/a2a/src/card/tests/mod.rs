@@ -1,4 +1,4 @@
-//! Cards of every generation, and cards that mean no good, as they are served.
+//! Tests of served cards: of each generation, and hostile ones.
 
 mod places;
 mod properties;
@@ -32,7 +32,7 @@ fn served_by(card: &Value, facts: &Facts<'_>) -> Value {
     serde_json::from_str(&served_with(&card.to_string(), facts)).unwrap()
 }
 
-/// A card of 0.3 that lacks nothing, with `more` in it.
+/// A complete card of 0.3, with the members `more`.
 fn card_0_3(more: Value) -> Value {
     let mut card = json!({"protocolVersion": "0.3.0", "name": "A", "description": "d", "version": "1",
         "url": "http://127.0.0.1:8001/rpc", "capabilities": {"streaming": true},
@@ -115,7 +115,7 @@ fn every_interface_of_every_generation_points_at_the_gateway() {
             json!({"url": BASE, "protocolVersion": "0.3.0", "additionalInterfaces": [{"url": BASE, "transport": "JSONRPC"}],
                 "supportedInterfaces": [rpc(BASE, "1.0"), rpc(BASE, "0.3")]}),
         ),
-        // What is no list of interfaces offers none.
+        // A value that is not a list of interfaces offers none.
         (
             card_0_3(json!({"supportedInterfaces": {}})),
             json!({"url": BASE, "supportedInterfaces": null}),
@@ -307,7 +307,7 @@ fn cards_that_mean_no_good_are_refused_or_made_harmless() {
     );
 }
 
-/// Every member that is read, of every type: never a panic, always a card.
+/// Each member that is read, with values of each type: never a panic, always a card.
 #[test]
 fn wrong_types_make_no_trouble() {
     let wrong = [

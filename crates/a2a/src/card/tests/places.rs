@@ -1,4 +1,4 @@
-//! Where an agent listens stands in no card, be it served or shown.
+//! Tests that no card contains the agent's address, whether it is served or shown.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn nothing_tells_where_the_agent_listens() {
         ("wss://[::1]:9000/x?y=1", format!("{BASE}/x?y=1")),
         ("a10.0.0.9:50051", "a10.0.0.9:50051".to_owned()),
         ("grpc on 10.0.0.9:50051, ok", format!("grpc on {BASE}, ok")),
-        // Others.
+        // Other addresses.
         (
             "http://127.0.0.1:80010 x127.0.0.1:8001 agent.internal",
             "http://127.0.0.1:80010 x127.0.0.1:8001 agent.internal".to_owned(),
@@ -41,7 +41,7 @@ fn nothing_tells_where_the_agent_listens() {
         ("https://gw.example/x", "https://gw.example/x".to_owned()),
         ("gw.example:443", "gw.example:443".to_owned()),
         ("ü http://127.0.0.1:8001 ü", format!("ü {BASE} ü")),
-        // A port is no part of the scheme behind it; nor does it stay one whose digits are replaced.
+        // A port is not part of the scheme after it, and is not kept if its digits are replaced.
         (
             "http://agent.internal:4http://agent.internal",
             format!("http://agent.internal:4{BASE}"),
@@ -119,7 +119,7 @@ fn a_shown_card_tells_no_place_and_is_not_completed() {
     let hidden = ["http://127.0.0.1:8001/".to_owned()];
     let shown_as = |text: &str| shown(text, BASE, &hidden);
     for (text, expected) in [
-        // Nothing to hide: byte by byte.
+        // Nothing to conceal: unchanged byte for byte.
         (
             r#"{ "a":1.0,"name" : "A" }"#,
             r#"{ "a":1.0,"name" : "A" }"#.to_owned(),
@@ -133,7 +133,7 @@ fn a_shown_card_tells_no_place_and_is_not_completed() {
             r#"{"url":null,"supportedInterfaces":[],"additionalInterfaces":{}}"#,
             r#"{"url":null,"supportedInterfaces":[],"additionalInterfaces":{}}"#.to_owned(),
         ),
-        // What is no text, and no interface, may be one to others.
+        // A value that is not valid text, and not an interface, may be one to other parsers.
         (
             r#"{"url":"http://a:1/\udc00"}"#,
             format!(r#"{{"url":"{BASE}"}}"#),
@@ -142,12 +142,12 @@ fn a_shown_card_tells_no_place_and_is_not_completed() {
             r#"{"additionalInterfaces":["http://a:1/"]}"#,
             format!(r#"{{"url":"{BASE}"}}"#),
         ),
-        // In its text alone.
+        // Only in its text.
         (
             r#"{"z":"at 127.0.0.1:8001","signatures":[{}],"iconUrl":"http://127.0.0.1:8001/i"}"#,
             format!(r#"{{"z":"at {BASE}"}}"#),
         ),
-        // In its interfaces, of every generation; order and the rest stay.
+        // In its interfaces, of each generation; order and the rest are kept.
         (
             r#"{"z":1.0,"url":"http://a:1/","name":7,"signatures":[{}]}"#,
             format!(r#"{{"z":1.0,"url":"{BASE}","name":7}}"#),

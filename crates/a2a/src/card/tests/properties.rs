@@ -1,4 +1,4 @@
-//! What holds for every card, however it is made up.
+//! Properties of all cards, by generated ones.
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -81,7 +81,7 @@ fn members(value: impl Strategy<Value = Value>) -> impl Strategy<Value = Map<Str
     btree_map(name, value, 0..8).prop_map(|members| members.into_iter().collect())
 }
 
-/// Every text in it, names too.
+/// Collects all strings in the value, including names.
 fn texts(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::String(text) => found.push(text.clone()),
@@ -96,12 +96,12 @@ fn texts(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Whether the agent's address is in none of its texts.
+/// Returns true if none of its strings contains the agent's address.
 fn tells_nothing(value: &Value) -> bool {
     let mut found = Vec::new();
     texts(value, &mut found);
     found.iter().all(|text| {
-        // As a part of another name it is another: `a127.0.0.1:8001`.
+        // As a part of another name it is another address: `a127.0.0.1:8001`.
         let part = |c: char| c.is_alphanumeric() || "-._".contains(c);
         let mut places = text.match_indices(HIDDEN);
         places.all(|(at, _)| {
