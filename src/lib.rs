@@ -57,7 +57,7 @@ pub mod delivery;
 // The gateway, assembled.
 pub mod drain;
 
-// The state that operators see.
+// Live data for operators.
 pub mod console;
 
 pub mod gateway;
@@ -66,7 +66,7 @@ pub mod standing;
 
 pub mod reload;
 
-// The state of a sidecar.
+// The components of a sidecar, in place of the gateway's.
 pub mod sidecar;
 
 // Static files of pages, and their security headers. Served by either plane.

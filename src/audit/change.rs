@@ -160,8 +160,8 @@ impl Audit {
                 let named = known || !may_be_credential(value);
                 in_path = named.then(|| WorkspaceId::parse(value).ok()).flatten();
             } else if name != "stream" {
-                // The id of a stream is known to its caller and the gateway only, and `Last-Event-ID` is
-                // bound to it, so it is not recorded.
+                // The id of a stream is known only to its caller and the gateway, and authenticates the
+                // gateway's last event, so it is not recorded.
                 let kept =
                     is_made_here(value) || (name == "org" && known && !may_be_credential(value));
                 let kept = kept.then(|| value.chars().take(NAME_CHARS_MAX).collect::<String>());

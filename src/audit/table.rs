@@ -413,7 +413,7 @@ fn insert(records: &[Chained], embedded: bool) -> Query<'_, Any, AnyArguments> {
             };
             text.push_str(between);
             if embedded {
-                // SQLite looks up each numbered parameter among all of them.
+                // Not `$n`: SQLite looks up each numbered parameter among all of them.
                 text.push('?');
             } else {
                 // Writing to a string cannot fail.

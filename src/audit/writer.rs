@@ -1,6 +1,6 @@
 //! Chains drafts and writes them to SQL. Two tasks share a small state: one chains records and queues them,
-//! the other writes them, oldest first. Only the second task writes to SQL, so rows are in the order of the
-//! chain, and a row exists only if all rows before it do.
+//! the other writes them, oldest first. Only the second task writes this chain to SQL, so rows are in the
+//! order of the chain, and a row exists only if all rows before it do.
 
 use std::io;
 use std::sync::atomic::Ordering;

@@ -167,7 +167,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
 
 /// Claims stores that only one process can use.
 fn claim_stores(gateway: &Gateway, sockets: &Sockets) -> Result<(), ServeError> {
-    // A previous process with such stores refuses to start a successor, so its stores were others.
+    // A previous process with such stores refuses to start a successor, so the previous process had other stores.
     if let Some(why) = gateway.alone().filter(|_| sockets.inherited()) {
         return Err(ServeError::Alone(why));
     }

@@ -114,7 +114,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Returns a future-like signal for the accept loops.
+    /// Returns the signal for the accept loops.
     pub(super) fn given_up(&self) -> GivenUp {
         GivenUp(self.given_up.subscribe())
     }
