@@ -1,12 +1,13 @@
-//! Ending without breaking a call: refuse what is new, let what runs finish, cut what is left. Where another process
-//! has taken the listeners over nothing is refused: what comes by connections that are open is served, and told to close.
+//! Graceful shutdown: reject new requests, let running ones finish, then cut the rest. In a hand-over to
+//! another process nothing is rejected: requests on open connections are served, and the connections closed
+//! with their next response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
-/// Where the process is on its way out.
+/// The state of the shutdown.
 pub struct Drain {
     draining: AtomicBool,
     leaving: AtomicBool,
@@ -34,89 +35,91 @@ impl Default for Drain {
 }
 
 impl Drain {
-    /// From now on new exchanges are refused and `/readyz` fails.
+    /// Begins the drain: new exchanges are rejected, and `/readyz` fails.
     pub fn begin(&self) {
         self.draining.store(true, Ordering::Release);
         self.began.send_replace(true);
         self.leave();
     }
 
-    /// Another process has the listeners: from now on each connection is told to close with its next answer.
+    /// Begins the hand-over: another process has the listeners, and each connection closes with its next
+    /// response.
     pub fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
         self.left.send_replace(true);
     }
 
-    /// Resolves when [`Drain::begin`] is called: for what would only wait.
+    /// Resolves when [`Drain::begin`] is called. For work that only waits.
     pub async fn begins(&self) {
-        // The sender is ours, so the wait cannot fail.
+        // `self` holds the sender, so the wait cannot fail.
         let _ = self.began.subscribe().wait_for(|began| *began).await;
     }
 
-    /// Resolves when [`Drain::begin`] or [`Drain::leave`] is called: for what would never end by itself, and begins
-    /// again elsewhere.
+    /// Resolves when [`Drain::begin`] or [`Drain::leave`] is called. For endless work that can start again
+    /// elsewhere.
     pub async fn leaves(&self) {
         let _ = self.left.subscribe().wait_for(|left| *left).await;
     }
 
-    /// Whether [`Drain::begin`] was called.
+    /// True if [`Drain::begin`] was called.
     pub fn begun(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whether [`Drain::begin`] or [`Drain::leave`] was called.
+    /// True if [`Drain::begin`] or [`Drain::leave`] was called.
     pub fn leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire)
     }
 
-    /// Nothing is written down any more: from now on nobody is answered, who asks finds the connection closed.
+    /// Closes the process to requests, since the audit is closed. Connections are closed without a
+    /// response.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether [`Drain::close`] was called.
+    /// True if [`Drain::close`] was called.
     pub fn closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// A connection is open.
+    /// Counts an open connection until the guard is dropped.
     pub fn connect(self: &Arc<Self>) -> Running {
         Running::of(self, |drain| &drain.connections)
     }
 
-    /// How many that [`Drain::connect`] counted are not over.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Acquire)
     }
 
-    /// Something that must not be broken off begins. It counts from here on: whoever goes on in a task of its own enters
-    /// before that is spawned, or the process could end in between.
+    /// Counts work that must not be interrupted, until the guard is dropped. A task is counted before it is
+    /// spawned, or the process could exit in between.
     pub fn enter(self: &Arc<Self>) -> Running {
         Running::of(self, |drain| &drain.running)
     }
 
-    /// How many that [`Drain::enter`] counted are not over.
+    /// Returns the number of guards of [`Drain::enter`].
     pub fn running(&self) -> usize {
         self.running.load(Ordering::Acquire)
     }
 
-    /// `server.drain` has passed: what is left ends now, in words.
+    /// Cuts remaining exchanges, each with an error, since `server.drain` has passed.
     pub fn cut(&self) {
         self.cut.send_replace(true);
     }
 
-    /// Whether [`Drain::cut`] was called. Who waits on [`Cut::requested`] may hear of it a moment later.
+    /// True if [`Drain::cut`] was called. [`Cut::requested`] may resolve a moment later.
     pub fn is_cut(&self) -> bool {
         *self.cut.borrow()
     }
 
-    /// A view for one exchange.
+    /// Returns the view of one exchange.
     pub fn watch(&self) -> Cut {
         Cut(self.cut.subscribe())
     }
 }
 
-/// Something in progress. Dropping it says that it is over.
+/// Work in progress. Dropping it ends the count.
 pub struct Running {
     drain: Arc<Drain>,
     count: fn(&Drain) -> &AtomicUsize,
@@ -138,16 +141,16 @@ impl Drop for Running {
     }
 }
 
-/// One exchange's view of the end of a drain.
+/// The view of one exchange on the end of the drain.
 pub struct Cut(watch::Receiver<bool>);
 
 impl Cut {
-    /// Whether exchanges must end now.
+    /// True if exchanges must end now.
     pub fn is_requested(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Resolves when exchanges must end; never, if the process ends without a drain.
+    /// Resolves when exchanges must end; never, if the process exits without a drain.
     pub async fn requested(&mut self) {
         if self.0.wait_for(|cut| *cut).await.is_err() {
             std::future::pending::<()>().await;

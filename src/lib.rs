@@ -1,5 +1,6 @@
 //! An A2A gateway. Read the modules in this order; each depends only on those above it.
-// An exchange is one deep future, and whether it may move between threads is asked of all that it holds.
+// An exchange is one deep future: `Send` is checked through all its fields, which exceeds the default
+// recursion limit.
 #![recursion_limit = "256"]
 
 pub mod ids;
@@ -17,24 +18,24 @@ pub use a2a;
 // `X-A2A-Hops`.
 pub mod hops;
 
-// In which form the gateway answers itself.
+// The formats of the gateway's own responses.
 pub mod dialect;
 
-// What is left behind.
+// Observability: metrics, logs, traces.
 pub mod metrics;
 pub mod telemetry;
 
-// The stores: durable facts (SQL) and shared state. The only two things that are swapped.
+// The stores: durable facts (SQL) and shared state. Only these two have exchangeable back ends.
 pub mod store;
 
 pub mod db;
 
 pub mod shared;
 
-// What a decision was made by, for whoever asks.
+// Explanations of decisions.
 pub mod explain;
 
-// Who signs, who asks, who exists, may they, where is the agent: shared by both planes.
+// Keys, identity, workspaces, access and addresses of agents, shared by both planes.
 pub mod coherence;
 
 pub mod trust;
@@ -53,13 +54,13 @@ pub mod events;
 
 pub mod directory;
 
-// What outlives a connection.
+// State that outlives a connection.
 pub mod delivery;
 
-// The rooms, assembled.
+// The gateway, assembled.
 pub mod drain;
 
-// What is shown to those who look after it.
+// Live data for operators.
 pub mod console;
 
 pub mod gateway;
@@ -68,10 +69,10 @@ pub mod standing;
 
 pub mod reload;
 
-// What a sidecar has instead of the rooms.
+// The components of a sidecar, in place of the gateway's.
 pub mod sidecar;
 
-// What people look at: files, and the fields that keep a page to itself. Served by either plane.
+// Static files of pages, and their security headers. Served by either plane.
 pub mod pages;
 
 // The data plane, then the control plane. Neither imports the other.
@@ -79,7 +80,7 @@ pub mod proxy;
 
 pub mod control;
 
-// The operator's listener, the process, the command line.
+// The admin listener, the process, the command line.
 pub mod admin;
 
 pub mod server;

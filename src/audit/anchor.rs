@@ -1,6 +1,6 @@
-//! The newest signed end of this replica's chain, kept outside the database (`audit.anchor`): in the log, in a file, or
-//! sent to a URL. Who can write the database can put an older signed end back and remove the records behind it; with
-//! what is kept here `audit verify --anchor` finds it.
+//! Keeps the newest signed end of this replica's chain outside the database (`audit.anchor`): in the log,
+//! in a file, or at a URL. An attacker who can write to the database can restore an older signed end and
+//! remove the records behind it; `audit verify --anchor` detects that with the end that is kept here.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -18,47 +18,47 @@ use crate::config::AuditAnchor;
 use crate::metrics::Metrics;
 use crate::telemetry::Chain as Causes;
 
-/// Between two times that an end is kept, for a file or a URL.
+/// Minimum interval between two writes of the end to a file or a URL.
 const KEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Between two tries.
+/// Delay between two attempts.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
-/// How long a file or a URL may take.
+/// Timeout of a write to a file or a URL.
 const KEEP_MAX: Duration = Duration::from_secs(10);
 
-/// How long the last one may take, before the process ends.
+/// Timeout of the last write before the process exits.
 const LAST_MAX: Duration = Duration::from_secs(1);
 
-/// Between two lines of the log about an end that cannot be kept.
+/// Minimum interval between two log lines about an end that cannot be kept.
 const FAILURE_TOLD_EVERY: Duration = Duration::from_secs(60);
 
-/// Chains of earlier starts whose ends a file keeps.
+/// Maximum number of chains in the file, those of earlier starts included.
 const CHAINS_MAX: usize = 1000;
 
-/// Largest file that is read, in bytes.
+/// Maximum size of a file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// The end of a chain, as it is kept: one line of JSON.
+/// The end of a chain as it is kept: one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct End {
     replica: String,
     seq: i64,
     hash: String,
-    /// When it was so.
+    /// The time at which the chain ended here.
     time: String,
-    /// All of it, signed by a trust key.
+    /// The same facts, signed by a trust key.
     statement: String,
 }
 
-/// The newest end, and whether a checkpoint came with it.
+/// The newest end, and whether a checkpoint was written with it.
 #[derive(Clone, Debug)]
 struct Newest {
     end: End,
     has_checkpoint: bool,
 }
 
-/// What keeps ends.
+/// The task that keeps the newest end.
 pub(super) struct Anchor {
     newest: watch::Sender<Option<Newest>>,
 }
@@ -85,7 +85,7 @@ impl Anchor {
         Self { newest }
     }
 
-    /// Takes the end that was just written.
+    /// Accepts the end that was just written to SQL.
     pub(super) fn put(&self, end: &Statement, statement: &str, has_checkpoint: bool) {
         self.newest.send_replace(Some(Newest {
             end: End {
@@ -99,12 +99,12 @@ impl Anchor {
         }));
     }
 
-    /// Keeps the newest end, again and again. Runs until it is dropped.
+    /// Writes each new end to `place`. Runs until it is dropped.
     pub(super) async fn run(&self, place: &AuditAnchor, metrics: &Metrics) {
         let mut newest = self.newest.subscribe();
         let mut told: Option<Instant> = None;
         loop {
-            // The sender is ours, so the channel stays open.
+            // `self` holds the sender, so the channel stays open.
             let _ = newest.changed().await;
             loop {
                 let end = newest.borrow_and_update().clone();
@@ -114,7 +114,7 @@ impl Anchor {
                 metrics.audit.anchors_failed.inc();
                 if told.is_none_or(|at| at.elapsed() >= FAILURE_TOLD_EVERY) {
                     told = Some(Instant::now());
-                    tracing::warn!(error = %Causes(&error), "The end of the audit chain is not kept at audit.anchor; trying on");
+                    tracing::warn!(error = %Causes(&error), "failed to write the end of the audit chain to audit.anchor; retrying");
                 }
                 sleep(RETRY_PAUSE).await;
             }
@@ -122,12 +122,12 @@ impl Anchor {
         }
     }
 
-    /// Keeps the last end, before the process ends.
+    /// Keeps the last end before the process exits.
     pub(super) async fn keep_last(&self, place: &AuditAnchor, metrics: &Metrics) {
         let end = self.newest.borrow().clone();
         if let Err(error) = keep_in_time(place, end, LAST_MAX).await {
             metrics.audit.anchors_failed.inc();
-            tracing::warn!(error = %Causes(&error), "The last end of the audit chain is not kept at audit.anchor");
+            tracing::warn!(error = %Causes(&error), "failed to write the last end of the audit chain to audit.anchor");
         }
     }
 }
@@ -174,8 +174,8 @@ async fn keep(place: &AuditAnchor, newest: Newest) -> Result<(), AnchorError> {
     }
 }
 
-/// Writes the file anew, with the ends of other chains that stand in it, by way of another file: it is whole at every
-/// moment.
+/// Rewrites the file with this end and the ends of other chains. Replaces it by a rename, so that a reader
+/// never sees a partial file.
 fn write(path: &Path, end: &End) -> io::Result<()> {
     let before = match fs::metadata(path) {
         Ok(data) if data.len() <= FILE_BYTES_MAX => fs::read_to_string(path)?,
@@ -213,7 +213,7 @@ fn beside(path: &Path) -> PathBuf {
 }
 
 async fn send(url: &Url, end: &End) -> Result<(), AnchorError> {
-    // rustls panics without a provider. That one is there already is fine.
+    // reqwest's rustls needs a default crypto provider. The call fails if one is installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
@@ -231,7 +231,8 @@ async fn send(url: &Url, end: &End) -> Result<(), AnchorError> {
     }
 }
 
-/// The signed statements in a file that `audit.anchor` wrote, or a receiver of it, or in a log of JSON lines.
+/// Returns the signed statements in a file of `audit.anchor`, in a file of a receiver of it, or in a JSON
+/// log.
 pub fn statements(text: &str) -> Vec<String> {
     let statement = |line: &str| {
         let read: serde_json::Value = serde_json::from_str(line).ok()?;

@@ -1,4 +1,4 @@
-//! The chain of one replica, and what is signed of it.
+//! The hash chain of one replica, and the signed statement of its beginning and end.
 
 use std::time::Duration;
 
@@ -8,40 +8,41 @@ use super::record::{Draft, EventType, NO_RECORD, Record, digest};
 use crate::trust::{Keys, SignError};
 use crate::workspace::Timestamp;
 
-/// The type of what is signed of a chain's end: no token, so none can be made of it.
+/// The JWS type of the signed end of a chain. It is no token type, so an end never passes for a token.
 pub(super) const END_TYP: &str = "a2a-audit+jws";
 
-/// The type of what stands in a checkpoint. Another one: what a chain carries must not pass for its end.
+/// The JWS type of the statement in a checkpoint. It differs from `END_TYP`, so that a checkpoint never
+/// passes for the end of its chain.
 pub(super) const CHECKPOINT_TYP: &str = "a2a-audit-checkpoint+jws";
 
-/// Places to cut a chain at that are signed at most.
+/// Maximum number of marks in a statement.
 const MARKS_MAX: usize = 64;
 
-/// What is said of a chain, and signed: where it begins and ends, at a time.
+/// The beginning and end of a chain at a time. It is signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Statement {
-    /// Whose chain.
+    /// The replica that owns the chain.
     pub(super) replica: String,
-    /// The number of the first record that is kept; older ones were removed by retention.
+    /// The sequence number of the first retained record. Retention removed the older ones.
     pub(super) first: i64,
-    /// The number of the last record.
+    /// The sequence number of the last record.
     pub(super) last: i64,
-    /// Its hash.
+    /// The hash of the last record.
     pub(super) hash: String,
-    /// When this was so, RFC 3339.
+    /// The time of the statement, RFC 3339.
     pub(super) time: String,
-    /// Whether nothing more comes: the gateway stopped in order.
+    /// True if the gateway shut down cleanly, so that no records follow.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) over: bool,
-    /// Checkpoints at which retention may cut later, and when they were made (milliseconds since 1970):
-    /// signed, so that nobody's row is believed before records go for it.
+    /// The checkpoints at which retention may cut later, each with its time (milliseconds since 1970). They
+    /// are signed, so that retention does not trust the contents of rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) marks: Vec<(i64, i64)>,
 }
 
 impl Statement {
-    /// Of a chain without a record.
+    /// Returns the statement of a chain without records.
     pub(super) fn of_none(replica: &str) -> Self {
         Self {
             replica: replica.to_owned(),
@@ -54,7 +55,7 @@ impl Statement {
         }
     }
 
-    /// The same with more records at its end. `spacing`: how far apart places to cut are.
+    /// Returns the statement with `records` appended. `spacing` is the minimum interval between marks.
     pub(super) fn with(&self, records: &[Chained], spacing: Duration) -> Self {
         let mut grown = self.clone();
         grown.time = Timestamp::now().to_string();
@@ -81,7 +82,7 @@ impl Statement {
         grown
     }
 
-    /// The same with its first records gone.
+    /// Returns the statement with the records before `first` removed.
     pub(super) fn cut(&self, first: i64) -> Self {
         let mut cut = self.clone();
         cut.first = first;
@@ -89,18 +90,18 @@ impl Statement {
         cut
     }
 
-    /// The last place to cut at that was there before `oldest`.
+    /// Returns the last mark before `oldest`.
     pub(super) fn mark_before(&self, oldest: Timestamp) -> Option<i64> {
         let old = self.marks.iter().rev().find(|(_, ms)| *ms < oldest.0);
         old.map(|(seq, _)| *seq)
     }
 
-    /// When it was so.
+    /// Returns the time of the statement.
     pub(super) fn at(&self) -> Option<Timestamp> {
         Timestamp::parse(&self.time)
     }
 
-    /// Signs it as an end with the active trust key, as a compact JWS (RFC 7515).
+    /// Signs the statement as an end, as a compact JWS (RFC 7515), with the active trust key.
     ///
     /// # Errors
     /// [`SignError`].
@@ -109,18 +110,18 @@ impl Statement {
     }
 }
 
-/// A record in its chain, and how it is written down.
+/// A record in its chain, with its serialized form.
 #[derive(Clone, Debug)]
 pub(super) struct Chained {
-    /// When, in milliseconds since 1970.
+    /// The time of the record, in milliseconds since 1970.
     pub(super) ms: i64,
-    /// With its hash.
+    /// The record with its hash.
     pub(super) record: Record,
     /// The canonical form.
     pub(super) text: String,
 }
 
-/// Where a chain is.
+/// The last position of a chain.
 #[derive(Clone)]
 pub(super) struct Chain {
     replica: String,
@@ -137,11 +138,11 @@ impl Chain {
         }
     }
 
-    /// Puts the next record to it.
+    /// Appends the next record.
     pub(super) fn push(&mut self, draft: Draft) -> Chained {
         let ms = draft.time.0;
         let mut record = Record::of(draft, &self.replica, self.last + 1, &self.hash);
-        // As it is written it is canonical (`record`'s test), and this is ten times as fast.
+        // Serialization already gives the canonical form (tested in `record`), and is ten times as fast.
         let text = serde_json::to_string(&record).unwrap_or_default();
         let hash = digest(&text);
         self.last += 1;
@@ -150,7 +151,7 @@ impl Chain {
         Chained { ms, record, text }
     }
 
-    /// All of it until now, for a checkpoint: signed with the active trust key.
+    /// Signs the chain up to its last record, for a checkpoint, with the active trust key.
     ///
     /// # Errors
     /// [`SignError`].

@@ -1,6 +1,6 @@
-//! Changes, written down (contract §10): one record for each request that changes something, or was
-//! refused to, whichever listener it came to. What a route changes is here; of what, the path says, or the handler by
-//! an [`About`].
+//! Audit records of changes: one for each request that changes something or was rejected, on any listener
+//! ("Audit" in `docs/operations.md`). `event` maps a route to its event type. The path names the object
+//! of the change, or the handler does with an [`About`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::ids::{RequestId, WorkspaceId, is_made_here};
 use crate::rejection::Reason;
 use crate::telemetry::ShownAddress;
 
-/// What a handler knows of a change that the path does not say. Goes with the answer, as an extension.
+/// The facts of a change that are not in its path. A handler attaches it to its response as an extension.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// The workspace.
+    /// The workspace that was changed.
     pub target: Option<WorkspaceId>,
-    /// Names of what was made or changed; never a credential, never content.
+    /// Names of created or changed objects; never a credential, never content.
     pub detail: Map<String, Value>,
 }
 
 impl About {
-    /// It is about a workspace that the path does not name.
+    /// Returns an `About` of a workspace that is not in the path.
     pub fn workspace(id: &WorkspaceId) -> Self {
         Self {
             target: Some(id.clone()),
@@ -36,7 +36,7 @@ impl About {
         }
     }
 
-    /// And about this.
+    /// Adds a name to the detail.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.detail.insert(name.to_owned(), value.into());
@@ -47,22 +47,23 @@ impl About {
 /// A request that may change something.
 #[derive(Clone, Debug)]
 pub struct Asked<'a> {
-    /// Its method.
+    /// The HTTP method.
     pub method: &'a Method,
-    /// The route's pattern, as the public listener has it.
+    /// The pattern of the route on the public listener.
     pub pattern: &'a str,
-    /// Its path, likewise.
+    /// The path on the public listener.
     pub path: &'a str,
-    /// Its id.
+    /// The request id.
     pub id: &'a RequestId,
-    /// Who asks, if that is proven.
+    /// The proof of the caller's identity, if there is one.
     pub proof: Option<Arc<Proof>>,
-    /// Where it comes from.
+    /// The address of the client.
     pub client: Option<IpAddr>,
 }
 
-/// What a route changes; `None`: nothing that is written down. Heartbeats and acknowledgements are not:
-/// there are thousands, and what follows from them is.
+/// Returns the event type of a route, or `None` if the route leaves no record. Heartbeats and
+/// acknowledgements leave none: there are thousands, and the status changes that follow from them are
+/// recorded.
 pub fn event(method: &Method, pattern: &str) -> Option<EventType> {
     use EventType as E;
     Some(match (method.as_str(), pattern) {
@@ -91,15 +92,15 @@ pub fn event(method: &Method, pattern: &str) -> Option<EventType> {
         ("DELETE", "/workspaces/{id}/tokens/{token_id}" | "/orgs/{org}/tokens/{token_id}") => {
             E::TokenRevoked
         }
-        // Changes nothing, and is how the answer to a call reaches its caller after all.
+        // Changes nothing, but delivers the response of a call to its caller.
         ("GET", "/workspaces/{id}/streams/{stream}") => E::StreamResumed,
-        // Of the admin listener.
+        // On the admin listener.
         ("POST", "/console/keys/rotate") => E::KeysChanged,
         _ => return None,
     })
 }
 
-/// Settings as records have them: masked as operators see them, and a long one by its hash.
+/// Returns settings as records hold them: masked as for operators, and a long value replaced by its hash.
 pub fn settings<'a>(settings: impl Iterator<Item = &'a Setting>) -> Map<String, Value> {
     let written_down = |setting: &Setting| {
         let value = setting.json();
@@ -114,7 +115,7 @@ pub fn settings<'a>(settings: impl Iterator<Item = &'a Setting>) -> Map<String, 
         .collect()
 }
 
-/// The operator's token of the environment, by its hash; `null`: there is none.
+/// Returns the SHA-256 of the operator's token from the environment, or `null` if there is none.
 pub fn operator_token(config: &Config) -> Value {
     let token = config.auth.admin_token.as_ref();
     token.map_or(Value::Null, |token| {
@@ -123,17 +124,17 @@ pub fn operator_token(config: &Config) -> Value {
     })
 }
 
-/// Longest value of a setting that is written down, in bytes of JSON.
+/// Maximum size of a setting's value in a record, in bytes of JSON.
 const SETTING_BYTES_MAX: usize = 1024;
 
 impl Audit {
-    /// What is written down of an address.
+    /// Returns a client address as `audit.client_address` allows it to be recorded.
     pub fn shown(&self, client: Option<IpAddr>) -> Option<ShownAddress> {
         let how = self.config.get().audit.client_address;
         client.and_then(|client| ShownAddress::of(client, how))
     }
 
-    /// Writes a change down, if it is one. `refused`: the reason why it was not made.
+    /// Records a change, if the route is one. `refused` is the reason if the change was rejected.
     pub fn record_change(
         &self,
         asked: Asked<'_>,
@@ -144,13 +145,13 @@ impl Audit {
         let Some(event_type) = event(asked.method, asked.pattern) else {
             return;
         };
-        // Who only reads where a workspace is gets no token.
+        // A `discover` request that only reads the address of a workspace is issued no token.
         let issues = event_type == EventType::TokenIssued;
         if issues && asked.method == Method::GET && about.is_none() && refused.is_none() {
             return;
         }
         let About { target, mut detail } = about.unwrap_or_default();
-        // Of what was refused nobody knows that it is a name: it may be a credential in a wrong place.
+        // A value in a rejected request is not known to be a name: it may be a misplaced credential.
         let known = refused.is_none();
         let target = target.filter(|id| known || !may_be_credential(id.as_str()));
         let mut in_path = None;
@@ -159,7 +160,8 @@ impl Audit {
                 let named = known || !may_be_credential(value);
                 in_path = named.then(|| WorkspaceId::parse(value).ok()).flatten();
             } else if name != "stream" {
-                // Which a stream is only its caller and the gateway know: its last event proves itself by it.
+                // The id of a stream is known only to its caller and the gateway, and authenticates the
+                // gateway's last event, so it is not recorded.
                 let kept =
                     is_made_here(value) || (name == "org" && known && !may_be_credential(value));
                 let kept = kept.then(|| value.chars().take(NAME_CHARS_MAX).collect::<String>());
@@ -178,7 +180,7 @@ impl Audit {
         );
         let target = target
             .or(in_path)
-            // Who is refused may have meant another.
+            // The target of a rejected request may have been another workspace.
             .or_else(|| own.filter(|_| by_itself && known).cloned());
         self.record(Draft {
             request_id: Some(asked.id.clone()),
@@ -193,10 +195,10 @@ impl Audit {
     }
 }
 
-/// Longest name of an org that is written down, in characters.
+/// Maximum length of a recorded org, in characters.
 const NAME_CHARS_MAX: usize = 128;
 
-/// The names in a path, by its pattern, as they are spelled.
+/// Returns the parameters of a path by the names in its pattern, without decoding them.
 fn names<'a>(pattern: &'a str, path: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     pattern
         .split('/')

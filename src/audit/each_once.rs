@@ -1,4 +1,4 @@
-//! JSON that says one thing to every reader: of a name that stands twice one takes the first, another the last.
+//! Rejects JSON objects with duplicate keys, which parsers resolve differently (RFC 8259 §4).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,12 +7,12 @@ use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// Whether no object in it has a name twice.
+/// True if no object in `raw` has duplicate keys, at any depth.
 pub(super) fn names_each_once(raw: &RawValue) -> bool {
     serde_json::from_str::<EachOnce>(raw.get()).is_ok()
 }
 
-/// JSON in which no name stands twice.
+/// JSON without duplicate keys.
 struct EachOnce;
 
 impl<'de> Deserialize<'de> for EachOnce {

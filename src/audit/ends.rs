@@ -1,5 +1,5 @@
-//! Where each chain ends, and whether that is signed: for a look. Whether its records are as they were written,
-//! only `audit verify` says.
+//! The ends of all chains, and whether each is signed, for the console. The records themselves are verified
+//! by `audit verify` only.
 
 use serde::Serialize;
 
@@ -11,22 +11,22 @@ use crate::workspace::Timestamp;
 /// The end of one chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChainEnd {
-    /// Whose.
+    /// The replica that owns the chain.
     pub replica: String,
-    /// The number of the first record that is kept.
+    /// The sequence number of the first retained record.
     pub first_seq: i64,
-    /// The number of the last record that is signed.
+    /// The sequence number of the last signed record.
     pub last_seq: i64,
-    /// When it was signed.
+    /// The time of the signature.
     pub signed_at: Timestamp,
-    /// Whether a trust key signed just that. False also when the key was removed since.
+    /// True if a known trust key signed exactly this end. False also if the key has been removed since.
     pub signed: bool,
-    /// Whether it is the chain of the replica that answers.
+    /// True if it is the chain of the replica that responds.
     pub own: bool,
 }
 
 impl Audit {
-    /// The ends of all chains, the last signed first.
+    /// Returns the ends of all chains, the latest signature first.
     ///
     /// # Errors
     /// When the store fails.
@@ -47,7 +47,7 @@ impl Audit {
                 replica: row.replica,
             }
         };
-        // What is remembered of a chain that retention removed is no chain.
+        // A chain that retention removed entirely is remembered, but not listed.
         let kept = rows.into_iter().filter(|row| row.first_seq <= row.last_seq);
         let mut ends: Vec<_> = kept.map(end).collect();
         ends.sort_by_key(|end| std::cmp::Reverse(end.signed_at.0));

@@ -1,4 +1,4 @@
-//! Records as JSON Lines, and chains read back: from the database, or from such a file.
+//! Exports records as JSON Lines, and verifies the chains in the database.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,11 +14,11 @@ use crate::store::Unavailable;
 pub enum Line {
     /// One record.
     Record(Box<Record>),
-    /// Where a chain ends, signed.
+    /// The signed end of a chain.
     Chain(ChainLine),
 }
 
-/// Where a chain begins and ends, signed: at the end of an export of everything.
+/// The signed beginning and end of a chain. These lines follow all records of a full export.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChainLine {
@@ -43,7 +43,7 @@ impl ChainLine {
         }
     }
 
-    /// As a row of the table.
+    /// Converts the line to a row of `audit_chains`.
     pub fn row(self) -> ChainRow {
         ChainRow {
             replica: self.replica,
@@ -56,7 +56,7 @@ impl ChainLine {
 }
 
 impl Line {
-    /// Reads one line.
+    /// Parses one line.
     ///
     /// # Errors
     /// When it is neither a record nor the end of a chain.
@@ -73,13 +73,13 @@ impl Line {
 pub struct Exported<'a> {
     table: &'a Table,
     scan: Scan<'a>,
-    /// Chains as they were at the beginning, of which everything goes out; `None`: what fits a filter does.
+    /// The chains at the beginning of a full export; `None` for a filtered one.
     chains: Option<Vec<ChainRow>>,
 }
 
 impl Records {
-    /// All records that fit, chain by chain, as lines. If everything fits, what is signed of each chain
-    /// stands at the end.
+    /// Starts an export of all records that match, chain by chain. A full export ends with the signed end
+    /// of each chain.
     ///
     /// # Errors
     /// When the store fails.
@@ -96,10 +96,10 @@ impl Records {
         })
     }
 
-    /// Has `verifier` look at all chains in the database.
+    /// Verifies all chains in the database with `verifier`.
     ///
     /// # Errors
-    /// When the store fails, or retention removed records of a chain in which something seems to be missing.
+    /// When the store fails, or when retention removed records of a chain that seems to lack some.
     pub async fn verify(&self, mut verifier: Verifier<'_>) -> Result<Report, Unavailable> {
         let then = self.table.chains().await?;
         then.iter().for_each(|row| verifier.chain(row));
@@ -136,10 +136,10 @@ impl Records {
 }
 
 impl Exported<'_> {
-    /// The next lines, each with its end; empty when there are no more.
+    /// Returns the next lines, each with its line end; empty at the end.
     ///
     /// # Errors
-    /// When the store fails, or retention removed records meanwhile.
+    /// When the store fails, or when retention removed records during the export.
     pub async fn next(&mut self) -> Result<String, Unavailable> {
         loop {
             let records = self.scan.next().await?;
@@ -148,14 +148,14 @@ impl Exported<'_> {
             }
             let fit = records.iter().filter(|record| self.is_of_then(record));
             let lines: String = fit.map(line).collect();
-            // Gateways may write faster than somebody reads.
+            // Gateways may write faster than the export reads.
             if !lines.is_empty() {
                 return Ok(lines);
             }
         }
     }
 
-    /// Whether a record was there when the export began: what comes later is behind the signed end.
+    /// True if the record existed when the export began. Later ones are behind the signed end.
     fn is_of_then(&self, record: &Record) -> bool {
         let Some(chains) = &self.chains else {
             return true;
@@ -181,7 +181,7 @@ impl Exported<'_> {
     }
 }
 
-/// Chains of which retention removed records meanwhile.
+/// Returns the chains that lost records to retention between `then` and `now`.
 fn pruned<'r>(then: &'r [ChainRow], now: &'r [ChainRow]) -> impl Iterator<Item = &'r ChainRow> {
     then.iter().filter(|then| {
         let now = now.iter().find(|now| now.replica == then.replica);

@@ -1,9 +1,10 @@
-//! Who called whom, and who changed what (contract §10): a record for every exchange and every change,
-//! in chains that show what somebody did to them later. Never content.
+//! The audit: one record for each exchange and each change, in signed hash chains that reveal later
+//! tampering. Records hold no content of messages ("Audit" in `docs/operations.md`).
 //!
-//! Whoever has something to record hands over a [`Draft`] and goes on; nothing here makes anybody wait.
-//! [`writer`] puts drafts into the chain of this replica and writes them to SQL in batches, by way of
-//! [`spool`] while SQL is away; what there is no room for is counted, and the chain says so.
+//! The caller passes a [`Draft`] to `Audit::record`, which never waits. [`writer`] adds drafts to the
+//! chain of this replica and writes them to SQL in batches. While SQL is down, records go through the
+//! [`spool`] on disk. Drafts that do not fit in either are counted, and an `AUDIT_LOST` record reports the
+//! number.
 
 mod anchor;
 mod chain;
@@ -50,44 +51,44 @@ use crate::ids::ReplicaId;
 use crate::metrics::{AuditLoss, Metrics};
 use crate::trust::Keys;
 
-/// Drafts that wait to be chained at most: three seconds of a gateway at its best, about 10 MiB.
+/// Maximum number of drafts that wait to be chained: three seconds at full load, about 10 MiB.
 const DRAFTS_MAX: usize = 32_768;
 
-/// How long the last records may take to be written, before the process ends.
+/// Maximum time to write the last records before the process exits.
 const FLUSH_MAX: Duration = Duration::from_secs(4);
 
-/// A gateway to which nothing happens makes no checkpoint more often than this.
+/// Minimum interval between checkpoints of an idle gateway.
 const IDLE_MIN: Duration = Duration::from_secs(60);
 
-/// The room.
+/// The audit of this replica.
 pub struct Audit {
     config: Live,
     replica: ReplicaId,
     keys: Arc<Keys>,
     metrics: Arc<Metrics>,
-    /// What was recorded.
+    /// The stored records.
     pub stored: Records,
-    /// `None`: nothing is recorded.
+    /// `None` if the audit is disabled.
     drafts: Option<mpsc::Sender<Draft>>,
-    /// Refusals of callers that proved nothing, in this second.
+    /// Rejections of unauthenticated callers in the current second.
     refusals: Refusals,
-    /// Drafts that did not fit, and that no record tells of yet.
+    /// Drafts that were dropped and that no record reports yet.
     lost: AtomicU64,
-    /// The first record that is kept of this replica's chain.
+    /// The sequence number of the first retained record of this replica's chain.
     first: AtomicI64,
     spool: (PathBuf, u64),
-    /// Where the end of the chain is kept besides.
+    /// The additional place for the signed end of the chain (`audit.anchor`).
     anchor: Option<AuditAnchor>,
     waiting: Mutex<Option<mpsc::Receiver<Draft>>>,
-    /// What the first record says of this run.
+    /// The `detail` of the first record of this run.
     begins_with: Value,
-    /// Changes that are in progress.
+    /// Changes in progress.
     owed: AtomicUsize,
     ending: Notify,
     ended: Notify,
 }
 
-/// A change whose record is not there yet.
+/// A change whose record is not written yet.
 pub struct Owed(Arc<Audit>);
 
 impl Drop for Owed {
@@ -97,7 +98,8 @@ impl Drop for Owed {
 }
 
 impl Audit {
-    /// Assembles the room; asks nothing. `begins_with`: what the first record is to say of this run, an object.
+    /// Assembles the audit without I/O. `begins_with` is an object: the `detail` of the first record of
+    /// this run.
     pub fn new(
         config: Live,
         db: Db,
@@ -132,23 +134,25 @@ impl Audit {
         })
     }
 
-    /// Whether anything is recorded: who would only make drafts for nothing may ask.
+    /// True if records are written. Callers may check it before they build a draft.
     pub fn is_on(&self) -> bool {
         self.drafts.is_some()
     }
 
-    /// A change begins, of which a record will tell. Dropping what is returned says that it does, or that there is none.
+    /// Registers a change in progress that will have a record. The caller drops the guard when the record
+    /// is made, or when there is none to make.
     pub fn owe(self: &Arc<Self>) -> Owed {
         self.owed.fetch_add(1, Ordering::Relaxed);
         Owed(Arc::clone(self))
     }
 
-    /// Takes what happened. Never waits; what does not fit is lost, and counted.
+    /// Queues a draft. Never waits; a draft that does not fit is dropped and counted.
     pub fn record(&self, draft: Draft) {
         let Some(drafts) = &self.drafts else {
             return;
         };
-        // Those have no place in the queue, so that a flood of them leaves it to callers that are known.
+        // Unauthenticated rejections bypass the queue, so that a flood of them leaves it to authenticated
+        // callers.
         let taken = if Refusals::takes(&draft) {
             self.refusals.count(draft)
         } else {
@@ -164,21 +168,21 @@ impl Audit {
         self.metrics.audit.lost(place, count);
     }
 
-    /// How long records are kept; `None`: for ever.
+    /// Returns the retention of records, or `None` if they are kept forever.
     fn retention(&self) -> Option<Duration> {
         let kept = self.config.get().audit.retention;
         (!kept.is_zero()).then_some(kept)
     }
 
-    /// After so long a gateway makes a checkpoint also when nothing happened, so that what its last one says
-    /// of other chains is not older than these need to be remembered.
+    /// Returns the maximum interval between checkpoints of an idle gateway. It is at most the retention, so
+    /// that the ends of other chains in the last checkpoint are not older than those chains are remembered.
     fn idle_max(&self) -> Duration {
         let day = Duration::from_secs(24 * 3600);
         self.retention()
             .map_or(day, |kept| kept.clamp(IDLE_MIN, day))
     }
 
-    /// Chains and writes until [`Audit::flush`], or until it is dropped. Once.
+    /// Chains and writes records until [`Audit::flush`] or until it is dropped. Call it once.
     pub async fn run(&self) {
         let waiting = self
             .waiting
@@ -197,7 +201,7 @@ impl Audit {
         std::future::pending().await
     }
 
-    /// Writes the last records and the last checkpoint: before the end. What cannot be written waits in
+    /// Writes the last records and the last checkpoint at shutdown. Records that cannot be written stay in
     /// the spool for the next start.
     pub async fn flush(&self) {
         if self.drafts.is_none() {
@@ -208,7 +212,7 @@ impl Audit {
             .await
             .is_err()
         {
-            tracing::warn!("The last audit records were not written in time");
+            tracing::warn!("timed out writing the last audit records");
         }
     }
 }

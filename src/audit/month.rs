@@ -1,4 +1,4 @@
-//! Months (UTC), by which PostgreSQL keeps records in parts.
+//! Calendar months (UTC): the partitions of the audit table on PostgreSQL.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::workspace::Timestamp;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// One month.
+/// One calendar month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Month {
     year: i64,
@@ -15,9 +15,9 @@ pub(super) struct Month {
 }
 
 impl Month {
-    /// The month of a time in milliseconds since 1970.
+    /// Returns the month of a time in milliseconds since 1970.
     pub(super) fn of(ms: i64) -> Self {
-        // Days to a civil date, counted in eras of 400 years from 1 March of the year 0.
+        // Converts days to a civil date, in eras of 400 years that begin on 1 March of the year 0.
         let days = ms.div_euclid(DAY_MS) + 719_468;
         let era = days.div_euclid(146_097);
         let of_era = days.rem_euclid(146_097);
@@ -49,7 +49,7 @@ impl Month {
         }
     }
 
-    /// Its first millisecond, and the first one behind it.
+    /// Returns the first millisecond of the month and of the next one.
     pub(super) fn bounds(self) -> [i64; 2] {
         [self, self.next()].map(|month| {
             let text = format!("{:04}-{:02}-01T00:00:00Z", month.year, month.month);
@@ -57,7 +57,7 @@ impl Month {
         })
     }
 
-    /// Reads `2026_11`.
+    /// Parses `2026_11`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (year, month) = text.split_once('_')?;
         let (year, month) = (year.parse().ok()?, month.parse().ok()?);

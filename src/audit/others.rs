@@ -1,4 +1,5 @@
-//! What a writer sees beside its own records: chains of other replicas, and what killed ones left.
+//! The writer's work on other chains: it records their ends in checkpoints, and adopts the spools of killed
+//! processes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,19 +16,19 @@ use super::waiting::{front, lock, on_disk};
 use super::writer::{CHECKPOINT_EVERY, TICK, Writer};
 use crate::workspace::Timestamp;
 
-/// Other chains that one checkpoint tells of at most.
+/// Maximum number of other chains in one checkpoint.
 const SEEN_MAX: usize = 200;
 
 /// The ends of other chains.
 #[derive(Default)]
 pub(super) struct Seen {
     ends: BTreeMap<String, (i64, String)>,
-    /// Those that no checkpoint of ours tells of yet.
+    /// The ends that no checkpoint of this replica contains yet.
     pub(super) news: BTreeMap<String, (i64, String)>,
 }
 
 impl Seen {
-    /// The checkpoint that told of these never was.
+    /// Restores the ends of a checkpoint that was not written.
     pub(super) fn tell_again(&mut self, untold: BTreeMap<String, (i64, String)>) {
         for (replica, end) in untold {
             self.news.entry(replica).or_insert(end);
@@ -36,7 +37,8 @@ impl Seen {
 }
 
 impl Writer<'_> {
-    /// What others have, and that we still are. False: the store is away.
+    /// Reads the chains of other replicas and renews the signature of this one. Creates the partitions of
+    /// this month and the next. Returns false if the store is down.
     pub(super) async fn look_around(&self, stated: &Statement) -> bool {
         let month = Month::of(Timestamp::now().0);
         for month in [month, month.next()] {
@@ -51,13 +53,13 @@ impl Writer<'_> {
         };
         self.note(&rows);
         if stated.last > 0 {
-            // Nobody is told of a failure: the next one says the same.
+            // A failure is ignored: the next write sends the same statement.
             let _ = self.put_rows(stated, &[]).await;
         }
         true
     }
 
-    /// Notes the ends of other chains that are signed.
+    /// Notes the ends of other chains that have a valid signature.
     fn note(&self, rows: &[ChainRow]) {
         let mut seen = lock(&self.seen);
         let others = rows
@@ -76,11 +78,12 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes what killed processes left in the spool, beside our own records, which it must not hold up. Until it is
-    /// dropped, which loses nothing: what is written and still there is written once more.
+    /// Writes the spools of killed processes to SQL, concurrently with this replica's own records, which
+    /// must not be delayed. It can be dropped at any time without loss: a record that is written but still
+    /// spooled is written again, which has no effect.
     pub(super) async fn adopt_left(&self) {
         self.audit.stored.table.await_schema().await;
-        // Soon again at first: who left them may be ending at this moment, and SQL be busy with that.
+        // Retries soon at first: the owner of a spool may be exiting at this moment and still be using SQL.
         let mut pause = TICK;
         loop {
             let folder = self.audit.spool.0.clone();
@@ -95,14 +98,14 @@ impl Writer<'_> {
         if left.is_empty() {
             return;
         }
-        // Once they are held: nobody else goes on with these chains.
+        // Read while the locks of the spools are held, so no other process extends these chains.
         let Ok(rows) = self.audit.stored.table.chains().await else {
             return;
         };
         for spool in left {
             let replica = spool.replica().to_owned();
             let known = rows.iter().find(|row| row.replica == replica);
-            // What a row says without a good signature is not signed again.
+            // A row without a valid signature is not signed again.
             let mut stated = known
                 .and_then(|row| row.stated(&self.audit.keys).ok())
                 .unwrap_or_else(|| Statement::of_none(&replica));
@@ -111,11 +114,11 @@ impl Writer<'_> {
                 let front = match front(&spool).await {
                     Ok(front) => front,
                     Err(error) => {
-                        tracing::warn!(%error, replica, "Audit records of an earlier start cannot be read in audit.spool_dir");
+                        tracing::warn!(%error, replica, "failed to read audit records of an earlier start in audit.spool_dir");
                         break;
                     }
                 };
-                // Its last record may be a checkpoint, which has to be signed.
+                // The last record may be a checkpoint that still has to be signed.
                 let goes_on = |one: &Chained| {
                     let checkpoint = one.record.event_type == EventType::AuditCheckpoint.word();
                     one.record.seq > stated.last && !checkpoint
@@ -123,27 +126,23 @@ impl Writer<'_> {
                 if stated.over && front.records.iter().any(goes_on) {
                     tracing::error!(
                         replica,
-                        "Records in audit.spool_dir follow the signed end of a chain: no gateway put them there, and none writes them"
+                        "records in audit.spool_dir follow the signed end of a chain; no gateway wrote them, so they are ignored"
                     );
                     break;
                 }
                 if !front.records.is_empty() {
                     match self.put_rows(&stated, &front.records).await {
                         Ok((now, _)) => stated = now,
-                        // Others' may be written all the same.
+                        // The records of other chains may still be written.
                         Err(error) => {
-                            tracing::warn!(%error, replica, "Audit records of an earlier start still wait in audit.spool_dir");
+                            tracing::warn!(%error, replica, "failed to write audit records of an earlier start; they remain in audit.spool_dir");
                             break;
                         }
                     }
                 }
                 let count = front.records.len();
                 if count > 0 {
-                    tracing::info!(
-                        count,
-                        replica,
-                        "Audit records of an earlier start are written"
-                    );
+                    tracing::info!(count, replica, "wrote audit records of an earlier start");
                 }
                 self.tell_of_damage(&replica, front.damaged);
                 let over = on_disk(Arc::clone(&spool), move |spool| {

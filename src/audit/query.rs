@@ -1,4 +1,4 @@
-//! Which records somebody wants to see.
+//! Queries of stored audit records: filters, pages with a cursor, and scans.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,44 +11,44 @@ use crate::db::Db;
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
 
-/// Records of a page, if nothing is said.
+/// Default number of records in a page.
 pub const PAGE: usize = 100;
 
-/// Records of a page at most.
+/// Maximum number of records in a page.
 pub const PAGE_MAX: usize = 500;
 
-/// What records must have in common. Nothing: all of them.
+/// The conditions of a query. The empty filter matches all records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Caller or target.
+    /// The caller or the target.
     pub workspace: Option<String>,
-    /// Who asked, as records name callers.
+    /// The caller, in the spelling of records.
     pub caller: Option<String>,
-    /// Who was asked.
+    /// The target workspace.
     pub target: Option<String>,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Option<String>,
-    /// What it is about.
+    /// The event type.
     pub event_type: Option<String>,
     /// The JSON-RPC method.
     pub method: Option<String>,
-    /// The request's id.
+    /// The request id.
     pub request_id: Option<String>,
-    /// Whose chain.
+    /// The replica that owns the chain.
     pub replica: Option<String>,
-    /// Not before this.
+    /// The earliest time, included.
     pub since: Option<Timestamp>,
-    /// Before this.
+    /// The latest time, not included.
     pub until: Option<Timestamp>,
 }
 
 impl Filter {
-    /// Whether every record fits.
+    /// True if every record matches.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Columns that must have a value; `workspace` stands for caller or target.
+    /// Returns the columns and the values that they must have. `workspace` means the caller or the target.
     pub(super) fn conditions(&self) -> impl Iterator<Item = (&'static str, &str)> {
         [
             ("workspace", &self.workspace),
@@ -71,12 +71,12 @@ impl Filter {
     }
 }
 
-/// Where a page of records goes on.
+/// The position after which the next page of records begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor(Place);
 
 impl Cursor {
-    /// Reads what a page gave.
+    /// Parses the cursor of a page.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (ms, replica, seq) = serde_json::from_slice(&bytes).ok()?;
@@ -89,20 +89,20 @@ impl Cursor {
     }
 }
 
-/// What was recorded, for those who read it.
+/// The stored records, for queries.
 pub struct Records {
     pub(super) table: Table,
 }
 
 impl Records {
-    /// Those in a database. Asks nothing.
+    /// Returns the records of a database, without I/O.
     pub fn new(db: Db) -> Self {
         Self {
             table: Table::new(db),
         }
     }
 
-    /// A page of records, the newest first: `{"records":[…],"next_cursor":…}`.
+    /// Returns a page of records, newest first: `{"records":[…],"next_cursor":…}`.
     ///
     /// # Errors
     /// When the store fails.
@@ -114,7 +114,7 @@ impl Records {
     ) -> Result<Value, Unavailable> {
         let limit = limit.clamp(1, PAGE_MAX);
         let after = after.map(|cursor| &cursor.0);
-        // One more says whether there is a next page.
+        // One extra record shows whether there is a next page.
         let read = self.table.page(filter, Order::Newest, after, limit + 1);
         let mut records = read.await?;
         let more = records.len() > limit;
@@ -126,7 +126,7 @@ impl Records {
     }
 }
 
-/// All records that fit, chain by chain, some at a time.
+/// An iterator over all records that match, in batches.
 pub(super) struct Scan<'a> {
     table: &'a Table,
     filter: &'a Filter,
@@ -135,11 +135,11 @@ pub(super) struct Scan<'a> {
     over: bool,
 }
 
-/// Records that are read at once.
+/// Number of records in a batch.
 const SCANNED: usize = 2000;
 
 impl<'a> Scan<'a> {
-    /// `order`: chain by chain, or all that stands in the table.
+    /// `order` selects the records of known chains, or all rows of the table.
     pub(super) fn new(table: &'a Table, filter: &'a Filter, order: Order) -> Self {
         Self {
             table,
@@ -150,7 +150,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The next ones; none when all were read.
+    /// Returns the next batch; empty at the end.
     pub(super) async fn next(&mut self) -> Result<Vec<Record>, Unavailable> {
         if self.over {
             return Ok(Vec::new());

@@ -1,4 +1,5 @@
-//! One record: what is written down of a call or a change, and what links it to the one before.
+//! The audit record: its draft, its event types, and its canonical form with the hash that links it to the
+//! record before.
 
 use std::sync::Arc;
 
@@ -14,22 +15,23 @@ use crate::ids::{RequestId, WorkspaceId};
 use crate::telemetry::ShownAddress;
 use crate::workspace::Timestamp;
 
-/// Longest text from outside (an agent's task id, a name) in a record, in bytes. The rest is left out.
+/// Maximum length of text from outside (an agent's task id, a name) in a record, in bytes. The rest is cut
+/// off.
 const TEXT_BYTES_MAX: usize = 256;
 
 macro_rules! event_types {
     ($($(#[$doc:meta])* $name:ident = $word:literal,)+) => {
-        /// What a record is about. The word is its member `event_type`, and a label in metrics.
+        /// The event that a record reports. Its name is the member `event_type` and a metrics label.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum EventType {
             $($(#[$doc])* $name,)+
         }
 
         impl EventType {
-            /// Every one.
+            /// All event types.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// The word.
+            /// Returns the name of the event type.
             pub const fn word(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)+
@@ -40,13 +42,13 @@ macro_rules! event_types {
 }
 
 event_types! {
-    /// An exchange on an A2A route, whatever came of it.
+    /// An exchange on an A2A route, with any outcome.
     A2aCall = "A2A_CALL",
-    /// A caller goes on reading a stream whose connection was lost.
+    /// A caller resumed a stream after it lost the connection.
     StreamResumed = "STREAM_RESUMED",
     /// A workspace was created.
     WorkspaceCreated = "WORKSPACE_CREATED",
-    /// An operator changed a workspace: its place, address, limits.
+    /// An operator changed a workspace: its parent, address or limits.
     WorkspaceChanged = "WORKSPACE_CHANGED",
     /// A workspace was removed.
     WorkspaceRemoved = "WORKSPACE_REMOVED",
@@ -58,91 +60,91 @@ event_types! {
     WorkspaceRegistered = "WORKSPACE_REGISTERED",
     /// An agent deregistered.
     WorkspaceDeregistered = "WORKSPACE_DEREGISTERED",
-    /// A workspace came to another status; `detail.status` is the new one.
+    /// The status of a workspace changed; `detail.status` is the new one.
     WorkspaceStatus = "WORKSPACE_STATUS",
-    /// An agent has another card.
+    /// The card of an agent changed.
     CardUpdated = "CARD_UPDATED",
-    /// A token was issued: to a workspace, an org, a canvas user, a watcher, or for one pair.
+    /// A token was issued to a workspace, an org, a canvas user or a watcher, or for one pair.
     TokenIssued = "TOKEN_ISSUED",
     /// A token was revoked.
     TokenRevoked = "TOKEN_REVOKED",
-    /// A grant was made.
+    /// A grant was created.
     GrantCreated = "GRANT_CREATED",
-    /// A grant was taken back.
+    /// A grant was removed.
     GrantRemoved = "GRANT_REMOVED",
-    /// A workspace handed a task to another.
+    /// A workspace delegated a task to another.
     DelegationCreated = "DELEGATION_CREATED",
-    /// An agent answered an entry of its inbox.
+    /// An agent replied to an entry of its inbox.
     MessageReplied = "MESSAGE_REPLIED",
-    /// An agent said something to its user.
+    /// An agent sent a message to its user.
     MessageNotified = "MESSAGE_NOTIFIED",
-    /// Other trust keys are in force on this replica.
+    /// The trust keys in force on this replica changed.
     KeysChanged = "KEYS_CHANGED",
-    /// Another configuration is in force on this replica.
+    /// The configuration in force on this replica changed.
     ConfigChanged = "CONFIG_CHANGED",
-    /// A changed configuration was wrong; the old one stays.
+    /// A changed configuration was invalid; the old one stays in force.
     ConfigRefused = "CONFIG_REFUSED",
     /// The first record of a replica.
     AuditStarted = "AUDIT_STARTED",
-    /// All before this record is signed by it.
+    /// A signature over all records before this one.
     AuditCheckpoint = "AUDIT_CHECKPOINT",
-    /// Records were lost for want of room; `detail.count` says how many.
+    /// Records were lost for lack of space; `detail.count` is their number.
     AuditLost = "AUDIT_LOST",
-    /// Records were removed, being older than `audit.retention`.
+    /// Records older than `audit.retention` were removed.
     AuditPruned = "AUDIT_PRUNED",
-    /// The last record of a replica that ended in order.
+    /// The last record of a replica that shut down cleanly.
     AuditStopped = "AUDIT_STOPPED",
 }
 
 impl EventType {
-    /// The event of a word, if it is one.
+    /// Returns the event type of a name.
     pub fn of(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|one| one.word() == word)
     }
 }
 
-/// What happened, as whoever makes it happen hands it over. Nothing is copied that can be shared:
-/// this is made at the end of each exchange, and turned into a [`Record`] elsewhere.
+/// An event, as the code that causes it passes it to the audit. It shares instead of copying where it can:
+/// a draft is built at the end of each exchange, and converted to a [`Record`] by another task.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// When.
+    /// The time of the event.
     pub time: Timestamp,
-    /// What.
+    /// The event type.
     pub event_type: EventType,
-    /// The request that it came with.
+    /// The id of the request.
     pub request_id: Option<RequestId>,
-    /// The trace that it is part of.
+    /// The trace that the event is part of.
     pub trace_id: Option<TraceId>,
-    /// Who asked, proven.
+    /// The proven identity of the caller.
     pub proof: Option<Arc<Proof>>,
-    /// Where it came from, as far as that is written down.
+    /// The address of the client, as far as it may be recorded.
     pub client: Option<ShownAddress>,
-    /// The workspace that it was about.
+    /// The workspace that was called or changed.
     pub target: Option<WorkspaceId>,
     /// The caller's org.
     pub org: Option<String>,
-    /// Which rule let it pass.
+    /// The rule that permitted the call.
     pub rule: Option<&'static str>,
-    /// The JSON-RPC method, of a closed set.
+    /// The JSON-RPC method, from a closed set.
     pub method: Option<&'static str>,
-    /// `answered`, `done`, `caller_left`, or the reason of a refusal.
+    /// `answered`, `done`, `caller_left`, or the reason of a rejection.
     pub outcome: &'static str,
-    /// The HTTP status; 0: none was sent.
+    /// The HTTP status; 0 if none was sent.
     pub status: u16,
-    /// Bytes of the request's body.
+    /// Size of the request body in bytes.
     pub request_bytes: u64,
-    /// Bytes of the response's body.
+    /// Size of the response body in bytes.
     pub response_bytes: u64,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     pub duration_ms: u64,
-    /// The task that it was about.
+    /// The id of the task.
     pub task_id: Option<String>,
-    /// More about a change: names, never content. An object with its members in order.
+    /// Details of a change: names, never content. An object with sorted members.
     pub detail: Option<Value>,
 }
 
 impl Draft {
-    /// A record of a change that nobody asked for by a request.
+    /// Creates a draft of an event that no request caused.
     pub fn new(event_type: EventType) -> Self {
         Self {
             time: Timestamp::now(),
@@ -165,14 +167,14 @@ impl Draft {
         }
     }
 
-    /// The same with more about it.
+    /// Returns the draft with `detail`.
     #[must_use]
     pub fn with(mut self, detail: Value) -> Self {
         self.detail = Some(detail);
         self
     }
 
-    /// The same about a workspace.
+    /// Returns the draft with `target`.
     #[must_use]
     pub fn about(mut self, target: &WorkspaceId) -> Self {
         self.target = Some(target.clone());
@@ -183,59 +185,60 @@ impl Draft {
 /// The outcome of a change that was made.
 pub const DONE: &str = "done";
 
-/// One record of a chain. Its members in this order, without `hash`, are its canonical form (RFC 8785):
-/// the SHA-256 of that, in hexadecimal, is its hash, and `prev` is the hash of the record before.
+/// One record of a chain. Its members in this order, without `hash`, are its canonical form (RFC 8785). The
+/// hexadecimal SHA-256 of that form is its hash, and `prev` is the hash of the record before it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// Who asked, as logs name callers; `None`: nobody was proven, or nobody asked.
+    /// The caller, in the spelling of logs; `None` if the request was unauthenticated, or if there was no
+    /// request.
     pub caller: Option<String>,
-    /// The address of the client, or its network. Records of earlier releases have no such member, and neither have those
-    /// without an address.
+    /// The address or the network of the client. The member is absent in records of earlier releases, and
+    /// where the address is not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<String>,
     /// The kind of the credential.
     pub credential_kind: Option<String>,
-    /// Its first 8 characters.
+    /// The first 8 characters of the credential.
     pub credential_prefix: Option<String>,
-    /// More about a change.
+    /// Details of a change.
     pub detail: Option<Box<RawValue>>,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     pub duration_ms: i64,
-    /// What it is about: a word of [`EventType`].
+    /// The name of an [`EventType`].
     pub event_type: String,
-    /// What the record and all before it come to. Not part of the canonical form.
+    /// The hash of this record, which covers all records before it. Not part of the canonical form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
     /// The JSON-RPC method.
     pub method: Option<String>,
     /// The caller's org.
     pub org: Option<String>,
-    /// What came of it.
+    /// The outcome.
     pub outcome: String,
-    /// The hash of the record before; of the first one: zeros.
+    /// The hash of the record before; zeros in the first record.
     pub prev: String,
-    /// Whose chain.
+    /// The replica that owns the chain.
     pub replica: String,
-    /// Bytes of the request's body.
+    /// Size of the request body in bytes.
     pub request_bytes: i64,
-    /// The request's id.
+    /// The request id.
     pub request_id: Option<String>,
-    /// Bytes of the response's body.
+    /// Size of the response body in bytes.
     pub response_bytes: i64,
-    /// Which rule let it pass.
+    /// The rule that permitted the call.
     pub rule: Option<String>,
-    /// Its number in the chain, from 1.
+    /// The sequence number in the chain, from 1.
     pub seq: i64,
-    /// The HTTP status; 0: none was sent.
+    /// The HTTP status; 0 if none was sent.
     pub status: i64,
-    /// The workspace that it was about.
+    /// The workspace that was called or changed.
     pub target: Option<String>,
-    /// The task that it was about.
+    /// The id of the task.
     pub task_id: Option<String>,
-    /// When, RFC 3339 with milliseconds.
+    /// The time of the event, RFC 3339 with milliseconds.
     pub time: String,
-    /// The trace that it is part of, in hexadecimal.
+    /// The id of the trace, in hexadecimal.
     pub trace_id: Option<String>,
 }
 
@@ -244,7 +247,7 @@ pub(super) const NO_RECORD: &str =
     "0000000000000000000000000000000000000000000000000000000000000000";
 
 impl Record {
-    /// The record of `draft`, in its place in a chain, without its hash.
+    /// Builds the record of `draft` at its position in a chain, without its hash.
     pub(super) fn of(draft: Draft, replica: &str, seq: i64, prev: &str) -> Self {
         let proof = draft.proof.as_deref();
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
@@ -275,17 +278,16 @@ impl Record {
         }
     }
 
-    /// Whether its content gives its hash, as this gateway wrote it: canonical as it is.
+    /// True if the hash matches the serialized form exactly as this gateway writes it.
     pub(super) fn is_as_written(&self) -> bool {
         serde_json::to_string(&self.bare()).is_ok_and(|text| digest(&text) == self.hash())
     }
 
-    /// Whether its content gives its hash, also where a file says the same in another form: the canonical
-    /// form (RFC 8785) counts.
+    /// True if the hash matches the canonical form (RFC 8785), however the record was formatted.
     pub(super) fn is_whole(&self) -> bool {
         let same = || {
             let json = serde_json::to_value(self.bare()).ok()?;
-            // Of a name that stands twice a reader may take the one, and the hash the other.
+            // The hash may cover one of two duplicate keys, and a reader may take the other.
             let plain = self.detail.as_deref().is_none_or(names_each_once);
             canonical(&json).filter(|text| plain && digest(text) == self.hash())
         };
@@ -299,12 +301,12 @@ impl Record {
         }
     }
 
-    /// The hash as it is written down.
+    /// Returns the recorded hash.
     pub fn hash(&self) -> &str {
         self.hash.as_deref().unwrap_or_default()
     }
 
-    /// As one JSON object.
+    /// Returns the record as a JSON object.
     pub fn json(&self) -> Value {
         serde_json::to_value(self).unwrap_or_default()
     }
@@ -314,17 +316,18 @@ fn canonical(value: &Value) -> Option<String> {
     serde_json_canonicalizer::to_string(value).ok()
 }
 
-/// The hash of a canonical form.
+/// Returns the hash of a canonical form.
 pub(super) fn digest(canonical: &str) -> String {
     hex::encode(Sha256::digest(canonical))
 }
 
-/// A detail as it stands in a record.
+/// Serializes a detail in its canonical form.
 pub(super) fn raw(detail: &Value) -> Option<Box<RawValue>> {
     RawValue::from_string(canonical(detail)?).ok()
 }
 
-/// Text from outside, bounded, without what no database takes or no line of a log shows.
+/// Truncates text from outside to `TEXT_BYTES_MAX`. Replaces control characters, which some databases
+/// reject and logs do not show.
 fn clean(text: String) -> String {
     let fits = text.len() <= TEXT_BYTES_MAX;
     if fits && !text.chars().any(char::is_control) {
@@ -340,9 +343,9 @@ fn clean(text: String) -> String {
         .collect()
 }
 
-/// A detail as a row has it, where somebody may have put anything.
+/// Parses the detail of a row, which may have been tampered with.
 pub(super) fn detail_of(text: String) -> Option<Box<RawValue>> {
-    // An export has a record on each line.
+    // An export has one record in each line.
     let plain = !text.contains(char::is_control);
     let read = plain.then(|| RawValue::from_string(text.clone()).ok());
     read.flatten().or_else(|| raw(&Value::String(text)))

@@ -1,5 +1,5 @@
-//! Refusals of callers that proved nothing: one record for each address, reason and second, with their number. So a
-//! flood of them takes no room from the records of callers that are known.
+//! Aggregates rejections of unauthenticated callers into one record for each address, reason and second,
+//! with their number. A flood of them takes no space from the records of authenticated callers.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 use super::record::{DONE, Draft, EventType};
 use crate::telemetry::ShownAddress;
 
-/// Kinds of refusals in one second at most. Of further ones only the number is kept, as lost.
+/// Maximum number of kinds in one second. Rejections of further kinds are only counted, as lost.
 const KINDS_MAX: usize = 1024;
 
-/// What makes two refusals the same kind.
+/// The key by which rejections are aggregated.
 #[derive(PartialEq, Eq, Hash)]
 struct Kind {
     address: Option<ShownAddress>,
@@ -20,23 +20,23 @@ struct Kind {
     outcome: &'static str,
 }
 
-/// The first of a kind in this second, and how many there were.
+/// The first rejection of a kind in this second, and their number.
 struct Counted {
     first: Draft,
     count: u64,
 }
 
-/// The refusals of this second.
+/// The rejections of this second.
 #[derive(Default)]
 pub(super) struct Refusals(Mutex<HashMap<Kind, Counted>>);
 
 impl Refusals {
-    /// Whether a draft is one: refused, of a caller that proved nothing.
+    /// True if `draft` is a rejection of an unauthenticated caller.
     pub(super) fn takes(draft: &Draft) -> bool {
         draft.proof.is_none() && draft.status >= 400 && draft.outcome != DONE
     }
 
-    /// Counts one. False: there are too many kinds.
+    /// Counts a rejection. Returns false if there are too many kinds.
     pub(super) fn count(&self, draft: Draft) -> bool {
         let kind = Kind {
             address: draft.client,
@@ -56,7 +56,7 @@ impl Refusals {
         true
     }
 
-    /// Takes what was counted, in the order of time.
+    /// Takes the aggregated rejections, in the order of their times.
     pub(super) fn take(&self) -> Vec<Draft> {
         let kinds = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let mut drafts: Vec<Draft> = kinds.into_values().map(Counted::into_draft).collect();
@@ -66,7 +66,7 @@ impl Refusals {
 }
 
 impl Counted {
-    /// What differs is left out; the request id is that of the first.
+    /// Drops the members that differ. The request id stays that of the first.
     fn add(&mut self, other: Draft) {
         self.count += 1;
         let first = &mut self.first;

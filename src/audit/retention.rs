@@ -1,6 +1,7 @@
-//! What is not kept for ever: whole pieces between two checkpoints, oldest first, so that what stays of
-//! a chain begins with a checkpoint, and the chain's signed statement says so. Then the rows go; on
-//! PostgreSQL a month of them at once, when no chain keeps any of them.
+//! Retention of audit records. A chain is cut at a checkpoint, oldest records first, so that the rest
+//! begins with a checkpoint, and the signed statement of the chain names the new beginning. The rows are
+//! deleted after that. PostgreSQL drops the partition of a whole month once no chain retains a record in
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -19,17 +20,17 @@ use crate::telemetry::Chain;
 use crate::trust::TokenHead;
 use crate::workspace::Timestamp;
 
-/// How often, where what is kept is kept for longer.
+/// Maximum interval between two prunings.
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
 
-/// How often it is looked whether there are other keys. The first time something is pruned, too.
+/// Interval between checks for a new signing key. Also the delay before the first pruning.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// A chain of which nothing was signed for so long is no running gateway's: each signs every minute.
+/// A chain without a signature for this long belongs to no running gateway: each signs every minute.
 const DEAD_AFTER: Duration = Duration::from_secs(600);
 
 impl Audit {
-    /// Prunes, and signs anew what a key signed that goes, until it is dropped.
+    /// Prunes chains, and signs statements of a retired key anew, until it is dropped.
     pub(super) async fn prune(&self) {
         let mut tick = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -47,13 +48,14 @@ impl Audit {
                 Ok(true) => (kid, pruned) = (now, Some(Instant::now())),
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::debug!(error = %Chain(&error), "The audit is not pruned this time");
+                    tracing::debug!(error = %Chain(&error), "failed to prune the audit; retrying");
                 }
             }
         }
     }
 
-    /// Whether it is done: of two that sign a chain at once one has to try again.
+    /// Prunes once. Returns false if it has to be retried, because another writer signed a chain at the
+    /// same time.
     async fn prune_once(&self) -> Result<bool, Unavailable> {
         let retention = self.retention();
         let now = Timestamp::now();
@@ -65,22 +67,23 @@ impl Audit {
                 continue;
             };
             firsts.insert(row.replica.clone(), stated.first);
-            // A running replica sees to its own.
+            // A running replica prunes its own chain.
             let silent = stated.at().map(|at| now.since(at) > DEAD_AFTER);
             if !own && !stated.over && silent != Some(true) {
                 continue;
             }
             let first = oldest.map_or(stated.first, |oldest| first_kept(&stated, own, oldest));
             if own {
-                // For the writer, which signs it every minute, and perhaps before it is signed here: told of now, and once.
+                // The writer reads this, and signs it within a minute, perhaps before this task does. The
+                // pruning is recorded here, so that it is recorded once.
                 let before = self.first.swap(first, Ordering::Relaxed);
                 if before.max(stated.first) < first {
                     self.tell_pruned(&row, &stated, first);
                 }
             }
-            // A key that goes takes its signatures with it.
+            // A signature by a retired key becomes unverifiable when that key is removed.
             let anew = stated.first < first || self.is_signed_by_another(&row);
-            // Nothing goes before it is signed that it may.
+            // The new beginning is signed before any row is deleted.
             if anew && !self.state_again(&row, &stated, first).await? {
                 done = false;
                 continue;
@@ -102,7 +105,8 @@ impl Audit {
                 self.stored.table.prune(replica, *first).await?;
             }
         }
-        // What is signed of a chain that went as a whole stays for as long as a checkpoint may tell of it.
+        // The statement of a chain that was removed entirely stays as long as a checkpoint may name that
+        // chain.
         let remembered = retention.map(|kept| 3 * kept.max(IDLE_MIN));
         for row in self.stored.table.chains().await? {
             let Ok(stated) = row.stated(&self.keys) else {
@@ -119,7 +123,7 @@ impl Audit {
         Ok(done)
     }
 
-    /// That a chain begins with `first` from now on.
+    /// Logs and records that the chain begins with `first` from now on.
     fn tell_pruned(&self, row: &ChainRow, stated: &Statement, first: i64) {
         let whole = first > stated.last;
         let (before, replica) = (first, row.replica.as_str());
@@ -138,7 +142,8 @@ impl Audit {
         head.is_ok_and(|head| head.kid() != self.keys.kid())
     }
 
-    /// Signs what is said of a chain anew, with where it begins now. False: its writer was faster.
+    /// Signs the statement of a chain anew, with `first` as its beginning. Returns false if the writer of
+    /// the chain changed it first.
     async fn state_again(
         &self,
         row: &ChainRow,
@@ -147,7 +152,7 @@ impl Audit {
     ) -> Result<bool, Unavailable> {
         let mut statement = stated.cut(first);
         if first > stated.last {
-            // Since when it is gone.
+            // The time of the removal.
             statement.time = Timestamp::now().to_string();
         }
         match statement.sign(&self.keys) {
@@ -160,15 +165,15 @@ impl Audit {
                 self.stored.table.state_anew(row, &new).await
             }
             Err(error) => {
-                tracing::error!(error = %Chain(&error), "The audit cannot be signed");
+                tracing::error!(error = %Chain(&error), "failed to sign the audit");
                 Ok(false)
             }
         }
     }
 }
 
-/// The first record of a chain that stays: the last place to cut at that is old, and what follows. Of one that is
-/// over, and was so already then, nothing stays.
+/// Returns the first retained record of a chain: the last mark before `oldest`. Nothing is retained of
+/// another chain that ended before `oldest`.
 fn first_kept(stated: &Statement, own: bool, oldest: Timestamp) -> i64 {
     if !own && stated.at().is_some_and(|at| at < oldest) {
         return stated.last + 1;

@@ -1,4 +1,4 @@
-//! Rows as they are read: somebody may have put anything there.
+//! Reads rows of the audit tables. Their contents are not trusted.
 
 use sqlx::any::AnyRow;
 use sqlx::{Any, Row as _};
@@ -7,7 +7,7 @@ use super::record::{Record, detail_of};
 use super::table::ChainRow;
 use crate::workspace::Timestamp;
 
-/// A row of `audit_chains`. Whether it is true, its statement says.
+/// Reads a row of `audit_chains`. Only its signed statement proves that it is genuine.
 pub(super) fn chain(row: &AnyRow) -> ChainRow {
     let mut read = Reader { row, whole: true };
     ChainRow {
@@ -19,7 +19,8 @@ pub(super) fn chain(row: &AnyRow) -> ChainRow {
     }
 }
 
-/// A row as a record. Somebody may have put anything there: with what no gateway writes it has no hash.
+/// Reads a row as a record. The contents are not trusted: a value of a wrong type leaves the record without
+/// a hash.
 pub(super) fn record(row: &AnyRow) -> Record {
     let mut read = Reader { row, whole: true };
     let mut record = Record {

@@ -1,5 +1,5 @@
-//! The tables `structure_events` and `audit_chains`. Rows are written many to a statement, each member a
-//! parameter: SQLite takes twice as long to pick members out of a JSON text.
+//! The tables `structure_events` and `audit_chains`. Records are inserted many to a statement, each member
+//! as a parameter: SQLite takes twice as long to extract members from a JSON text.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
@@ -25,17 +25,18 @@ pub(super) const COLUMNS: &str = "replica, seq, time, event_type, request_id, tr
     credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, \
     duration_ms, task_id, detail, prev, hash, client_address";
 
-/// How many there are of them.
+/// The number of columns.
 const WIDTH: usize = 23;
 
-/// Rows that one statement writes: as many as fit of the largest, so few different statements are prepared.
+/// The numbers of rows in one INSERT. The largest that fits is used, so few distinct statements are
+/// prepared.
 const ROWS: [usize; 4] = [64, 16, 4, 1];
 
-// What is said to be written must not be gone after a crash of the server, whatever else may be.
+// Acknowledged records must survive a crash of the server, whatever its settings.
 const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', true) \
     WHERE current_setting('synchronous_commit') IN ('off', 'local')";
 
-// A chain only grows: who was slow says nothing that is over.
+// A chain only grows, so a delayed writer must not overwrite a newer end.
 const STATE: &str = "INSERT INTO audit_chains (replica, first_seq, last_seq, statement, signed_at) \
     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (replica) DO UPDATE SET first_seq = excluded.first_seq, \
     last_seq = excluded.last_seq, statement = excluded.statement, signed_at = excluded.signed_at \
@@ -51,44 +52,44 @@ const FORGET_CHAIN: &str = "DELETE FROM audit_chains WHERE replica = $1 AND stat
 
 const ANY_RECORD: &str = "SELECT 1 FROM structure_events WHERE replica = $1 LIMIT 1";
 
-// Since a row that stands before the signed beginning of its chain, or in none, proves nothing.
+// A row before the signed beginning of its chain, or in no chain, proves nothing.
 const KEPT: &str = " AND EXISTS (SELECT 1 FROM audit_chains AS kept WHERE kept.replica = structure_events.replica \
     AND structure_events.seq >= kept.first_seq)";
 
 const PRUNE: &str = "DELETE FROM structure_events WHERE replica = $1 AND seq < $2 AND seq IN \
     (SELECT seq FROM structure_events WHERE replica = $1 AND seq < $2 ORDER BY seq LIMIT $3)";
 
-/// Partitions of PostgreSQL begin with this, and end with their month.
+/// Prefix of the names of PostgreSQL partitions. The month follows.
 const PARTITION: &str = "structure_events_";
 
 const PARTITIONS: &str = "SELECT CAST(child.relname AS TEXT) AS name FROM pg_inherits \
     JOIN pg_class child ON child.oid = inhrelid \
     WHERE inhparent = to_regclass('structure_events') ORDER BY 1";
 
-/// How long a start may take to make the tables, before records go elsewhere.
+/// Maximum time to wait for the tables at startup, before records go to the spool.
 const SCHEMA_MAX: Duration = Duration::from_secs(3);
 const SCHEMA_PAUSE: Duration = Duration::from_millis(20);
 
-/// Rows that one statement deletes at most.
+/// Maximum number of rows in one DELETE.
 const PRUNED_MAX: i64 = 5000;
 
-/// A chain as its row has it. Whether that is true, its statement says, if its signature is good.
+/// A row of `audit_chains`. Only its signed statement proves that it is genuine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainRow {
-    /// Whose.
+    /// The replica that owns the chain.
     pub replica: String,
-    /// The number of the first record that is kept.
+    /// The sequence number of the first retained record.
     pub first_seq: i64,
-    /// The number of its last record.
+    /// The sequence number of the last record.
     pub last_seq: i64,
     /// The signed statement.
     pub statement: String,
-    /// When it was signed, in milliseconds since 1970.
+    /// The time of the signature, in milliseconds since 1970.
     pub signed_at: i64,
 }
 
 impl ChainRow {
-    /// What is said of a chain, signed.
+    /// Signs a statement and returns its row.
     ///
     /// # Errors
     /// [`SignError`].
@@ -102,7 +103,7 @@ impl ChainRow {
         })
     }
 
-    /// What a trust key signed of the chain, whatever the columns say.
+    /// Verifies and returns the signed statement, which may differ from the other columns.
     ///
     /// # Errors
     /// As [`Keys::verify_statement`].
@@ -111,7 +112,7 @@ impl ChainRow {
     }
 }
 
-/// The tables.
+/// The audit tables.
 pub(super) struct Table {
     pub(super) db: Db,
     /// Months for which PostgreSQL has a partition.
@@ -126,10 +127,10 @@ impl Table {
         }
     }
 
-    /// Writes records of one chain, and what is signed of it, at once.
+    /// Inserts records of one chain and updates its signed statement, in one transaction.
     ///
     /// # Errors
-    /// When the store fails; nothing is written then, or all.
+    /// When the store fails. Then either all or nothing was written.
     pub(super) async fn put(
         &self,
         records: &[Chained],
@@ -161,7 +162,7 @@ impl Table {
         self.db.run("audit_put", work).await
     }
 
-    /// Makes the partition of a month, if it is not there.
+    /// Creates the partition of a month, if it does not exist.
     pub(super) async fn ensure(&self, month: Month) -> Result<(), Unavailable> {
         let mut known = self.months.lock().await;
         if known.contains(&month) {
@@ -176,7 +177,7 @@ impl Table {
                 .execute(self.db.pool())
                 .await;
             match made {
-                // Another replica made it at the same moment.
+                // Another replica created it at the same moment.
                 Err(sqlx::Error::Database(error)) if is_there(&*error) => Ok(()),
                 other => other.map(|_| ()),
             }
@@ -186,7 +187,7 @@ impl Table {
         Ok(())
     }
 
-    /// All chains.
+    /// Returns all chains.
     pub(super) async fn chains(&self) -> Result<Vec<ChainRow>, Unavailable> {
         let rows = sqlx::query(CHAINS).fetch_all(self.db.pool());
         match self.db.run("audit_chains", rows).await {
@@ -195,7 +196,7 @@ impl Table {
         }
     }
 
-    /// Puts `new` in the place of `row`, if that is still there.
+    /// Replaces `row` by `new`. Returns false if the row changed meanwhile.
     pub(super) async fn state_anew(
         &self,
         row: &ChainRow,
@@ -208,7 +209,7 @@ impl Table {
         Ok(done.await?.rows_affected() > 0)
     }
 
-    /// Forgets a chain that has no record any more.
+    /// Deletes the row of a chain without records. Returns false if the row changed meanwhile.
     pub(super) async fn forget(&self, row: &ChainRow) -> Result<bool, Unavailable> {
         let query = sqlx::query(FORGET_CHAIN).bind(&row.replica);
         let query = query.bind(&row.statement);
@@ -216,7 +217,7 @@ impl Table {
         Ok(done.await?.rows_affected() > 0)
     }
 
-    /// Records that fit `filter`, behind `after`, in its order.
+    /// Returns records that match `filter` and follow `after` in the given order.
     pub(super) async fn page(
         &self,
         filter: &super::query::Filter,
@@ -225,14 +226,16 @@ impl Table {
         limit: usize,
     ) -> Result<Vec<Record>, Unavailable> {
         let mut common = String::new();
-        // Of a workspace there may be very many: both ways of meeting it have an index, in the order of time.
+        // A workspace may have very many records. Both columns that name it have an index in the order of
+        // time.
         let mut sides = vec!["true".to_owned()];
         let mut texts: Vec<&str> = Vec::new();
         let mut times = Vec::new();
         for (condition, value) in filter.conditions() {
             texts.push(value);
             let n = texts.len();
-            // Constants of this program; the values are bound. Writing to a string does not fail.
+            // The conditions are constants of this program; the values are bound. Writing to a string
+            // cannot fail.
             if condition == "workspace" {
                 sides = vec![format!("caller = ${n}"), format!("target = ${n}")];
             } else {
@@ -250,12 +253,12 @@ impl Table {
         let n = texts.len() + times.len();
         let [time, replica, seq] = [n + 1, n + 2, n + 3];
         let (compared, sorted) = match order {
-            // The time twice, since an index that goes on with nothing else has only that.
+            // The time is compared twice: an index without the other columns needs the simple condition.
             Order::Newest => (
                 format!("time <= ${time} AND (time, replica, seq) < (${time}, ${replica}, ${seq})"),
                 "time DESC, replica DESC, seq DESC",
             ),
-            // The time at the end, since PostgreSQL's key lets somebody put a number in twice.
+            // The time comes last: PostgreSQL's key admits two rows with one sequence number.
             Order::Chains | Order::Rows => (
                 format!("(replica, seq, time) > (${replica}, ${seq}, ${time})"),
                 "replica, seq, time",
@@ -287,7 +290,7 @@ impl Table {
         Ok(rows.await?.iter().map(record).collect())
     }
 
-    /// Whether there is a record of a chain.
+    /// True if a chain has a record.
     pub(super) async fn has_records(&self, replica: &str) -> Result<bool, Unavailable> {
         let query = sqlx::query(ANY_RECORD).bind(replica);
         let found = query.fetch_optional(self.db.pool());
@@ -295,7 +298,7 @@ impl Table {
         Ok(found.await?.is_some())
     }
 
-    /// Deletes the records of a chain before `first`; a part of them at a time.
+    /// Deletes the records of a chain before `first`, in batches. Returns their number.
     pub(super) async fn prune(&self, replica: &str, first: i64) -> Result<u64, Unavailable> {
         let mut pruned = 0;
         loop {
@@ -312,8 +315,8 @@ impl Table {
         }
     }
 
-    /// Drops PostgreSQL's partitions of months before `oldest` in which no chain keeps a record. `firsts`: where chains
-    /// begin, as is signed. A record of any other chain holds its month.
+    /// Drops the PostgreSQL partitions of months before `oldest` in which no chain retains a record.
+    /// `firsts` maps each chain to its signed beginning. A record of any other chain retains its partition.
     pub(super) async fn drop_old(
         &self,
         oldest: Timestamp,
@@ -344,7 +347,7 @@ impl Table {
         Ok(())
     }
 
-    /// Waits until the tables are there, for a while: at a start they may be made at this moment.
+    /// Waits until the tables exist, up to `SCHEMA_MAX`: at startup another task may be creating them.
     pub(super) async fn await_schema(&self) {
         let begun = Instant::now();
         while !self.db.is_migrated() && begun.elapsed() < SCHEMA_MAX {
@@ -352,8 +355,8 @@ impl Table {
         }
     }
 
-    /// Whether a page of [`Order::Chains`] or [`Order::Rows`] ends behind the page before it. In SQLite
-    /// somebody may have put what is no text or no number; PostgreSQL orders texts by its own collation.
+    /// True if a page of [`Order::Chains`] or [`Order::Rows`] ends after the page before it. Values of
+    /// wrong types in SQLite break the order; PostgreSQL orders texts by its own collation.
     pub(super) fn goes_on(&self, before: &Place, last: &Place) -> bool {
         let of_chain = |place: &Place| (place.seq, place.ms);
         match last.replica.cmp(&before.replica) {
@@ -363,24 +366,24 @@ impl Table {
         }
     }
 
-    /// Whether records are kept in parts, a month each.
+    /// True if records are partitioned by month.
     pub(super) fn has_months(&self) -> bool {
         !self.db.is_embedded()
     }
 }
 
-/// In which order records are read.
+/// The order in which records are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The newest first.
+    /// Newest first.
     Newest,
     /// Chain by chain.
     Chains,
-    /// The same with whatever else stands in the table.
+    /// Chain by chain, with rows that belong to no chain or precede its beginning.
     Rows,
 }
 
-/// The place of a record in either order.
+/// The position of a record in either order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) ms: i64,
@@ -398,7 +401,7 @@ impl Place {
     }
 }
 
-/// Writes rows. Twice the same is once: what was tried and may have been done is tried again.
+/// Builds an INSERT. Rows that exist are skipped, so a write of unknown outcome can be retried.
 fn insert(records: &[Chained], embedded: bool) -> Query<'_, Any, AnyArguments> {
     let mut text = format!("INSERT INTO structure_events ({COLUMNS}) VALUES ");
     for row in 0..records.len() {
@@ -410,10 +413,10 @@ fn insert(records: &[Chained], embedded: bool) -> Query<'_, Any, AnyArguments> {
             };
             text.push_str(between);
             if embedded {
-                // With numbers, each would be looked for among all of them.
+                // Not `$n`: SQLite looks up each numbered parameter among all of them.
                 text.push('?');
             } else {
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = write!(text, "${}", row * WIDTH + column + 1);
             }
         }
@@ -449,7 +452,7 @@ fn insert(records: &[Chained], embedded: bool) -> Query<'_, Any, AnyArguments> {
     query
 }
 
-/// Whether a partition was there already: `duplicate_table`, or the same by its name in a catalogue.
+/// True if the error means that the partition exists: `duplicate_table`, or its name is in the catalogue.
 fn is_there(error: &(dyn sqlx::error::DatabaseError + 'static)) -> bool {
     error
         .code()

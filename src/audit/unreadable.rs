@@ -1,4 +1,5 @@
-//! Why records cannot be read although the store answers: somebody changed them, or they went meanwhile.
+//! The reasons why records cannot be read from a store that is up: rows were tampered with, or removed
+//! meanwhile.
 
 use std::sync::Arc;
 
@@ -7,24 +8,24 @@ use sqlx::AssertSqlSafe;
 use super::table::{COLUMNS, Table};
 use crate::store::Unavailable;
 
-/// Rows that are looked at at once.
+/// Number of rows in one lookup.
 const LOOKED_AT: usize = 2000;
 
-/// What is wrong with them.
+/// The reason.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unreadable {
-    /// Reading cannot go on behind a record whose number is none.
+    /// The sequence number is not a number, so the scan cannot continue behind the record.
     #[error(
         "records of the chain {0:?} have a `replica` or a `seq` that is no text or no number: somebody changed them"
     )]
     Disordered(String),
-    /// Others remove them.
+    /// Another task removes records.
     #[error("retention removed records of the chain {0:?} while they were read: try again")]
     Pruned(String),
-    /// `SQLite` takes any bytes for a text, and hands none of a page over that has such.
+    /// `SQLite` stores any bytes as a text. The driver then rejects the whole page.
     #[error("{0}: record {1} was changed: it holds bytes that are no text")]
     Bytes(String, String),
-    /// The same of what is signed of a chain.
+    /// The same in a row of `audit_chains`.
     #[error("{0}: its row in audit_chains was changed: it holds bytes that are no text")]
     ChainBytes(String),
 }
@@ -40,13 +41,13 @@ impl From<Unreadable> for Unavailable {
 }
 
 impl Table {
-    /// Whether rows were there that the driver could not read. A store that is away, slow or refuses says so otherwise,
-    /// and is not asked again.
+    /// True if the driver may have failed to decode a row. Other errors mean that the store is down, slow
+    /// or refuses, so it is not queried again.
     fn may_hold_bytes(&self, error: &Unavailable) -> bool {
         self.db.is_embedded() && error.source.is::<sqlx::Error>()
     }
 
-    /// Names the record that keeps others from being read, if that is why.
+    /// Replaces the error by one that names the undecodable record, if there is one.
     pub(super) async fn named(&self, error: Unavailable) -> Unavailable {
         if !self.may_hold_bytes(&error) {
             return error;
@@ -70,7 +71,7 @@ impl Table {
         }
     }
 
-    /// The same of the rows of chains.
+    /// Does the same for rows of `audit_chains`.
     pub(super) async fn named_chain(&self, error: Unavailable) -> Unavailable {
         if !self.may_hold_bytes(&error) {
             return error;
@@ -86,7 +87,7 @@ impl Table {
     }
 }
 
-/// An expression for all of `columns`, in hexadecimal, with spaces between.
+/// Returns an SQL expression: all `columns` in hexadecimal, separated by spaces.
 fn in_hex(columns: &str) -> String {
     let columns = columns
         .split(", ")
@@ -94,7 +95,7 @@ fn in_hex(columns: &str) -> String {
     columns.collect::<Vec<_>>().join(" || ' ' || ")
 }
 
-/// The first two columns of a row that holds bytes that are no text, as far as they are text.
+/// Returns the first two columns of a row, decoded lossily, if one of its columns is not valid UTF-8.
 fn no_text(row: &str) -> Option<[String; 2]> {
     let columns = row
         .split(' ')

@@ -1,4 +1,4 @@
-//! Where chained records wait for SQL: in memory, and in the spool while SQL is away.
+//! The queue of chained records before SQL: in memory, and in the spool while SQL is down.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use super::writer::{BATCH, TICK, Writer};
 use crate::metrics::AuditLoss;
 use crate::workspace::Timestamp;
 
-/// Chained records that are in memory at most.
+/// Maximum number of chained records in memory.
 const DIRECT_MAX: usize = 4096;
 
-/// What both tasks look at.
+/// The state that the chaining and the writing task share.
 pub(super) struct State {
-    /// Chained, and not written yet. Empty while there is anything in the spool.
+    /// Chained records that are not written yet. Empty while the spool holds records.
     pub(super) direct: VecDeque<Chained>,
-    /// Records from there that are being written, and when the first of them was made.
+    /// The number of records from `direct` that are being written, and the time of the first.
     pub(super) in_hand: (usize, Option<i64>),
-    /// The spool took nothing when it was tried last.
+    /// True if the last attempt to append to the spool failed.
     pub(super) unspoolable: bool,
     pub(super) spool: Arc<std::sync::Mutex<Spool>>,
-    /// Everything goes through the spool, until that is empty.
+    /// True while all records go through the spool, until it is empty.
     pub(super) spooling: bool,
-    /// Since when the last record is chained: what is there is all.
+    /// The time at which the last record was chained. No more records follow.
     pub(super) over: Option<Instant>,
 }
 
@@ -47,7 +47,7 @@ impl State {
 }
 
 impl Writer<'_> {
-    /// Waits until what is in memory is no more than may be there. Meanwhile drafts wait in their queue.
+    /// Waits until the records in memory are below their bound. Meanwhile drafts wait in their queue.
     pub(super) async fn has_room(&self, at_once: bool) -> MutexGuard<'_, State> {
         loop {
             let state = self.state.lock().await;
@@ -60,14 +60,14 @@ impl Writer<'_> {
         }
     }
 
-    /// The oldest records: from the spool, if there are any, else from memory, where they are taken out.
+    /// Returns the oldest records: from the spool, if it holds any, else removed from memory.
     pub(super) async fn take(&self) -> Taken {
         let mut state = self.state.lock().await;
         if state.spooling {
             match front(&state.spool).await {
                 Ok(front) => return Taken::Spool(front),
                 Err(error) => {
-                    tracing::error!(%error, "audit.spool_dir cannot be read");
+                    tracing::error!(%error, "failed to read audit.spool_dir");
                     return Taken::Memory(Vec::new());
                 }
             }
@@ -93,19 +93,20 @@ impl Writer<'_> {
         }
     }
 
-    /// Counts records that were in the spool, and cannot be read there any more.
+    /// Counts and logs spooled records that can no longer be read.
     pub(super) fn tell_of_damage(&self, replica: &str, damaged: u64) {
         if damaged > 0 {
             self.audit.lose(AuditLoss::Spool, damaged);
             tracing::error!(
                 damaged,
                 replica,
-                "Lines in audit.spool_dir are no audit records any more (their file is kept as .damaged), or their file was removed"
+                "audit records in audit.spool_dir are damaged (their file is kept as .damaged) or were removed"
             );
         }
     }
 
-    /// Records that could not be written. True: it is over, and they are on disk for the next start.
+    /// Returns records that could not be written to the queue. Returns true if the process is shutting
+    /// down; the records are then on disk for the next start.
     pub(super) async fn put_back(&self, taken: Taken) -> bool {
         let mut state = self.state.lock().await;
         state.in_hand = (0, None);
@@ -129,12 +130,12 @@ impl Writer<'_> {
                     });
                     let count = (all - kept.await.unwrap_or(0)) as u64;
                     self.audit.metrics.audit.lost(AuditLoss::Spool, count);
-                    tracing::error!(%error, count, "Audit records are lost: neither SQL nor audit.spool_dir takes them");
+                    tracing::error!(%error, count, "audit records are lost: neither SQL nor audit.spool_dir accepts them");
                 }
-                // They stay in memory, and those behind them in their queue.
+                // They stay in memory, and the drafts behind them in their queue.
                 Err(error) => {
                     if !std::mem::replace(&mut state.unspoolable, true) {
-                        tracing::warn!(%error, "audit.spool_dir takes no audit records: they wait in memory, and are lost if it is full or the process ends");
+                        tracing::warn!(%error, "audit.spool_dir accepts no audit records; they wait in memory, and are lost if it fills up or the process exits");
                     }
                 }
             }
@@ -142,17 +143,17 @@ impl Writer<'_> {
         state.over.is_some()
     }
 
-    /// Says at once if there is no place for records while SQL is away.
+    /// Warns at startup if the spool cannot be written to.
     pub(super) async fn try_spool(&self) {
         let spool = Arc::clone(&self.state.lock().await.spool);
         let tried = on_disk(spool, |spool| spool.try_folder()).await;
         if let Some(Err(error)) = tried {
             let folder = self.audit.spool.0.display();
-            tracing::warn!(%error, %folder, "audit.spool_dir cannot be written to: audit records would be lost while SQL is away");
+            tracing::warn!(%error, %folder, "audit.spool_dir is not writable; audit records will be lost while SQL is down");
         }
     }
 
-    /// How much waits, and for how long.
+    /// Updates the metrics of the queue: its length, its size and its age.
     pub(super) async fn measure(&self) {
         let drafts = self.audit.drafts.as_ref();
         let drafts = drafts.map_or(0, |drafts| DRAFTS_MAX - drafts.capacity());
@@ -176,10 +177,10 @@ impl Writer<'_> {
     }
 }
 
-/// Records on their way to SQL.
+/// Records to be written to SQL.
 pub(super) enum Taken {
     Memory(Vec<Chained>),
-    /// They are in the spool until they are written.
+    /// Records that stay in the spool until they are written.
     Spool(Front),
 }
 
@@ -209,7 +210,7 @@ pub(super) async fn front(spool: &OnDisk) -> std::io::Result<Front> {
         .unwrap_or_else(|| Err(std::io::ErrorKind::Other.into()))
 }
 
-/// Runs `work` where it may block. `None`: it panicked.
+/// Runs `work` on a blocking thread. Returns `None` if it panicked.
 pub(super) async fn on_disk<T: Send + 'static>(
     spool: OnDisk,
     work: impl FnOnce(&mut Spool) -> T + Send + 'static,

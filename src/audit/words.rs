@@ -1,18 +1,19 @@
-//! What people look for, in the words that records have. Each of these reads one value of a filter, or says
-//! which there are: what no record can have would find nothing, and look like an answer.
+//! Parses the values of audit filters into the spelling of records. A value that no record can have is an
+//! error that lists the valid ones: an empty result would be misleading.
 
 use super::{DONE, EventType};
 use crate::a2a::method::Method;
 use crate::metrics::Outcome;
 use crate::rejection::Reason;
 
-/// What operators are called by whoever asks; records write `operator:`, which no workspace can be called.
+/// The name of operators in a filter. Records write `operator:`, which no workspace can be named.
 const OPERATOR: &str = "operator";
 
-/// A value of a filter that is searched for as it is.
+/// Checks a value that is searched for literally.
 ///
 /// # Errors
-/// Why no record can have it: no database takes all control characters, and an empty one is a slip.
+/// The reason why no record can have it: databases reject control characters, and an empty value is a
+/// mistake.
 pub fn plain(text: &str) -> Result<String, &'static str> {
     if text.is_empty() {
         return Err("empty: leave it out, or give it a value");
@@ -23,7 +24,7 @@ pub fn plain(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
-/// Who asked, as records name callers; `operator` stands for `operator:`.
+/// Returns the caller in the spelling of records; `operator` becomes `operator:`.
 pub fn caller(text: &str) -> String {
     if text == OPERATOR {
         return format!("{OPERATOR}:");
@@ -31,10 +32,10 @@ pub fn caller(text: &str) -> String {
     text.to_owned()
 }
 
-/// What came of it. A reason may be spelled in capitals, as A2A has them.
+/// Parses an outcome. A reason may be in upper case, as in A2A.
 ///
 /// # Errors
-/// Which there are.
+/// The valid outcomes.
 pub fn outcome(text: &str) -> Result<String, String> {
     let own = [DONE, Outcome::Answered.word(), Outcome::CallerLeft.word()];
     let words = own.into_iter().chain(Reason::ALL.map(Reason::word));
@@ -44,10 +45,10 @@ pub fn outcome(text: &str) -> Result<String, String> {
     })
 }
 
-/// The method: as records have it, or by its name in any version of A2A.
+/// Parses a method in the spelling of records, or its name in any A2A version.
 ///
 /// # Errors
-/// Which there are.
+/// The valid methods.
 pub fn method(text: &str) -> Result<String, String> {
     let named = match Method::parse(text) {
         Method::Other => text,
@@ -58,10 +59,10 @@ pub fn method(text: &str) -> Result<String, String> {
     })
 }
 
-/// What it is about.
+/// Parses an event type.
 ///
 /// # Errors
-/// Which there are.
+/// The valid event types.
 pub fn event_type(text: &str) -> Result<String, String> {
     let words = EventType::ALL.iter().map(|event| event.word());
     one_of(words, |word| word == text)

@@ -1,6 +1,6 @@
-//! From drafts to rows. Two tasks share a small state: one chains and puts where there is room, one
-//! writes what is there, oldest first. SQL is asked by nobody else, so the order of a chain is the order
-//! of its rows, and a row is there only if all before it are.
+//! Chains drafts and writes them to SQL. Two tasks share a small state: one chains records and queues them,
+//! the other writes them, oldest first. Only the second task writes this chain to SQL, so rows are in the
+//! order of the chain, and a row exists only if all rows before it do.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -21,59 +21,61 @@ use super::waiting::{State, Taken, append, lock};
 use crate::metrics::AuditLoss;
 use crate::telemetry::Chain as Causes;
 
-/// Drafts that are chained at once, and records that are written at once.
+/// Maximum number of drafts chained at once, and of records written at once.
 pub(super) const BATCH: usize = 2000;
 
-/// How long a few drafts wait for more: a transaction for each would cost more than they do.
+/// Delay before a small batch is written: a transaction for each draft would cost more than the draft.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// A checkpoint after so many records (contract §10)…
+/// Number of records after which a checkpoint is written.
 const CHECKPOINT_RECORDS: i64 = 1000;
 
-/// … and after so long, if there was a record.
+/// Time after which a checkpoint is written, if there was a record.
 pub(super) const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 
-/// How often what does not happen by itself is looked at.
+/// Interval of periodic work.
 pub(super) const TICK: Duration = Duration::from_secs(1);
 
-/// How far apart places to cut a chain at are, while nothing is ever cut.
+/// Minimum interval between marks without retention.
 const MARKS_APART: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Between two tries at a database that is away.
+/// Delay between two attempts while the database is down.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long the last records may take to SQL. Less than the process waits for them: on disk they have to be by then.
+/// Maximum time to write the last records to SQL. It is below `FLUSH_MAX`, so that they can still
+/// be spooled.
 const LAST_WRITES: Duration = Duration::from_secs(2);
 
-/// Room in the spool for one record: most are smaller, and what is not lost must have room.
+/// Space in the spool reserved for one record. Most are smaller.
 const RECORD_BYTES: u64 = 1024;
 
-/// Room in the spool that is kept for the end of the chain: what was lost, that it stopped, a checkpoint.
+/// Space in the spool reserved for the end of the chain: the count of lost records, the stop and a
+/// checkpoint.
 const CLOSING_BYTES: u64 = 32 * 1024;
 
-/// Between two lines of the log about records that are lost.
+/// Minimum interval between two log lines about lost records.
 const LOSS_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct Writer<'a> {
     pub(super) audit: &'a Audit,
     pub(super) state: Mutex<State>,
-    /// There is something to write.
+    /// Notifies the writing task of new records.
     more: Notify,
-    /// There is room.
+    /// Notifies the chaining task of free space.
     pub(super) room: Notify,
-    /// The ends of other chains, as they were last seen.
+    /// The ends of other chains, as last read.
     pub(super) seen: std::sync::Mutex<Seen>,
-    /// Takes the end of the chain, once it is written.
+    /// Keeps the written end of the chain outside SQL.
     anchor: Anchor,
 }
 
-/// The chaining task's own.
+/// The state of the chaining task.
 struct Chaining {
     chain: Chain,
     /// Records since the last checkpoint.
     unsigned: i64,
     signed_at: Instant,
-    /// When the log last told of a loss.
+    /// The time of the last log line about lost records.
     loss_told: Option<Instant>,
 }
 
@@ -91,7 +93,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Until [`Audit::flush`], and all is written or in the spool.
+    /// Runs until [`Audit::flush`] is called and all records are written or spooled.
     pub(super) async fn run(&self, drafts: mpsc::Receiver<Draft>) {
         let own = async { tokio::join!(self.chain(drafts), self.write()) };
         let metrics = &self.audit.metrics;
@@ -142,7 +144,7 @@ impl<'a> Writer<'a> {
                 _ = tick.tick() => {}
             }
             if over {
-                // First: what comes from here on is counted as lost.
+                // Closed first: later drafts are counted as lost.
                 drafts.close();
             }
             while batch.len() < BATCH || over {
@@ -166,15 +168,15 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Chains a batch, with what there is to say of losses and a checkpoint when one is due, and puts it
-    /// where there is room.
+    /// Chains a batch, with a record of losses and a checkpoint if they are due, and queues it in memory or
+    /// in the spool.
     async fn put(&self, chaining: &mut Chaining, batch: &mut Vec<Draft>) {
         let ends = batch
             .last()
             .is_some_and(|last| last.event_type == EventType::AuditStopped);
         let mut state = self.has_room(ends).await;
         let fits = fits(&state);
-        // The last one has room of its own.
+        // The last record has reserved space.
         let last = if ends { batch.pop() } else { None };
         if batch.len() > fits {
             chaining.tell_of_loss(&no_room());
@@ -220,13 +222,13 @@ impl<'a> Writer<'a> {
         if !state.spooling {
             state.direct.extend(records);
         } else if let Err(error) = append(&state.spool, records).await {
-            // They never were: the next ones take their numbers.
+            // The records are discarded, so their sequence numbers are used again.
             (chaining.chain, chaining.unsigned, chaining.signed_at) = before;
             self.audit.lost.fetch_add(lost, Ordering::Relaxed);
             self.audit.lose(AuditLoss::Spool, drafts);
             lock(&self.seen).tell_again(untold);
             if ends {
-                tracing::error!(%error, drafts, lost, "The last audit records are lost: audit.spool_dir cannot take them");
+                tracing::error!(%error, drafts, lost, "the last audit records are lost: audit.spool_dir does not accept them");
             }
             return chaining.tell_of_loss(&error);
         }
@@ -239,13 +241,13 @@ impl<'a> Writer<'a> {
         self.more.notify_one();
     }
 
-    /// Puts a checkpoint to the chain: all before it, signed, and what was seen of other chains.
+    /// Appends a checkpoint: the signature over all records before it, and the ends of other chains.
     fn checkpoint(&self, chaining: &mut Chaining, records: &mut Vec<Chained>) {
         let signed = match chaining.chain.sign(&self.audit.keys) {
             Ok(signed) => signed,
             Err(error) => {
-                // The next record tries again.
-                tracing::error!(error = %Causes(&error), "The audit cannot be signed");
+                // Retried with the next record.
+                tracing::error!(error = %Causes(&error), "failed to sign the audit");
                 return;
             }
         };
@@ -257,7 +259,7 @@ impl<'a> Writer<'a> {
         chaining.signed_at = Instant::now();
     }
 
-    /// Resolves when no more records come: with when the last one was chained.
+    /// Resolves when no more records follow, with the time at which the last one was chained.
     async fn over(&self) -> Instant {
         loop {
             if let Some(since) = self.state.lock().await.over {
@@ -267,18 +269,18 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Resolves when the process ends too soon for SQL: what is not written then has to be on disk.
+    /// Resolves when the time for SQL at shutdown is over. The remaining records have to be spooled then.
     async fn late(&self) {
         sleep_until(self.over().await + LAST_WRITES).await;
     }
 
-    /// Writes what is there, oldest first, until all is written and no more comes.
+    /// Writes queued records, oldest first, until all are written and no more follow.
     async fn write(&self) {
         let replica = self.audit.replica.as_str();
         let mut stated = Statement::of_none(replica);
         let mut looked: Option<Instant> = None;
         let mut failing = false;
-        // A process that ends before there is a schema does not wait for one.
+        // A process that exits before the schema exists does not wait for it.
         tokio::select! {
             () = self.audit.stored.table.await_schema() => {}
             _ = self.over() => {}
@@ -292,7 +294,7 @@ impl<'a> Writer<'a> {
             }
             let taken = self.take().await;
             if taken.records().is_empty() {
-                // An empty segment may be left where writing failed.
+                // An empty segment may be left after a failed append.
                 let spooled = matches!(taken, Taken::Spool(_));
                 self.done(taken).await;
                 if !spooled && self.state.lock().await.over.is_some() {
@@ -317,7 +319,7 @@ impl<'a> Writer<'a> {
                     self.anchor.put(&now, &statement, has_checkpoint);
                     if failing {
                         failing = false;
-                        tracing::info!("Audit records are written again");
+                        tracing::info!("audit records are written to SQL again");
                     }
                     stated = now;
                     tell_of_checkpoints(taken.records());
@@ -327,7 +329,7 @@ impl<'a> Writer<'a> {
                     self.audit.metrics.audit.write_failures.inc();
                     if !failing {
                         failing = true;
-                        tracing::warn!(%error, "Audit records cannot be written to SQL; they wait");
+                        tracing::warn!(%error, "failed to write audit records to SQL; retrying");
                     }
                     let over = self.put_back(taken).await;
                     if over {
@@ -339,7 +341,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Records and what is signed of their chain then, in one transaction: both are answered. `stated`: what was before.
+    /// Writes records and the new signed statement of their chain in one transaction, and returns the
+    /// statement in both forms. `stated` is the statement before.
     pub(super) async fn put_rows(
         &self,
         stated: &Statement,
@@ -355,7 +358,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// How many drafts there is room for, beside the end of the chain.
+/// Returns the number of drafts that fit into the spool, beside the end of the chain.
 fn fits(state: &State) -> usize {
     if !state.spooling {
         return usize::MAX;
@@ -365,7 +368,7 @@ fn fits(state: &State) -> usize {
 }
 
 impl Chaining {
-    /// Not for each of them: losses come in floods.
+    /// Logs a loss at most once per `LOSS_TOLD_EVERY`: losses come in floods.
     fn tell_of_loss(&mut self, error: &io::Error) {
         let told = self
             .loss_told
@@ -374,7 +377,7 @@ impl Chaining {
             self.loss_told = Some(Instant::now());
             tracing::error!(
                 %error,
-                "Audit records are being lost: SQL is away and audit.spool_dir takes no more; an AUDIT_LOST record will say how many"
+                "audit records are being lost: SQL is down and audit.spool_dir accepts no more; an AUDIT_LOST record will report their number"
             );
         }
     }
@@ -385,7 +388,8 @@ impl Chaining {
     }
 }
 
-/// For those who keep logs elsewhere: what a chain must hold from now on. Not before it does.
+/// Logs checkpoints once they are stored, so that a log elsewhere names records that the chain must
+/// contain.
 fn tell_of_checkpoints(records: &[Chained]) {
     for Chained { record, .. } in records {
         if record.event_type == EventType::AuditCheckpoint.word() {

@@ -1,5 +1,5 @@
-//! The schema, embedded in order. Migrations only add, so that a replica of the previous release
-//! still works, and may even start, on the schema of the next.
+//! The embedded migrations of the schema, in order. Migrations only add, so that a replica of the previous
+//! release still works, and can even start, on the schema of the next.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,11 +11,11 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Executor as _, SqlSafe
 use super::{Backend, Db, cause};
 use crate::store::{Cause, Unavailable};
 
-/// The whole of a migration, the wait for another replica's included.
+/// Timeout of the migration, including the wait for another replica's.
 const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
-/// Version, name, and the text for SQLite and for PostgreSQL: the same but where only one of them has
-/// partitions. Never edit one that was released: databases remember its checksum.
+/// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
+/// partitions. Never edit a released migration: databases store its checksum.
 const MIGRATIONS: [(i64, &str, [&str; 2]); 20] = [
     both(
         1,
@@ -114,11 +114,11 @@ const fn both(
 }
 
 impl Db {
-    /// Brings the schema up to date; afterwards [`Db::run`] works. Safe to repeat, and safe to
-    /// call from several replicas at once: PostgreSQL's advisory lock lets one through at a time.
+    /// Brings the schema up to date; [`Db::run`] works after that. It can be repeated, and called by
+    /// several replicas at once: PostgreSQL's advisory lock admits one at a time.
     ///
     /// # Errors
-    /// When the database cannot be asked, or holds a schema that is not ours. The caller retries.
+    /// When the database cannot be queried, or holds an unknown schema. The caller retries.
     pub async fn migrate(&self) -> Result<(), Unavailable> {
         let done = self.clocked("migrate", MIGRATE_MAX, self.apply()).await;
         if done.is_ok() {
@@ -130,19 +130,20 @@ impl Db {
     async fn apply(&self) -> Result<(), Cause> {
         let pool = self.pool();
         pool.pooler.look(&pool.connections).await.map_err(cause)?;
-        // Detached, so that dropping it closes it: a migration that was given up ends with it.
+        // Detached, so that dropping it closes it, which also ends a migration that timed out.
         let mut connection = pool.connections.acquire().await.map_err(cause)?.detach();
         let applied = match self.0.location.backend {
             Backend::Postgres => run_alone(&mut connection, pool.pooler.has_own_sessions()).await,
             Backend::Sqlite => run_unlocked(&mut connection).await,
         };
-        // The work is done; a failing farewell changes nothing.
+        // The work is done; a failed close has no effect.
         let _ = tokio::time::timeout(self.0.timeout, connection.close()).await;
         applied
     }
 }
 
-/// All in one transaction, which holds a lock: also a pooler leaves a transaction in one session.
+/// Runs all migrations in one transaction that holds a lock. A pooler, too, keeps a transaction in one
+/// session.
 async fn run_alone(connection: &mut AnyConnection, own_session: bool) -> Result<(), Cause> {
     let mut tx = connection.begin().await.map_err(cause)?;
     let milliseconds = MIGRATE_MAX.as_millis();
@@ -152,7 +153,8 @@ async fn run_alone(connection: &mut AnyConnection, own_session: bool) -> Result<
          SELECT CAST(pg_advisory_xact_lock({MIGRATION_LOCK}) AS TEXT)"
     );
     tx.execute(AssertSqlSafe(begin)).await.map_err(cause)?;
-    // The migrator prepares its statements by name: none of another client may be in the way, and none stays behind.
+    // The migrator prepares named statements. They must not collide with those of another client, and none
+    // may remain.
     if !own_session {
         tx.execute(FORGET_STATEMENTS).await.map_err(cause)?;
     }
@@ -165,11 +167,11 @@ async fn run_alone(connection: &mut AnyConnection, own_session: bool) -> Result<
 
 const FORGET_STATEMENTS: &str = "DEALLOCATE ALL";
 
-/// `a2a-migr`, as PostgreSQL's number.
+/// `a2a-migr` as a PostgreSQL number.
 const MIGRATION_LOCK: i64 = i64::from_be_bytes(*b"a2a-migr");
 
-/// SQLite has no advisory lock. Two that start on one file at the same moment collide inside a
-/// transaction: one fails as a whole, and finds the work done when it looks again.
+/// Runs the migrations on SQLite, which has no advisory lock. Two processes that start on one file at once
+/// collide inside a transaction: one fails as a whole, and finds the migrations applied when it retries.
 async fn run_unlocked(connection: &mut AnyConnection) -> Result<(), Cause> {
     let mut result = run(connection, 0).await;
     for _ in 0..SQLITE_ATTEMPTS {
@@ -185,7 +187,7 @@ async fn run_unlocked(connection: &mut AnyConnection) -> Result<(), Cause> {
 const SQLITE_ATTEMPTS: usize = 5;
 const SQLITE_PAUSE: Duration = Duration::from_millis(50);
 
-/// `text`: which of each migration's texts.
+/// Runs the migrations. `text` is the index of the SQL text of each.
 async fn run(connection: &mut AnyConnection, text: usize) -> Result<(), Cause> {
     let migrations = MIGRATIONS.map(|(version, name, texts)| {
         Migration::new(

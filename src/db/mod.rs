@@ -1,9 +1,9 @@
-//! Durable facts: one set of portable SQL texts on SQLite (one gateway) or PostgreSQL (replicas).
+//! The SQL store: one set of portable SQL texts for SQLite (one gateway) and PostgreSQL (replicas).
 //!
-//! Rooms own their tables and write the SQL; this room owns the pool, the clock over every
-//! operation, and the schema. Texts use `$1` markers, `ON CONFLICT` and `RETURNING`; times are `i64`
-//! milliseconds, ids and JSON are text. No booleans, no blobs: the `Any` driver maps those
-//! differently on each side.
+//! Modules own their tables and write their SQL. This module owns the pool, the timeout of every operation,
+//! and the schema. SQL texts use `$1` markers, `ON CONFLICT` and `RETURNING`; times are `i64` milliseconds,
+//! ids and JSON are text. There are no booleans and no blobs, since the `Any` driver maps those differently
+//! on each database.
 
 mod migrate;
 mod open;
@@ -27,7 +27,7 @@ use crate::config;
 use crate::metrics::Metrics;
 use crate::store::{Answering, Cause, InvalidUrl, Refused, TooSlow, Unavailable};
 
-/// Handle to the SQL store. Clones share one pool.
+/// A handle to the SQL store. Clones share one pool.
 #[derive(Clone)]
 pub struct Db(Arc<Inner>);
 
@@ -36,21 +36,21 @@ struct Inner {
     connections: u32,
     timeout: Duration,
     metrics: Arc<Metrics>,
-    /// Made on first use, since a pool belongs to the runtime that makes it.
+    /// Created on first use, since a pool belongs to the runtime that creates it.
     pool: OnceLock<Pool>,
     pooler: Arc<Pooler>,
-    /// Whether the schema is known to be ours. Nothing is asked before.
+    /// True if the schema is known to be up to date. No queries run before.
     migrated: AtomicBool,
     answering: Answering,
-    /// Held for as long as this process serves from an SQLite file.
+    /// The lock of the SQLite file, held while this process serves from it.
     claimed: OnceLock<std::fs::File>,
 }
 
 impl Db {
-    /// Checks the URL and, for SQLite, creates the folder and the file. Connects to nothing.
+    /// Checks the URL and, for SQLite, creates the folder and the file. Does not connect.
     ///
     /// # Errors
-    /// When `stores.sql` has no known form, or the SQLite file cannot be created.
+    /// When `stores.sql` has an unknown form, or the SQLite file cannot be created.
     pub fn open(settings: &config::Stores, metrics: Arc<Metrics>) -> Result<Self, InvalidUrl> {
         let location = Location::parse(&settings.sql)?;
         let connections = match location.backend {
@@ -71,22 +71,22 @@ impl Db {
         })))
     }
 
-    /// Whether the schema is known to be up to date.
+    /// True if the schema is known to be up to date.
     pub fn is_migrated(&self) -> bool {
         self.0.migrated.load(Ordering::Acquire)
     }
 
-    /// Takes the schema as it is, for who only reads: what is missing fails there.
+    /// Accepts the schema as it is, for commands that only read. Queries of a missing table or column fail.
     pub fn take_as_it_is(&self) {
         self.0.migrated.store(true, Ordering::Release);
     }
 
-    /// Makes sure that no other gateway serves from the same SQLite file: with nothing that carries
-    /// invalidations between them, each would obey what the other has revoked. PostgreSQL is for
-    /// several, so nothing is claimed there.
+    /// Locks the SQLite file, so that no other gateway serves from it. Without invalidations between them
+    /// each would accept credentials that the other has revoked. PostgreSQL is shared by replicas and not
+    /// locked.
     ///
     /// # Errors
-    /// `WouldBlock` when another process has claimed it; else what the system said.
+    /// `WouldBlock` when another process holds the lock; otherwise the error of the system.
     pub fn claim(&self) -> std::io::Result<()> {
         if let Some(file) = &self.0.location.file {
             let _ = self.0.claimed.set(open::claim(file)?);
@@ -94,12 +94,12 @@ impl Db {
         Ok(())
     }
 
-    /// Whether this is the SQLite file of a single gateway.
+    /// True for the SQLite file of a single gateway.
     pub fn is_embedded(&self) -> bool {
         self.0.location.backend == Backend::Sqlite
     }
 
-    /// The pool, for queries inside [`Db::run`]. The first call must be inside a runtime.
+    /// Returns the pool, for queries inside [`Db::run`]. The first call must be inside a runtime.
     pub fn pool(&self) -> &Pool {
         self.0.pool.get_or_init(|| {
             let inner = &self.0;
@@ -119,11 +119,11 @@ impl Db {
 
     /// Begins a transaction; use it inside [`Db::run`]. Dropping it rolls back.
     ///
-    /// SQLite takes the write lock at once: a transaction that reads first and writes later would
-    /// otherwise fail, without waiting, as soon as another one has written in between.
+    /// SQLite takes the write lock at once: a transaction that reads first and writes later would otherwise
+    /// fail without waiting as soon as another one has written in between.
     ///
     /// # Errors
-    /// What the driver says; [`Db::run`] turns it into [`Unavailable`].
+    /// The error of the driver; [`Db::run`] converts it to [`Unavailable`].
     pub async fn begin(&self) -> Result<Transaction, sqlx::Error> {
         match self.0.location.backend {
             Backend::Sqlite => self.pool().begin("BEGIN IMMEDIATE").await,
@@ -131,7 +131,7 @@ impl Db {
         }
     }
 
-    /// One connection for several statements that read; use it inside [`Db::run`].
+    /// Returns a connection for several statements that read; use it inside [`Db::run`].
     ///
     /// # Errors
     /// As [`Db::begin`].
@@ -139,8 +139,8 @@ impl Db {
         self.pool().begin_reading().await
     }
 
-    /// Begins a transaction that reads the hierarchy before it writes to it: one at a time over all
-    /// replicas, so that what it read still holds when it commits.
+    /// Begins a transaction that reads the hierarchy before it writes to it. Only one runs at a time over
+    /// all replicas, so its reads still hold when it commits.
     ///
     /// # Errors
     /// As [`Db::begin`].
@@ -148,8 +148,8 @@ impl Db {
         match self.0.location.backend {
             Backend::Sqlite => self.begin().await,
             Backend::Postgres => {
-                // Each statement must see what was committed before it, whatever the server's
-                // default: the transaction begins before it holds the lock.
+                // READ COMMITTED whatever the server's default, so that each statement sees earlier
+                // commits: the transaction begins before it holds the lock.
                 let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
                 let mut tx = self.pool().begin(begin).await?;
                 let hold = sqlx::query(HOLD_HIERARCHY).bind(HIERARCHY_LOCK);
@@ -159,20 +159,19 @@ impl Db {
         }
     }
 
-    /// The store's clock: `stores.timeout`.
+    /// Returns the timeout of operations, `stores.timeout`.
     pub fn timeout(&self) -> Duration {
         self.0.timeout
     }
 
-    /// Runs `work` under the store's clock and counts it as `operation` (a metric label: one of a
-    /// closed set of short words).
+    /// Runs `work` with the timeout and counts it as `operation`, a metric label from a closed set.
     ///
-    /// Everything but a value is [`Unavailable`], so ask with `fetch_optional` for what may be
-    /// missing, and with `ON CONFLICT` for what may exist. Work that ran out of time may still have
-    /// been done: a write that is not idempotent needs a key of its own.
+    /// Every outcome without a value is [`Unavailable`]: use `fetch_optional` for rows that may be missing,
+    /// and `ON CONFLICT` for rows that may exist. Work that timed out may still have been done, so a write
+    /// that is not idempotent needs its own key.
     ///
     /// # Errors
-    /// When the store fails, is too slow, or its schema has not been brought up to date yet.
+    /// When the store fails, times out, or its schema is not up to date yet.
     pub async fn run<T>(
         &self,
         operation: &'static str,
@@ -190,12 +189,12 @@ impl Db {
         self.clocked(operation, self.0.timeout, work).await
     }
 
-    /// Runs, outside of any transaction, a change that returns the row that it changed, and answers with it. For use
-    /// inside [`Db::run`], where `fetch_optional` would stop at the row: SQLite commits behind it, so what was
-    /// answered as done could still fail, and nobody would hear of it.
+    /// Runs a change outside of any transaction that returns the changed row. For use inside [`Db::run`],
+    /// where `fetch_optional` would stop at the row: SQLite commits after it, so a change that was reported
+    /// as done could still fail unnoticed.
     ///
     /// # Errors
-    /// What the driver says, also of the commit.
+    /// The error of the driver, also of the commit.
     pub async fn changed(
         &self,
         change: Query<'_, Any, AnyArguments>,
@@ -203,24 +202,24 @@ impl Db {
         Ok(change.fetch_all(self.pool()).await?.into_iter().next())
     }
 
-    /// Asks for nothing, to learn whether the store answers and is migrated.
+    /// Runs a trivial query, to check that the store responds and is migrated.
     ///
     /// # Errors
-    /// When it is not.
+    /// When the store does not respond, or is not migrated.
     pub async fn ping(&self) -> Result<(), Unavailable> {
         let work = async { sqlx::query("SELECT 1").execute(self.pool()).await };
         self.run("ping", work).await.map(|_| ())
     }
 
-    /// Whether the store answers, as far as is known. Asks nothing.
+    /// True if the store responds, as far as is known. Runs no query.
     pub fn is_well(&self) -> bool {
         self.is_migrated() && self.0.answering.is_well()
     }
 
-    /// The server's clock; `None` of a file.
+    /// Returns the server's clock, or `None` for a file.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// When the store does not respond.
     pub async fn clock(&self) -> Result<Option<SystemTime>, Unavailable> {
         if self.is_embedded() {
             return Ok(None);
@@ -261,23 +260,23 @@ const STORE: &str = "sql";
 
 const CLOCK: &str = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)";
 
-/// Let go at the end of the transaction.
+/// Released at the end of the transaction.
 const HOLD_HIERARCHY: &str = "SELECT CAST(pg_advisory_xact_lock($1) AS TEXT)";
-/// `a2a-gate`, as PostgreSQL's number: the lock is known by nothing else.
+/// `a2a-gate` as a PostgreSQL number. No other lock has this key.
 const HIERARCHY_LOCK: i64 = i64::from_be_bytes(*b"a2a-gate");
 
-/// Each SQLite connection is a thread, and only one of them writes at a time.
+/// Maximum number of SQLite connections. Each is a thread, and only one writes at a time.
 const SQLITE_CONNECTIONS_MAX: u32 = 8;
 
-/// The schema was not brought up to date yet, so no answer could be trusted.
+/// The schema is not up to date yet, so results cannot be trusted.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the schema is not up to date yet")]
 struct NotMigrated;
 
-/// How PgBouncer refuses what the driver asks each session for.
+/// PgBouncer's rejection of a parameter that the driver sets in each session.
 const PARAMETER_REFUSED: &str = "unsupported startup parameter: extra_float_digits";
 
-/// The driver tries to connect until the clock is over, and keeps to itself what it met.
+/// The driver retries to connect until the timeout, and does not return the errors.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error(
     "no connection in time: the database at stores.sql does not answer, or all stores.sql_connections are in use"

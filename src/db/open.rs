@@ -1,5 +1,4 @@
-//! From `stores.sql` to connection options: the forms of the URL, the SQLite file, and what every
-//! new connection is told.
+//! Parses `stores.sql` into connection options, creates the SQLite file, and configures new connections.
 
 use std::fmt::Write as _;
 use std::future::ready;
@@ -17,24 +16,24 @@ use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions as _, Connection as _, E
 use super::pooler::Pooler;
 use crate::store::InvalidUrl;
 
-/// Which database is behind the pool.
+/// The database behind the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backend {
     Postgres,
     Sqlite,
 }
 
-/// Where the database is. No `Debug`: the options hold the password.
+/// The location of the database. No `Debug`: the options contain the password.
 pub(super) struct Location {
     pub(super) backend: Backend,
     pub(super) options: AnyConnectOptions,
-    /// The file, for SQLite.
+    /// The path of the SQLite file.
     pub(super) file: Option<PathBuf>,
 }
 
 impl Location {
-    /// Reads `stores.sql`. For SQLite it makes the folder and the file, since their permissions
-    /// must be right before anything is written.
+    /// Parses `stores.sql`. Creates the folder and the file of SQLite, since their permissions must be
+    /// right before anything is written.
     pub(super) fn parse(url: &SecretString) -> Result<Self, InvalidUrl> {
         sqlx::any::install_default_drivers();
         let text = url.expose_secret();
@@ -94,10 +93,10 @@ fn sqlite(path: &str) -> Result<Location, InvalidUrl> {
     })
 }
 
-/// Takes the lock beside the SQLite file, which the system gives back when the process ends.
+/// Takes the lock file of the SQLite file. The system releases it when the process exits.
 ///
 /// # Errors
-/// `WouldBlock` when another process holds it; else what the system said.
+/// `WouldBlock` when another process holds the lock; otherwise the error of the system.
 pub(super) fn claim(file: &Path) -> io::Result<std::fs::File> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
@@ -114,9 +113,9 @@ pub(super) fn claim(file: &Path) -> io::Result<std::fs::File> {
     }
 }
 
-/// Creates the folder (0700) and the file (0600) if they are missing, and narrows an existing file
-/// to 0600: it holds token hashes and agents' credentials. SQLite gives its `-wal` and `-shm`
-/// files the same mode. Returns the absolute path.
+/// Creates the folder (0700) and the file (0600) if they are missing, and restricts an existing file to
+/// 0600: it contains token hashes and agents' credentials. SQLite creates its `-wal` and `-shm` files with
+/// the same mode. Returns the absolute path.
 fn create_file(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
@@ -142,14 +141,14 @@ fn create_file(path: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The path as it must stand in a URL.
+/// Percent-encodes the path for a URL.
 fn percent_encode(path: &Path) -> String {
     let mut out = String::new();
     for byte in path.as_os_str().as_encoded_bytes() {
         if byte.is_ascii_alphanumeric() || b"/-_.~".contains(byte) {
             out.push(char::from(*byte));
         } else {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(out, "%{byte:02X}");
         }
     }
@@ -157,7 +156,7 @@ fn percent_encode(path: &Path) -> String {
 }
 
 impl Backend {
-    /// What every new connection is told, and how one is looked at before it goes back to the pool.
+    /// Adds the hooks that configure new connections, and check them before they return to the pool.
     pub(super) fn hooks(
         self,
         options: AnyPoolOptions,
@@ -167,7 +166,7 @@ impl Backend {
         let told = self.session(timeout);
         let known = Arc::clone(pooler);
         let options = options.after_connect(move |connection, _| {
-            // A session that is lent is not told: its settings would stay for its next client.
+            // A session lent by a pooler is not configured: its settings would stay for its next client.
             let told = known.has_own_sessions().then(|| told.clone());
             Box::pin(async move {
                 match told {
@@ -177,16 +176,16 @@ impl Backend {
             })
         });
         if self == Self::Sqlite {
-            // SQLite ends a transaction by itself when the disk is full or fails. The driver's own
-            // ROLLBACK then finds none, and it would refuse each later transaction on this connection.
+            // SQLite ends a transaction by itself when the disk is full or fails. The driver's own ROLLBACK
+            // then finds none, and it would reject each later transaction on this connection.
             return options.before_acquire(|connection, _| {
                 Box::pin(ready(Ok(!connection.is_in_transaction())))
             });
         }
-        // The pool's own probes have no clock: on a network that swallows packets they would keep
-        // every place in the pool until the kernel gives up, after a quarter of an hour. So an idle
-        // connection is probed shortly, leaving time to make a new one, and one whose work ran out
-        // of time may take as long again to get its answer off the wire.
+        // The pool's own probes have no timeout: on a network that drops packets they would block every
+        // connection until the kernel gives up, after a quarter of an hour. So an idle connection is probed
+        // with a short timeout, which leaves time to open a new one. A connection on which work timed out
+        // gets the full timeout to finish reading the response.
         let known = Arc::clone(pooler);
         options
             .test_before_acquire(false)
@@ -199,11 +198,11 @@ impl Backend {
             .after_release(move |connection, _| Box::pin(is_alive(connection, timeout)))
     }
 
-    /// Settings of a session, as SQL.
+    /// Returns the settings of a session, as SQL.
     ///
-    /// SQLite: wait for a writer before anything else, since even the switch to WAL may meet one;
-    /// `FULL`, since a revoked token must stay revoked after a power cut, and commits are rare.
-    /// PostgreSQL: what we gave up waiting for must not go on holding locks.
+    /// SQLite: `busy_timeout` comes first, since even the switch to WAL may meet a writer. `FULL`, since a
+    /// revoked token must stay revoked after a power cut, and commits are rare. PostgreSQL: work that the
+    /// gateway gave up on must not keep its locks.
     fn session(self, timeout: Duration) -> String {
         let milliseconds = timeout.as_millis();
         match self {

@@ -1,8 +1,8 @@
-//! A pooler between the gateway and PostgreSQL: how it is noticed, and what it changes.
+//! Detects a pooler between the gateway and PostgreSQL.
 //!
-//! In transaction mode (PgBouncer's `pool_mode = transaction`) one connection meets another session of the server in
-//! each transaction. `pg_backend_pid()` shows it. Until sessions are known to be the gateway's own, statements run so
-//! that it does not matter (`statements.rs`).
+//! In transaction mode (PgBouncer's `pool_mode = transaction`) a connection may get another server session
+//! in each transaction, which `pg_backend_pid()` reveals. Until each connection is known to have its own
+//! session, statements run in a way that works with both (`statements.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,21 +13,21 @@ use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor as _
 
 use super::open::Backend;
 
-/// How often both connections are looked at: other clients of the pooler may hide a change once.
+/// Number of comparisons of both connections: other clients of the pooler may hide a change once.
 const ROUNDS: usize = 4;
 
 const BACKEND: &str = "SELECT CAST(pg_backend_pid() AS BIGINT)";
 
-/// Whether a pooler lends the sessions of the server.
+/// The knowledge about a pooler.
 pub(super) struct Pooler {
     backend: Backend,
-    /// `SET LOCAL` of what a session is told else.
+    /// The settings of a session, as `SET LOCAL`.
     local: String,
-    /// Whether each connection has a session of its own.
+    /// True if each connection has its own session.
     own_sessions: AtomicBool,
-    /// That there is one was told.
+    /// True if the pooler was logged.
     told: AtomicBool,
-    /// When statements that were prepared by name were last seen to be another's.
+    /// The time at which a prepared statement of another client was last met.
     noticed: Mutex<Option<Instant>>,
 }
 
@@ -46,12 +46,12 @@ impl Pooler {
         }
     }
 
-    /// Whether each connection has a session of its own, in which names and settings stay.
+    /// True if each connection has its own session, which keeps prepared statements and settings.
     pub(super) fn has_own_sessions(&self) -> bool {
         self.own_sessions.load(Ordering::Acquire)
     }
 
-    /// `begin`, with what the transaction has to bring itself.
+    /// Returns `begin`, followed by the settings of the transaction if it needs them.
     pub(super) fn begin(&self, begin: &str) -> AssertSqlSafe<String> {
         let local = if self.has_own_sessions() {
             ""
@@ -61,18 +61,18 @@ impl Pooler {
         AssertSqlSafe(format!("{begin}{local}"))
     }
 
-    /// Looks whether two connections keep their own sessions. Where that cannot be seen, statements go on running as
-    /// behind a pooler, which is slower and always right.
+    /// Checks whether two connections keep their own sessions. If that cannot be determined, statements
+    /// still run as behind a pooler, which is slower and always correct.
     ///
     /// # Errors
-    /// When the database cannot be asked.
+    /// When the database cannot be queried.
     pub(super) async fn look(&self, connections: &AnyPool) -> Result<(), sqlx::Error> {
         if self.backend == Backend::Sqlite || self.has_own_sessions() {
             return Ok(());
         }
-        // Detached, so that neither takes a place of the pool from the other.
+        // Detached, so that neither takes a place in the pool from the other.
         let mut one = connections.acquire().await?.detach();
-        // A database or pooler with room for one connection only: nothing is seen, so the slower way it is.
+        // A database or pooler with space for one connection only allows no check, so the slower way stays.
         let other = connections.acquire().await.ok();
         let Some(mut other) = other.map(PoolConnection::detach) else {
             tracing::warn!(
@@ -87,19 +87,19 @@ impl Pooler {
                 "stores.sql is behind a pooler in transaction mode: each statement is unnamed and has a transaction"
             );
         }
-        // The question is answered; a failing farewell changes nothing.
+        // The result is known; a failed close has no effect.
         let _ = tokio::join!(one.close(), other.close());
         Ok(())
     }
 
-    /// Learns from an error of the database: it may tell of a pooler that came later.
+    /// Inspects an error of the database, which may reveal a pooler that was added later.
     pub(super) fn learn(&self, error: &sqlx::Error) {
         let sqlx::Error::Database(refused) = error else {
             return;
         };
         let code = refused.code().unwrap_or_default();
         let foreign = match code.as_ref() {
-            // A prepared statement that another client made, or that is elsewhere.
+            // A prepared statement of another client, or on another session.
             "26000" | "42P05" => true,
             "08P01" => refused.message().starts_with("bind message supplies"),
             _ => false,
@@ -107,7 +107,8 @@ impl Pooler {
         if !foreign || self.backend != Backend::Postgres {
             return;
         }
-        // Each time: what waited for a connection before may have prepared by name on one that was made since.
+        // Set each time: work that waited for a connection may have prepared a named statement on a newer
+        // one.
         *self.noticed() = Some(Instant::now());
         if self.own_sessions.swap(false, Ordering::AcqRel) {
             tracing::warn!(
@@ -118,7 +119,7 @@ impl Pooler {
         }
     }
 
-    /// Whether a connection of this age may have statements by name that are not its own.
+    /// True if a connection of this age may hold named statements of another client.
     pub(super) fn is_outdated(&self, age: Duration) -> bool {
         self.noticed()
             .is_some_and(|noticed| noticed.elapsed() < age)
@@ -129,14 +130,14 @@ impl Pooler {
     }
 }
 
-/// Whether each of two connections has one session of the server, and another one than its neighbour.
+/// True if each of two connections keeps one server session, and they have different ones.
 async fn keep_their_sessions(
     one: &mut AnyConnection,
     other: &mut AnyConnection,
 ) -> Result<bool, sqlx::Error> {
     let first = backend(one).await?;
     for _ in 0..ROUNDS {
-        // A pooler that gives away the session of longest ago shows it here, any other one below.
+        // A pooler that rotates to the least recently used session is detected here, others below.
         if backend(one).await? != first {
             return Ok(false);
         }
@@ -149,7 +150,7 @@ async fn keep_their_sessions(
     Ok(true)
 }
 
-/// The process of the server that serves `connection`. As a simple query: nothing is prepared.
+/// Returns the server process behind `connection`. A simple query: nothing is prepared.
 async fn backend(connection: &mut AnyConnection) -> Result<i64, sqlx::Error> {
     let row = connection.fetch_one(BACKEND).await?;
     row.try_get(0)

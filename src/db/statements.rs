@@ -1,8 +1,8 @@
-//! Statements on the pool's connections, in sessions of the gateway's own and behind a pooler.
+//! Runs statements on connections of the pool, with their own sessions or behind a pooler.
 //!
-//! A pooler in transaction mode lends a session of the server for one transaction. Prepared statements and settings
-//! stay with the server's session, where the next client meets them. There each statement is unnamed, and in a
-//! transaction that brings its own settings.
+//! A pooler in transaction mode lends a server session for one transaction. Prepared statements and
+//! settings stay in that session, where the next client meets them. There each statement is unnamed, and
+//! runs in a transaction with its own settings.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -26,7 +26,7 @@ pub struct Pool {
 /// One connection for several statements.
 pub struct Connection {
     held: Held,
-    /// Whether its statements may be prepared by a name and kept.
+    /// True if its statements may be prepared by name and cached.
     named: bool,
 }
 
@@ -44,7 +44,7 @@ impl Pool {
         self.connections.close().await;
     }
 
-    /// Begins a transaction with `begin`, SQL of this database.
+    /// Begins a transaction with the SQL text `begin`.
     pub(super) async fn begin(&self, begin: &str) -> Result<Transaction, Error> {
         let begun = self.pooler.begin(begin);
         let begun = self.connections.begin_with(begun).await?;
@@ -54,7 +54,7 @@ impl Pool {
         }))
     }
 
-    /// A connection for statements that read. What they write may be rolled back.
+    /// Returns a connection for statements that read. Writes may be rolled back.
     pub(super) async fn begin_reading(&self) -> Result<Connection, Error> {
         if !self.pooler.has_own_sessions() {
             return Ok(self.begin("BEGIN").await?.0);
@@ -79,7 +79,7 @@ impl Transaction {
     /// Commits.
     ///
     /// # Errors
-    /// What the driver says; then it may be committed nevertheless.
+    /// The error of the driver; the transaction may be committed nevertheless.
     pub async fn commit(self) -> Result<(), Error> {
         match self.0.held {
             Held::Plain(_) => Ok(()),
@@ -102,7 +102,7 @@ impl DerefMut for Transaction {
     }
 }
 
-/// A query that is kept as a prepared statement only where it may have a name.
+/// A query that is cached as a prepared statement only on connections that allow names.
 struct Statement<E> {
     query: E,
     named: bool,
@@ -213,7 +213,7 @@ impl<'p> Executor<'p> for &'p Pool {
     }
 }
 
-// The options of a pool hold the password.
+// The options of a pool contain the password.
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Pool")

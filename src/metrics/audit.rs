@@ -1,33 +1,33 @@
-//! The families of the audit chain.
+//! Metric families of the audit chain.
 
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::family::{begin, counter, counters, gauge, measure};
 
-/// Where a record was when there was no room for it. The label `where`.
+/// The place in which a lost record was queued. The label `where`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditLoss {
-    /// The queue in memory, before it was chained.
+    /// The queue in memory, before the record was chained.
     Queue = 0,
     /// The spool on disk (`audit.spool_bytes`).
     Spool = 1,
 }
 
-/// Records of the audit chain: how many, how far behind, and what is lost.
+/// Metrics of the audit chain: written, waiting and lost records.
 pub struct AuditMetrics {
     records: IntCounterVec,
-    /// Seconds since the oldest record that is not in SQL yet; 0 while all are.
+    /// Age in seconds of the oldest record that is not in SQL yet; 0 if there is none.
     pub lag: Gauge,
     /// Records that are not in SQL yet, in memory and in the spool.
     pub waiting: IntGauge,
-    /// Bytes of the spool.
+    /// Size of the spool in bytes.
     pub spool_bytes: IntGauge,
     lost: [IntCounter; 2],
     /// Signed checkpoints that were written.
     pub checkpoints: IntCounter,
-    /// Attempts to write records or a checkpoint that failed, and are made again.
+    /// Failed attempts to write records or a checkpoint, which are retried.
     pub write_failures: IntCounter,
-    /// Ends of the chain that could not be kept outside the database.
+    /// Failed attempts to keep the end of the chain outside the database.
     pub anchors_failed: IntCounter,
 }
 
@@ -45,7 +45,8 @@ impl AuditMetrics {
             "Audit records that this replica chained, by event.",
             &["event"],
         );
-        // The others begin with their first record: there are many, and most are rare.
+        // The children of other events are created at their first record: there are many, and most are
+        // rare.
         begin(&records, &["A2A_CALL"]);
         Self {
             records,
@@ -83,17 +84,17 @@ impl AuditMetrics {
         }
     }
 
-    /// Counts one record that was chained, by the word of its event: a closed set.
+    /// Counts one chained record by its event, a value of a closed set.
     pub fn records(&self, event: &'static str) {
         self.records.with_label_values(&[event]).inc();
     }
 
-    /// The counter of one event, for who counts it often; resolve it once.
+    /// Returns the counter of one event. Frequent users resolve it once.
     pub fn records_of(&self, event: &'static str) -> IntCounter {
         self.records.with_label_values(&[event])
     }
 
-    /// Counts records that were lost.
+    /// Counts lost records.
     pub fn lost(&self, place: AuditLoss, records: u64) {
         self.lost[place as usize].inc_by(records);
     }

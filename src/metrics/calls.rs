@@ -1,13 +1,13 @@
-//! Calls with a key.
+//! Metric families of idempotent calls.
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
 use super::family::{begin, counter, counters};
 
-/// Families of calls that may be sent again.
+/// Metrics of calls with an idempotency key.
 pub struct Calls {
     outcomes: IntCounterVec,
-    /// Answers that could not be stored before they were given.
+    /// Responses that were sent although they could not be stored first.
     pub unstored: IntCounter,
 }
 
@@ -40,7 +40,7 @@ impl Calls {
         }
     }
 
-    /// Counts one, by a word of a closed set.
+    /// Counts one call by its outcome, a value of a closed set.
     pub fn counted(&self, outcome: &'static str) {
         self.outcomes.with_label_values(&[outcome]).inc();
     }

@@ -1,4 +1,4 @@
-//! The families of the control plane.
+//! Metric families of the control plane.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Registry};
 
 use super::family::{counters, register};
 
-/// A route answers in a millisecond, or waits for a store.
+/// Histogram buckets in seconds: a route responds within a millisecond, or waits for a store.
 const SECONDS: [f64; 7] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
 
-/// Answers of the control plane.
+/// Metrics of control-plane responses.
 pub struct Control {
     answers: IntCounterVec,
     seconds: HistogramVec,
@@ -35,7 +35,7 @@ impl Control {
         }
     }
 
-    /// Counts one answer. `route` is the pattern, never the path.
+    /// Counts one response. `route` is the pattern, never the path.
     pub fn answered(&self, route: &str, status: u16, elapsed: Duration) {
         self.answers
             .with_label_values(&[route, &status.to_string()])

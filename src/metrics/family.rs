@@ -1,4 +1,4 @@
-//! How a family is made: its name, help and labels, registered.
+//! Helpers that create and register metric families.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -6,14 +6,14 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-/// From 250 µs, which a loopback agent can beat, to 30 min, the longest stream. What ends by a clock of 60
-/// or 120 s takes a moment more: it has a bucket of its own.
+/// Histogram buckets in seconds, from 250 µs, which a loopback agent can undercut, to 30 min, the longest
+/// stream. 130 s is for exchanges that end shortly after a timeout of 120 s.
 pub(super) const SECONDS: [f64; 20] = [
     0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
     30.0, 60.0, 120.0, 130.0, 600.0, 1800.0,
 ];
 
-/// Adds a family whose name and labels are constants of this room.
+/// Registers a family. Its name and labels are constants of this module.
 pub(super) fn register<C: Collector + Clone + 'static>(
     registry: &Registry,
     family: prometheus::Result<C>,
@@ -40,7 +40,7 @@ pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
     register(registry, IntGauge::new(name, help))
 }
 
-/// A gauge of seconds or of shares.
+/// Registers a gauge of seconds or ratios.
 pub(super) fn measure(registry: &Registry, name: &str, help: &str) -> Gauge {
     register(registry, Gauge::new(name, help))
 }
@@ -49,19 +49,19 @@ pub(super) fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str
     register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
 }
 
-/// Gauges of seconds or of shares.
+/// Registers gauges of seconds or ratios.
 pub(super) fn measures(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> GaugeVec {
     register(registry, GaugeVec::new(Opts::new(name, help), labels))
 }
 
-/// Makes the children of a label whose values are known, so that a rate sees the first event too.
+/// Creates the children of a label with known values, so that `rate()` includes the first event.
 pub(super) fn begin(family: &IntCounterVec, words: &[&str]) {
     for word in words {
         family.with_label_values(&[word]);
     }
 }
 
-/// The times of exchanges and their parts.
+/// Registers a histogram of durations.
 pub(super) fn histogram(registry: &Registry, name: &str, help: &str) -> Histogram {
     let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
     register(registry, Histogram::with_opts(options))

@@ -1,12 +1,12 @@
-//! What a gauge counts for as long as it goes on.
+//! A guard that counts work in progress in a gauge.
 
 use prometheus::IntGauge;
 
-/// Something in progress. The gauge falls when it is dropped, also when what it is of panics or is given up.
+/// Work in progress. Dropping it decrements the gauge, also on a panic or a cancellation.
 pub struct InProgress(IntGauge);
 
 impl InProgress {
-    /// Counts it from here on.
+    /// Increments the gauge until the guard is dropped.
     pub fn begin(gauge: &IntGauge) -> Self {
         gauge.inc();
         Self(gauge.clone())

@@ -1,36 +1,36 @@
-//! The families of inboxes.
+//! Metric families of inboxes.
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::family::{begin, counter, counters, gauge, gauges, register};
 
-/// Entries of one transaction; 256 at most.
+/// Histogram buckets: entries of one transaction, at most 256.
 const BATCHES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
-/// Why one stays at an inbox; index into its children.
+/// The kind of a waiting reader of an inbox; index into its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InboxReader {
-    /// `?wait=`.
+    /// A request with `?wait=`.
     Wait = 0,
     /// An event stream.
     Stream = 1,
-    /// A message whose sender waits for the reply.
+    /// A message that waits for the agent's reply.
     Sender = 2,
 }
 
-/// Messages that wait to be fetched.
+/// Metrics of inboxes.
 pub struct InboxMetrics {
-    /// Entries that wait to be written down.
+    /// Entries that are queued to be written.
     pub waiting: IntGauge,
-    /// Entries that were forgotten.
+    /// Entries that were deleted.
     pub pruned: IntCounter,
     entries: IntCounter,
     batches: Histogram,
     refused: IntCounterVec,
     readers: [IntGauge; 3],
-    /// Inboxes in which messages wait for an agent that is gone.
+    /// Inboxes with messages that their agents no longer fetch.
     pub unread: IntGauge,
-    /// Senders that were answered at once, since as many as may be waited.
+    /// Messages that were acknowledged at once, because the maximum number already waits for a reply.
     pub waits_refused: IntCounter,
 }
 
@@ -91,12 +91,12 @@ impl InboxMetrics {
         self.batches.observe(f64::from(entries));
     }
 
-    /// Counts one that was refused, by a word of a closed set.
+    /// Counts one rejected entry, by a value of a closed set.
     pub fn refused(&self, why: &'static str) {
         self.refused.with_label_values(&[why]).inc();
     }
 
-    /// Open readers of a kind.
+    /// Returns the gauge of open readers of a kind.
     pub fn readers(&self, kind: InboxReader) -> &IntGauge {
         &self.readers[kind as usize]
     }

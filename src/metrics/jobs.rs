@@ -1,19 +1,19 @@
-//! The families of calls that are made later.
+//! Metric families of deferred calls and delegations.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::family::{begin, counter, counters, gauge};
 
-/// What they are. The label `kind`.
+/// The values of the label `kind`.
 const KINDS: [&str; 2] = ["delegation", "deferred"];
 
-/// Calls that are made later.
+/// Metrics of deferred calls and delegations.
 pub struct JobMetrics {
-    /// Calls that this replica is sending, or whose answer it awaits.
+    /// Calls that this replica is sending, or whose response it awaits.
     pub running: IntGauge,
-    /// Attempts at which nothing was delivered.
+    /// Attempts that delivered nothing.
     pub retries: IntCounter,
-    /// Times that a delegator could not be told how its delegation ended.
+    /// Failed attempts to deliver the result of a delegation to its delegator.
     pub untold: IntCounter,
     accepted: IntCounterVec,
     finished: IntCounterVec,
@@ -66,17 +66,17 @@ impl JobMetrics {
         }
     }
 
-    /// Counts one that was accepted, by the word of its kind.
+    /// Counts one accepted call by its kind.
     pub fn accepted(&self, kind: &'static str) {
         self.accepted.with_label_values(&[kind]).inc();
     }
 
-    /// Counts one that ended, by the words of its kind and its state.
+    /// Counts one finished call by its kind and state.
     pub fn finished(&self, kind: &'static str, state: &'static str) {
         self.finished.with_label_values(&[kind, state]).inc();
     }
 
-    /// Counts one that was not accepted.
+    /// Counts one rejected call.
     pub fn refused(&self) {
         self.refused.inc();
     }

@@ -1,25 +1,25 @@
-//! The families of what is kept in SQL for workspaces.
+//! Metric families of the content that is stored in SQL for workspaces.
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
 use super::family::{counters, gauge};
 
-/// What is not kept; index into its children.
+/// The kind of content that was not stored; index into its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptKind {
     /// An entry of an inbox.
     Inbox = 0,
     /// An agent's reply to an entry of its inbox.
     Reply = 1,
-    /// The answer of a call with a key.
+    /// The response of a call with an idempotency key.
     Answer = 2,
     /// A delegation or a deferred call.
     Delegation = 3,
-    /// The result of one.
+    /// The result of a delegation or a deferred call.
     Result = 4,
 }
 
-/// Bytes that are kept.
+/// Metrics of stored bytes.
 pub struct Kept {
     total: IntGauge,
     largest: IntGauge,
@@ -50,13 +50,13 @@ impl Kept {
         }
     }
 
-    /// Notes what a look at the store found.
+    /// Sets the number of stored bytes, in all and of the largest owner.
     pub fn seen(&self, total: i64, largest: i64) {
         self.total.set(total);
         self.largest.set(largest);
     }
 
-    /// Counts something that was not kept.
+    /// Counts content that was rejected.
     pub fn refused(&self, kind: KeptKind) {
         self.refused[kind as usize].inc();
     }

@@ -1,27 +1,27 @@
-//! The families of the trust keys.
+//! Metric families of the trust keys.
 
 use prometheus::{Gauge, IntGauge, Registry};
 
 use super::family::{gauge, gauges, measures};
 
-/// The trust keys of `keys.dir`.
+/// Metrics of the trust keys in `keys.dir`.
 pub struct KeyMetrics {
     /// 1 while the trust keys in force are those of `keys.dir`.
     pub current: IntGauge,
-    /// Active, next, retired.
+    /// Keys by state: active, next, retired.
     count: [IntGauge; 3],
-    /// Active, next.
+    /// Ages by state: active, next.
     age: [Gauge; 2],
 }
 
-/// The keys at one time.
+/// The ages of the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KeyAges {
-    /// Seconds since the key that signs was made.
+    /// Age in seconds of the active key, which signs.
     pub active: f64,
-    /// Seconds since the one that will sign was made; `None`: there is none.
+    /// Age in seconds of the next key to sign, if there is one.
     pub next: Option<f64>,
-    /// Those that signed, and still verify.
+    /// Number of keys that no longer sign, and still verify.
     pub retired: usize,
 }
 
@@ -50,7 +50,7 @@ impl KeyMetrics {
         }
     }
 
-    /// Notes the keys as they are.
+    /// Sets the metrics.
     pub fn set(&self, ages: KeyAges) {
         let retired = i64::try_from(ages.retired).unwrap_or(i64::MAX);
         let counts = [1, i64::from(ages.next.is_some()), retired];

@@ -2,22 +2,22 @@
 
 use crate::rejection::Reason;
 
-/// How an exchange ended. The label `outcome`, and the word in the record.
+/// The outcome of an exchange. The label `outcome`, also used in audit records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The agent's answer was passed on whole.
+    /// The complete response of the agent was forwarded.
     Answered,
-    /// The caller left before the end.
+    /// The caller disconnected before the end.
     CallerLeft,
-    /// The gateway refused, or cut the answer, for this reason.
+    /// The gateway rejected the request, or cut the response, for this reason.
     Rejected(Reason),
 }
 
 impl Outcome {
-    /// How many there are.
+    /// The number of outcomes.
     pub(super) const COUNT: usize = Reason::ALL.len() + 2;
 
-    /// The label.
+    /// Returns the value of the label.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Answered => "answered",
@@ -35,12 +35,12 @@ impl Outcome {
     }
 }
 
-/// Which cache was asked. The label `cache`.
+/// The cache of a look-up. The label `cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
     /// Credential to principal.
     Credentials,
-    /// Workspace to its line of ancestors.
+    /// Workspace to its ancestors.
     Lineages,
     /// Workspace to its state and address.
     Directory,
@@ -70,25 +70,25 @@ impl Cache {
     }
 }
 
-/// By what a lapse was noticed. The label `noticed`.
+/// The way in which a lapse was noticed. The label `noticed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noticed {
-    /// By the shared state's word that a lease ended.
+    /// The shared store reported that a lease expired.
     Expiry,
-    /// By a message to the workspace.
+    /// A message was addressed to the workspace.
     Request,
-    /// By the look at all workspaces each second.
+    /// The sweep over all workspaces each second.
     Sweep,
 }
 
-/// What became of requests that count against a rate on every replica. The label `outcome`.
+/// The outcome of sharing rate usage between replicas. The label `outcome`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateShare {
-    /// Other replicas were told.
+    /// Sent to the other replicas.
     Told,
-    /// Other replicas said so.
+    /// Received from another replica.
     Heard,
-    /// Other replicas could not be told.
+    /// Not sent.
     Lost,
 }
 
@@ -96,22 +96,22 @@ impl RateShare {
     pub(super) const LABELS: [&str; 3] = ["told", "heard", "lost"];
 }
 
-/// How a fetch of an issuer's keys ended. The label `outcome`.
+/// The outcome of a fetch of an issuer's keys. The label `outcome`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JwksFetch {
-    /// The keys are known.
+    /// The keys were fetched.
     Fetched,
-    /// No connection: DNS, TCP or TLS; or it broke.
+    /// The connection failed (DNS, TCP or TLS), or broke.
     Unreachable,
-    /// No whole answer in time.
+    /// No complete response in time.
     TimedOut,
-    /// The answer was a redirect.
+    /// The response was a redirect.
     Redirected,
-    /// The answer had a status other than 200.
+    /// The response had a status other than 200.
     Status,
-    /// The answer was too large.
+    /// The response was too large.
     TooLarge,
-    /// The answer was no JWKS.
+    /// The response was not a JWKS.
     Invalid,
 }
 
@@ -126,7 +126,7 @@ impl JwksFetch {
         Self::Invalid,
     ];
 
-    /// The label.
+    /// Returns the value of the label.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Fetched => "fetched",
@@ -140,7 +140,7 @@ impl JwksFetch {
     }
 }
 
-/// How events are read; index into its children.
+/// The interface of an event reader; index into its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventReader {
     /// `GET /ws`.
@@ -151,7 +151,7 @@ pub enum EventReader {
     Console = 2,
 }
 
-/// Whether a response is a stream of events; index into pairs of children.
+/// The shape of a response; index into pairs of children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// One body.
@@ -160,24 +160,24 @@ pub enum Shape {
     Stream = 1,
 }
 
-/// Why a connection of a caller was refused or cut. The label `why`.
+/// The reason why a caller's connection was rejected or closed. The label `why`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// `server.max_connections` are open.
+    /// `server.max_connections` is reached.
     Full,
-    /// `server.connections_per_address` are.
+    /// `server.connections_per_address` is reached.
     Address,
-    /// No TLS handshake, or none in time.
+    /// The TLS handshake failed or timed out.
     Handshake,
-    /// The head of a request did not come in time, or none came at all.
+    /// The head of a request timed out.
     SlowHead,
-    /// What came was no HTTP, or not the HTTP that is accepted.
+    /// The request was not valid HTTP, or not of an accepted version.
     BadHead,
-    /// Streams were begun only to be given up.
+    /// The client reset too many streams.
     Resets,
-    /// As many connections to the admin listener as may be are open.
+    /// The admin listener has its maximum number of connections.
     AdminFull,
-    /// A connection to the admin listener took no more of its answer.
+    /// The client of the admin listener stopped reading.
     AdminSlow,
 }
 

@@ -1,5 +1,5 @@
-//! Every metric family and its labels. Doc comments and help texts say the same; labels are closed
-//! sets, never an id. Children are resolved once, since looking one up by label hashes strings.
+//! All metric families and their labels ("Metrics" in `docs/operations.md`). Labels are closed sets, never
+//! an id. Children are resolved once, since a look-up by label hashes strings.
 
 mod audit;
 mod calls;
@@ -52,39 +52,39 @@ use crate::rejection::Reason;
 const HEADS: &str = "a2a_gateway_head_seconds";
 const TOTALS: &str = "a2a_gateway_exchange_seconds";
 
-/// All families of this process.
+/// All metric families of this process.
 pub struct Metrics {
     registry: Registry,
     exchanges: IntCounterVec,
     exchange_children: Vec<OnceLock<IntCounter>>,
     /// Time from the end of the request head to the agent's response head, unary and streamed.
     head_seconds: [Times; 2],
-    /// Time of the whole exchange, unary and streamed.
+    /// Duration of the exchange, unary and streamed.
     total_seconds: [Times; 2],
-    /// Bytes of request bodies as they went to agents.
+    /// Bytes of request bodies sent to agents.
     pub request_bytes: IntCounter,
-    /// Request bodies for which there was no room.
+    /// Request bodies that were rejected for lack of space.
     pub bodies_refused: IntCounter,
-    /// Bytes of response bodies as they went to callers.
+    /// Bytes of response bodies sent to callers.
     pub response_bytes: IntCounter,
-    /// Events passed on in streams.
+    /// Events forwarded in streams.
     pub events: IntCounter,
     /// Exchanges in progress.
     pub open_exchanges: IntGauge,
     /// Streams in progress.
     pub open_streams: IntGauge,
-    /// Calls holding a slot of their target.
+    /// Calls that hold a slot of their target's concurrency limit.
     pub target_permits: IntGauge,
-    /// Attempts that were made again because nothing had been sent.
+    /// Requests that were sent again because the first attempt had sent nothing.
     pub resends: IntCounter,
     cache: [[IntCounter; 2]; 5],
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
-    /// Lapses that this replica noted, by how it noticed.
+    /// Lapses that this replica recorded, by the way they were noticed.
     lapses: [IntCounter; 3],
-    /// What this process says about itself.
+    /// Metrics of logs and traces.
     pub telemetry: Telemetry,
-    /// 1 while the link that carries invalidations is up.
+    /// 1 while the link that carries cache invalidations is up.
     pub coherent: IntGauge,
     rate_shares: [IntCounter; 3],
     jwks_fetches: [IntCounter; 7],
@@ -96,41 +96,41 @@ pub struct Metrics {
     config_waiting: IntGauge,
     /// Open event readers, sockets and streams.
     event_readers: [IntGauge; 3],
-    /// Event readers that were cut, by why.
+    /// Event readers that were disconnected, by reason.
     event_readers_cut: IntCounterVec,
-    /// Connections of callers that were refused or cut, by why.
+    /// Connections of callers that were rejected or closed, by reason.
     connections_cut: [IntCounter; 8],
-    /// Events published by this replica, kept and passing.
+    /// Events that this replica published: kept for replay, or passing.
     events_published: [IntCounter; 2],
-    /// Events that were not told, kept and passing.
+    /// Events that were not published, kept and passing.
     events_dropped: [IntCounter; 2],
-    /// 1 while the log of events is followed.
+    /// 1 while the event log is followed.
     pub events_linked: IntGauge,
-    /// How often the log of events was lost.
+    /// Times that the event log was lost.
     pub events_lost: IntCounter,
-    /// Messages that wait to be fetched.
+    /// Metrics of inboxes.
     pub inbox: InboxMetrics,
-    /// Calls that may be sent again.
+    /// Metrics of calls with an idempotency key.
     pub calls: Calls,
-    /// Bytes that are kept in SQL.
+    /// Metrics of bytes stored in SQL.
     pub kept: Kept,
-    /// Streams that can be taken up again.
+    /// Metrics of streams and their resumption.
     pub streams: Streams,
-    /// Calls that are made later.
+    /// Metrics of deferred calls and delegations.
     pub jobs: JobMetrics,
-    /// Tasks: whose they are, and where they stand.
+    /// Metrics of tasks.
     pub tasks: TaskMetrics,
-    /// What waits.
+    /// Metrics of queues.
     pub queues: Queues,
-    /// What was refused.
+    /// Metrics of rejections.
     pub refusals: Refusals,
-    /// Answers of the control plane.
+    /// Metrics of control-plane responses.
     pub control: Control,
-    /// The trust keys.
+    /// Metrics of the trust keys.
     pub keys: KeyMetrics,
     process: Process,
     role: Role,
-    /// Records of the audit chain.
+    /// Metrics of the audit chain.
     pub audit: AuditMetrics,
 }
 
@@ -141,7 +141,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers every family in a registry of its own.
+    /// Registers all families in a new registry.
     #[expect(
         clippy::too_many_lines,
         reason = "a list: each family with its name, help and labels"
@@ -354,7 +354,7 @@ impl Metrics {
         }
     }
 
-    /// The same for a sidecar, which tells nothing of rooms that it does not have.
+    /// Registers the families of a sidecar, which omits those of modules that only a gateway has.
     pub fn of_sidecar() -> Self {
         Self {
             role: Role::Sidecar,
@@ -362,7 +362,7 @@ impl Metrics {
         }
     }
 
-    /// Counts one ended exchange and its times. `trace_id`: of its trace, if that is recorded.
+    /// Counts one finished exchange. `trace_id` is that of its trace if it is recorded.
     pub fn exchange(
         &self,
         (method, outcome, shape): (Method, Outcome, Shape),
@@ -382,7 +382,7 @@ impl Metrics {
         self.total_seconds[shape as usize].observe(total, trace_id);
     }
 
-    /// Notes how long the agent took to answer. `trace_id`: of the exchange's trace, if that is recorded.
+    /// Records the time to the agent's response head. `trace_id` is that of the trace if it is recorded.
     pub fn head(&self, shape: Shape, elapsed: Duration, trace_id: Option<TraceId>) {
         self.head_seconds[shape as usize].observe(elapsed, trace_id);
     }
@@ -397,14 +397,15 @@ impl Metrics {
         self.card_fetches.with_label_values(&[outcome]).inc();
     }
 
-    /// Counts one token that a sidecar verified, by a word of a closed set; `kept` are remembered.
+    /// Counts one token that a sidecar verified, by a value of a closed set. `kept` is the size of the
+    /// replay cache.
     pub fn token_use(&self, word: &'static str, kept: usize) {
         self.token_uses.with_label_values(&[word]).inc();
         self.tokens_kept
             .set(i64::try_from(kept).unwrap_or(i64::MAX));
     }
 
-    /// Counts requests that replicas tell each other of.
+    /// Counts requests whose rate usage is shared between replicas.
     pub fn rate_share(&self, outcome: RateShare, count: u64) {
         self.rate_shares[outcome as usize].inc_by(count);
     }
@@ -419,17 +420,17 @@ impl Metrics {
         self.lapses[noticed as usize].inc();
     }
 
-    /// Notes one store operation.
+    /// Records one store operation.
     pub fn store(&self, store: &str, operation: &str, elapsed: Duration, ok: bool) {
         self.store_seconds
             .with_label_values(&[store, operation])
             .observe(elapsed.as_secs_f64());
-        // There from the first operation on, so that a rate sees the first error too.
+        // Created by the first operation, so that `rate()` includes the first error.
         let errors = self.store_errors.with_label_values(&[store, operation]);
         errors.inc_by(u64::from(!ok));
     }
 
-    /// How often stores were asked so far, over both stores and all operations.
+    /// Returns the number of store operations so far, over both stores.
     pub fn store_operations(&self) -> u64 {
         use prometheus::core::Collector;
         self.store_seconds
@@ -440,7 +441,7 @@ impl Metrics {
             .sum()
     }
 
-    /// Notes that the configuration was read and is good; `waiting` keys need a restart.
+    /// Records a valid configuration; `waiting` changed keys need a restart.
     pub fn config_loaded(&self, waiting: usize) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| since.as_secs());
@@ -451,39 +452,39 @@ impl Metrics {
             .set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
-    /// Notes that the configuration was read and is wrong.
+    /// Records an invalid configuration.
     pub fn config_refused(&self) {
         self.config_reloaded.set(0);
     }
 
-    /// Open readers of a kind.
+    /// Returns the gauge of open readers of a kind.
     pub fn event_readers(&self, kind: EventReader) -> &IntGauge {
         &self.event_readers[kind as usize]
     }
 
-    /// Counts a reader that was cut. `why` is one of a closed set of words.
+    /// Counts a reader that was disconnected. `why` is a value of a closed set.
     pub fn event_reader_cut(&self, why: &'static str) {
         self.event_readers_cut.with_label_values(&[why]).inc();
     }
 
-    /// Counts a connection that was refused or cut.
+    /// Counts a connection that was rejected or closed.
     pub fn connection_cut(&self, why: Cut) {
         self.connections_cut[why as usize].inc();
     }
 
-    /// Counts events that were published.
+    /// Counts published events.
     pub fn events_published(&self, passing: bool, count: usize) {
         self.events_published[usize::from(passing)].inc_by(u64::try_from(count).unwrap_or(0));
     }
 
-    /// Counts events that were not.
+    /// Counts events that were not published.
     pub fn events_dropped(&self, passing: bool, count: usize) {
         self.events_dropped[usize::from(passing)].inc_by(u64::try_from(count).unwrap_or(0));
     }
 }
 
-/// The children of exchanges, by method and outcome. Those that are answered begin at 0; there are many others, and
-/// most are never needed.
+/// Creates the children of exchanges, by method and outcome. Those of `answered` begin at 0. The others are
+/// created when needed: there are many, and most never are.
 fn children(exchanges: &IntCounterVec) -> Vec<OnceLock<IntCounter>> {
     let mut children = vec![OnceLock::new(); Method::ALL.len() * Outcome::COUNT];
     let outcome = Outcome::Answered;

@@ -1,4 +1,5 @@
-//! The families of the process itself, under the names that every Prometheus client library has, and what runs.
+//! Metric families of the process under the names of the official Prometheus client libraries, and the
+//! build info.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
@@ -8,13 +9,13 @@ use prometheus::{Counter, Gauge, IntGauge, Opts, Registry};
 
 use super::family::{gauge, gauges, measure, register};
 
-/// Ticks of a second in `/proc/self/stat`: Linux shows every program 100, whatever its kernel counts by.
+/// Ticks per second in `/proc/self/stat`. Linux always reports 100 to user space.
 const TICKS: f64 = 100.0;
 
-/// The process. Read from `/proc` when the metrics are; what cannot be read keeps its value.
+/// Metrics of the process, read from `/proc` at each scrape. An unreadable value stays unchanged.
 pub(super) struct Process {
     cpu: Counter,
-    /// Seconds that are counted in `cpu`.
+    /// Seconds that `cpu` already contains.
     counted: Mutex<f64>,
     memory: IntGauge,
     open_fds: IntGauge,
@@ -65,7 +66,7 @@ impl Process {
         }
     }
 
-    /// Looks again.
+    /// Reads the current values.
     pub(super) fn look(&self) {
         let read =
             |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
@@ -85,7 +86,7 @@ impl Process {
             self.max_fds.set(max);
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
-            // One of them is for this look.
+            // One of them is open for this read.
             let open = open.count().saturating_sub(1);
             self.open_fds.set(i64::try_from(open).unwrap_or(i64::MAX));
         }
@@ -97,7 +98,8 @@ fn set_now(gauge: &Gauge) {
     gauge.set(now.map_or(0.0, |since| since.as_secs_f64()));
 }
 
-/// `utime` and `stime`, the fields 14 and 15. The second is the program's name, in which anything may stand.
+/// Returns the sum of `utime` and `stime`, the fields 14 and 15, in seconds. The second field is the name
+/// of the program, which may contain spaces and parentheses.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(11);
@@ -105,7 +107,7 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
     Some((ticks()? + ticks()?) / TICKS)
 }
 
-/// The first number behind a name.
+/// Returns the first number behind `name`.
 fn number_after(text: &str, name: &str) -> Option<i64> {
     let (_, behind) = text.split_once(name)?;
     behind.split_whitespace().next()?.parse().ok()

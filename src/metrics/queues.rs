@@ -1,4 +1,4 @@
-//! The families of what waits, and of what replicas tell one another and is lost.
+//! Metric families of queues, and of samples for the console that were lost between replicas.
 
 use std::time::Duration;
 
@@ -6,38 +6,38 @@ use prometheus::{Gauge, IntCounter, IntGauge, Registry};
 
 use super::family::{counters, gauges, measures};
 
-/// What waits. Those of [`Backlog`] are in SQL, and every replica tells of all of them; the others are this
-/// replica's own, in memory.
+/// Metrics of queues. Those of [`Backlog`] are in SQL, and every replica reports all of them. The others
+/// are in this replica's memory.
 pub struct Queues {
-    /// Events that are kept, to be published.
+    /// Events to be published that are kept for replay.
     pub events_kept: IntGauge,
-    /// Events that only pass, to be published.
+    /// Events to be published that are not kept.
     pub events_passing: IntGauge,
-    /// Owners and uses of tasks, to be written down for other replicas.
+    /// Owners and uses of tasks to be written for other replicas.
     pub task_notes: IntGauge,
     backlog: [(IntGauge, Gauge); 2],
     samples_lost: [IntCounter; 4],
 }
 
-/// What replicas tell one another for the console, and is not shown. The label `why`.
+/// The reason why a replica's sample for the console is not shown. The label `why`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LostSample {
-    /// Longer than it may be; it came from elsewhere.
+    /// Received, and too long.
     TooLong = 0,
-    /// Not of its form; likewise.
+    /// Received, and malformed.
     Malformed = 1,
-    /// Some of our own was left out, to be short enough.
+    /// Truncated before it was sent, to fit.
     Cut = 2,
-    /// Of a replica for which there was no place.
+    /// Received from more replicas than can be shown.
     Full = 3,
 }
 
-/// What waits in SQL. The label `queue`.
+/// A queue in SQL. The label `queue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backlog {
-    /// Entries of inboxes that nobody acknowledged.
+    /// Unacknowledged entries of inboxes.
     Inbox = 0,
-    /// Delegations and deferred calls that were not sent.
+    /// Delegations and deferred calls that are not sent yet.
     Jobs = 1,
 }
 
@@ -73,12 +73,12 @@ impl Queues {
         }
     }
 
-    /// Counts a second of a replica that is not shown, or not whole.
+    /// Counts a sample that is not shown, or not completely.
     pub fn console_sample_lost(&self, why: LostSample) {
         self.samples_lost[why as usize].inc();
     }
 
-    /// Notes how much waits in SQL, and how long the oldest has.
+    /// Sets the length of a queue in SQL and the age of its oldest entry.
     pub fn backlog(&self, which: Backlog, entries: i64, oldest: Duration) {
         let (count, age) = &self.backlog[which as usize];
         count.set(entries);

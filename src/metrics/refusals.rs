@@ -1,47 +1,47 @@
-//! The families of what is refused: by reason, and credentials by why they prove nothing.
+//! Metric families of rejections, by reason, and of rejected credentials, by flaw.
 
 use prometheus::{IntCounter, Registry};
 
 use super::family::counters;
 use crate::rejection::Reason;
 
-/// Where something was refused. The label `plane`.
+/// The plane of a rejection. The label `plane`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plane {
     /// Messages to agents, and their cards.
     A2a = 0,
-    /// Every other route of the public listener; of a sidecar its own routes.
+    /// All other routes of the public listener; on a sidecar, its own routes.
     Control = 1,
 }
 
-/// Why a credential proves nothing. The label `why`.
+/// The reason why a credential was rejected. The label `why`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialFlaw {
-    /// There was none.
+    /// Missing.
     Missing,
-    /// No known form, or not exactly one.
+    /// Of an unknown form, or more than one credential.
     Form,
-    /// Good somewhere else: an enrolment token, a ticket.
+    /// Valid only elsewhere: an enrolment token, a ticket.
     Misplaced,
-    /// In no table: never made, revoked, used up, or its workspace was removed.
+    /// In no table: never issued, revoked, used up, or of a removed workspace.
     Unknown,
-    /// No signed token of a form that is accepted.
+    /// Not a signed token of an accepted form.
     Malformed,
     /// Signed by a key that its issuer does not publish.
     UnknownKey,
-    /// The signature is wrong: forged, or damaged.
+    /// Invalid signature: forged or damaged.
     Signature,
-    /// It was good once.
+    /// Expired.
     Expired,
-    /// It is not good yet.
+    /// Not valid yet.
     Immature,
-    /// Another issuer, another audience, or a claim missing or of the wrong type.
+    /// Another issuer or audience, or a claim that is missing or of a wrong type.
     Claims,
-    /// A pair token that was made for one forwarded request came to the gateway.
+    /// A pair token for one forwarded request, sent to the gateway.
     Bound,
-    /// A sidecar takes none that are not made for one request.
+    /// At a sidecar: not bound to one request.
     Unbound,
-    /// At a sidecar: made for another body or method.
+    /// At a sidecar: bound to another body or method.
     OtherBody,
     /// At a sidecar: used before.
     Replayed,
@@ -66,7 +66,7 @@ impl CredentialFlaw {
     ];
 }
 
-/// What was refused.
+/// Metrics of rejections.
 pub struct Refusals {
     by_reason: [[IntCounter; Reason::ALL.len()]; 2],
     credentials: [IntCounter; CredentialFlaw::WORDS.len()],
@@ -94,12 +94,12 @@ impl Refusals {
         }
     }
 
-    /// Counts one refusal.
+    /// Counts one rejection.
     pub fn count(&self, plane: Plane, reason: Reason) {
         self.by_reason[plane as usize][reason as usize].inc();
     }
 
-    /// Counts a credential that proved nothing.
+    /// Counts one rejected credential.
     pub fn credential(&self, flaw: CredentialFlaw) {
         self.credentials[flaw as usize].inc();
     }

@@ -1,5 +1,4 @@
-//! The metrics as text: in the format of Prometheus, which everybody reads, and as `OpenMetrics`, which has a place for
-//! exemplars.
+//! Renders the metrics as text: in the Prometheus format, and in `OpenMetrics`, which supports exemplars.
 
 use std::collections::HashMap;
 
@@ -8,17 +7,17 @@ use prometheus::TextEncoder;
 use super::Metrics;
 use super::role::{Role, is_of_gateways};
 
-/// In which format metrics are told.
+/// The format of a response with metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// The Prometheus text format, version 0.0.4.
     Text,
-    /// `OpenMetrics` 1.0: the same series, with the traces of some exchanges.
+    /// `OpenMetrics` 1.0: the same series, with exemplars.
     OpenMetrics,
 }
 
 impl Format {
-    /// The value of `Content-Type`.
+    /// Returns the value of `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -28,7 +27,7 @@ impl Format {
 }
 
 impl Metrics {
-    /// All families as they are now.
+    /// Renders the current values of all families.
     pub fn render(&self, format: Format) -> String {
         self.process.look();
         let mut families = self.registry.gather();
@@ -51,8 +50,9 @@ impl Metrics {
     }
 }
 
-/// The text format as `OpenMetrics`: a counter's family is named without `_total`, bounds of buckets have a point, quotes
-/// in help texts are escaped, exemplars stand behind their buckets, and the end is said.
+/// Converts the text format to `OpenMetrics`: removes `_total` from the family names of counters, writes
+/// bucket bounds with a decimal point, escapes quotes in help texts, appends exemplars to their buckets and
+/// ends with `# EOF`.
 fn open_metrics(text: &str, exemplars: &HashMap<String, String>) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 8);
     for line in text.lines() {
@@ -78,7 +78,7 @@ fn open_metrics(text: &str, exemplars: &HashMap<String, String>) -> String {
     out
 }
 
-/// The line of a bucket, in three: its bound, and what is before and behind that.
+/// Splits the line of a bucket into the part before its bound, the bound and the rest.
 fn bucket(line: &str) -> Option<(&str, &str, &str)> {
     const BOUND: &str = "le=\"";
     // The last label.
@@ -101,7 +101,7 @@ mod tests {
     use crate::a2a::method::Method;
     use crate::metrics::{Outcome, Shape};
 
-    /// An exchange of 1.5 s, and another's head of 1 h.
+    /// An exchange of 1.5 s, and the head of another of 1 h.
     fn some() -> Metrics {
         let metrics = Metrics::new();
         let (method, outcome) = (Method::ALL[0], Outcome::Answered);
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn both_formats_tell_the_same() {
         let metrics = some();
-        // The process itself goes on between the two.
+        // The process metrics change between the two renderings.
         let lines = |format| {
             let text = metrics.render(format);
             let lines = text.lines().filter(|line| !line.contains("process_"));

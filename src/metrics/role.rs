@@ -1,13 +1,13 @@
-//! Whose metrics they are: a sidecar is a process with fewer rooms.
+//! The role of the process: a sidecar has a part of a gateway's metrics.
 
-/// Whose metrics they are.
+/// The role of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Gateway,
     Sidecar,
 }
 
-/// Whether a family is of rooms that only a gateway has. A sidecar's zero would be taken for a fault.
+/// True if only a gateway has the family. A sidecar's constant zero would look like a fault.
 pub(super) fn is_of_gateways(name: &str) -> bool {
     const ROOMS: [&str; 21] = [
         "audit_",

@@ -1,24 +1,24 @@
-//! The families of streams: their pace, and what is kept of them for those who come back.
+//! Metric families of streams: their pace, their logs for resumption, and streams without a caller.
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::family::{begin, counter, counters, gauge, histogram};
 
-/// The pace of streams, their logs, those who read these, and streams without callers.
+/// Metrics of streams.
 pub struct Streams {
     /// Time from the request head to the agent's first event.
     pub first_event: Histogram,
-    /// Time from one event to the next. Those that come together are one.
+    /// Time from one event to the next. Events received together count as one.
     pub between_events: Histogram,
-    /// Bytes that all logs hold.
+    /// Bytes in all stream logs.
     pub log_bytes: IntGauge,
-    /// Streams without a log, for want of room.
+    /// Streams without a log, for lack of space.
     pub unresumable: IntCounter,
-    /// Copies for other replicas that failed, and are tried again.
+    /// Failed copies to other replicas, which are retried.
     pub copies_failed: IntCounter,
     /// Open readers of resumed streams.
     pub readers: IntGauge,
-    /// Streams that go on without their callers.
+    /// Streams that continue after their callers disconnected.
     pub lingering: IntGauge,
     lingered: IntCounterVec,
 }
@@ -72,7 +72,7 @@ impl Streams {
         }
     }
 
-    /// Counts a stream whose caller had left, by a word of a closed set.
+    /// Counts a stream that continued without its caller, by a value of a closed set.
     pub fn lingered(&self, outcome: &'static str) {
         self.lingered.with_label_values(&[outcome]).inc();
     }

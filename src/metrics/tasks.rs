@@ -1,15 +1,15 @@
-//! The families of tasks.
+//! Metric families of tasks.
 
 use prometheus::{IntCounter, Registry};
 
 use super::family::{counter, counters};
 use crate::a2a::state::TaskState;
 
-/// Tasks: whose they are, and where they stand.
+/// Metrics of tasks.
 pub struct TaskMetrics {
-    /// Tasks whose owner this replica learnt.
+    /// Tasks whose owner this replica learnt from a response.
     pub learnt: IntCounter,
-    /// Owners and uses of tasks that are not written down for other replicas.
+    /// Owners and uses of tasks that were not written for other replicas.
     pub notes_dropped: IntCounter,
     states: [IntCounter; TaskState::ALL.len()],
 }
@@ -38,7 +38,7 @@ impl TaskMetrics {
         }
     }
 
-    /// Counts a state that was told.
+    /// Counts a reported state.
     pub fn seen(&self, state: TaskState) {
         self.states[state as usize].inc();
     }

@@ -1,20 +1,20 @@
-//! The families of what the process says about itself: log lines and spans.
+//! Metric families of log lines and spans.
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
 use super::{counters, gauge};
 
-/// Log lines and spans.
+/// Metrics of log lines and spans.
 pub struct Telemetry {
     /// Log lines dropped because the writer was behind.
     pub log_lines_dropped: IntGauge,
     /// Spans that wait to be sent.
     pub spans_waiting: IntGauge,
-    /// Spans that the collector took.
+    /// Spans that the collector accepted.
     pub spans_exported: IntCounter,
-    /// Spans that found no room among those that wait.
+    /// Spans dropped because the queue was full.
     pub spans_dropped: IntCounter,
-    /// Spans that the collector did not take.
+    /// Spans that the collector did not accept.
     pub spans_failed: IntCounter,
 }
 

@@ -1,4 +1,4 @@
-//! Times of exchanges, and of each bucket the last exchange in it whose trace is recorded: an exemplar.
+//! Histograms of exchanges with exemplars: each bucket keeps the last exchange in it with a recorded trace.
 
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use prometheus::{Histogram, HistogramVec};
 
 use super::family::SECONDS;
 
-/// One exchange that is in a bucket.
+/// The last exchange in a bucket.
 #[derive(Clone, Copy)]
 struct Exemplar {
     trace_id: TraceId,
@@ -17,12 +17,12 @@ struct Exemplar {
     at: SystemTime,
 }
 
-/// The histogram of one shape. Exemplars take the same room however many exchanges there are.
+/// The histogram of one shape. The memory for exemplars is constant.
 pub(super) struct Times {
     family: &'static str,
     shape: &'static str,
     histogram: Histogram,
-    /// By bucket; the last one has no bound.
+    /// The last exchange of each bucket; the last bucket has no bound.
     last: [Mutex<Option<Exemplar>>; SECONDS.len() + 1],
 }
 
@@ -36,7 +36,7 @@ impl Times {
         }
     }
 
-    /// Notes one. `trace_id`: of its trace, if that is recorded.
+    /// Records a duration. `trace_id` is that of the trace if it is recorded.
     pub(super) fn observe(&self, elapsed: Duration, trace_id: Option<TraceId>) {
         let seconds = elapsed.as_secs_f64();
         self.histogram.observe(seconds);
@@ -51,8 +51,8 @@ impl Times {
         }
     }
 
-    /// The series of buckets that have an exemplar, as the text format writes them, each with what stands behind its
-    /// number (OpenMetrics 1.0, exemplars).
+    /// Returns the bucket series that have an exemplar, as the text format writes them, each with the
+    /// suffix of its line (OpenMetrics 1.0, exemplars).
     pub(super) fn exemplars(&self) -> impl Iterator<Item = (String, String)> {
         let bounds = SECONDS.iter().map(f64::to_string);
         let bounds = bounds.chain(["+Inf".to_owned()]);
@@ -69,7 +69,7 @@ impl Exemplar {
     fn text(self) -> String {
         let at = self.at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut text = format!(" # {{trace_id=\"{}\"}} {}", self.trace_id, self.seconds);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, " {}.{:03}", at.as_secs(), at.subsec_millis());
         text
     }

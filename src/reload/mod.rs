@@ -1,5 +1,5 @@
-//! A changed configuration while the gateway runs: when to load it again (SIGHUP, a changed file),
-//! and what has to follow where a new one is in force.
+//! Reloads the configuration while the gateway runs: on SIGHUP and on a changed file. A valid configuration
+//! is applied, and cached facts that depend on it are invalidated ("Reload" in `docs/operations.md`).
 
 mod watch;
 
@@ -20,8 +20,8 @@ use crate::gateway::Gateway;
 use crate::rejection::Reason;
 use crate::telemetry::{self, Chain};
 
-/// Keys, or beginnings of keys, whose values remembered facts were judged by: which credential proves
-/// whom, what is open to which call, where an agent may be.
+/// Keys, or prefixes of keys, that cached facts depend on: the principal of a credential, the access to a
+/// call, the permitted addresses of agents.
 const JUDGED_BY: [&str; 8] = [
     "A2A_GATEWAY_ADMIN_TOKEN",
     "a2a.complete",
@@ -33,26 +33,26 @@ const JUDGED_BY: [&str; 8] = [
     "trusted_agents",
 ];
 
-/// Loads `layers` again at SIGHUP and when one of their files changes. A background task; runs until
-/// it is dropped.
+/// Reloads `layers` on SIGHUP and when one of their files changes. A background task that runs until it is
+/// dropped.
 pub async fn run(gateway: &Arc<Gateway>, layers: &Layers) {
     let mut hangup = signal(SignalKind::hangup())
         .inspect_err(|error| {
-            tracing::error!(%error, "SIGHUP cannot be heard; only changes of files reload");
+            tracing::error!(%error, "failed to install the SIGHUP handler; only changed files reload");
         })
         .ok();
     let read = layers.files();
     if let Some(path) = read.iter().find(|path| !can_be_read_again(path)) {
         let path = path.display();
-        tracing::warn!(%path, "That is no regular file, so the configuration is read at the start only: no reload");
+        tracing::warn!(%path, "not a regular file; the configuration is read at startup only and cannot be reloaded");
         loop {
             next(hangup.as_mut()).await;
-            tracing::warn!(%path, "SIGHUP changes nothing: a part of the configuration cannot be read again");
+            tracing::warn!(%path, "SIGHUP ignored: a part of the configuration cannot be read again");
         }
     }
     let filled: Vec<PathBuf> = read.iter().filter(|p| is_filled(p)).cloned().collect();
     let mut files = Files::watch(watched(gateway, layers));
-    // What was changed since the start and before the watch.
+    // Applies changes made between startup and the watch.
     reload(gateway, layers, &filled).await;
     loop {
         files.set(watched(gateway, layers));
@@ -61,14 +61,14 @@ pub async fn run(gateway: &Arc<Gateway>, layers: &Layers) {
             () = files.changed() => false,
         };
         if asked {
-            tracing::info!("SIGHUP: reading the configuration again");
+            tracing::info!("SIGHUP received; reloading the configuration");
             files.look();
         }
         reload(gateway, layers, &filled).await;
     }
 }
 
-/// Everything that is read: the layers, and what the configuration in force names.
+/// Returns all files that are read: those of the layers, and those named by the current configuration.
 fn watched(gateway: &Gateway, layers: &Layers) -> Vec<PathBuf> {
     let mut files = layers.files();
     files.extend(gateway.config().server.tls.files().cloned());
@@ -84,7 +84,8 @@ async fn next(signal: Option<&mut Signal>) {
     std::future::pending().await
 }
 
-/// What is not there is for loading to complain of. A pipe, such as `--config <(…)`, says it once.
+/// Returns false for a file that can be read only once, such as a pipe (`--config <(…)`). A missing file is
+/// left to the loader to report.
 fn can_be_read_again(path: &Path) -> bool {
     std::fs::metadata(path).is_err() || is_regular(path)
 }
@@ -97,9 +98,9 @@ fn is_filled(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.len() > 0)
 }
 
-/// What speaks against reading files that held something at the start. An empty one is good TOML, and
-/// would put the defaults in force and end an operator's token: it is about to be written, or the disk
-/// is full. One that became a pipe could keep us waiting for ever.
+/// Returns a problem with files that had content at startup. An empty file is valid TOML, and would apply
+/// the defaults and remove an operator's token: it is about to be written, or the disk is full. A file that
+/// became a pipe could block forever.
 fn unready(filled: &[PathBuf]) -> Option<ConfigError> {
     let problem = |path: &PathBuf| {
         let reason = match std::fs::metadata(path) {
@@ -119,14 +120,14 @@ fn unready(filled: &[PathBuf]) -> Option<ConfigError> {
     (!problems.is_empty()).then_some(ConfigError { problems })
 }
 
-/// Loads once, and has everything follow. A wrong configuration changes nothing.
+/// Reloads once. An invalid configuration changes nothing.
 async fn reload(gateway: &Gateway, layers: &Layers, filled: &[PathBuf]) {
     let loaded = unready(filled).map_or_else(|| load(layers), Err);
     match gateway.config.reload(loaded) {
         Outcome::Refused(error) => return refused(gateway, &error),
         Outcome::Unchanged { mended: false } => {}
         Outcome::Unchanged { mended: true } => {
-            tracing::info!("The configuration is right again, and the same as before");
+            tracing::info!("configuration is valid again, and unchanged");
         }
         Outcome::Changed(change) => follow(gateway, &change).await,
     }
@@ -136,7 +137,7 @@ async fn reload(gateway: &Gateway, layers: &Layers, filled: &[PathBuf]) {
 
 fn refused(gateway: &Gateway, error: &ConfigError) {
     gateway.metrics.config_refused();
-    // The keys, never what stands there.
+    // Only the keys, never their values.
     let keys = error
         .problems
         .iter()
@@ -147,7 +148,7 @@ fn refused(gateway: &Gateway, error: &ConfigError) {
         ..Draft::new(EventType::ConfigRefused)
     };
     gateway.audit.record(draft.with(json!({"keys": keys})));
-    // One line: what collects logs takes each line end for the end of an entry.
+    // One line, since log collectors split entries at line ends.
     let problems: Vec<String> = error.problems.iter().map(ToString::to_string).collect();
     let problems = problems.join("; ");
     tracing::error!(
@@ -156,9 +157,9 @@ fn refused(gateway: &Gateway, error: &ConfigError) {
     );
 }
 
-/// The new one is in force: forgets what was judged by the old one, and says what changed.
+/// Applies a changed configuration: invalidates facts that depend on the old one, and logs the changes.
 async fn follow(gateway: &Gateway, change: &Change) {
-    // First: what follows is judged by it.
+    // Recorded first: what follows depends on it.
     let told = gateway.config.told();
     let applied = told.settings.iter();
     let applied = applied.filter(|setting| change.applied.contains(&setting.key));
@@ -188,7 +189,7 @@ async fn follow(gateway: &Gateway, change: &Change) {
     if change.applied.iter().any(|key| key == "telemetry.log")
         && let Err(error) = telemetry::refilter(&gateway.config().telemetry.log)
     {
-        tracing::error!(error = %Chain(&error), "The log goes on with its old filter");
+        tracing::error!(error = %Chain(&error), "failed to change the log filter; the old one stays");
     }
     if within("a2a.default_workspace") {
         gateway.look_for_default_workspace().await;

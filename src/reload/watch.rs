@@ -1,9 +1,9 @@
-//! When one of a few files has changed: written in place, replaced by another, or reached by a link
-//! that now leads elsewhere (a ConfigMap).
+//! Detects changes of files: written in place, replaced, or behind a link that now leads elsewhere (a
+//! ConfigMap).
 //!
-//! Folders are watched rather than files, since a watch follows the file that was there, not the one
-//! that took its name. An event only wakes; whether something changed is seen by the files themselves.
-//! They are looked at every few seconds in any case, for file systems that tell nothing.
+//! Folders are watched instead of files, since a watch follows the inode and not the name. An event only
+//! wakes the task; the files themselves show whether they changed. They are also checked every few seconds,
+//! for file systems without events.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,28 +16,28 @@ use notify::{ErrorKind, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-/// Between two looks when nothing is told.
+/// Interval between two checks without events.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// How long files must stay as they are before they count as written.
+/// Time for which files must be unchanged before they are read.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Whoever goes on writing for longer is read in between.
+/// Maximum time to wait for a file that is being written continuously.
 const QUIET_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Links that are followed, as the system's own limit.
+/// Maximum number of links that are followed: the limit of the system.
 const LINKS_MAX: usize = 40;
 
-/// What tells one state of a file from another: where it is, when it changed, how long it is.
+/// The state of each file: inode, length and times.
 type Look = Vec<Option<[i64; 5]>>;
 
-/// The files.
+/// The watched files.
 pub(super) struct Files {
     paths: Vec<PathBuf>,
     watcher: Option<RecommendedWatcher>,
     woken: Arc<Notify>,
     seen: Look,
-    /// Whether it was said that nothing tells of changes.
+    /// True if the failure of the watch was logged.
     complained: bool,
 }
 
@@ -47,7 +47,7 @@ impl Files {
         let woken = Arc::new(Notify::new());
         let wake = Arc::clone(&woken);
         let made = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // That somebody reads, we ourselves too, is no change.
+            // Read accesses, including those of this process, are not changes.
             if !matches!(&event, Ok(event) if matches!(event.kind, EventKind::Access(_))) {
                 wake.notify_one();
             }
@@ -67,14 +67,16 @@ impl Files {
         files
     }
 
-    /// Waits until a file is another than at the last look, and is written. Never, when there is none.
+    /// Waits until a file differs from the last check and is written completely. Never resolves if there
+    /// are no files.
     pub(super) async fn changed(&mut self) {
         if self.paths.is_empty() {
             return std::future::pending().await;
         }
         loop {
             tokio::select! {
-                // Also what wakes without end, a database in the same folder, is looked at only so often.
+                // Bounds the rate of checks if another file in the folder, such as a database, changes all
+                // the time.
                 () = self.woken.notified() => sleep(QUIET).await,
                 () = sleep(LOOK_EVERY) => self.watch_folders(),
             }
@@ -86,7 +88,7 @@ impl Files {
         }
     }
 
-    /// Watches these from now on.
+    /// Replaces the set of watched files.
     pub(super) fn set(&mut self, paths: Vec<PathBuf>) {
         if paths != self.paths {
             self.paths = paths;
@@ -95,7 +97,7 @@ impl Files {
         }
     }
 
-    /// Takes them as they are now.
+    /// Takes the current state of the files as unchanged.
     pub(super) fn look(&mut self) {
         self.seen = look(&self.paths);
     }
@@ -113,8 +115,8 @@ impl Files {
         }
     }
 
-    /// Watches every folder on the way to the files. Again each time, since a folder may be another
-    /// one of the same name.
+    /// Watches every folder on the path of each file. Repeated each time, since a folder may have been
+    /// replaced by another of the same name.
     fn watch_folders(&mut self) {
         let Some(watcher) = &mut self.watcher else {
             return;
@@ -139,7 +141,7 @@ impl Files {
             let every = humantime::format_duration(LOOK_EVERY);
             tracing::warn!(
                 %error,
-                "Changed configuration files are not told of; they are looked at every {every} instead, and SIGHUP reloads at once"
+                "failed to watch the configuration files; they are checked every {every} instead, and SIGHUP reloads at once"
             );
         }
     }
@@ -164,7 +166,7 @@ fn look(paths: &[PathBuf]) -> Look {
     paths.iter().map(state).collect()
 }
 
-/// The folder of the file, and those of what it is a link to.
+/// Returns the folders of a file and of all its link targets.
 fn folders(path: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut path = path.to_owned();
@@ -192,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// Well below [`LOOK_EVERY`]: so it was told, not found.
+    /// Well below [`LOOK_EVERY`], so the change was noticed by an event.
     const SOON: Duration = Duration::from_secs(4);
 
     #[test]

@@ -1,8 +1,9 @@
-//! The admin listener's connections: how many there may be, and how long each may keep its place and do nothing.
+//! The connections of the admin listener: their number, and their timeouts.
 //!
-//! The head of a request, and what is idle between two, have a clock of hyper's; what takes no bytes has the one here.
-//! Where all places are taken, a newcomer gets that of the connection that has been idle longest.
-//! An answer that waits for its reader keeps its place otherwise for as long as the reader's machine is there.
+//! hyper bounds the time for the head of a request and between two requests. This module bounds the time in
+//! which a client reads nothing. If all places are taken, a new connection replaces the one that has been
+//! idle longest. Otherwise a response that waits for its client keeps its place as long as the client's
+//! machine responds.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -35,32 +36,33 @@ use super::lasting::unopened;
 use super::sockets::{GivenUp, Socket};
 use crate::metrics::{Cut, Metrics};
 
-/// Connections at once: 16 consoles with a browser's six each, and room for whoever scrapes and probes.
+/// Maximum number of connections: 16 consoles with six browser connections each, and space for scrapers and
+/// probes.
 const CONNECTIONS_MAX: usize = 256;
 
-/// How long the head of a request may take, from the connection's first moment or the end of the answer before.
+/// Timeout of the head of a request, from the start of the connection or the end of the last response.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// From when on a connection that has not sent its first request counts as idle. An honest one sends it at once.
+/// Time after which a connection without a request counts as idle. Well-behaved clients send it at once.
 const NEW_FOR: Duration = Duration::from_secs(5);
 
-/// Bytes of a head, or of an answer that waits in the connection.
+/// Maximum size of the head of a request, and of buffered response bytes.
 const BUFFER_MAX: usize = 64 * 1024;
 
-/// How long a connection may take not one byte of what waits for it.
+/// Maximum time in which the client reads no byte of a waiting response.
 const STALLED_MAX: Duration = Duration::from_secs(30);
 
-/// How long it may be behind, however slowly it goes on.
+/// Maximum time in which response bytes always wait, however slowly the client reads.
 const BEHIND_MAX: Duration = Duration::from_secs(120);
 
-/// Before the next try, where the system has no more sockets for us.
+/// Delay before the next accept when the system has no more sockets.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// The listener of operators.
+/// The admin listener.
 pub(super) struct AdminListener {
-    /// Taken when it starts.
+    /// Taken at the start.
     pub(super) socket: Mutex<Option<Socket>>,
-    /// When another process accepts instead.
+    /// The signal that another process accepts connections.
     pub(super) given_up: GivenUp,
     pub(super) router: axum::Router,
     pub(super) metrics: Arc<Metrics>,
@@ -97,7 +99,7 @@ impl BackgroundService for AdminListener {
             let (socket, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "The admin listener could not accept a connection");
+                    tracing::warn!(%error, "admin listener failed to accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -105,7 +107,7 @@ impl BackgroundService for AdminListener {
             let (place, full) = Places::take(&places);
             if full {
                 self.metrics.connection_cut(Cut::AdminFull);
-                tracing::debug!(%peer, "As many connections to the admin listener as may be are open");
+                tracing::debug!(%peer, "admin listener has its maximum number of connections");
             }
             let Some(place) = place else { continue };
             let connection = Connection {
@@ -117,12 +119,12 @@ impl BackgroundService for AdminListener {
             open.spawn(connection.serve(socket, given_up.clone(), shutdown.clone()));
         }
         drop(listener);
-        // What is being answered is answered; the process ends when it ends.
+        // Responses in progress are completed, until the process exits.
         while open.join_next().await.is_some() {}
     }
 }
 
-/// One of them.
+/// A connection.
 struct Connection {
     peer: SocketAddr,
     router: axum::Router,
@@ -140,16 +142,17 @@ struct Taken {
     by_number: HashMap<u64, Seat>,
 }
 
-/// One that is taken.
+/// A place in use.
 struct Seat {
-    /// Since when no request is in progress; may be yet to come.
+    /// The time since which no request is in progress; it may be in the future.
     idle_since: Option<Instant>,
-    /// The place is somebody else's: the connection is to be closed.
+    /// Notified when another connection takes the place: this one must close.
     lost: Arc<Notify>,
 }
 
 impl Places {
-    /// A place, and whether all were taken: then it is that of whoever has been idle longest, or there is none.
+    /// Returns a place, and whether all were taken. In that case the place is that of the connection idle
+    /// longest, or `None` if none is idle.
     fn take(places: &Arc<Self>) -> (Option<Place>, bool) {
         let now = Instant::now();
         let mut taken = places.taken();
@@ -180,12 +183,12 @@ impl Places {
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
-        // Each step leaves them whole, so a panic elsewhere cannot have broken them.
+        // Every update leaves the map consistent, so a poisoned lock is usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The place of a connection. Dropping it gives it back.
+/// The place of a connection. Dropping it frees the place.
 struct Place {
     places: Arc<Places>,
     number: u64,
@@ -206,7 +209,7 @@ impl Drop for Place {
     }
 }
 
-/// A request in progress. Dropping it ends that.
+/// A request in progress. Dropping it marks the connection idle.
 struct Busy(Arc<Place>);
 
 impl Busy {
@@ -222,7 +225,7 @@ impl Drop for Busy {
     }
 }
 
-/// The body of an answer: the request is in progress for as long as there is something of it.
+/// The body of a response. The request is in progress until it is dropped.
 struct Answering {
     body: Body,
     _busy: Busy,
@@ -250,15 +253,15 @@ impl HttpBody for Answering {
 
 impl Connection {
     async fn serve(self, socket: TcpStream, mut given_up: GivenUp, mut shutdown: ShutdownWatch) {
-        // Answers are written whole: nothing is won by waiting for more.
+        // Responses are written in whole, so Nagle's algorithm only delays them.
         let _ = socket.set_nodelay(true);
         let answer = service_fn(|mut request: Request<Incoming>| {
-            // Whose failures count together is known by the address of the connection.
+            // The handlers count failures by client address.
             request.extensions_mut().insert(ConnectInfo(self.peer));
             let (router, busy) = (self.router.clone(), Busy::new(&self.place));
             async move {
                 let answer = router.oneshot(request.map(Body::new)).await;
-                // A router answers every request: its error type has no values.
+                // The router is infallible: its error type has no values.
                 let answer = answer.unwrap_or_else(|never| match never {});
                 Ok::<_, Infallible>(answer.map(|body| Answering { body, _busy: busy }))
             }
@@ -271,7 +274,7 @@ impl Connection {
         let mut served = std::pin::pin!(served);
         let ended = tokio::select! {
             ended = &mut served => ended,
-            // The next request goes to whoever accepts then.
+            // The next request goes to the successor.
             () = given_up.wait() => {
                 served.as_mut().graceful_shutdown();
                 served.await
@@ -289,13 +292,13 @@ impl Connection {
         };
         if ended.as_ref().is_err_and(slow) {
             self.metrics.connection_cut(Cut::AdminSlow);
-            tracing::debug!(peer = %self.peer, "A connection to the admin listener took no more bytes");
+            tracing::debug!(peer = %self.peer, "client of the admin listener stopped reading");
         }
     }
 }
 
-/// A socket that gives up on who does not read: after [`STALLED_MAX`] without a byte, or [`BEHIND_MAX`] in which
-/// something always waited.
+/// A socket that fails with `TimedOut` if its peer does not read: after [`STALLED_MAX`] without a byte, or
+/// after [`BEHIND_MAX`] in which bytes always waited.
 struct Patient<S> {
     socket: S,
     behind: Option<Behind>,
@@ -314,7 +317,7 @@ impl<S> Patient<S> {
         }
     }
 
-    /// Nothing can be written for now.
+    /// Handles a write that would block.
     fn wait<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let behind = self.behind.get_or_insert_with(|| {
             let since = Instant::now();
@@ -325,7 +328,7 @@ impl<S> Patient<S> {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// `taken` of `offered` bytes were written.
+    /// Handles a write of `taken` of `offered` bytes.
     fn went_on(&mut self, taken: usize, offered: usize) {
         if taken >= offered {
             self.behind = None;
@@ -410,7 +413,7 @@ mod tests {
         let new = new.unwrap();
         assert!(full);
         taken[7].lost.notified().await;
-        // What is left of it frees nobody's place, and takes none.
+        // The evicted connection frees no other place, and takes none.
         drop(Busy::new(&taken[7]));
         let another = Places::take(&places).0.unwrap();
         taken[3].lost.notified().await;

@@ -1,6 +1,6 @@
-//! Work that goes on for as long as the process. Without it a gateway would go on answering, by facts that it follows
-//! no more: revocations, addresses, deadlines. So where it panics the process ends, and whoever supervises it starts
-//! it again. The same where a listener cannot be opened.
+//! Background work that must run as long as the process. Without it a gateway would continue to serve from
+//! stale facts: revocations, addresses, deadlines. If it panics, the process exits, and the supervisor
+//! restarts it. The process also exits if a listener cannot be opened.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::time::sleep;
 
 use super::ServeError;
 
-/// Ends the process, of which nothing can be asked without this listener. Its address could be had when the process began:
-/// another that was started at the same moment has it.
+/// Logs the error and exits, because the listener is indispensable. Its address was free at startup, so
+/// another process that started at the same moment has taken it.
 pub(super) async fn unopened(error: ServeError) -> ! {
     tracing::error!(%error, "The process ends");
     sleep(LAST_LINE).await;
@@ -21,15 +21,15 @@ pub(super) async fn unopened(error: ServeError) -> ! {
 /// `EX_SOFTWARE` of sysexits.h.
 const EXIT: i32 = 70;
 
-/// What the log's thread gets to write its last line.
+/// Time for the log thread to write the last line.
 const LAST_LINE: Duration = Duration::from_millis(200);
 
-/// Does the work. If it panics this ends the process.
+/// Runs `work`. Exits the process if it panics.
 pub(super) async fn lasting(what: &'static str, work: impl Future<Output = ()>) {
     if AssertUnwindSafe(work).catch_unwind().await.is_err() {
         tracing::error!(
             what,
-            "The work in the background panicked, which is a bug: the process ends, and must be started again"
+            "background work panicked, which is a bug; exiting, the process must be restarted"
         );
         sleep(LAST_LINE).await;
         std::process::exit(EXIT);
@@ -42,14 +42,14 @@ mod tests {
 
     use super::*;
 
-    /// Set in the process that is to end.
+    /// Set in the child process, which is expected to exit.
     const ENDS: &str = "A2A_GATEWAY_TEST_LASTING_ENDS";
 
     #[test]
     fn a_panic_in_the_background_ends_the_process() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         if std::env::var_os(ENDS).is_some() {
-            // As Pingora does it: a panic in a task of its own would end that task alone.
+            // On a task, as Pingora runs it: a panic in a task ends only that task.
             let work = lasting("test", async { panic!("on purpose") });
             runtime.spawn(work);
             std::thread::sleep(Duration::from_secs(60));

@@ -1,4 +1,5 @@
-//! The process: Pingora services assembled, readiness, drain. The gateway here, a sidecar in [`sidecar`].
+//! The gateway process: its Pingora services, readiness and shutdown. A sidecar's process is in
+//! [`sidecar`].
 
 mod admin;
 mod lasting;
@@ -33,59 +34,61 @@ use crate::proxy::{Connections, Dispatcher, Explainer, Listener};
 use crate::telemetry::traces::{Traces, TracesError};
 use crate::{control, reload};
 
-/// Read buffer of a caller's connection. Pingora's 64 KiB would be most of an idle connection.
+/// Size of the read buffer of a caller's connection. Pingora's 64 KiB would dominate the memory of an idle
+/// connection.
 const READ_BUFFER: usize = 8 * 1024;
 
-/// Write buffer of a caller's connection: one Ethernet segment, Pingora's own choice.
+/// Size of the write buffer of a caller's connection: one Ethernet segment, which is Pingora's default.
 const WRITE_BUFFER: usize = 1460;
 
-/// Why the gateway cannot serve.
+/// The reason why the gateway cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// An address is taken or not ours.
+    /// The address is in use or not of this machine.
     #[error("cannot listen on {address} ({key}): {error}; {}", advice(key, error))]
     Listen {
         /// The configuration key.
         key: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What the system said; in the text already, and so not the source.
+        /// The error of the system. It is part of the text, so it is not the source.
         error: std::io::Error,
     },
-    /// `forward.headers` names a field that may not be forwarded.
+    /// `forward.headers` names a field that must not be forwarded.
     #[error("forward.headers: {0}")]
     ForwardHeaders(String),
-    /// The SQLite file is another gateway's.
+    /// Another gateway uses the SQLite file.
     #[error(
         "cannot use stores.sql alone: another gateway serves from this SQLite file; give each its own, \
          or let several share PostgreSQL and Redis"
     )]
     Claimed,
-    /// What another process serves from cannot be shared with this one.
+    /// The previous process has stores that cannot be shared with this one.
     #[error(
         "cannot go on for the process before, which keeps its stores until its calls are over: {0}. End that one with \
          SIGTERM and start this one after it"
     )]
     Alone(&'static str),
-    /// Whether it is cannot be told.
+    /// The lock of the SQLite file failed for another reason.
     #[error("cannot lock the SQLite file of stores.sql")]
     Unclaimed(#[source] std::io::Error),
-    /// Signals cannot be caught.
+    /// The signal handlers cannot be installed.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
-    /// Spans cannot be sent.
+    /// The exporter of spans cannot be started.
     #[error("cannot trace: {0}")]
     Traces(#[from] TracesError),
-    /// The rooms cannot be assembled.
+    /// The gateway cannot be assembled.
     #[error("cannot start: {0}")]
     Open(#[from] OpenError),
 }
 
-/// Serves until SIGTERM or SIGINT. With `layers`, SIGHUP and changes of their files reload; without, SIGHUP ends the process.
+/// Serves until SIGTERM or SIGINT. With `layers`, SIGHUP and changes of their files reload the
+/// configuration. Without, SIGHUP ends the process.
 ///
 /// # Errors
-/// Before anything is served: an address is taken, a store's address, a key or a certificate cannot
-/// be used.
+/// Before anything is served: an address is in use, or the URL of a store, a key or a certificate is
+/// invalid.
 pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let config = live.hold();
     let listener = listener(&config);
@@ -130,7 +133,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let public = OnSocket::new(public, public_socket, Arc::clone(&sockets));
     let public = server.add_service(public);
     public.add_dependency(&rooms);
-    // In the same order in every process: of two that begin at once one has both addresses.
+    // Every process binds in the same order, so of two that start at once one gets both addresses.
     public.add_dependency(&admin);
     if let Some(layers) = layers {
         let reloads = Reloads(Arc::clone(&gateway), layers);
@@ -141,7 +144,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     if let Some(dispatcher) = dispatcher {
         let mut dispatch = background_service("dispatch", Dispatches(dispatcher));
         dispatch.threads = Some(1);
-        // What ends for want of an address sends nothing.
+        // A process that exits because its address is in use sends no deferred calls.
         server.add_service(dispatch).add_dependency(&public);
     }
 
@@ -162,9 +165,9 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Stores of one process are this one's from here on.
+/// Claims stores that only one process can use.
 fn claim_stores(gateway: &Gateway, sockets: &Sockets) -> Result<(), ServeError> {
-    // The process before had others, or would not have started this one.
+    // A previous process with such stores refuses to start a successor, so the previous process had other stores.
     if let Some(why) = gateway.alone().filter(|_| sockets.inherited()) {
         return Err(ServeError::Alone(why));
     }
@@ -174,7 +177,7 @@ fn claim_stores(gateway: &Gateway, sockets: &Sockets) -> Result<(), ServeError> 
     })
 }
 
-/// The process, and its worker threads.
+/// Returns the Pingora server and its number of worker threads.
 fn pingora(config: &Config) -> (Server, usize) {
     let threads = match config.server.threads {
         0 => std::thread::available_parallelism().map_or(1, NonZero::get),
@@ -184,8 +187,8 @@ fn pingora(config: &Config) -> (Server, usize) {
         threads,
         grace_period_seconds: Some(0),
         graceful_shutdown_timeout_seconds: Some(0),
-        // Where nobody is there to take work from, the runtime for one thread costs a call a quarter less. Several of those
-        // would leave the sockets of all connections with the one that accepts.
+        // With one thread there is no other to steal work from, and the single-threaded runtime costs a
+        // call a quarter less. Several of those would leave all connections on the thread that accepts.
         work_stealing: threads > 1,
         ..ServerConf::default()
     };
@@ -194,7 +197,7 @@ fn pingora(config: &Config) -> (Server, usize) {
     (server, threads)
 }
 
-/// What to do about an address that cannot be listened on.
+/// Returns the advice for an address that cannot be bound.
 fn advice(key: &str, error: &std::io::Error) -> String {
     let guess = match error.kind() {
         std::io::ErrorKind::AddrInUse => "is another gateway running? ",
@@ -205,13 +208,13 @@ fn advice(key: &str, error: &std::io::Error) -> String {
     format!("{guess}`--set {key}=ADDRESS:PORT` chooses another")
 }
 
-/// Plain TCP: [`Connections`] ends TLS.
+/// Plain TCP: [`Connections`] terminates TLS.
 fn listener(config: &Config) -> ListenerConfig {
     ListenerConfig::tcp(config.server.listen.to_string())
         .l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER))
 }
 
-/// What the rooms do besides answering: migrate, follow invalidations, sweep, flush.
+/// The background work of the gateway: migrations, invalidations, sweeps, flushes.
 struct Rooms(Arc<Gateway>);
 
 #[async_trait]
@@ -221,7 +224,7 @@ impl BackgroundService for Rooms {
         mut shutdown: ShutdownWatch,
         ready: pingora::services::ServiceReadyNotifier,
     ) {
-        // A store that is down does not keep the listener from opening: what needs it is refused.
+        // The listener opens even if a store is down: requests that need the store are rejected.
         let mut prepared = std::pin::pin!(self.0.prepare());
         let wait = self.0.config().stores.timeout;
         let first = tokio::time::timeout(wait, &mut prepared).await;
@@ -244,7 +247,7 @@ impl BackgroundService for Rooms {
     }
 }
 
-/// Shows the first admin token, once. Not through the log: logs are kept.
+/// Prints the first admin token to standard error, once. It is not logged, since logs are kept.
 fn announce(token: &SecretString) {
     let text = token.expose_secret();
     let _ = writeln!(
@@ -255,7 +258,7 @@ fn announce(token: &SecretString) {
     );
 }
 
-/// What happened, written down. On a thread of its own, which no exchange waits for.
+/// The audit. It runs on its own thread, so that no exchange waits for it.
 struct Audited(Arc<Audit>);
 
 #[async_trait]
@@ -268,7 +271,7 @@ impl BackgroundService for Audited {
     }
 }
 
-/// Calls that are made later.
+/// The sender of deferred calls.
 struct Dispatches(Dispatcher);
 
 #[async_trait]
@@ -281,7 +284,7 @@ impl BackgroundService for Dispatches {
     }
 }
 
-/// The configuration, loaded again. On a thread of its own: files may be slow.
+/// The reloader of the configuration. It runs on its own thread, since files may be slow.
 struct Reloads(Arc<Gateway>, Layers);
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! The process of a sidecar: one listener in front of an agent, and the fetching of keys.
+//! The sidecar process: one listener in front of an agent, and the fetcher of keys.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -20,10 +20,10 @@ use crate::proxy::{Connections, Listener};
 use crate::sidecar::{Settings, Sidecar};
 use crate::telemetry::traces::Traces;
 
-/// Serves until SIGTERM or SIGINT. `admin`: where metrics are told, if anywhere.
+/// Serves until SIGTERM or SIGINT. `admin` is the address of the admin listener, if there is one.
 ///
 /// # Errors
-/// Before anything is served: an address is taken, or spans cannot be sent.
+/// Before anything is served: an address is in use, or the exporter of spans cannot be started.
 pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<(), ServeError> {
     let config = live.hold();
     let listener = listener(&config);
@@ -57,7 +57,7 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
 
     let address = config.server.listen;
     let workspace = sidecar.settings.workspace.as_str();
-    tracing::info!(%address, workspace.id = workspace, threads, "The sidecar is starting");
+    tracing::info!(%address, workspace.id = workspace, threads, "sidecar is starting");
     server.run(RunArgs {
         shutdown_signal: Box::new(Signals {
             caught,
@@ -68,11 +68,11 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
             traces,
         }),
     });
-    tracing::info!("The sidecar has ended");
+    tracing::info!("sidecar has ended");
     Ok(())
 }
 
-/// The gateway's keys, kept fresh.
+/// The task that keeps the gateway's keys fresh.
 struct Fetches(Arc<Sidecar>);
 
 #[async_trait]

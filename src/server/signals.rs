@@ -1,4 +1,5 @@
-//! What the process is told from outside: to end in order, at once, or when another one goes on in its place.
+//! Signals: SIGTERM and SIGINT for a graceful shutdown, a second one for a fast one, SIGUSR2 for a
+//! hand-over to a new process.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,46 +17,48 @@ use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::telemetry::traces::Traces;
 
-/// How long what is left gets to say so once the drain is over.
+/// Time for remaining exchanges to send their last event or error after the drain.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The same after a second signal.
 const LAST_WORDS_HURRIED: Duration = Duration::from_millis(500);
 
-/// How long what was just being refused may take.
+/// Time for rejections in progress.
 const LAST_REFUSALS: Duration = Duration::from_millis(300);
 
-/// How long the last spans may take.
+/// Time to export the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(3);
 
-/// How long the threads may take to end when nothing is left to do. One that reads a file from a mount that hangs
-/// would keep the process for ever.
+/// Time for the threads to end. A thread that reads a file from a mount that hangs would keep the process
+/// alive forever.
 const THREADS_END: Duration = Duration::from_secs(5);
 
-/// SIGTERM and SIGINT drain; a second signal ends at once. SIGUSR2 has a new process go on.
+/// The signal handler. SIGTERM and SIGINT drain; a second signal ends the process at once. SIGUSR2 starts a
+/// successor.
 pub(super) struct Signals {
-    /// What they end it by.
+    /// The signals that are waited for.
     pub(super) caught: Caught,
     pub(super) drain: Arc<Drain>,
     pub(super) config: Live,
-    /// What has to write something down before the end.
+    /// The gateway, which has state to flush; `None` in a sidecar.
     pub(super) gateway: Option<Arc<Gateway>>,
-    /// What the process that follows goes on with.
+    /// The listening sockets, which the successor takes over.
     pub(super) sockets: Arc<Sockets>,
-    /// What has to send the last spans.
+    /// The tracer, which has spans to send.
     pub(super) traces: Traces,
 }
 
-/// Signals from the moment on in which it is made: before anybody can connect.
+/// Signal handlers. They are installed when this is created, before the listeners open.
 pub(super) struct Caught(Mutex<Option<[Signal; 3]>>);
 
 impl Caught {
-    /// Catches them. `reloads`: SIGHUP, too, which would end the process until somebody waits for it.
+    /// Installs the handlers. With `reloads` also that of SIGHUP, whose default would end the process until
+    /// the reloader waits for it.
     ///
     /// # Errors
-    /// The system has no room for it.
+    /// When the system cannot install them.
     pub(super) fn new(reloads: bool) -> io::Result<Self> {
-        // What is caught is caught for the process, and heard by the runtime that waits for it later.
+        // A handler is installed for the whole process; a later runtime receives the signals.
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let _entered = runtime.enter();
         let kinds = [
@@ -78,7 +81,7 @@ impl Caught {
 #[async_trait]
 impl ShutdownSignalWatch for Signals {
     async fn recv(&self) -> ShutdownSignal {
-        // Pingora waits once.
+        // Pingora calls this once.
         let Some([mut terminate, mut interrupt, mut follow]) = self.caught.take() else {
             return std::future::pending().await;
         };
@@ -102,10 +105,10 @@ impl ShutdownSignalWatch for Signals {
             _ = terminate.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
             _ = interrupt.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
         }
-        // Also in a hurry: a chain without its end looks like one whose end was taken away.
+        // Also after a second signal: a chain without a stop record looks as if its end had been removed.
         if let Some(gateway) = &self.gateway {
             gateway.close();
-            // Before the records are: an answer without one would be nobody's.
+            // Closed before the audit is: a later response would have no record.
             self.drain.close();
             idle_within(LAST_REFUSALS, || self.drain.running() == 0).await;
             tokio::join!(gateway.audit.flush(), gateway.console.goodbye());
@@ -116,7 +119,7 @@ impl ShutdownSignalWatch for Signals {
 }
 
 impl Signals {
-    /// Has a new process go on, if one can. Whether it does.
+    /// Starts a successor if possible. Returns true if it serves.
     async fn is_followed(&self) -> bool {
         let alone = self.gateway.as_ref().and_then(|gateway| gateway.alone());
         if let Some(why) = alone {
@@ -126,7 +129,7 @@ impl Signals {
             );
             return false;
         }
-        tracing::info!("A new process is to take over (SIGUSR2)");
+        tracing::info!("starting a new process to take over (SIGUSR2)");
         match self.sockets.give_up().await {
             Ok(()) => {
                 tracing::info!("The new process serves");
@@ -140,21 +143,21 @@ impl Signals {
     }
 }
 
-/// Ends the process after [`THREADS_END`], if it still is there then. All that was to be said and written down has been.
+/// Exits after [`THREADS_END`] if the process still runs. Everything is flushed by then.
 fn end_in_any_case() {
     let watch = std::thread::Builder::new().name("end".into());
     let watched = watch.spawn(|| {
         std::thread::sleep(THREADS_END);
-        tracing::warn!("A thread does not end; the process does");
+        tracing::warn!("a thread did not end in time; exiting");
         std::process::exit(0);
     });
     if let Err(error) = watched {
-        tracing::warn!(%error, "Nobody sees to it that the process ends");
+        tracing::warn!(%error, "shutdown watchdog could not be started");
     }
 }
 
-/// Waits until nothing is in progress, at most `server.drain`; where another process follows, also until who is
-/// connected has gone there.
+/// Waits until no exchange is in progress, for at most `server.drain`. With a successor it also waits until
+/// all connections are closed.
 async fn drain(drain: &Drain, config: &Live, followed: bool) {
     if followed {
         drain.leave();
@@ -171,7 +174,7 @@ async fn drain(drain: &Drain, config: &Live, followed: bool) {
     .await;
 }
 
-/// Ends what is left: streams with their last event, the others with an error.
+/// Ends the remaining exchanges: streams with their last event, others with an error.
 async fn last_words(drain: &Drain, limit: Duration) {
     drain.begin();
     drain.cut();

@@ -1,6 +1,6 @@
-//! The listening sockets, which outlive the process: the one that follows takes them over while this one still serves,
-//! so that no connection is refused in between. Done by `ecdysis`, which starts the same program with the same
-//! arguments once more, gives it the sockets, and waits until it says that it serves.
+//! The listening sockets. They outlive the process: its successor takes them over while it still serves, so
+//! that no connection is refused. `ecdysis` starts the same program with the same arguments, passes the
+//! sockets, and waits until the successor reports that it serves.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -22,30 +22,30 @@ use tokio::time::timeout;
 use super::ServeError;
 use super::lasting::unopened;
 
-/// Connections that wait to be accepted at most; the system may allow fewer. Pingora's own choice.
+/// Backlog of a listening socket; the system may lower it. Pingora's default.
 const BACKLOG: i32 = 65_535;
 
-/// How long the program may take to say its version.
+/// Timeout of `--version`.
 const VERSION_WITHIN: Duration = Duration::from_secs(5);
 
-/// The sockets of one process.
+/// The listening sockets of this process.
 pub(super) struct Sockets {
     ecdysis: Mutex<Ecdysis>,
     given_up: watch::Sender<bool>,
 }
 
-/// One of them, for whoever accepts from it.
+/// A listening socket for one listener.
 pub(super) struct Socket {
     sockets: Arc<Sockets>,
     /// The configuration key of the address.
     key: &'static str,
     address: SocketAddr,
-    /// By the process before.
+    /// The socket that the previous process passed.
     given: Option<TcpListener>,
 }
 
 impl Sockets {
-    /// None yet.
+    /// Creates an empty set.
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             ecdysis: Mutex::new(Ecdysis::new()),
@@ -53,16 +53,16 @@ impl Sockets {
         })
     }
 
-    /// Whether this process goes on in the place of another one.
+    /// True if this process is the successor of another.
     pub(super) fn inherited(&self) -> bool {
         self.with(|ecdysis| ecdysis.is_child())
     }
 
-    /// A socket for `address`, which is listened on when there is somebody to answer. Pingora would panic where it
-    /// cannot be had; an operator deserves a sentence before that.
+    /// Reserves a socket for `address`. It listens only when the service starts. Pingora would panic if the
+    /// address cannot be bound; this returns an error for the operator.
     ///
     /// # Errors
-    /// The address is taken, or not ours.
+    /// The address is in use, or not of this machine.
     pub(super) fn socket(
         self: &Arc<Self>,
         key: &'static str,
@@ -74,7 +74,8 @@ impl Sockets {
             address,
             given: None,
         };
-        // What the process before gives is taken at once: what is left of it is closed when this one is ready.
+        // An inherited socket is taken at once, since those that are not taken are closed when this process
+        // is ready.
         let taken = if self.inherited() {
             socket.bind().map(|given| socket.given = Some(given))
         } else {
@@ -86,10 +87,10 @@ impl Sockets {
         }
     }
 
-    /// Says that this process serves: to the one before, which ends then, and to whoever supervises.
+    /// Reports that this process serves, to the previous process, which then ends, and to the supervisor.
     fn ready(&self) {
         if let Err(error) = self.with(Ecdysis::ready) {
-            tracing::warn!(%error, "The process before cannot be told that this one serves");
+            tracing::warn!(%error, "failed to notify the previous process that this one serves");
         }
         tell_supervisor(vec![
             NotifyState::Ready,
@@ -97,13 +98,12 @@ impl Sockets {
         ]);
     }
 
-    /// Starts the process that follows, and gives it the sockets; resolves when it serves. From then on nothing is
-    /// accepted here.
+    /// Starts the successor, and resolves when it serves. After that this process accepts no connections.
     ///
     /// # Errors
-    /// In words: it did not start. This process goes on.
+    /// The reason why it did not start. This process continues to serve.
     pub(super) async fn give_up(self: &Arc<Self>) -> Result<(), String> {
-        // `ecdysis` would take a program that cannot be started for one that is being started, for ever.
+        // If the program cannot be started, `ecdysis` would wait forever.
         program_runs().await?;
         let sockets = Arc::clone(self);
         let upgrade = move || sockets.with(|ecdysis| ecdysis.upgrade().map_err(|e| e.to_string()));
@@ -114,7 +114,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// For whoever accepts.
+    /// Returns the signal for the accept loops.
     pub(super) fn given_up(&self) -> GivenUp {
         GivenUp(self.given_up.subscribe())
     }
@@ -124,12 +124,12 @@ impl Sockets {
     }
 }
 
-/// Whether another process accepts.
+/// A signal that another process accepts connections.
 #[derive(Clone)]
 pub(super) struct GivenUp(watch::Receiver<bool>);
 
 impl GivenUp {
-    /// Resolves when one does.
+    /// Resolves when another process accepts.
     pub(super) async fn wait(&mut self) {
         if self.0.wait_for(|given_up| *given_up).await.is_err() {
             std::future::pending::<()>().await;
@@ -138,11 +138,11 @@ impl GivenUp {
 }
 
 impl Socket {
-    /// Listens, or goes on where the process before did. Without the option that lets two processes listen beside
-    /// each other: that one is there by mistake must be heard of.
+    /// Listens, or takes over the inherited socket. `SO_REUSEPORT` is not set: a second process that was
+    /// started by mistake must fail.
     ///
     /// # Errors
-    /// The address is taken by now, or the system has no room for it.
+    /// The address is in use by now, or the system has no resources for a socket.
     fn listen(mut self) -> Result<TcpListener, ServeError> {
         let listener = self.given.take().map_or_else(|| self.bind(), Ok);
         listener.map_err(|error| self.refused(error))
@@ -156,7 +156,7 @@ impl Socket {
         }
     }
 
-    /// Whether the address can be had. Nobody can connect meanwhile.
+    /// Checks that the address can be bound, without listening.
     fn try_bind(&self) -> io::Result<()> {
         let domain = socket2::Domain::for_address(self.address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
@@ -167,7 +167,7 @@ impl Socket {
     fn bind(&self) -> io::Result<TcpListener> {
         let listener = self.sockets.with(|ecdysis| {
             ecdysis.build_listen_tcp(self.address, |socket, address| {
-                // As the standard library does: connections that ended a moment ago keep nobody out.
+                // As in the standard library: connections in TIME_WAIT must not block the address.
                 socket.set_reuse_address(true)?;
                 socket.bind(&address.into())?;
                 socket.listen(BACKLOG)?;
@@ -178,10 +178,10 @@ impl Socket {
         Ok(listener)
     }
 
-    /// The same, for a runtime.
+    /// Listens, for use in a Tokio runtime.
     ///
     /// # Errors
-    /// As above.
+    /// As `Socket::listen`.
     pub(super) fn into_tokio(self) -> Result<tokio::net::TcpListener, ServeError> {
         let (key, address) = (self.key, self.address);
         let listener = tokio::net::TcpListener::from_std(self.listen()?);
@@ -193,7 +193,7 @@ impl Socket {
     }
 }
 
-/// Has the program say its version: whether it is there, may be run, and is one.
+/// Runs the program with `--version`, to check that it exists and can be executed.
 async fn program_runs() -> Result<(), String> {
     let program = std::env::args_os().next().unwrap_or_default();
     let said = Command::new(&program)
@@ -212,8 +212,9 @@ async fn program_runs() -> Result<(), String> {
     Err(format!("{} cannot be started: {why}", program.display()))
 }
 
-/// Says it by `NOTIFY_SOCKET`, if somebody listens there (`sd_notify(3)`). On a thread of its own: who listens and does not
-/// read makes whoever speaks wait, and that must be neither what accepts connections nor what ends the process.
+/// Notifies the supervisor through `NOTIFY_SOCKET`, if it is set (`sd_notify(3)`). It runs on its own
+/// thread, since a supervisor that does not read blocks the writer, which must delay neither the accept
+/// loop nor the shutdown.
 pub(super) fn tell_supervisor(states: Vec<NotifyState<'static>>) {
     let tell = move || sd_notify::notify(&states).unwrap_or_else(|error| untold(&error));
     if let Err(error) = std::thread::Builder::new()
@@ -225,10 +226,10 @@ pub(super) fn tell_supervisor(states: Vec<NotifyState<'static>>) {
 }
 
 fn untold(error: &io::Error) {
-    tracing::warn!(%error, "The supervisor cannot be told of the state of the process (NOTIFY_SOCKET)");
+    tracing::warn!(%error, "failed to notify the supervisor of the state of the process (NOTIFY_SOCKET)");
 }
 
-/// A Pingora service on a socket of ours, until that is given up.
+/// A Pingora service on a socket of [`Sockets`], until the successor takes it over.
 pub(super) struct OnSocket<S> {
     service: S,
     socket: Option<Socket>,
@@ -236,7 +237,7 @@ pub(super) struct OnSocket<S> {
 }
 
 impl<S> OnSocket<S> {
-    /// `service` listens at the address of `socket`.
+    /// Creates a service that listens on `socket`.
     pub(super) fn new(service: S, socket: Socket, sockets: Arc<Sockets>) -> Self {
         Self {
             service,
@@ -262,7 +263,7 @@ impl<S: ServiceWithDependents> ServiceWithDependents for OnSocket<S> {
                 Err(error) => unopened(error).await,
             }
         }
-        // What depends on it is here: rooms are made before there is a listener.
+        // Its dependencies are ready: background work starts before the listener.
         self.sockets.ready();
         let mut given_up = self.sockets.given_up();
         let (end, ends) = watch::channel(false);

@@ -1,4 +1,4 @@
-//! How a store fails: its URL cannot be used, or it cannot be asked. Both stores share these.
+//! The errors and the health of stores, shared by the SQL and the shared store.
 
 pub mod skew;
 
@@ -8,27 +8,28 @@ use std::time::{Duration, Instant};
 
 use crate::telemetry::Chain;
 
-/// What a driver, or the system below it, said.
+/// The error of a driver, or of the system below it.
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
-/// A store could not answer. Never to be read as "no": whoever decides access must refuse.
+/// A store did not respond. It never means "no": access decisions must deny.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{store} store: {operation} failed")]
 pub struct Unavailable {
     /// `sql` or `shared`.
     pub store: &'static str,
-    /// What was tried, as a metric label: a closed set of short words.
+    /// The operation, as a metric label from a closed set.
     pub operation: &'static str,
-    /// What the driver said. Shared, since single-flight hands one failure to several waiters.
+    /// The error of the driver. Shared, since single-flight returns one failure to several callers.
     #[source]
     pub source: Cause,
 }
 
 impl Unavailable {
-    /// Whether nothing was changed: the store itself said no. Of all else it may have done what was asked, or do it yet.
+    /// True if the store itself rejected the operation, so nothing was changed. After any other error it
+    /// may have been done, or may still be.
     pub fn is_refusal(&self) -> bool {
         let refused = self.source.downcast_ref::<Refused>();
-        // A connection that broke behind a pooler, a server that was stopped, and "completion unknown" come as these, too.
+        // A broken connection behind a pooler, a server shutdown and "completion unknown" also have codes.
         refused.is_some_and(|refused| {
             let code = refused.code.as_str();
             !code.starts_with("08") && !code.starts_with("57P") && code != "40003"
@@ -36,56 +37,57 @@ impl Unavailable {
     }
 }
 
-/// What the database refused, without the detail line, in which PostgreSQL repeats whole rows.
+/// A rejection by the database, without the detail line, in which PostgreSQL repeats whole rows.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("database error {code}: {message}")]
 pub struct Refused {
-    /// As the database has it (SQLSTATE).
+    /// The code of the database (SQLSTATE).
     pub code: String,
-    /// In its words.
+    /// The message of the database.
     pub message: String,
 }
 
-/// The store took longer than its clock allows.
+/// The operation exceeded its timeout.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no answer within {0:?}")]
 pub struct TooSlow(pub Duration);
 
-/// A store's URL cannot be used. Never shows the URL, which may carry a password.
+/// The URL of a store is invalid. Never shows the URL, which may contain a password.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{key}: {problem}")]
 pub struct InvalidUrl {
     /// The configuration key: `stores.sql` or `stores.shared`.
     pub key: &'static str,
-    /// What is wrong, and what to write instead.
+    /// The problem, and the correct form.
     pub problem: String,
-    /// What the system said, when the URL is well formed but what it names cannot be used.
+    /// The error of the system, if the URL is well-formed but its resource cannot be used.
     #[source]
     pub source: Option<Cause>,
 }
 
-/// So many operations in a row that fail are more than a slow one.
+/// Number of failed operations in a row after which a store counts as down.
 const AWAY: u32 = 3;
 
-/// A store that comes and goes is told of once in so long.
+/// Minimum interval between two log lines about an outage.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 
-/// Tells the log when a store stops answering, and when it answers again: also that of a gateway that nobody calls.
+/// The health of a store. Logs when it stops responding and when it responds again, also in a gateway
+/// without traffic.
 #[derive(Debug, Default)]
 pub struct Answering {
-    /// Operations that failed since the last one that did not.
+    /// Failed operations since the last success.
     failed: AtomicU32,
-    /// That it does not was told last.
+    /// True if the last log line was about an outage.
     away: AtomicBool,
     told: Mutex<Option<Instant>>,
-    /// That it answered since the process began.
+    /// True if the store has responded since startup.
     answered: AtomicBool,
-    /// That it answers, and refuses every write.
+    /// True if the store responds, but rejects writes.
     read_only: AtomicBool,
 }
 
 impl Answering {
-    /// Notes how an operation on `store` ended.
+    /// Records the result of an operation on `store`.
     pub fn note<T>(&self, store: &'static str, result: &Result<T, Unavailable>) {
         match result {
             Ok(_) if self.failed.load(Ordering::Relaxed) == 0 => {
@@ -111,26 +113,26 @@ impl Answering {
         }
     }
 
-    /// Whether it answered since the process began.
+    /// True if the store has responded since startup.
     pub fn has_answered(&self) -> bool {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Whether it answered and took writes, as far as is known.
+    /// True if the store responded and accepted writes, as far as is known.
     pub fn is_well(&self) -> bool {
         self.has_answered()
             && self.failed.load(Ordering::Relaxed) == 0
             && !self.read_only.load(Ordering::Relaxed)
     }
 
-    /// Notes that `store` answers and refuses a write: a replica, or a server without room.
+    /// Records that `store` responds but rejects a write: a read-only replica, or a full server.
     pub fn refuses_writes(&self, store: &'static str, error: &Unavailable) {
         if !self.read_only.swap(true, Ordering::AcqRel) {
             tracing::warn!(store, error = %Chain(error), "A store takes no writes");
         }
     }
 
-    /// Notes that `store` took one.
+    /// Records that `store` accepted a write.
     pub fn takes_writes(&self, store: &'static str) {
         if self.read_only.swap(false, Ordering::AcqRel) {
             tracing::info!(store, "A store takes writes again");
@@ -169,7 +171,7 @@ mod tests {
         assert!(note(&[false]));
         assert!(note(&[false, false]));
         assert!(!note(&[true]));
-        // Within a minute of the last word nothing is said; one that goes on is told of then.
+        // An outage within a minute of the last log line is logged only if it lasts beyond that minute.
         assert!(!note(&[false, false, false, false]));
         *answering.told.lock().unwrap() = None;
         assert!(note(&[false]));

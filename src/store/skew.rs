@@ -1,4 +1,4 @@
-//! How far the clock of a store is from this machine's.
+//! The clock skew between a store and this machine.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::store::Unavailable;
 
-/// Clocks that differ by more than this are told of.
+/// Maximum skew that is not logged.
 pub const CLOCK_SKEW_MAX: Duration = Duration::from_secs(5);
 
 /// The clock of one store.
@@ -17,12 +17,12 @@ pub struct Skew {
 }
 
 impl Skew {
-    /// Of `store`: `sql` or `shared`.
+    /// Creates the clock of `store`: `sql` or `shared`.
     pub fn new(store: &'static str) -> Self {
         Self { store, told: false }
     }
 
-    /// Asks the store for its time, and tells the log when it comes to differ, and when it no longer does.
+    /// Reads the store's clock, and logs when the skew becomes too large and when it no longer is.
     pub async fn compare(
         &mut self,
         ask: impl Future<Output = Result<Option<SystemTime>, Unavailable>>,
@@ -30,7 +30,7 @@ impl Skew {
         let (began, here) = (Instant::now(), SystemTime::now());
         let Ok(Some(there)) = ask.await else { return };
         let taken = began.elapsed();
-        // The store looked at its clock somewhen between question and answer.
+        // The store read its clock between the request and the response.
         let here = here + taken / 2;
         let apart = match there.duration_since(here) {
             Ok(ahead) => ahead,

@@ -1,4 +1,4 @@
-//! A client's address, as far as logs and audit records show it (`audit.client_address`).
+//! Client addresses as logs and audit records show them (`audit.client_address`).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,11 +7,11 @@ use ipnet::IpNet;
 
 use crate::config::ClientAddress;
 
-/// Bits of an address that are shown with `audit.client_address = "prefix"`.
+/// Prefix lengths with `audit.client_address = "prefix"`.
 const PREFIX_V4: u8 = 24;
 const PREFIX_V6: u8 = 48;
 
-/// An address or the network that it is in.
+/// An address or its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShownAddress {
     /// The whole address.
@@ -21,7 +21,7 @@ pub enum ShownAddress {
 }
 
 impl ShownAddress {
-    /// What is shown of an address; `None`: nothing.
+    /// Returns the shown form of an address, or `None` if it is not shown.
     pub fn of(address: IpAddr, shown: ClientAddress) -> Option<Self> {
         let bits = match address {
             IpAddr::V4(_) => PREFIX_V4,

@@ -1,8 +1,8 @@
-//! Log lines on standard error.
+//! The log on standard error.
 //!
-//! Lines go through a bounded queue to a thread of their own, so a slow terminal or a full pipe
-//! never holds up an exchange; what does not fit is dropped and counted. Standard output belongs
-//! to the command line. Lines of crates that use `log` (Pingora, sqlx) come out here too.
+//! Lines pass through a bounded queue to a dedicated thread, so that a slow terminal or a full pipe never
+//! delays an exchange. Lines that do not fit are dropped and counted. Standard output belongs to the
+//! command line. Lines of crates that use `log` (Pingora, sqlx) are included.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::OnceLock;
@@ -16,43 +16,42 @@ use tracing_subscriber::{EnvFilter, reload};
 
 use crate::config::{LogFormat, Telemetry};
 
-/// Lines that wait for the writer at most. An access line has about 400 bytes, hence 25 MiB.
+/// Maximum number of queued lines. An access line has about 400 bytes, hence 25 MiB.
 const LINES_WAITING_MAX: usize = 65_536;
 
-/// Crates that tell at `info` what matters only to their own authors, such as each step of a start,
-/// and at `error` what an operator cannot act on. Directives of the operator come after these and
-/// win over them.
+/// Directives for noisy crates. They log steps of interest only to their authors at `info`, and errors that
+/// an operator cannot act on at `error`. Directives of the operator follow these and take precedence.
 ///
-/// `pingora_core::connectors` says two things above `debug`: that an unused connection could not be taken from the pool,
-/// and that one had bytes in it. Both end in a new connection, which the call never notices.
+/// `pingora_core::connectors` logs two things above `debug`: an idle connection could not be taken from the
+/// pool, or had bytes in it. In both cases a new connection is used, and the call does not notice.
 const QUIET: &str = "pingora=warn,pingora_core=warn,pingora_core::connectors=off,pingora_proxy=warn,pingora_pool=warn,\
                      pingora_runtime=warn,sqlx=warn,hyper=warn,h2=warn,rustls=warn,ecdysis=error,\
                      rustls_platform_verifier=off";
 
-/// Counts dropped lines. The log is the one thing that a process has only once.
+/// The counter of dropped lines. A process has one log.
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// Replaces the filter of the one log.
+/// Replaces the filter of the log.
 type Refilter = Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>;
 
 static REFILTER: OnceLock<Refilter> = OnceLock::new();
 
-/// Keeps the log going. When it is dropped the waiting lines are written.
+/// Keeps the log running. Dropping it writes the queued lines.
 #[must_use = "lines that wait are written when it is dropped"]
 pub struct LogGuard {
     _writer: WorkerGuard,
 }
 
-/// The log cannot be started.
+/// The log cannot be started or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// `telemetry.log` is not a filter.
     #[error("telemetry.log is not a log filter")]
     Filter(#[from] tracing_subscriber::filter::ParseError),
-    /// The filter of a running log cannot be replaced.
+    /// The filter of the running log cannot be replaced.
     #[error("the filter of the log cannot be replaced")]
     Reload(#[from] reload::Error),
-    /// It was started before.
+    /// The log is already started.
     #[error("the log is started already")]
     Started(#[from] tracing_subscriber::util::TryInitError),
 }
@@ -60,7 +59,7 @@ pub enum LogError {
 /// Starts the log of this process on standard error.
 ///
 /// # Errors
-/// [`LogError`] when the filter cannot be read, or a log is already started.
+/// [`LogError`] when the filter is invalid, or the log is already started.
 pub fn start(settings: &Telemetry) -> Result<LogGuard, LogError> {
     let (writer, guard) = NonBlockingBuilder::default()
         .lossy(true)
@@ -90,15 +89,15 @@ pub fn start(settings: &Telemetry) -> Result<LogGuard, LogError> {
     Ok(LogGuard { _writer: guard })
 }
 
-/// Replaces the filter of the running log. Without one there is nothing to do.
+/// Replaces the filter of the running log. Does nothing if there is none.
 ///
 /// # Errors
-/// [`LogError`] when the filter cannot be read.
+/// [`LogError`] when the filter is invalid.
 pub fn refilter(directives: &str) -> Result<(), LogError> {
     let filter = filter(directives)?;
     if let Some(refilter) = REFILTER.get() {
         refilter(filter)?;
-        // What speaks through `log` asks there first, where the level of the start is kept.
+        // Crates that use `log` check its own maximum level first, which was set at startup.
         log::set_max_level(match LevelFilter::current().into_level() {
             None => log::LevelFilter::Off,
             Some(Level::ERROR) => log::LevelFilter::Error,
@@ -111,7 +110,7 @@ pub fn refilter(directives: &str) -> Result<(), LogError> {
     Ok(())
 }
 
-/// How many lines were dropped because the writer was behind.
+/// Returns the number of lines dropped because the writer was behind.
 pub fn lines_dropped() -> u64 {
     DROPPED
         .get()
@@ -141,7 +140,7 @@ where
     (builder.finish(), refilter)
 }
 
-/// One JSON object a line, its fields at top level so that they can be asked for by name.
+/// One JSON object in each line. Fields are at the top level, so that they can be queried by name.
 fn machines<W>(writer: W, filter: EnvFilter) -> (impl tracing::Subscriber + Send + Sync, Refilter)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! What the process says about itself: log lines, spans, and error chains in one line.
+//! Telemetry: the log, traces, and error chains in one line.
 
 mod address;
 mod log;
@@ -12,8 +12,8 @@ pub use self::log::{LogError, LogGuard, lines_dropped, refilter, start};
 
 /// An error and its causes in one line: `cannot open the store: connection refused`.
 ///
-/// A cause whose text the one above it already ends with is left out, since some crates repeat
-/// their source in their own text.
+/// A cause is omitted if the text above it already ends with it, since some crates repeat their source in
+/// their own text.
 pub struct Chain<'a>(pub &'a (dyn Error + 'a));
 
 impl fmt::Display for Chain<'_> {

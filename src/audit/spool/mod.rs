@@ -1,8 +1,8 @@
-//! Where chained records wait while the database is away: files in a folder, read from the front and
-//! written at the end, in segments so that what was read gives its room back.
+//! The on-disk queue of chained records while the database is down. Records are read from the front and
+//! appended at the end, in segment files, so that a segment is deleted once it is read.
 //!
-//! A process holds a lock while it has files here. What a killed one left is taken over by the next
-//! gateway that looks. Blocks; called from threads that may.
+//! A process holds a lock file while it has segments. The spool of a killed process is adopted by the next
+//! gateway that finds it. All calls block; run them on blocking threads.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -15,16 +15,16 @@ use super::record::{Record, digest};
 use crate::config::open_regular;
 use crate::workspace::Timestamp;
 
-/// A segment is closed when it has so many bytes.
+/// Size in bytes at which a segment is closed.
 const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// No gateway makes such a file.
+/// The mode bit of files that every user can write. No gateway creates such a file.
 const WRITABLE_BY_ALL: u32 = 0o002;
 
 const SEGMENT: &str = "spool";
 const LOCK: &str = "lock";
 
-/// One file.
+/// One segment file.
 struct Segment {
     number: u32,
     bytes: u64,
@@ -32,38 +32,38 @@ struct Segment {
     records: u64,
 }
 
-/// The records of one chain that wait.
+/// The queued records of one chain.
 pub(super) struct Spool {
     folder: PathBuf,
     replica: String,
     bytes_max: u64,
     segments: VecDeque<Segment>,
-    /// The last segment, while it is written to.
+    /// The last segment, while it is being written.
     open: Option<File>,
-    /// How far the first segment has been read.
+    /// Offset in the first segment up to which it has been read.
     read: u64,
-    /// Records that were read from it.
+    /// Records that were read from the first segment.
     taken: u64,
-    /// A line of it was no record.
+    /// True if the first segment has a line that is not a record.
     damaged: bool,
-    /// Records that wait.
+    /// Records in the queue.
     records: u64,
-    /// When the first of them was made.
+    /// The time of the oldest queued record.
     oldest: Option<i64>,
-    /// Held while there are files.
+    /// The lock, held while there are segments.
     lock: Option<File>,
 }
 
-/// Records from the front, and where the next ones begin.
+/// Records from the front, and the offset of the next one.
 pub(super) struct Front {
     pub(super) records: Vec<Chained>,
     read: u64,
-    /// Lines that are no records, and records whose file somebody removed or cut.
+    /// Lines that are not records, and records that were removed with their file or cut off.
     pub(super) damaged: u64,
 }
 
 impl Spool {
-    /// An empty one. Makes nothing yet.
+    /// Creates an empty spool, without I/O.
     pub(super) fn new(folder: &Path, replica: &str, bytes_max: u64) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -80,12 +80,12 @@ impl Spool {
         }
     }
 
-    /// What processes left that are no more.
+    /// Returns the spools of processes that no longer run, with their locks held.
     pub(super) fn left(folder: &Path) -> Vec<Self> {
         let Ok(entries) = fs::read_dir(folder) else {
             return Vec::new();
         };
-        // What is no plain file is none of ours, and may never end.
+        // Anything but a regular file was not created by a gateway, and reading it may block.
         let names = entries
             .flatten()
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
@@ -100,7 +100,7 @@ impl Spool {
             let Some(spool) = left.last_mut() else {
                 continue;
             };
-            // Held before it is looked at: its owner may be emptying it.
+            // The lock is taken first, since the owner may be emptying the spool.
             if spool.claim().is_err() {
                 continue;
             }
@@ -108,7 +108,7 @@ impl Spool {
             if let Ok(file) = fs::metadata(&path) {
                 if file.mode() & WRITABLE_BY_ALL != 0 {
                     let path = path.display();
-                    tracing::error!(%path, "Every user of this machine can write this file of audit records: they are not signed (chmod 600, if nobody did)");
+                    tracing::error!(%path, "file of audit records is writable by every user; its records are not signed (chmod 600 if they are genuine)");
                     continue;
                 }
                 spool.segments.push_back(Segment {
@@ -133,13 +133,13 @@ impl Spool {
         self.segments.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Returns the bytes in the queue.
     pub(super) fn bytes(&self) -> u64 {
         let all: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
         all.saturating_sub(self.read)
     }
 
-    /// Bytes that there is room for.
+    /// Returns the bytes that can still be appended.
     pub(super) fn room(&self) -> u64 {
         self.bytes_max.saturating_sub(self.bytes())
     }
@@ -148,15 +148,16 @@ impl Spool {
         self.records
     }
 
-    /// When the first record that waits was made, in milliseconds since 1970; about, while it is read.
+    /// Returns the time of the oldest queued record, in milliseconds since 1970. It is approximate while
+    /// the spool is read.
     pub(super) fn oldest(&self) -> Option<i64> {
         self.oldest
     }
 
-    /// Writes records to the end, all or none, and has the disk keep them.
+    /// Appends records, all or none, and syncs them to disk.
     ///
     /// # Errors
-    /// `StorageFull` when there is no room for them (`audit.spool_bytes`); else what the system says.
+    /// `StorageFull` when `audit.spool_bytes` is reached; otherwise the error of the system.
     pub(super) fn append<'a>(
         &mut self,
         records: impl Iterator<Item = &'a Chained>,
@@ -181,7 +182,7 @@ impl Spool {
             .write_all(lines.as_bytes())
             .and_then(|()| file.sync_data());
         if let Err(error) = written {
-            // Half a line would hide what comes after it.
+            // A partial line would corrupt the next record.
             let _ = file
                 .set_len(before)
                 .and_then(|()| file.seek(SeekFrom::End(0)));
@@ -196,7 +197,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Writes as many of `records` as there is room for, and says how many these were.
+    /// Appends as many of `records` as fit, and returns their number.
     pub(super) fn append_some(&mut self, records: &[Chained]) -> usize {
         let mut room = self.room();
         let fits = records.iter().take_while(|record| {
@@ -214,10 +215,10 @@ impl Spool {
         folder.recursive(true).mode(0o700).create(&self.folder)
     }
 
-    /// Whether files can be made in the folder.
+    /// Checks that files can be created in the folder.
     ///
     /// # Errors
-    /// What the system says when they cannot.
+    /// The error of the system.
     pub(super) fn try_folder(&mut self) -> io::Result<()> {
         self.make_folder()?;
         if self.lock.is_none() {
@@ -233,7 +234,7 @@ impl Spool {
         }
     }
 
-    /// A segment to write to, and how long it is.
+    /// Returns the length of the open segment. Opens a new one if needed.
     fn writable(&mut self) -> io::Result<u64> {
         if let Some(last) = self.segments.back()
             && self.open.is_some()
@@ -255,13 +256,13 @@ impl Spool {
         Ok(0)
     }
 
-    /// Takes the lock, which the system gives back when the process ends.
+    /// Takes the lock. The system releases it when the process exits.
     fn claim(&mut self) -> io::Result<()> {
         if self.lock.is_some() {
             return Ok(());
         }
         let path = self.lock_path();
-        // What is no plain file may never open.
+        // Opening anything but a regular file may block.
         if fs::symlink_metadata(&path).is_ok_and(|lock| !lock.is_file()) {
             return Err(io::Error::other("the lock is not a regular file"));
         }
@@ -273,10 +274,10 @@ impl Spool {
         Ok(())
     }
 
-    /// Reads up to `max` records from the front, which stay until [`Spool::drop_front`].
+    /// Reads up to `max` records from the front. They stay queued until [`Spool::drop_front`].
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(super) fn front(&mut self, max: usize) -> io::Result<Front> {
         let mut front = Front {
             records: Vec::new(),
@@ -288,7 +289,7 @@ impl Spool {
         };
         let file = match open_regular(&self.path(segment.number)) {
             Ok(file) => file,
-            // What is behind it must not wait for what will not come back.
+            // The segment was removed and will not come back, so the next ones must not wait for it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 front.read = segment.bytes;
                 front.damaged = segment.records.saturating_sub(self.taken).max(1);
@@ -302,8 +303,9 @@ impl Spool {
         while front.records.len() < max {
             line.clear();
             file.read_until(b'\n', &mut line)?;
-            // A process that was killed may have left half a line: nothing was promised of it. But what this one
-            // wrote has been here, and what is behind must not wait for it.
+            // A killed process may have left a partial line, which it never acknowledged. Records that this
+            // process wrote were complete: they are counted as damaged, and later segments must not wait
+            // for them.
             let Some(whole) = line.strip_suffix(b"\n") else {
                 let met = self.taken + front.records.len() as u64 + front.damaged;
                 front.damaged += segment.records.saturating_sub(met);
@@ -321,7 +323,7 @@ impl Spool {
         Ok(front)
     }
 
-    /// Forgets what was read.
+    /// Removes the records that were read.
     pub(super) fn drop_front(&mut self, front: &Front) {
         let taken = front.records.len() as u64 + front.damaged;
         self.records = self.records.saturating_sub(taken);
@@ -329,7 +331,7 @@ impl Spool {
         self.read = front.read;
         self.oldest = front.records.last().map(|record| record.ms).or(self.oldest);
         self.damaged |= front.damaged > 0;
-        // More may have been written to it since.
+        // The segment may have grown since.
         let read = |segment: &Segment| segment.bytes <= front.read;
         if !self.segments.front().is_some_and(read) {
             return;
@@ -361,7 +363,7 @@ impl Spool {
     }
 }
 
-/// The chain and the number of a segment, by its name.
+/// Parses the chain and the number of a segment from its file name.
 fn segment(name: &str) -> Option<(String, u32)> {
     let (replica, number) = name
         .strip_suffix(SEGMENT)?
@@ -370,7 +372,7 @@ fn segment(name: &str) -> Option<(String, u32)> {
     Some((replica.to_owned(), number.parse().ok()?))
 }
 
-/// Why the spool takes nothing while the disk would.
+/// Returns the error of a full spool.
 pub(super) fn no_room() -> io::Error {
     io::Error::new(
         io::ErrorKind::StorageFull,
@@ -379,7 +381,7 @@ pub(super) fn no_room() -> io::Error {
 }
 
 impl Chained {
-    /// As one line. The canonical form has no line ends.
+    /// Serializes the record as one line. The canonical form contains no line breaks.
     fn line(&self) -> String {
         format!("{} {} {}\n", self.ms, self.record.hash(), self.text)
     }
@@ -389,7 +391,7 @@ impl Chained {
         let (ms, hash, text) = (parts.next()?, parts.next()?, parts.next()?);
         let ms = ms.parse().ok()?;
         let mut record: Record = serde_json::from_str(text).ok()?;
-        // What somebody put there may be what no database takes, and hold up all behind it.
+        // A modified line may be one that no database accepts, which would block all records behind it.
         let as_written = digest(text) == hash && record.time == Timestamp(ms).to_string();
         record.hash = Some(hash.to_owned());
         as_written.then(|| Self {

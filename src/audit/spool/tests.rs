@@ -1,4 +1,4 @@
-//! What a spool keeps, gives back and counts as lost.
+//! Tests of the spool: records that it keeps, returns and counts as lost.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -67,12 +67,13 @@ fn what_is_no_record_any_more_is_counted_and_kept() {
     left[0].drop_front(&front);
     assert!(left[0].is_empty());
     assert!(path.with_extension("damaged").exists());
-    // A folder of the name of a segment, and what only looks like one.
+    // A folder with the name of a segment, and a file with a similar name.
     fs::create_dir(folder.path().join("other.00000001.spool")).unwrap();
     assert!(Spool::left(folder.path()).is_empty());
 }
 
-/// A spool of two segments, the second of 1000 records, of which 10 are taken; and how many there were.
+/// Returns a spool of two segments, the second of 1000 records, of which 10 are taken, and the number of
+/// records.
 fn begun(folder: &Path) -> (Spool, u64) {
     let mut chain = Chain::new("here");
     let mut spool = Spool::new(folder, "here", 1 << 30);
@@ -85,7 +86,7 @@ fn begun(folder: &Path) -> (Spool, u64) {
     (spool, all)
 }
 
-/// Takes all that is left, and says how many records that were, and how many lost.
+/// Takes all remaining records. Returns the number of records and of lost ones.
 fn rest(spool: &mut Spool) -> (u64, u64) {
     let (mut taken, mut lost) = (0, 0);
     while !spool.is_empty() {
@@ -112,7 +113,7 @@ fn what_somebody_removed_is_counted_and_holds_up_nothing() {
 
 #[test]
 fn what_somebody_cut_is_counted_and_holds_up_nothing() {
-    // Within what was read, at the end of a line behind it, and within a line.
+    // Within the part that was read, at the end of a line behind it, and within a line.
     for (whole, more) in [(5, 0), (20, 0), (30, 7)] {
         let folder = tempfile::tempdir().unwrap();
         let (mut spool, all) = begun(folder.path());
@@ -158,7 +159,7 @@ fn a_line_that_no_gateway_wrote_is_no_record() {
     let path = spool.path(1);
     let text = fs::read_to_string(&path).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    // What no database takes, with the hash of what was there; and another time for its row.
+    // A record that no database accepts, with the old hash, and a record with another time than its row.
     lines[1] = lines[1].replace("\"A2A_CALL\"", "\"\\u0000A2A_\"");
     lines[2] = format!("999999999999999999 {}", lines[2].split_once(' ').unwrap().1);
     fs::write(&path, lines.join("\n") + "\n").unwrap();
@@ -180,7 +181,7 @@ fn what_others_could_have_written_and_what_is_no_file_is_left_alone() {
     assert!(!folder.path().join("gone.lock").exists());
     allow(0o660);
     assert_eq!(Spool::left(folder.path()).len(), 1);
-    // A pipe would never open.
+    // Opening a pipe would block.
     let lock = folder.path().join("gone.lock");
     fs::remove_file(&lock).unwrap();
     let made = std::process::Command::new("mkfifo").arg(&lock).status();

@@ -1,8 +1,9 @@
-//! Whether chains are as they were written: record by record, without a store or a clock.
+//! Verifies chains record by record, without a store or a clock ("What is written down" in
+//! `docs/security.md`).
 //!
-//! A record proves its place by its hash, which covers its content, its number and the hash before it.
-//! A chain proves its end by a statement that a trust key signed. So whoever changes, removes, puts in
-//! or reorders a record has to make all later hashes anew, and cannot sign where the chain ends then.
+//! The hash of a record covers its content, its number and the hash before it. The end of a chain is signed
+//! by a trust key. An attacker who changes, removes, inserts or reorders a record has to recompute all
+//! later hashes, and cannot sign the new end.
 
 mod state;
 
@@ -17,86 +18,88 @@ use super::table::ChainRow;
 use crate::trust::{KeySet, TokenError};
 use crate::workspace::Timestamp;
 
-/// What is wrong with a chain: the first thing.
+/// The first problem of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whose chain.
+    /// The replica that owns the chain.
     pub replica: String,
-    /// The number of the record, if it is about one.
+    /// The sequence number of the record, if the problem is in one.
     pub seq: Option<i64>,
-    /// What is wrong with it.
+    /// The description.
     pub what: String,
-    /// Nothing is: it cannot be told without a key that is not known here.
+    /// True if the chain may be intact, but a key that signed it is not available.
     pub key_missing: bool,
 }
 
-/// Who says that a record must be there, if it is no other chain.
+/// The source of an expected record that no other chain names.
 const GIVEN: &str = "the checkpoint that you give";
 
-/// What is read.
+/// The source of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All rows of a database, each exactly as a gateway wrote it.
     Database,
-    /// All lines of an export, in any form that says the same.
+    /// All lines of an export, in any equivalent JSON form.
     Export,
-    /// Some of them: chains may begin and end anywhere.
+    /// A part of an export: chains may begin and end anywhere.
     Excerpt,
 }
 
-/// What was found.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Records that were read.
+    /// Number of records that were read.
     pub records: u64,
-    /// Chains that they belong to.
+    /// Number of chains with records.
     pub chains: usize,
-    /// Checkpoints whose signature is good.
+    /// Number of checkpoints with a valid signature.
     pub checkpoints: u64,
-    /// Checkpoints that are signed by keys that are not known here.
+    /// Number of checkpoints that are signed by unavailable keys.
     pub unknown: u64,
-    /// Records behind which nothing is signed.
+    /// Number of records behind the last signature.
     pub unproven: u64,
-    /// Chains of whose records none is proven.
+    /// Number of chains without a proven record.
     pub unproven_chains: u64,
-    /// Rows before the signed beginning of their chain, which retention is about to remove: they prove nothing.
+    /// Number of rows before the signed beginning of their chain, which retention is about to remove. They
+    /// prove nothing.
     pub outside: u64,
-    /// Chains that are not as they were written, each with the first thing that is wrong.
+    /// The first problem of each chain that is not as it was written.
     pub problems: Vec<Problem>,
 }
 
 impl Report {
-    /// Whether there was something, and all of it is as it was written. No record at all proves nothing, and
-    /// neither does an excerpt with a chain in which nothing is signed.
+    /// True if there are records and all are proven. No records prove nothing, and neither does an excerpt
+    /// with a chain in which nothing is signed.
     pub fn is_proven(&self) -> bool {
         self.problems.is_empty() && self.records > 0 && self.unproven_chains == 0
     }
 }
 
-/// What a checkpoint carries besides its place.
+/// The `detail` of a checkpoint.
 #[derive(Default, Deserialize)]
 pub(super) struct CheckpointDetail {
-    /// The chain up to it, signed.
+    /// The signed statement of the chain up to the checkpoint.
     pub(super) statement: String,
-    /// The ends of other chains, as they were seen: `{"replica": [seq, "hash"]}`.
+    /// The ends of other chains, as the gateway saw them: `{"replica": [seq, "hash"]}`.
     #[serde(default)]
     pub(super) seen: BTreeMap<String, (i64, String)>,
 }
 
-/// Takes the records of all chains, each chain in its order.
+/// A verifier of all chains. It takes the records of each chain in order.
 pub struct Verifier<'k> {
     keys: &'k KeySet,
     scope: Scope,
     chains: BTreeMap<String, State>,
-    /// The last record of each chain that others saw, its hash and who says so: all before it follow from it.
+    /// The last record of each chain that other chains name, with its hash and source. All earlier ones
+    /// follow from it.
     seen: HashMap<String, (i64, String, String)>,
-    /// Records that must be there, by number, with their hash.
+    /// Records that must exist, by sequence number, with their hash.
     expected: HashMap<String, BTreeMap<i64, String>>,
     report: Report,
 }
 
 impl<'k> Verifier<'k> {
-    /// One that has read nothing yet.
+    /// Creates a verifier.
     pub fn new(keys: &'k KeySet, scope: Scope) -> Self {
         Self {
             keys,
@@ -108,7 +111,8 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// A record that must be there, from a checkpoint that somebody kept. Before the first record.
+    /// Adds a record that must exist, from a checkpoint that the operator kept. Call it before the first
+    /// record.
     pub fn expect(&mut self, replica: &str, seq: i64, hash: String) {
         let expected = self.expected.entry(replica.to_owned()).or_default();
         let other = expected
@@ -121,11 +125,11 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// An end that was kept outside the database, as a trust key signed it: what it says must be there. One from before
-    /// `oldest`, whose chain retention may have removed, counts no more.
+    /// Adds an end that was kept outside the database, signed by a trust key: its record must exist. An end
+    /// from before `oldest` is ignored, since retention may have removed its chain.
     ///
     /// # Errors
-    /// When it is not signed, or by a key that is not known here.
+    /// When it is not signed, or signed by an unavailable key.
     pub fn anchor(&mut self, statement: &str, oldest: Option<Timestamp>) -> Result<(), String> {
         let read = self.keys.verify_statement(statement, END_TYP);
         let said: Statement = read.map_err(|error| format!("the end {}", unproven(error)))?;
@@ -138,7 +142,7 @@ impl<'k> Verifier<'k> {
         Ok(())
     }
 
-    /// What is signed of a chain. All of them before the first record.
+    /// Adds the row of a chain. Call it for all chains before the first record.
     pub fn chain(&mut self, row: &ChainRow) {
         let state = self.chains.entry(row.replica.clone()).or_default();
         let said: Statement = match self.keys.verify_statement(&row.statement, END_TYP) {
@@ -155,7 +159,7 @@ impl<'k> Verifier<'k> {
             let what = "its row says something else than the signed statement in it".to_owned();
             return state.fail(&row.replica, None, what);
         }
-        // Of two ends the later one: what it says was there.
+        // Of two rows of one chain the later end counts: its record existed.
         if state
             .stated
             .as_ref()
@@ -165,9 +169,10 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// What a checkpoint says of other chains. For all of them, before the first record.
+    /// Reads the ends of other chains from a checkpoint. Call it for all checkpoints before the first
+    /// record.
     pub fn foresee(&mut self, record: &Record) {
-        // What retention is about to remove may tell of chains that are forgotten already.
+        // A checkpoint that retention is about to remove may name chains that are forgotten already.
         let stated = self.chains.get(&record.replica);
         let stated = stated.and_then(|state| state.stated.as_ref());
         if stated.is_some_and(|stated| record.seq < stated.first) {
@@ -184,7 +189,7 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// The next record.
+    /// Verifies the next record.
     pub fn record(&mut self, record: &Record) {
         let state = self.chains.entry(record.replica.clone()).or_default();
         if state.problem.is_some() {
@@ -218,7 +223,8 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Whether a checkpoint is signed by a known key; `None`: the record is none.
+    /// Returns whether a checkpoint is signed by an available key, or `None` if the record is not a
+    /// checkpoint.
     fn checkpoint(&self, record: &Record) -> Result<Option<bool>, String> {
         if record.event_type != EventType::AuditCheckpoint.word() {
             return Ok(None);
@@ -247,7 +253,7 @@ impl<'k> Verifier<'k> {
             .ok_or_else(|| "the checkpoint is signed for another place or another chain".to_owned())
     }
 
-    /// Whether it is what other chains saw.
+    /// Compares the record with the one that other chains or the operator saw.
     fn look_at_seen(&self, record: &Record) -> Result<(), String> {
         let expected = self.expected.get(&record.replica);
         if let Some(hash) = expected.and_then(|expected| expected.get(&record.seq))
@@ -263,8 +269,8 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// What was found. `rows`: the chains as they are now, since records may have come while others were
-    /// read.
+    /// Returns the result. `rows` are the chains as they are now, since records may have been written
+    /// during the verification.
     pub fn finish(mut self, rows: &[ChainRow]) -> Report {
         let mut report = std::mem::take(&mut self.report);
         for (replica, state) in &mut self.chains {
@@ -300,8 +306,8 @@ impl<'k> Verifier<'k> {
         report
     }
 
-    /// Records that somebody saw and that are not there, one of each chain. An excerpt need only have those
-    /// that were asked for.
+    /// Reports one missing record of each chain that others name. An excerpt must only contain the records
+    /// of `--expect`.
     fn missing_records(&self, report: &mut Report) {
         let absent = |replica: &str, seq: i64| {
             let state = self.chains.get(replica);

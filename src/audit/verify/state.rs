@@ -1,30 +1,31 @@
-//! Where one chain is while it is read: what comes next to it, and what is proven of it.
+//! The verification of one chain: the expected next record, and the proven part.
 
 use super::{Problem, Report, Scope};
 use crate::audit::chain::Statement;
 use crate::audit::record::{EventType, NO_RECORD, Record};
 use crate::trust::TokenError;
 
-/// Where one chain is.
+/// The state of one chain.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) records: u64,
     first: i64,
     last: i64,
     hash: String,
-    /// What is signed of it.
+    /// The signed statement of the chain.
     pub(super) stated: Option<Statement>,
-    /// The last checkpoint, signed by a key that is not known here.
+    /// The last checkpoint that is signed by an unavailable key.
     unknown_key: Option<i64>,
-    /// The last record that is signed by a known key: by a checkpoint behind it, or as the end of the chain.
+    /// The last record that an available key signed, with a checkpoint behind it or as the end of the
+    /// chain.
     signed: i64,
-    /// The first record of a chain that is not stated, and may have begun while others were read.
+    /// The first record of a chain without a statement, which may have begun during the verification.
     pub(super) begun: Option<i64>,
     pub(super) problem: Option<Problem>,
 }
 
 impl State {
-    /// What is wrong with it: the first thing counts.
+    /// Sets the problem, unless the chain has one.
     pub(super) fn fail(&mut self, replica: &str, seq: Option<i64>, what: String) {
         self.problem.get_or_insert_with(|| Problem {
             replica: replica.to_owned(),
@@ -34,7 +35,7 @@ impl State {
         });
     }
 
-    /// That it failed says nothing of what it holds.
+    /// Marks the problem as one of an unavailable key, which proves no tampering.
     pub(super) fn for_want_of_a_key(&mut self, error: TokenError) {
         if let Some(problem) = &mut self.problem
             && matches!(error, TokenError::UnknownKey)
@@ -43,7 +44,7 @@ impl State {
         }
     }
 
-    /// Whether a record is what comes next.
+    /// Checks that a record is the next one of the chain.
     pub(super) fn place(&self, record: &Record, scope: Scope) -> Result<(), String> {
         let whole = match scope {
             Scope::Database => record.is_as_written(),
@@ -69,7 +70,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether it comes next to the record before.
+    /// Checks that a record follows the last one.
     fn follow(&self, record: &Record) -> Result<(), String> {
         let Some(next) = self.last.checked_add(1) else {
             return Err("is behind the last number that there is".to_owned());
@@ -117,15 +118,16 @@ impl State {
         Ok(())
     }
 
-    /// Whether the chain is signed to end with a record.
+    /// True if the signed end of the chain is this record.
     fn ends_with(&self, seq: i64) -> bool {
         self.stated
             .as_ref()
             .is_some_and(|stated| stated.last == seq)
     }
 
-    /// Whether a record was there, or may be missing: what is wrong with its chain is told already, or
-    /// retention removed it, which is remembered, signed, for as long as others may tell of it.
+    /// True if a record exists or may be missing. It may be missing if the chain has a problem already, or
+    /// if retention removed it; the signed statement of that is kept as long as other chains may name the
+    /// record.
     pub(super) fn has(&self, seq: i64, scope: Scope) -> bool {
         if self.problem.is_some() || self.begun.is_some() {
             return true;
@@ -137,7 +139,7 @@ impl State {
         seq <= self.last || seq < first
     }
 
-    /// It is the next one. `checkpoint`: whether it is one, and one that a known key signed.
+    /// Appends a record. `checkpoint` is true if an available key signed it, false if another did.
     pub(super) fn took(&mut self, record: &Record, checkpoint: Option<bool>) {
         match checkpoint {
             Some(true) => self.signed = record.seq - 1,
@@ -155,7 +157,7 @@ impl State {
         record.hash().clone_into(&mut self.hash);
     }
 
-    /// Where an excerpt of it leaves off: what is proven of that.
+    /// Ends an excerpt, and counts the records behind its last signature.
     pub(super) fn leave_off(&mut self, replica: &str, report: &mut Report) {
         if self.records == 0 || self.problem.is_some() {
             return;
@@ -171,7 +173,7 @@ impl State {
         report.unproven_chains += u64::from(self.signed < self.first);
     }
 
-    /// Whether it ends where it should. `now`: where it ends by now.
+    /// Checks the end of the chain. `now` is its current signed end.
     pub(super) fn end(&mut self, replica: &str, now: Option<i64>) {
         let Some(stated) = &self.stated else {
             return;
@@ -197,7 +199,7 @@ impl State {
     }
 }
 
-/// What is wrong with a signed statement that proves nothing.
+/// Describes why a signed statement proves nothing.
 pub(super) fn unproven(error: TokenError) -> &'static str {
     match error {
         TokenError::UnknownKey => {

@@ -1,7 +1,7 @@
-//! W3C Trace Context: `traceparent` and `tracestate`, read and written. Pure.
+//! Parses and writes W3C Trace Context, `traceparent` and `tracestate`, without I/O.
 //!
-//! The SDK's own reader takes ids that are too short, and a sign before a number; what it lets pass would
-//! go on to agents as if a caller had said so.
+//! The parser of the SDK accepts ids that are too short, and a sign before a number. The gateway would
+//! forward these to agents as if the caller had sent them.
 
 use std::str::FromStr as _;
 
@@ -10,11 +10,11 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState}
 /// Length of a `traceparent` of version 00, in bytes.
 const LENGTH: usize = 55;
 
-/// What a caller says its request belongs to. `None`: it says nothing, or nothing that can be understood, and
-/// a trace begins here (W3C Trace Context, 4.3). What is wrong with `tracestate` costs only that.
+/// Parses the trace context of a request. Returns `None` if it is absent or invalid: a new trace begins
+/// then (W3C Trace Context, 4.3). An invalid `tracestate` is dropped alone.
 ///
-/// Both take every value that the field has: a second `traceparent` makes none of them count, several
-/// `tracestate` are one list.
+/// Both parameters take all values of the field. More than one `traceparent` is invalid; several
+/// `tracestate` are joined into one list.
 pub fn read<'a>(
     traceparent: impl IntoIterator<Item = &'a [u8]>,
     tracestate: impl IntoIterator<Item = &'a [u8]>,
@@ -37,7 +37,7 @@ fn parse(field: &[u8]) -> Option<(TraceId, SpanId, TraceFlags)> {
         (part.len() == length && part.bytes().all(lower)).then_some(part)
     };
     let (version, trace, parent, flags) = (digits(2)?, digits(32)?, digits(16)?, digits(2)?);
-    // A later version may say more behind these; this one may not.
+    // A later version may append more fields; version 00 must not.
     if version == "ff" || version == "00" && text.len() != LENGTH {
         return None;
     }
@@ -63,7 +63,7 @@ fn state<'a>(fields: impl IntoIterator<Item = &'a [u8]>) -> Option<TraceState> {
     TraceState::from_str(&list).ok()
 }
 
-/// A `traceparent` of version 00 for what follows from a span.
+/// Returns a `traceparent` of version 00 for children of a span.
 pub fn traceparent(context: &SpanContext) -> String {
     format!(
         "00-{}-{}-{:02x}",
@@ -73,7 +73,7 @@ pub fn traceparent(context: &SpanContext) -> String {
     )
 }
 
-/// The `tracestate` that goes with it, if there is one.
+/// Returns the `tracestate`, if it is not empty.
 pub fn tracestate(context: &SpanContext) -> Option<String> {
     let state = context.trace_state().header();
     (!state.is_empty()).then_some(state)
@@ -102,7 +102,7 @@ mod tests {
             assert!(context.is_remote());
             assert_eq!(tracestate(&context), None);
         }
-        // Other flags mean nothing yet, and are not passed on.
+        // Other flags have no meaning yet, and are not forwarded.
         let context = one(&format!("00-{TRACE}-{PARENT}-ff")).unwrap();
         assert_eq!(traceparent(&context), format!("00-{TRACE}-{PARENT}-01"));
     }

@@ -1,7 +1,7 @@
-//! How spans leave: in batches, from threads of their own, over OTLP.
+//! Exports spans over OTLP in batches, on dedicated threads.
 //!
-//! The SDK's processor makes the batches and its exporters speak the protocols. What is ours: how many may wait,
-//! that every loss is counted, and that a collector that is away is told of once a minute and not with each batch.
+//! The SDK provides the batch processor and the exporters. This module bounds the queue, counts every lost
+//! span, and limits the log about an unavailable collector to one line a minute.
 
 use std::fmt;
 use std::sync::mpsc::sync_channel;
@@ -28,46 +28,46 @@ use crate::ids::ReplicaId;
 use crate::metrics::Metrics;
 use crate::telemetry::Chain;
 
-/// Spans that wait for the collector at most. One takes about 2 KiB, hence 8 MiB.
+/// Maximum number of queued spans. A span takes about 2 KiB, hence 8 MiB.
 const SPANS_WAITING_MAX: i64 = 4096;
 
-/// Threads that can be between the look at the bound and the queue at once, at most.
+/// Maximum number of threads between the check of the bound and the queue at once.
 const THREADS_MAX: usize = 1024;
 
-/// Spans of one request. With 2 KiB each it stays below the 4 MiB that gRPC servers take.
+/// Spans in one request. With 2 KiB each it stays below the 4 MiB that gRPC servers accept.
 const BATCH_MAX: usize = 512;
 
-/// How long a span waits for others to go with it.
+/// Maximum time that a span waits for its batch to fill.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
 
-/// How often the log says that the collector takes nothing.
+/// Minimum interval between two log lines about an unavailable collector.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 
-/// Where OTLP over HTTP takes traces, below the endpoint.
+/// The path of OTLP over HTTP, below the endpoint.
 const HTTP_PATH: &str = "v1/traces";
 
-/// Why no spans can be sent. Nothing is asked of the collector for it.
+/// The reason why spans cannot be sent. The collector is not contacted to find out.
 #[derive(Debug, thiserror::Error)]
 pub enum TracesError {
-    /// There is no thread for it.
+    /// The thread cannot be started.
     #[error("no thread can be started")]
     Thread(#[source] std::io::Error),
-    /// The HTTP client cannot be made.
+    /// The HTTP client cannot be built.
     #[error("the HTTP client cannot be made")]
     Client(#[from] reqwest::Error),
-    /// The endpoint cannot be used.
+    /// The endpoint is invalid.
     #[error("telemetry.otlp_endpoint cannot be used")]
     Exporter(#[from] ExporterBuildError),
 }
 
-/// What sends spans.
+/// The sender of spans.
 pub(super) struct Sender {
     processor: BatchSpanProcessor,
     metrics: Arc<Metrics>,
 }
 
 impl Sender {
-    /// Starts the threads. Connects to nothing.
+    /// Starts the threads, without connecting.
     pub(super) fn start(
         endpoint: &Url,
         settings: &Telemetry,
@@ -76,7 +76,7 @@ impl Sender {
     ) -> Result<Self, TracesError> {
         let runtime = runtime().map_err(TracesError::Thread)?;
         let mut exporter = {
-            // gRPC's channel is made in a runtime, and lives in it.
+            // The channel of gRPC must be created inside a runtime, and lives in it.
             let _in = runtime.enter();
             exporter(endpoint, settings)?
         };
@@ -84,7 +84,7 @@ impl Sender {
         let counted = Counted {
             exporter: Arc::new(exporter),
             runtime,
-            // The exporter's own clock also bounds its attempts; this one holds whatever it does.
+            // The exporter bounds its attempts, too. This timeout holds whatever the exporter does.
             patience: settings.otlp_timeout + Duration::from_secs(1),
             metrics: Arc::clone(metrics),
             trouble: Mutex::default(),
@@ -101,7 +101,7 @@ impl Sender {
         })
     }
 
-    /// Puts a span where it waits, or counts it as dropped. Never waits.
+    /// Queues a span, or counts it as dropped. Never waits.
     pub(super) fn send(&self, span: SpanData) {
         let metrics = &self.metrics.telemetry;
         if metrics.spans_waiting.get() >= SPANS_WAITING_MAX {
@@ -112,21 +112,21 @@ impl Sender {
         self.processor.on_end(span);
     }
 
-    /// Sends what waits, for `limit` at most, and stops. Blocks.
+    /// Sends the queued spans, for at most `limit`, and stops. Blocks.
     pub(super) fn stop(&self, limit: Duration) {
         let stopped = self.processor.shutdown_with_timeout(limit);
         let left = self.metrics.telemetry.spans_waiting.get();
         if left > 0 || matches!(stopped, Err(OTelSdkError::Timeout(_))) {
             tracing::warn!(
                 left,
-                "The last spans were not sent: the collector did not take them in time"
+                "the last spans were not sent: the collector did not accept them in time"
             );
         }
     }
 }
 
-/// A runtime on a thread of its own, for as long as the process lives: dropping one where others are awaited
-/// would panic.
+/// Starts a runtime on a dedicated thread that lives as long as the process: dropping a runtime inside
+/// async code panics.
 fn runtime() -> std::io::Result<Handle> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -147,7 +147,7 @@ fn exporter(
     endpoint: &Url,
     settings: &Telemetry,
 ) -> Result<opentelemetry_otlp::SpanExporter, TracesError> {
-    // rustls panics without a provider. That one is there already is fine.
+    // rustls needs a default crypto provider. The call fails if one is installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let headers = settings.otlp_fields().unwrap_or_default();
     let builder = opentelemetry_otlp::SpanExporter::builder();
@@ -158,7 +158,7 @@ fn exporter(
             let headers = headers.iter();
             let headers = headers.map(|(name, value)| (name.to_string(), text(value)));
             let client = reqwest::Client::builder()
-                // Its fields hold a credential.
+                // The request headers hold a credential.
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy()
                 .timeout(settings.otlp_timeout);
@@ -190,8 +190,8 @@ fn exporter(
     }
 }
 
-/// The whole URL for OTLP over HTTP, from the base that it is below. An endpoint that ends with the path
-/// already is taken as it is.
+/// Returns the URL of OTLP over HTTP below the endpoint. An endpoint that already ends with the path is
+/// used as it is.
 fn http_endpoint(endpoint: &Url) -> String {
     let base = endpoint.as_str().trim_end_matches('/');
     if base.ends_with(HTTP_PATH) {
@@ -200,7 +200,7 @@ fn http_endpoint(endpoint: &Url) -> String {
     format!("{base}/{HTTP_PATH}")
 }
 
-/// Who sends. `OTEL_RESOURCE_ATTRIBUTES` may say more of where it runs.
+/// Returns the resource of all spans. `OTEL_RESOURCE_ATTRIBUTES` may add to it.
 fn resource(settings: &Telemetry, replica: &ReplicaId) -> Resource {
     Resource::builder()
         .with_service_name(settings.service_name.clone())
@@ -211,7 +211,7 @@ fn resource(settings: &Telemetry, replica: &ReplicaId) -> Resource {
         .build()
 }
 
-/// An exporter that counts, and runs where there is a runtime: the processor's own thread has none.
+/// An exporter that counts, and runs on the runtime of this module: the thread of the processor has none.
 struct Counted {
     exporter: Arc<opentelemetry_otlp::SpanExporter>,
     runtime: Handle,
@@ -248,7 +248,7 @@ impl fmt::Debug for Counted {
 }
 
 impl Counted {
-    /// Says when the trouble begins, each minute while it lasts, and when it is over.
+    /// Logs when exports begin to fail, once a minute while they do, and when they succeed again.
     fn tell(&self, exported: &OTelSdkResult) {
         let mut told = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         match (exported, *told) {

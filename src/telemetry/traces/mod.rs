@@ -1,7 +1,9 @@
-//! Traces: W3C Trace Context in and out, and spans for an OTLP collector.
+//! Tracing: W3C Trace Context in and out, and spans for an OTLP collector ("Traces" in
+//! `docs/operations.md`).
 //!
-//! Off, which is the default, [`Traces::begin`] is one branch: no id, no clock, no memory. On, a span that is not
-//! recorded costs two random numbers; one that is costs its attributes, and a place in a bounded queue.
+//! Tracing is off by default; [`Traces::begin`] is then one branch, without an id, a clock or memory. With
+//! tracing on, a span that is not recorded costs two random numbers; a recorded one also costs its
+//! attributes and a place in a bounded queue.
 
 pub mod context;
 mod export;
@@ -23,11 +25,11 @@ use crate::ids::ReplicaId;
 use crate::metrics::Metrics;
 use crate::rejection::Reason;
 
-/// Longest `tracestate` that is sent to the collector with a span, in bytes: what W3C wants to be passed on at
-/// least. To the agent it goes whole.
+/// Maximum length of a `tracestate` that is exported with a span, in bytes: the minimum that W3C requires
+/// to be propagated. It is forwarded to the agent in full.
 const STATE_MAX: usize = 512;
 
-/// Whether, and how, this process traces. Clones are the same.
+/// The tracer of this process, if tracing is on. Clones share it.
 #[derive(Clone, Default)]
 pub struct Traces(Option<Arc<Tracer>>);
 
@@ -37,32 +39,32 @@ struct Tracer {
     sender: Sender,
 }
 
-/// What whoever answers a request says of it to whoever traces it, in the request's extensions. Clones are the same.
+/// Facts for the span of a request, set by the handler, in the request's extensions. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Told(Arc<OnceLock<(String, Option<Reason>)>>);
 
 impl Told {
-    /// The pattern of the route, and why it was refused, if it was. The first word stays.
+    /// Sets the pattern of the route, and the reason of the rejection, if any. The first call wins.
     pub fn tell(&self, route: &str, refused: Option<Reason>) {
         let _ = self.0.set((route.to_owned(), refused));
     }
 
-    /// What was said.
+    /// Returns the facts, if they are set.
     pub fn get(&self) -> Option<&(String, Option<Reason>)> {
         self.0.get()
     }
 }
 
-/// Whose word counts on whether a trace is recorded.
+/// The origin of a parent span, which decides whether its sampled flag counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parent {
-    /// A caller's, as far as `telemetry.follow_callers` goes.
+    /// The caller, as far as `telemetry.follow_callers` allows.
     Callers,
-    /// Our own, from before.
+    /// This gateway, in an earlier request.
     Ours,
 }
 
-/// Something in progress, in its trace. Nothing is sent before [`Span::end`].
+/// A span in progress. Nothing is sent before [`Span::end`].
 pub struct Span {
     tracer: Arc<Tracer>,
     context: SpanContext,
@@ -72,10 +74,10 @@ pub struct Span {
 }
 
 impl Traces {
-    /// Starts what sends spans, if `telemetry.otlp_endpoint` says where to. Connects to nothing.
+    /// Starts the sender of spans, if `telemetry.otlp_endpoint` is set, without connecting.
     ///
     /// # Errors
-    /// When the endpoint cannot be used.
+    /// When the endpoint is invalid.
     pub fn start(
         live: &Live,
         metrics: &Arc<Metrics>,
@@ -96,13 +98,13 @@ impl Traces {
         }))))
     }
 
-    /// Whether anything is traced.
+    /// True if tracing is on.
     pub fn on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Begins a span, in the trace that `parent` names, or in a new one. `None`: tracing is off, and nobody was
-    /// asked.
+    /// Begins a span in the trace of `parent`, or in a new one. Returns `None` without calling `parent` if
+    /// tracing is off.
     pub fn begin(
         &self,
         settings: &Telemetry,
@@ -127,20 +129,22 @@ impl Traces {
         })
     }
 
-    /// Sends what waits, for `limit` at most. After it nothing is sent any more.
+    /// Sends the queued spans, for at most `limit`. No spans are sent after that.
     pub async fn stop(&self, limit: Duration) {
         let Some(tracer) = self.0.clone() else {
             return;
         };
         let stopped = tokio::task::spawn_blocking(move || tracer.sender.stop(limit));
-        // It keeps to the limit by itself; whoever waits here must be done in any case.
+        // The sender observes the limit itself; the timeout makes sure that the caller never waits for
+        // longer.
         let _ = tokio::time::timeout(limit + Duration::from_millis(500), stopped).await;
     }
 }
 
-/// Whether a trace is recorded. A caller that does not record its own is followed: spans without what they hang
-/// on are of no use. One that does gets no more than everybody's share, unless the operator trusts callers: the
-/// flag, and the trace's id, are whatever a caller writes, so neither decides alone.
+/// Decides whether a trace is recorded. If the caller does not record its trace, neither does the gateway:
+/// spans without their parents are useless. If it does, the trace is sampled like any other, unless the
+/// operator trusts callers (`telemetry.follow_callers`). A caller can write any flag and any trace id, so
+/// neither decides alone.
 fn recorded(
     settings: &Telemetry,
     whose: Parent,
@@ -156,22 +160,22 @@ fn recorded(
 }
 
 impl Span {
-    /// The trace that it belongs to.
+    /// Returns the id of the trace.
     pub fn trace_id(&self) -> TraceId {
         self.context.trace_id()
     }
 
-    /// What those that follow from it are told.
+    /// Returns the context for children and for forwarded requests.
     pub fn context(&self) -> &SpanContext {
         &self.context
     }
 
-    /// Whether it will be sent. If not, its attributes need not be made.
+    /// True if the span will be exported. Otherwise its attributes need not be built.
     pub fn recorded(&self) -> bool {
         self.context.is_sampled()
     }
 
-    /// One below it.
+    /// Creates a child span.
     pub fn child(&self) -> Self {
         let context = &self.context;
         Self {
@@ -189,14 +193,14 @@ impl Span {
         }
     }
 
-    /// It begins only now, not when its id was made.
+    /// Moves the start of the span to now.
     pub fn restart(&mut self) {
         if self.recorded() {
             self.begun = SystemTime::now();
         }
     }
 
-    /// It is over. Sends it if it is recorded; never waits.
+    /// Ends the span, and queues it for export if it is recorded. Never waits.
     pub fn end(
         self,
         kind: SpanKind,
@@ -221,7 +225,7 @@ impl Span {
             span_kind: kind,
             name: name.into(),
             start_time: self.begun,
-            // A clock that was set back must not make it end before it began.
+            // A clock that was set back must not make the span end before it began.
             end_time: SystemTime::now().max(self.begun),
             attributes,
             dropped_attributes_count: 0,
@@ -262,7 +266,7 @@ mod tests {
             let found = decide(&settings, Parent::Callers, flags, drawn);
             assert_eq!(found, expected, "{flags:?} {drawn}");
         }
-        // What was decided here before holds.
+        // The earlier decision of this gateway holds.
         assert!(decide(&settings, Parent::Ours, Some("01"), 0.9));
         assert!(!decide(&settings, Parent::Ours, Some("00"), 0.0));
         settings.follow_callers = true;
