@@ -41,7 +41,8 @@ enum Command {
 /// The location of the keys.
 #[derive(clap::Args, Debug)]
 struct Place {
-    /// Read settings from this TOML file, as `serve --config` does: keys.dir says where the keys are
+    /// Read settings from this TOML file, as `serve --config` does; keys.dir is the folder of the
+    /// keys
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Set one setting, such as --set keys.dir=/var/lib/a2a-gateway/keys

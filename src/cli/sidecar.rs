@@ -68,7 +68,7 @@ pub(super) struct Arguments {
     /// Where to listen, instead of the agent [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Base URL of the gateway, which says who it is and publishes its keys [default: where --jwks is, if
+    /// Base URL of the gateway, which publishes its issuer and keys [default: where --jwks is, if
     /// that is a gateway's, or http://127.0.0.1:8080]
     #[arg(long, value_name = "URL", env = "A2A_GATEWAY_URL")]
     gateway: Option<Url>,

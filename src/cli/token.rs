@@ -32,7 +32,7 @@ enum Command {
         /// Name of the user in audit records and logs
         #[arg(long)]
         user: String,
-        /// The org whose workspaces the user may message
+        /// The org of the workspaces that the user may message
         #[arg(long)]
         org: Option<String>,
         /// Only this workspace; may be given again

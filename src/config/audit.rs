@@ -16,7 +16,7 @@ pub struct Audit {
     pub enabled: bool,
     /// Folder of the spool, which holds records while the database is unavailable.
     pub spool_dir: PathBuf,
-    /// Most bytes in the spool.
+    /// Maximum bytes in the spool.
     pub spool_bytes: ByteSize,
     /// Retention of records; zero: for ever.
     #[serde(with = "duration")]

@@ -10,7 +10,7 @@ use super::value::duration;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delegation {
-    /// Most unfinished calls of one caller, and for one target.
+    /// Maximum unfinished calls of one caller, and for one target.
     pub max_pending: i64,
     /// Longest wait of a deferred call for its target.
     #[serde(with = "duration")]

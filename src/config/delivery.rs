@@ -16,21 +16,21 @@ pub struct Stream {
     /// Longest time that a stream stays open after its final event.
     #[serde(with = "duration")]
     pub final_grace: Duration,
-    /// Most events kept of one stream; 0: none, and events get no ids.
+    /// Maximum events kept of one stream; 0: none, and events get no ids.
     pub log_events: usize,
-    /// Most bytes kept of one stream.
+    /// Maximum bytes kept of one stream.
     pub log_bytes: ByteSize,
     /// Retention of the events after the end of the stream.
     #[serde(with = "duration")]
     pub log_ttl: Duration,
-    /// Most bytes kept of all streams together.
+    /// Maximum bytes kept of all streams together.
     pub logs_bytes: ByteSize,
     /// Longest time that a stream continues without a reader.
     #[serde(with = "duration")]
     pub linger: Duration,
-    /// Most streams that continue without a reader.
+    /// Maximum streams that continue without a reader.
     pub lingering: usize,
-    /// Most readers of resumed streams.
+    /// Maximum readers of resumed streams.
     pub readers: usize,
 }
 

@@ -80,7 +80,7 @@ pub struct Forward {
     pub headers: Vec<String>,
     /// Response fields that pass from an agent in addition to the fixed list.
     pub response_headers: Vec<String>,
-    /// Most gateways on the path of a call, this one included.
+    /// Maximum gateways on the path of a call, this one included.
     pub max_hops: u32,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// Most foreign issuers: the keys of each are fetched continuously.
+/// Maximum foreign issuers: the keys of each are fetched continuously.
 const ISSUERS_MAX: usize = 16;
 
 /// Longest `issuer` and `audience`, in bytes.

@@ -125,11 +125,11 @@ pub struct Server {
     pub trusted_proxies: Vec<IpNet>,
     /// Worker threads; 0: one per core.
     pub threads: usize,
-    /// Most open connections of callers.
+    /// Maximum open connections of callers.
     pub max_connections: usize,
-    /// Most open connections of one address; 0: no limit.
+    /// Maximum open connections of one address; 0: no limit.
     pub connections_per_address: usize,
-    /// Most exchanges in progress.
+    /// Maximum exchanges in progress.
     pub max_exchanges: usize,
     /// Longest wait of a connection for its next request.
     #[serde(with = "duration")]
@@ -176,7 +176,7 @@ pub struct Stores {
     /// Longest wait for one response of a store.
     #[serde(with = "duration")]
     pub timeout: Duration,
-    /// Most pooled SQL connections.
+    /// Maximum pooled SQL connections.
     pub sql_connections: u32,
 }
 
@@ -237,7 +237,7 @@ pub struct A2a {
     /// Retention of a task's owner after the owner's last use of the task.
     #[serde(with = "duration")]
     pub task_ttl: Duration,
-    /// Most tasks of one caller with a stored owner.
+    /// Maximum tasks of one caller with a stored owner.
     pub tasks_per_caller: i64,
 }
 
@@ -271,7 +271,7 @@ pub enum Complete {
     Full,
     /// Only bodies without `jsonrpc`.
     Bare,
-    /// Nothing: bodies pass unchanged or are rejected.
+    /// Nothing: bytes pass, or are refused.
     Off,
 }
 
@@ -322,11 +322,11 @@ pub struct Limits {
     pub response_bytes: ByteSize,
     /// A stream as a whole.
     pub stream_bytes: ByteSize,
-    /// Most calls in progress at one target; a workspace can override it.
+    /// Maximum calls in progress at one target; a workspace can override it.
     pub target_concurrency: usize,
-    /// Most bytes kept in SQL for one workspace or other caller.
+    /// Maximum bytes kept in SQL for one workspace or other caller.
     pub kept_bytes: ByteSize,
-    /// Most bytes kept in SQL for all callers together.
+    /// Maximum bytes kept in SQL for all callers together.
     pub kept_bytes_total: ByteSize,
 }
 
@@ -357,7 +357,7 @@ pub struct Directory {
     /// Longest use of a cached entry while no store responds.
     #[serde(with = "duration")]
     pub stale: Duration,
-    /// Most workspaces in each memory cache; lineages: twice as many.
+    /// Maximum workspaces in each memory cache; lineages: twice as many.
     pub cache_entries: u64,
     /// Shared-state key of the host-mapped URL; `{id}` is the workspace.
     pub url_key: String,
@@ -367,8 +367,7 @@ pub struct Directory {
     pub heartbeat_key: String,
 }
 
-/// `[address]`: addresses that the gateway may connect to (`docs/security.md`, "Where the gateway
-/// connects to").
+/// `[address]`: allowed addresses (`docs/security.md`, "Where the gateway connects to").
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Address {
@@ -432,9 +431,9 @@ pub struct Cors {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Events {
-    /// Most open sockets and event streams.
+    /// Maximum open sockets and event streams.
     pub connections: usize,
-    /// Most of them for one caller.
+    /// Maximum for one caller.
     pub connections_per_caller: usize,
 }
 
@@ -442,14 +441,14 @@ pub struct Events {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Inbox {
-    /// Most unacknowledged entries of one inbox, and as many acknowledged ones.
+    /// Maximum unacknowledged entries of one inbox, and as many acknowledged ones.
     pub max_messages: i64,
     /// Retention of entries.
     #[serde(with = "duration")]
     pub retention: Duration,
-    /// Most feeds and waiting requests at once.
+    /// Maximum feeds and waiting requests at once.
     pub connections: usize,
-    /// Most of them for one caller.
+    /// Maximum for one caller.
     pub connections_per_caller: usize,
 }
 

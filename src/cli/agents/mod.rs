@@ -276,7 +276,7 @@ async fn fail(desk: &Desk, call: &Call) -> Option<Response> {
     }
 }
 
-/// Returns a response whose connection breaks after half the body.
+/// Returns a response that breaks off after half the body.
 fn cut(call: &Call) -> Response {
     let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
     let whole = call.result(&json!({"kind": "message"})).to_string();

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, broadcast};
 use super::message::Prompt;
 use super::rpc::Fault;
 
-/// Most tasks in memory; the oldest finished task is evicted for a new one.
+/// Maximum tasks in memory; the oldest finished task is evicted for a new one.
 const TASKS_MAX: usize = 256;
 
 /// Interval between two progress events.

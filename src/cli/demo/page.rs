@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_gateway_without_canvas_tokens_gets_a_page_without_them() {
-        // The page contains the program's path, whose folders may have any name.
+        // The page contains the program's path, and its folders may have any name.
         let program = std::env::current_exe().unwrap();
         let page = printed(None).replace(&program.display().to_string(), "");
         assert!(!page.contains("canvas"), "{page}");

@@ -55,7 +55,7 @@ pub(super) struct Arguments {
     /// Read admin.listen from this TOML file and the environment, as `serve` does
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// An operator's token; a listener on loopback asks for none, unless admin.auth says so
+    /// An operator's token; not needed on loopback, unless admin.auth is "token"
     #[arg(long, env = "A2A_GATEWAY_ADMIN_TOKEN", hide_env_values = true)]
     token: Option<String>,
 }

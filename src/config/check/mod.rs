@@ -16,10 +16,10 @@ use super::{AddressProfile, AuthMode, Config, Serving, exposure, issuers, layer}
 use super::{store_url, tls_pair};
 use crate::ids::REPLICA_NAME_MAX;
 
-/// Most prefixes in `trusted_agents`: each is compared at each connect.
+/// Maximum prefixes in `trusted_agents`: each is compared at each connect.
 const TRUSTED_AGENTS_MAX: usize = 256;
 
-/// Most servers in `address.nameservers`: a look-up has 2 s for all of them.
+/// Maximum servers in `address.nameservers`: a look-up has 2 s for all of them.
 const NAMESERVERS_MAX: usize = 8;
 
 /// The result for a configuration that is allowed.
