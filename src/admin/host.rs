@@ -6,9 +6,9 @@ use http::uri::Authority;
 
 use crate::config::Config;
 
-/// True if `host` is a name or address of this listener.
+/// True if the admin listener accepts `host`.
 ///
-/// An address always is: a page that rebinds DNS still sends the name of its own domain. A name
+/// It accepts every address: a page that rebinds DNS still sends the name of its own domain. A name
 /// must be a loopback name, in `server.hosts`, or the host of `server.public_url`. A missing `Host`
 /// is accepted: it is HTTP/1.0, used by some health checks and by no browser.
 pub(super) fn is_ours(host: Option<&[u8]>, config: &Config) -> bool {

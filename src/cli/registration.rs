@@ -17,7 +17,7 @@ pub(super) const BEAT: Duration = Duration::from_secs(30);
 /// Timeout of one request; the registry never waits for an agent.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// A client of a gateway's control plane.
+/// A JSON client of a gateway's public listener.
 pub(super) struct Registry {
     connector: Connector,
     base: Url,

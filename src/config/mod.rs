@@ -223,7 +223,7 @@ pub enum LineageReach {
     Any,
 }
 
-/// `[a2a]`: what the gateway does to a call.
+/// `[a2a]`: processing of calls.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct A2a {
@@ -241,7 +241,7 @@ pub struct A2a {
     pub tasks_per_caller: i64,
 }
 
-/// `[card]`: what the gateway does to agents' cards.
+/// `[card]`: processing of agents' cards.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Card {
@@ -275,7 +275,7 @@ pub enum Complete {
     Off,
 }
 
-/// `[timeouts]`: one clock for each wait.
+/// `[timeouts]`: one timeout for each wait.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timeouts {
@@ -308,7 +308,7 @@ pub struct Timeouts {
     pub max: Duration,
 }
 
-/// `[limits]`: one bound for each buffer.
+/// `[limits]`: one limit for each buffer.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {

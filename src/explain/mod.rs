@@ -280,7 +280,7 @@ pub struct Refused;
 pub struct Question {
     /// The caller, named as in audit records.
     pub caller: String,
-    /// A workspace id.
+    /// The target, a workspace id.
     pub target: String,
     /// The org of a canvas token.
     pub org: Option<String>,

@@ -15,7 +15,7 @@ const PAIR_TTL: std::ops::RangeInclusive<Duration> =
 /// Shortest audit retention without a note.
 const AUDIT_RETENTION_SHORT: Duration = Duration::from_secs(24 * 3600);
 
-/// Worker threads at most: far more than the cores of any machine.
+/// Maximum worker threads: far more than the cores of any machine.
 const THREADS_MAX: usize = 1024;
 
 /// Largest body of one request to the control plane, in bytes.
