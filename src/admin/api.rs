@@ -1,5 +1,6 @@
-//! `/api/…`: what the console needs of the control plane, by the control plane's own handlers. They ask for the
-//! operator's token once more, judge the body, and write changes down.
+//! `/api/…`: the routes of the control plane that the console uses, served by the control plane's
+//! own handlers. These authenticate the operator's token again, validate the body and record
+//! changes.
 
 use std::net::SocketAddr;
 
@@ -14,10 +15,10 @@ use tower::ServiceExt as _;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 
-/// Where they are.
+/// Path prefix of the routes.
 const BASE: &str = "/api";
 
-/// Its routes, by method and pattern: those of the control plane, below [`BASE`].
+/// The routes by method and pattern: those of the control plane, below [`BASE`].
 pub const API_ROUTES: &[(&str, &str)] = &[
     ("GET", "/api/workspaces/{id}"),
     ("POST", "/api/workspaces/{id}/pause"),
@@ -29,7 +30,7 @@ pub const API_ROUTES: &[(&str, &str)] = &[
     ("DELETE", "/api/grants/{grant_id}"),
 ];
 
-/// The routes, answered by `control`.
+/// Returns the routes, served by `control`.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>(control: &Router) -> Router<S> {
     let mut routes = Router::new();
     for (method, path) in API_ROUTES {
@@ -45,13 +46,14 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>(control: &Router) -> Rout
     routes
 }
 
-/// A path of these, as the public listener has it.
+/// Returns the path that one of these routes has on the public listener.
 pub(super) fn inner(path: &str) -> Option<&str> {
     let inner = path.strip_prefix(BASE)?;
     inner.starts_with('/').then_some(inner)
 }
 
-/// Hands a request on, with the path that it has on the public listener and nothing that this listener added.
+/// Passes a request to the control plane, with its path on the public listener and without
+/// extensions of this listener.
 async fn pass(control: Router, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map(PathAndQuery::as_str);
@@ -60,7 +62,7 @@ async fn pass(control: Router, request: Request) -> Response {
     *inner.method_mut() = parts.method;
     *inner.uri_mut() = match path.map(str::parse) {
         Some(Ok(uri)) => uri,
-        // A route has matched it.
+        // Unreachable: a route has matched the path.
         _ => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     };
     let field = parts.headers.get("x-request-id");
@@ -70,7 +72,7 @@ async fn pass(control: Router, request: Request) -> Response {
         inner.extensions_mut().insert(ClientAddr(peer.ip()));
     }
     *inner.headers_mut() = parts.headers;
-    // A router answers every request: its error type has no values.
+    // A router's error type has no values.
     control
         .oneshot(inner)
         .await

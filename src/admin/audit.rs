@@ -1,4 +1,4 @@
-//! `GET /audit`: what was recorded, the newest first (contract §10).
+//! `GET /audit`: audit records, newest first (`docs/api.md`, "`GET /audit`").
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::gateway::Gateway;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
 
-/// What may be asked for.
+/// The parameters of the query, for the error message.
 const NAMES: &str = "`workspace`, `caller`, `target`, `outcome`, `event_type`, `method`, `request_id`, \
                      `replica`, `since`, `until`, `limit` and `cursor`";
 
-/// What is asked for.
+/// A parsed query.
 #[derive(Debug)]
 struct Asked {
     filter: Filter,
@@ -27,7 +27,7 @@ struct Asked {
     limit: usize,
 }
 
-/// `GET /audit`.
+/// Serves `GET /audit`.
 pub(super) async fn list(
     State(gateway): State<Arc<Gateway>>,
     RawQuery(query): RawQuery,
@@ -50,10 +50,10 @@ pub(super) async fn list(
 }
 
 impl Asked {
-    /// Reads the query.
+    /// Parses the query.
     ///
     /// # Errors
-    /// `invalid_params`, naming the member.
+    /// `invalid_params`, with the name of the parameter.
     fn parse(query: &str) -> Result<Self, Rejection> {
         let mut asked = Self {
             filter: Filter::default(),
@@ -102,13 +102,14 @@ impl Asked {
     }
 }
 
-/// Whether nothing in a cursor is escaped: in ours nothing is, and what would be no database takes.
+/// True if a cursor contains no escapes. Cursors of the gateway have none, and databases reject
+/// some escaped characters.
 fn is_plain(cursor: &str) -> bool {
     let inside = URL_SAFE_NO_PAD.decode(cursor).unwrap_or_default();
     !inside.contains(&b'\\')
 }
 
-/// A value of a closed set.
+/// Returns a value of a closed set, or the rejection that lists the set.
 fn word(name: &str, read: Result<String, String>) -> Result<String, Rejection> {
     read.map_err(|words| wrong(format!("`{name}` is {words}")))
 }

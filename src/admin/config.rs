@@ -1,4 +1,5 @@
-//! `GET /config`: the configuration in force, what waits for a restart, and how the last reload went.
+//! `GET /config`: the configuration in force, changes that need a restart, and the result of the
+//! last reload.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +9,7 @@ use crate::config::load::Setting;
 use crate::config::reload::Told;
 use crate::workspace::Timestamp;
 
-/// What an operator may see. Secrets are masked in every [`Setting`].
+/// Returns the body of the response. Secrets are masked in every [`Setting`].
 pub(super) fn shown(told: &Told) -> Value {
     let settings: Vec<Value> = told.settings.iter().map(setting).collect();
     let waiting = told.waiting.iter();

@@ -1,4 +1,5 @@
-//! `/console/…`: what the console shows that no other route tells. Behind [`gate::operators_with_token`](super::gate).
+//! `/console/…`: data and actions of the console that no other route has, behind
+//! [`gate::operators_with_token`](super::gate).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -34,27 +35,27 @@ use crate::telemetry::Chain;
 use crate::trust::{KeyInfo, Known, RotateError, Rotated, State as KeyState};
 use crate::workspace::Timestamp;
 
-/// Events that wait for the connection to take them.
+/// Maximum events queued for a connection.
 const WAITING_MAX: usize = 4;
 
-/// How long a connection may take for one.
+/// Longest time for a connection to accept one event.
 const PIECE_MAX: Duration = Duration::from_secs(10);
 
-/// How often the credential is looked at again: a revoked one closes what it opened within 2 s.
+/// Interval of credential checks: a revoked credential closes its feeds within 2 s.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Bytes of a body: a key's id and a word.
+/// Largest body of a rotation, in bytes.
 const BODY_BYTES_MAX: usize = 4096;
 
-/// How long it may take.
+/// Longest time to receive a body.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 macro_rules! routes {
     ($($method:ident $path:literal => $handler:path,)*) => {
-        /// Its routes, by method and pattern.
+        /// The routes by method and pattern.
         pub const CONSOLE_ROUTES: &[(&str, &str)] = &[$((stringify!($method), $path)),*];
 
-        /// The routes.
+        /// Returns the routes.
         pub(super) fn routes<S: Clone + Send + Sync + 'static>(gateway: &Arc<Gateway>) -> Router<S> {
             Router::new()
                 $(.route($path, on(MethodFilter::$method, $handler)))*
@@ -73,7 +74,7 @@ routes! {
     DELETE "/console/session"       => session::end,
 }
 
-/// `GET /console/feed`: all workspaces, then what happens, once a second.
+/// Serves `GET /console/feed`: all workspaces, then events, once a second.
 async fn feed(
     State(gateway): State<Arc<Gateway>>,
     Extension(Operator(proof)): Extension<Operator>,
@@ -85,7 +86,7 @@ async fn feed(
         Err(rejection) => return reject(&rejection, &headers),
     };
     let (sender, receiver) = mpsc::channel(WAITING_MAX);
-    // Ends with the reader's connection, credential or patience, or with the gateway.
+    // Ends with the reader's connection, its credential, a write timeout, or the gateway.
     let by = Authority {
         proof,
         session: held.map(|Extension(held)| held),
@@ -102,14 +103,14 @@ async fn feed(
     response
 }
 
-/// By what a feed is open.
+/// The credential of a feed, checked while it is open.
 struct Authority {
     proof: Arc<Proof>,
     session: Option<Held>,
 }
 
 impl Authority {
-    /// Why the feed ends now, if it does.
+    /// Returns the reason to end the feed, if its credential is no longer valid.
     async fn over(&self, gateway: &Gateway) -> Option<&'static str> {
         if self
             .session
@@ -123,7 +124,7 @@ impl Authority {
     }
 }
 
-/// Passes events on, until one side is done.
+/// Forwards events until the reader or the gateway ends the feed.
 async fn pump(
     gateway: Arc<Gateway>,
     by: Authority,
@@ -134,7 +135,7 @@ async fn pump(
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let (piece, over) = {
-            // Goes on while the credential is looked at: what it waits for may take longer than until the next look.
+            // Kept across credential checks: its wait may be longer than their interval.
             let mut next = pin!(reader.next());
             loop {
                 break tokio::select! {
@@ -171,9 +172,9 @@ fn end(reason: &str, message: &str) -> Bytes {
     format!("event: end\ndata: {data}\n\n").into()
 }
 
-/// `GET /console/workspaces/{id}`: how loaded a workspace is, beyond what reading it tells.
+/// Serves `GET /console/workspaces/{id}`: the load of a workspace.
 async fn workspace(State(gateway): State<Arc<Gateway>>, uri: Uri, headers: HeaderMap) -> Response {
-    // As it was written: an encoded id is none, on any route.
+    // Not percent-decoded: no route accepts an encoded id.
     let id = uri.path().rsplit('/').next().unwrap_or_default();
     match load_of(&gateway, id).await {
         Ok(load) => json_answer(StatusCode::OK, &load),
@@ -215,7 +216,7 @@ async fn load_of(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
     }))
 }
 
-/// `GET /console/chains`: where the chains of the audit end.
+/// Serves `GET /console/chains`: the ends of the audit chains.
 async fn chains(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
     match gateway.audit.ends().await {
         Ok(chains) => {
@@ -226,10 +227,10 @@ async fn chains(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Resp
     }
 }
 
-/// `GET /console/keys`: the trust keys.
+/// Serves `GET /console/keys`: the trust keys.
 async fn keys(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
     let keys = Arc::clone(&gateway.keys);
-    // The disk may be a network's.
+    // The folder may be on a network file system.
     match spawn_blocking(move || (keys.list(), keys.since())).await {
         Ok((list, [active, next])) => {
             let current = gateway.metrics.keys.current.get() != 0;
@@ -247,7 +248,8 @@ async fn keys(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Respon
     }
 }
 
-/// One key; `since`: from when on it has been what it is, and how that is known.
+/// Returns one key as JSON. `since` is the time since which it has its state, and the source of
+/// that time.
 fn shown(key: &KeyInfo, since: Option<(SystemTime, Known)>) -> Value {
     let mut shown = json!({
         "kid": key.kid,
@@ -272,13 +274,13 @@ fn time(at: SystemTime) -> Timestamp {
     Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// What `POST /console/keys/rotate` takes.
+/// The body of `POST /console/keys/rotate`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rotation {
-    /// The key that signs, as the operator saw it.
+    /// Id of the active key, as displayed to the operator.
     active: String,
-    /// Also when the next key was published a moment ago.
+    /// Rotates even if the next key was published too recently.
     #[serde(default)]
     force: bool,
 }
@@ -303,8 +305,8 @@ impl Rotation {
     }
 }
 
-/// `POST /console/keys/rotate`: what `a2a-gateway keys rotate` does, if all is as the operator saw it. Other replicas
-/// follow the folder.
+/// Serves `POST /console/keys/rotate`: rotates like `a2a-gateway keys rotate`, if `active` is still
+/// the active key. Other replicas follow the folder.
 async fn rotate(
     State(gateway): State<Arc<Gateway>>,
     Extension(Operator(proof)): Extension<Operator>,
@@ -314,7 +316,8 @@ async fn rotate(
 ) -> Response {
     let client = peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical());
     let id = RequestId::from_caller(headers.get("x-request-id").map(HeaderValue::as_bytes));
-    // In a task of its own, so that a page that leaves cannot stop it before the record; and the process waits for it.
+    // A separate task, so that a disconnect cannot cancel it before the audit record. The shutdown
+    // waits for it.
     let running = (gateway.drain.enter(), gateway.audit.owe());
     let work = tokio::spawn(async move {
         let _running = running;
@@ -354,13 +357,13 @@ async fn rotate(
     }
 }
 
-/// Rotates.
+/// Rotates the keys.
 ///
 /// # Errors
-/// `conflict`, `internal`: nothing is rotated, if the message does not say otherwise.
+/// `conflict`, `internal`: nothing is rotated, unless the message says otherwise.
 async fn turn(gateway: &Gateway, asked: Rotation) -> Result<Rotated, Rejection> {
     let keys = Arc::clone(&gateway.keys);
-    // The disk may be a network's.
+    // The folder may be on a network file system.
     let turned = spawn_blocking(move || keys.rotate(&asked.active, asked.force)).await;
     turned
         .map_err(|error| unknown().cause(error))?
@@ -381,7 +384,7 @@ async fn turn(gateway: &Gateway, asked: Rotation) -> Result<Rotated, Rejection> 
         })
 }
 
-/// The answer to a rotation: also how far it came.
+/// Returns the body of the response to a rotation, with the steps that failed.
 fn told_of(rotated: &Rotated) -> Value {
     let mut told = json!({
         "status": "rotated",
@@ -417,13 +420,13 @@ fn log_trouble(turned: &Result<Rotated, Rejection>, id: &RequestId) {
         Ok(rotated) => {
             let troubles = [&rotated.unfinished, &rotated.not_in_force];
             for error in troubles.into_iter().flatten() {
-                tracing::error!(exchange.id = id, error = %Chain(error), "The keys are rotated, but not all that follows is done");
+                tracing::error!(exchange.id = id, error = %Chain(error), "trust keys rotated, but a later step failed");
             }
         }
         Err(rejection) if rejection.reason == Reason::Internal => {
             let error = rejection.cause.as_deref();
             let error = error.map(|cause| Chain(cause).to_string());
-            tracing::error!(exchange.id = id, error, "The keys could not be rotated");
+            tracing::error!(exchange.id = id, error, "trust key rotation failed");
         }
         Err(_) => {}
     }

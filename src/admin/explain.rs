@@ -1,4 +1,5 @@
-//! `GET /explain?caller=&target=`: every check that a message would meet, without a message.
+//! `GET /explain?caller=&target=`: the checks that a message would pass or fail, without sending
+//! one.
 
 use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
@@ -9,10 +10,10 @@ use super::{json_answer, reject};
 use crate::explain::{Explain, Question};
 use crate::rejection::{Reason, Rejection};
 
-/// Longest member of the query, in bytes: room for a list of workspaces.
+/// Longest parameter of the query, in bytes: room for a list of workspaces.
 const MEMBER_BYTES_MAX: usize = 4096;
 
-/// Answers 200 for what would be refused, too: the question was answered.
+/// Serves the route. The status is 200 even if the message would be rejected.
 pub(super) async fn explain(
     explain: Explain,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,

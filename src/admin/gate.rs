@@ -1,6 +1,7 @@
-//! Who may read what tells of callers and workspaces: operators (`admin.auth`).
+//! Authentication of operators on the admin listener (`admin.auth`).
 //!
-//! Metrics, health and configuration tell of neither, and need no credential.
+//! Metrics, health and configuration expose no data of callers or workspaces, and need no
+//! credential.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::identity::{Principal, Proof};
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
 
-/// Lets operators through to the routes behind it, and tells others why not. A layer of those routes.
+/// Middleware that admits operators and rejects all other requests.
 pub(super) async fn operators_only(
     State(gateway): State<Arc<Gateway>>,
     request: Request,
@@ -38,18 +39,19 @@ pub(super) async fn operators_only(
     }
 }
 
-/// Who asks, for the routes behind [`operators_with_token`].
+/// Request extension: the proof of the operator, for the routes behind [`operators_with_token`].
 #[derive(Clone)]
 pub(super) struct Operator(pub(super) Arc<Proof>);
 
-/// Lets operators through who send their token, wherever the listener is. A layer of what changes something, and of
-/// what the console reads.
+/// Middleware that admits operators with a token, also on loopback. For routes that change state
+/// and for the data of the console.
 pub(super) async fn operators_with_token(
     State(gateway): State<Arc<Gateway>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    // Before it is looked whether the process ends: what is let through is waited for.
+    // Entered before the check for a shutdown, so that the shutdown waits for every admitted
+    // request.
     let _running = gateway.drain.enter();
     let headers = request.headers();
     let asked = match refuse_foreign(headers) {
@@ -69,7 +71,7 @@ pub(super) async fn operators_with_token(
     refuse(&gateway, &request, proof, rejection)
 }
 
-/// Refuses a request: counted against its address, and written down if it asked for a change.
+/// Rejects a request. Counts the failure against its address, and records a rejected change.
 pub(super) fn refuse(
     gateway: &Gateway,
     request: &Request,
@@ -86,7 +88,7 @@ pub(super) fn refuse(
     reject(&rejection, request.headers())
 }
 
-/// Nothing is changed any more by a process that ends: the record of it might not be written.
+/// Rejects changes during the shutdown: their audit record might not be written.
 ///
 /// # Errors
 /// `shutting_down`.
@@ -98,8 +100,8 @@ fn open(gateway: &Gateway, request: &Request) -> Result<(), Rejection> {
     Err(Rejection::new(Reason::ShuttingDown, message).retry_after(Duration::from_secs(1)))
 }
 
-/// Writes a change down that was refused here, as the public listener does with those that it refuses. What passes is
-/// written down where it is made.
+/// Records a change that was rejected on this listener, as the public listener records those that
+/// it rejects. Admitted changes are recorded by their handlers.
 pub(super) fn write_down(
     audit: &Audit,
     request: &Request,
@@ -123,14 +125,14 @@ pub(super) fn write_down(
     audit.record_change(asked, None, status, Some(reason));
 }
 
-/// Whom failures count against.
+/// Returns the address that failures are counted against.
 fn client_of(request: &Request) -> Option<IpAddr> {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     peer.map(|peer| peer.0.ip().to_canonical())
 }
 
-/// What another page sends is refused, whatever it carries: pages of this listener say so by `Origin` or
-/// `Sec-Fetch-Site`, and what is no browser sends neither.
+/// Rejects requests of pages of other origins, whatever their credential. Browsers send `Origin` or
+/// `Sec-Fetch-Site`; a request with neither is not from a browser.
 ///
 /// # Errors
 /// `origin_forbidden`.
@@ -163,14 +165,14 @@ pub(super) fn refuse_foreign(headers: &HeaderMap) -> Result<(), Rejection> {
     Err(Rejection::new(Reason::OriginForbidden, message))
 }
 
-/// Whether whoever sends these fields may read what tells of callers and workspaces. A credential that
-/// is sent must be an operator's, also where none is needed: a wrong one is somebody's mistake.
+/// Checks that a request may read data of callers and workspaces. A credential that is sent must be
+/// an operator's even where none is needed: a wrong one is a mistake of the client.
 ///
-/// `client` is whom failures count against (`rate.failures_per_second`).
+/// Failures are counted against `client` (`rate.failures_per_second`).
 ///
 /// # Errors
-/// `unauthenticated`, `not_permitted`; `rate_limited` in their place for an address that failed too
-/// often; `store_unavailable`.
+/// `unauthenticated`, `not_permitted`; `rate_limited` instead for an address with too many
+/// failures; `store_unavailable`.
 pub(super) async fn require_operator(
     gateway: &Gateway,
     headers: &HeaderMap,
@@ -188,7 +190,7 @@ pub(super) async fn require_operator(
     })
 }
 
-/// Whom the credential proves.
+/// Authenticates the credential of a request.
 ///
 /// # Errors
 /// `unauthenticated`, `store_unavailable`.

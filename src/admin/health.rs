@@ -1,4 +1,5 @@
-//! Readiness: of everything, for people and alerts, and of what traffic needs, for load balancers.
+//! Readiness probes: of all parts, for people and alerts; and of the parts that traffic needs, for
+//! load balancers.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::json_answer;
 use crate::gateway::Gateway;
 use crate::sidecar::Sidecar;
 
-/// Whether all is well, part by part. Each store has its own clock.
+/// Serves the readiness of all parts. Each store has its own timeout.
 pub(super) async fn everything(gateway: Arc<Gateway>) -> Response {
     let (sql, shared) = tokio::join!(gateway.db.ping(), gateway.shared.ping());
     let draining = gateway.draining();
@@ -18,11 +19,12 @@ pub(super) async fn everything(gateway: Arc<Gateway>) -> Response {
     readiness(ready, parts(sql.is_ok(), shared.is_ok(), draining))
 }
 
-/// Whether requests should be sent here. A store that went away does not count: what is in memory is served on, and a
-/// balancer would take every replica out at once. One that never answered does. Once both did, none is asked.
+/// Serves the readiness for traffic. A store that became unavailable does not count: the gateway
+/// serves from memory, and a load balancer would remove every replica at once. A store that has
+/// never responded counts. Once both stores have responded, neither is pinged.
 pub(super) async fn traffic(gateway: Arc<Gateway>) -> Response {
     if !(gateway.db.is_migrated() && gateway.shared.has_answered()) {
-        // How they end is noted there.
+        // The stores keep the results.
         let _ = tokio::join!(gateway.db.ping(), gateway.shared.ping());
     }
     let began = gateway.db.is_migrated() && gateway.shared.has_answered();
@@ -31,7 +33,7 @@ pub(super) async fn traffic(gateway: Arc<Gateway>) -> Response {
     readiness(began && !draining, parts)
 }
 
-/// A sidecar is ready when it has the gateway's keys.
+/// Serves the readiness of a sidecar, which needs the gateway's keys.
 pub(super) async fn sidecar(sidecar: Arc<Sidecar>) -> Response {
     let (keys, draining) = (sidecar.ready().is_ok(), sidecar.drain.begun());
     let parts = json!({"keys": word(keys), "draining": draining});
@@ -42,7 +44,7 @@ fn parts(sql: bool, shared: bool, draining: bool) -> Value {
     json!({
         "sql": word(sql),
         "shared": word(shared),
-        // A gateway without its keys does not start: that there is one says that they are loaded.
+        // A gateway does not start without its keys.
         "keys": "ok",
         "draining": draining,
     })
@@ -52,7 +54,7 @@ fn word(ok: bool) -> &'static str {
     if ok { "ok" } else { "unavailable" }
 }
 
-/// The answer to whether new exchanges should be sent here, with its parts.
+/// Returns the response of a readiness probe, with its parts.
 fn readiness(ready: bool, mut parts: Value) -> Response {
     let (status, word) = if ready {
         (StatusCode::OK, "ready")

@@ -1,4 +1,4 @@
-//! Which `Host` the admin listener answers to.
+//! Validation of `Host` on the admin listener.
 
 use std::net::IpAddr;
 
@@ -6,16 +6,16 @@ use http::uri::Authority;
 
 use crate::config::Config;
 
-/// Whether `host` can have been typed by somebody who meant this listener.
+/// True if the admin listener accepts `host`.
 ///
-/// An address always can: a page that rebinds DNS still sends the name of its own domain. A name
-/// must be a loopback one, in `server.hosts`, or the host of `server.public_url`. No `Host` at all
-/// is HTTP/1.0, which no browser speaks and some health checks do.
+/// It accepts every address: a page that rebinds DNS still sends the name of its own domain. A name
+/// must be a loopback name, in `server.hosts`, or the host of `server.public_url`. A missing `Host`
+/// is accepted: it is HTTP/1.0, used by some health checks and by no browser.
 pub(super) fn is_ours(host: Option<&[u8]>, config: &Config) -> bool {
     let Some(host) = host else {
         return true;
     };
-    // Userinfo is part of an authority in a URL, and never of a Host.
+    // An authority in a URL may contain userinfo, a Host may not.
     let authority = Authority::try_from(host).ok();
     let Some(authority) = authority.filter(|_| !host.contains(&b'@')) else {
         return false;

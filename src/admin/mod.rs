@@ -1,9 +1,10 @@
-//! The operator's listener: metrics, health, readiness, version, configuration, the console. None of it is on the
-//! public one.
+//! The routes of the operator's listener: metrics, health, readiness, version, configuration,
+//! audit, explain and the console. The public listener serves none of them.
 //!
-//! What is here asks for no credential and tells nothing about a caller, a workspace or a secret; a route that
-//! does goes behind [`gate`], and one that changes something behind its stricter half. A page in the operator's browser cannot read it either: a `Host` that is a
-//! foreign name is refused, which is what DNS rebinding needs.
+//! Routes without a credential must not expose a caller, a workspace or a secret. Other routes are
+//! behind [`gate`]; routes that change state are behind its stricter middleware. A request with a
+//! foreign name in `Host` is rejected, so that a page in the operator's browser cannot read this
+//! listener by DNS rebinding.
 
 mod api;
 mod audit;
@@ -39,17 +40,17 @@ use crate::sidecar::Sidecar;
 pub use self::api::API_ROUTES;
 pub use self::console::CONSOLE_ROUTES;
 
-/// What every process tells of itself.
+/// The state of the routes that need no credential.
 #[derive(Clone)]
 struct Process {
     config: Live,
     metrics: Arc<Metrics>,
-    /// Where refused changes are written down. A sidecar has none.
+    /// Audit for rejected changes. A sidecar has none.
     audit: Option<Arc<Audit>>,
 }
 
-/// Every route of the admin listener. `explain`: who answers how a message would fare; `control`: the control plane,
-/// some of which the console asks.
+/// Returns every route of the admin listener. `explain` explains the checks of a message; `control`
+/// is the control plane, of which the console uses some routes.
 pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>, control: &Router) -> Router {
     let process = Process {
         config: gateway.config.clone(),
@@ -60,7 +61,7 @@ pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>, control: &Router)
     if gateway.config().admin.console {
         told = told.merge(shown_to_operators(&gateway, control));
         let door = session::Door::new(&gateway);
-        // In front of the gates of all routes so far.
+        // Outside the gates of all routes so far, so that it runs before them.
         told = told.route_layer(from_fn_with_state(door, session::admit));
         told = told.merge(page::routes());
     }
@@ -72,7 +73,7 @@ pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>, control: &Router)
     routes(process, probes, told)
 }
 
-/// What tells of callers and workspaces.
+/// Returns the routes that expose data of callers and workspaces.
 fn told_to_operators(gateway: Arc<Gateway>, explain: Option<Explain>) -> Router<Process> {
     let mut routes =
         Router::new().route("/audit", get(audit::list).with_state(Arc::clone(&gateway)));
@@ -80,11 +81,11 @@ fn told_to_operators(gateway: Arc<Gateway>, explain: Option<Explain>) -> Router<
         let explain = move |query, headers| explain::explain(Arc::clone(&explain), query, headers);
         routes = routes.route("/explain", get(explain));
     }
-    // For the routes so far, so it stands behind the last of them.
+    // route_layer covers the routes added before it.
     routes.route_layer(from_fn_with_state(gateway, gate::operators_only))
 }
 
-/// What the console shows and changes: with a token, always.
+/// Returns the data and actions of the console, which always need a token.
 fn shown_to_operators(gateway: &Arc<Gateway>, control: &Router) -> Router<Process> {
     let own = console::routes(gateway);
     own.merge(api::routes(control))
@@ -94,7 +95,7 @@ fn shown_to_operators(gateway: &Arc<Gateway>, control: &Router) -> Router<Proces
         ))
 }
 
-/// The same routes of a sidecar.
+/// Returns the routes of a sidecar's admin listener.
 pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
     let process = Process {
         config: sidecar.config.clone(),
@@ -109,7 +110,7 @@ pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
     routes(process, probes, Router::new())
 }
 
-/// What answers whether the process is ready.
+/// The readiness probes.
 struct Probes {
     /// For people and alerts.
     everything: MethodRouter<Process>,
@@ -132,7 +133,8 @@ fn routes(process: Process, probes: Probes, told: Router<Process>) -> Router {
         .with_state(process)
 }
 
-/// In the format that is asked for: Prometheus asks for `OpenMetrics`, and who says nothing gets its text format.
+/// Serves the metrics in the requested format: Prometheus asks for `OpenMetrics`; the default is
+/// its text format.
 async fn metrics(State(process): State<Process>, headers: HeaderMap) -> Response {
     let dropped = crate::telemetry::lines_dropped();
     let dropped = i64::try_from(dropped).unwrap_or(i64::MAX);
@@ -149,12 +151,13 @@ async fn metrics(State(process): State<Process>, headers: HeaderMap) -> Response
     (fields, process.metrics.render(format)).into_response()
 }
 
-/// The process lives. Asks nobody, so that a store's outage does not get the gateway restarted.
+/// Serves the liveness probe. Checks no store, so that an outage of a store does not restart the
+/// gateway.
 async fn healthz() -> Response {
     json_answer(StatusCode::OK, &json!({"status": "ok"}))
 }
 
-/// What runs here. `commit` is set by builds that know it.
+/// Serves the version. `commit` is set in builds with a known commit.
 async fn version() -> Response {
     let body = json!({
         "name": "a2a-gateway",
@@ -164,7 +167,7 @@ async fn version() -> Response {
     json_answer(StatusCode::OK, &body)
 }
 
-/// What is in force, from where, and what is not yet.
+/// Serves the configuration: values in force, their sources, and values that need a restart.
 async fn config(State(process): State<Process>) -> Response {
     json_answer(StatusCode::OK, &config::shown(&process.config.told()))
 }
@@ -186,12 +189,12 @@ async fn method_not_allowed(path: Option<MatchedPath>, headers: HeaderMap) -> Re
         "every route of the admin listener is read with GET"
     };
     let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
-    // Of routes that change something the router knows it.
+    // For routes that change state, the router sets `Allow`.
     rejection.allow = (!changes).then_some("GET, HEAD");
     reject(&rejection, &headers)
 }
 
-/// The fields of every answer, whatever it is: it is kept by nobody, and no page shows, runs or reads it.
+/// Header fields of every response: it must not be cached, and no page may show, run or read it.
 const FIELDS: [(HeaderName, &str); 6] = [
     (header::CACHE_CONTROL, "no-store"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -207,7 +210,7 @@ const FIELDS: [(HeaderName, &str); 6] = [
     ),
 ];
 
-/// Refuses foreign names in `Host` and names the exchange in every answer.
+/// Rejects foreign names in `Host`, and adds the request id to every response.
 async fn guard(State(process): State<Process>, mut request: Request, next: Next) -> Response {
     let field = request.headers().get("x-request-id");
     let request_id = RequestId::from_caller(field.map(HeaderValue::as_bytes));
@@ -246,7 +249,7 @@ async fn guard(State(process): State<Process>, mut request: Request, next: Next)
     }
     let fields = response.headers_mut();
     for (name, value) in FIELDS {
-        // Files of the page say themselves how they are kept, and what they may do.
+        // Files of the page have their own caching and content policy.
         fields
             .entry(name)
             .or_insert(HeaderValue::from_static(value));
@@ -259,7 +262,7 @@ fn json_answer(status: StatusCode, body: &Value) -> Response {
     (status, content_type, body.to_string()).into_response()
 }
 
-/// A refusal in the shape of all routes that are not A2A.
+/// Returns a rejection as the body that all non-A2A routes use.
 fn reject(rejection: &Rejection, headers: &HeaderMap) -> Response {
     let field = headers.get("x-request-id").map(HeaderValue::as_bytes);
     let body = rejection.plain_body(&RequestId::from_caller(field));

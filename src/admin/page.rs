@@ -1,4 +1,4 @@
-//! The console's page and its files, below `/`. They tell nothing: whoever opens the page is asked for a token.
+//! The console's page and its files, below `/`. They contain no data: the page asks for a token.
 
 use axum::Router;
 use axum::body::Body;
@@ -7,7 +7,7 @@ use http::HeaderMap;
 
 use crate::pages::CONSOLE;
 
-/// One route for each file, so that nothing else has one.
+/// Returns one route per file; no other path matches.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let file = |name: &'static str| {
         get(move |headers: HeaderMap| async move {

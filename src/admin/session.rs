@@ -1,9 +1,10 @@
-//! Sessions of the console: with one its page can be loaded again, and the token is not typed again.
+//! Sessions of the console: its page can be reloaded without typing the token again.
 //!
-//! A session has two secrets, and a request needs both. One is in a cookie that no script can read. The other is kept by
-//! the page and sent in a field. The cookie alone also goes to whatever else is served under the same host name, on any
-//! port; the page's secret alone could be read by a script. A session stands for the token that began it: that token is
-//! asked about at each request, so the session ends with it. Sessions are in memory only, and end with the process.
+//! A session has two secrets, and a request needs both. One is in a cookie that no script can read.
+//! The other is held by the page and sent in a header field. The cookie alone is also sent to other
+//! servers of the same host name, on any port; the page's secret alone could be read by a script. A
+//! session stands for the token with which it was created: that token is checked at each request,
+//! so the session ends with it. Sessions are in memory only, and end with the process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,19 +27,20 @@ use crate::gateway::Gateway;
 use crate::identity::CredentialHash;
 use crate::rejection::{Reason, Rejection};
 
-/// The field with the page's secret.
+/// Header field with the page's secret.
 const FIELD: &str = "x-a2a-session";
 
-/// A session that is not used for so long has ended. A feed that is open uses it.
+/// Idle timeout of a session. An open feed keeps it in use.
 const IDLE_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// So long a session lasts, however much it is used.
+/// Maximum lifetime of a session.
 const LIFE_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Sessions that are open at most. One more ends the one that was not used for the longest time.
+/// Maximum open sessions. A further one ends the session with the longest idle time.
 const OPEN_MAX: usize = 64;
 
-/// Cookies of our name that are tried: another server of the same host name can set some.
+/// Maximum cookies of the session's name that are tried: another server of the same host name can
+/// set some.
 const COOKIES_MAX: usize = 4;
 
 /// The open sessions, by the hash of both secrets.
@@ -46,9 +48,9 @@ const COOKIES_MAX: usize = 4;
 pub(super) struct Sessions(Mutex<HashMap<CredentialHash, Session>>);
 
 struct Session {
-    /// The value of `Authorization` that began it.
+    /// The value of `Authorization` with which the session was created.
     authorization: SecretString,
-    /// The hash of the cookie, which sessions of several tabs share.
+    /// Hash of the cookie, which sessions of several tabs share.
     cookie: CredentialHash,
     begun: Instant,
     used: Instant,
@@ -61,7 +63,7 @@ impl Session {
 }
 
 impl Sessions {
-    /// Begins a session. Answers the page's secret.
+    /// Creates a session. Returns the page's secret.
     fn begin(&self, authorization: SecretString, cookie: &str, now: Instant) -> String {
         let page = random();
         let mut open = self.open(now);
@@ -73,7 +75,7 @@ impl Sessions {
         {
             tracing::info!(
                 limit = OPEN_MAX,
-                "The console session that was idle longest ends for a new one"
+                "too many console sessions; ended the one with the longest idle time"
             );
             open.remove(&oldest);
         }
@@ -87,7 +89,8 @@ impl Sessions {
         page
     }
 
-    /// Uses the session, if it is open: the value of `Authorization` that it stands for.
+    /// Marks a session as used. Returns the value of `Authorization` that it stands for, if it is
+    /// open.
     fn use_now(&self, key: CredentialHash, now: Instant) -> Option<SecretString> {
         let mut open = self.open(now);
         let session = open.get_mut(&key)?;
@@ -99,15 +102,15 @@ impl Sessions {
         self.open(now).remove(&key);
     }
 
-    /// Whether some open session has this cookie.
+    /// True if an open session has this cookie.
     fn has_cookie(&self, cookie: &str, now: Instant) -> bool {
         let hash = CredentialHash::of(cookie);
         self.open(now).values().any(|one| one.cookie == hash)
     }
 
-    /// Those that are open now.
+    /// Returns the open sessions, after removing expired ones.
     fn open(&self, now: Instant) -> MutexGuard<'_, HashMap<CredentialHash, Session>> {
-        // Each step leaves the map whole, so a panic elsewhere cannot have broken it.
+        // Each operation leaves the map consistent, so a poisoned lock is harmless.
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, session| session.is_open(now));
         open
@@ -119,18 +122,18 @@ impl Sessions {
 pub(super) struct Held {
     sessions: Arc<Sessions>,
     key: CredentialHash,
-    /// The request has no token of its own.
+    /// True if the request has no token of its own.
     is_needed: bool,
 }
 
 impl Held {
-    /// Whether what the request opened may go on. Uses the session.
+    /// True if the feed that the request opened may continue. Marks the session as used.
     pub(super) fn goes_on(&self) -> bool {
         self.sessions.use_now(self.key, Instant::now()).is_some() || !self.is_needed
     }
 }
 
-/// What the layer [`admit`] needs.
+/// The state of the middleware [`admit`].
 #[derive(Clone)]
 pub(super) struct Door {
     gateway: Arc<Gateway>,
@@ -138,7 +141,7 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// No session is open.
+    /// Creates the state without sessions.
     pub(super) fn new(gateway: &Arc<Gateway>) -> Self {
         Self {
             gateway: Arc::clone(gateway),
@@ -147,8 +150,8 @@ impl Door {
     }
 }
 
-/// Puts the token that a session stands for into a request that has no token, for the gates behind it. A layer of all
-/// routes that ask for an operator.
+/// Middleware that adds the token of a session to a request without a token, for the gates behind
+/// it. For all routes that need an operator.
 pub(super) async fn admit(State(door): State<Door>, mut request: Request, next: Next) -> Response {
     let sessions = Arc::clone(&door.sessions);
     request.extensions_mut().insert(Arc::clone(&sessions));
@@ -183,7 +186,7 @@ pub(super) async fn admit(State(door): State<Door>, mut request: Request, next: 
     next.run(request).await
 }
 
-/// The session of these fields, and what it puts into `Authorization`.
+/// Returns the session of a request, and its value for `Authorization`.
 fn found(
     sessions: &Sessions,
     headers: &HeaderMap,
@@ -198,7 +201,8 @@ fn found(
     Some((key, authorization))
 }
 
-/// A session speaks for the console's own page only. A browser says with each change which page sends it.
+/// Accepts a session only for requests of the console's own page. Browsers send `Origin` with each
+/// change.
 ///
 /// # Errors
 /// `origin_forbidden`.
@@ -211,7 +215,8 @@ fn require_own_page(request: &Request) -> Result<(), Rejection> {
     Err(Rejection::new(Reason::OriginForbidden, message))
 }
 
-/// `POST /console/session`: begins a session for the token of the request, in the place of the one that it has.
+/// Serves `POST /console/session`: creates a session for the token of the request, replacing the
+/// session that it has.
 pub(super) async fn begin(
     Extension(sessions): Extension<Arc<Sessions>>,
     held: Option<Extension<Held>>,
@@ -225,12 +230,12 @@ pub(super) async fn begin(
         }
         sessions.end(held.key, now);
     }
-    // The gate has proven it.
+    // The gate has authenticated it.
     let authorization = headers.get(header::AUTHORIZATION);
     let authorization = authorization
         .and_then(|field| field.to_str().ok())
         .unwrap_or_default();
-    // A cookie is one for all tabs of a browser: one that is in use stays.
+    // All tabs of a browser share the cookie: one that is in use stays.
     let cookie = cookies(&headers).find(|cookie| sessions.has_cookie(cookie, now));
     let cookie = cookie.map_or_else(random, str::to_owned);
     let page = sessions.begin(authorization.into(), &cookie, now);
@@ -238,7 +243,7 @@ pub(super) async fn begin(
     with_cookie(json_answer(StatusCode::OK, &body), &headers, &cookie, "")
 }
 
-/// `DELETE /console/session`: ends the session of the request.
+/// Serves `DELETE /console/session`: ends the session of the request.
 pub(super) async fn end(
     Extension(sessions): Extension<Arc<Sessions>>,
     held: Option<Extension<Held>>,
@@ -250,16 +255,16 @@ pub(super) async fn end(
     }
     let answer = json_answer(StatusCode::OK, &json!({"status": "ended"}));
     if cookies(&headers).any(|cookie| sessions.has_cookie(cookie, now)) {
-        // Another tab has it.
+        // Another tab uses the cookie.
         return answer;
     }
     with_cookie(answer, &headers, "", "; Max-Age=0")
 }
 
-/// Sets the cookie. It has no life of its own, so it ends with the browser.
+/// Sets the cookie, without a lifetime: it ends with the browser.
 fn with_cookie(mut answer: Response, headers: &HeaderMap, value: &str, life: &str) -> Response {
     let name = cookie_name(headers);
-    // A proxy in front may end TLS: the browser says how it came.
+    // A proxy in front may terminate TLS: `Origin` has the scheme that the browser used.
     let origin = headers.get(header::ORIGIN).map(HeaderValue::as_bytes);
     let secure = origin.is_some_and(|origin| origin.starts_with(b"https://"));
     let secure = if secure { "; Secure" } else { "" };
@@ -271,7 +276,7 @@ fn with_cookie(mut answer: Response, headers: &HeaderMap, value: &str, life: &st
     answer
 }
 
-/// The values of our cookie in a request.
+/// Returns the values of the session cookie in a request.
 fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let name = cookie_name(headers);
     let fields = headers.get_all(header::COOKIE).iter();
@@ -282,7 +287,8 @@ fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     values.take(COOKIES_MAX)
 }
 
-/// The name has the port in it: cookies do not keep the ports of a host apart, and each may have a gateway.
+/// Returns the name of the cookie. It contains the port: a host's ports share cookies, and each
+/// port may have a gateway.
 fn cookie_name(headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
     let port = host.and_then(|host| Authority::try_from(host).ok()?.port_u16());
@@ -296,7 +302,7 @@ fn key_of(cookie: &str, page: &str) -> CredentialHash {
     CredentialHash::of(&format!("{cookie}.{page}"))
 }
 
-/// 256 random bits.
+/// Returns 256 random bits in base64url.
 fn random() -> String {
     let mut random = [0; 32];
     rand::rng().fill_bytes(&mut random);
@@ -336,7 +342,7 @@ mod tests {
         let keys: Vec<_> = (0..OPEN_MAX)
             .map(|n| begin(&sessions, "a", at(n)))
             .collect();
-        // The first is used again, so the second is the one that was idle longest.
+        // The first is used again, so the second has the longest idle time.
         assert!(sessions.use_now(keys[0], at(OPEN_MAX)).is_some());
         let last = begin(&sessions, "a", at(OPEN_MAX));
         assert_eq!(sessions.0.lock().unwrap().len(), OPEN_MAX);

@@ -1,4 +1,5 @@
-//! Where the admin listener is: by URL, or by the configuration of the gateway that is asked.
+//! The URL of the admin listener: given on the command line, or read from a gateway's
+//! configuration.
 
 use std::path::Path;
 
@@ -7,21 +8,21 @@ use url::Url;
 use crate::config::Config;
 use crate::config::load::{ConfigError, Layers, load};
 
-/// Of a gateway with defaults.
+/// The admin listener of a gateway with default settings.
 const DEFAULT: &str = "http://127.0.0.1:9090";
 
-/// There is no URL to ask.
+/// The URL of the admin listener could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminUrlError {
-    /// The file, or what is set beside it, is wrong.
+    /// The file or the environment holds a wrong setting.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The address is none of a URL.
+    /// The address cannot be part of a URL.
     #[error("admin.listen cannot be written as a URL")]
     Url(#[from] url::ParseError),
 }
 
-/// `given`; else `admin.listen` as `config` and the environment have it; else the default.
+/// Returns `given`; else `admin.listen` of the file `config` and the environment; else the default.
 pub(super) fn admin_url(given: Option<&Url>, config: Option<&Path>) -> Result<Url, AdminUrlError> {
     if let Some(url) = given {
         return Ok(url.clone());
@@ -33,7 +34,7 @@ pub(super) fn admin_url(given: Option<&Url>, config: Option<&Path>) -> Result<Ur
     Ok(of_config(&loaded.config)?)
 }
 
-/// A listener on every interface is asked on this machine.
+/// Returns the URL of `admin.listen`; an unspecified address (all interfaces) becomes loopback.
 fn of_config(config: &Config) -> Result<Url, url::ParseError> {
     let mut address = config.admin.listen;
     if address.ip().is_unspecified() {

@@ -1,4 +1,4 @@
-//! `a2a-gateway agent`: one example agent as a process of its own, for compose files.
+//! `a2a-gateway agent`: one example agent in a process of its own, for compose files.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::config::load::{Layers, load};
 use crate::ids::WorkspaceId;
 use crate::telemetry::{self, Chain};
 
-/// Between two tries to register, while the gateway is not up or says no.
+/// Delay between two attempts to register, while the gateway is not up or rejects them.
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// `a2a-gateway agent KIND`.
@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     admin_token: Option<String>,
 }
 
-/// `--gateway` was given, and nothing to prove oneself with.
+/// `--gateway` was given without a credential.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "--gateway needs a credential: --token, A2A_GATEWAY_TOKEN or A2A_GATEWAY_ADMIN_TOKEN in the environment"
@@ -51,7 +51,8 @@ pub(super) struct Arguments {
 struct NoCredential;
 
 impl Arguments {
-    /// Compose files pass on variables that are not set as empty ones.
+    /// Returns the first credential that is not empty: compose files pass unset variables as empty
+    /// strings.
     fn credential(&self) -> Option<String> {
         [&self.token, &self.admin_token]
             .into_iter()
@@ -70,7 +71,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
         complain(&NoCredential);
         return ExitCode::from(USAGE);
     }
-    // An agent has no settings of its own; the gateway's defaults say how to log.
+    // An example agent has no settings of its own: it logs with the gateway's default settings.
     let log = load(&Layers::default()).map(|loaded| telemetry::start(&loaded.config.telemetry));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -136,20 +137,20 @@ async fn serve(arguments: Arguments) -> std::io::Result<()> {
     }
 }
 
-/// Registers, then sends heartbeats; registers again when the gateway no longer knows the agent, or
-/// no longer takes the workspace's own token.
+/// Registers, then sends heartbeats. Registers again when the gateway answers a heartbeat with 404
+/// (the agent is unknown) or 401 (the workspace's own token is no longer valid).
 async fn stay_registered(
     registry: Registry,
     id: String,
     credential: String,
     body: serde_json::Value,
 ) {
-    // The workspace's own, once it was given one.
+    // The workspace's own token, once a registration has returned one.
     let mut own = None;
     loop {
         let token = own.as_ref().unwrap_or(&credential);
         match registry.register(token, &body).await {
-            // An enrolment token is spent now; the workspace's own takes its place.
+            // An enrolment token works once; the workspace's own token replaces it.
             Ok(given) => own = given.or(own),
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), "not registered yet");

@@ -1,5 +1,5 @@
-//! `a2a-gateway check-config`: every value in force and its source, without starting anything; or
-//! the built-in defaults, which explain every key.
+//! `a2a-gateway check-config`: prints every setting in force with its source, without starting
+//! anything; or the built-in defaults, which explain every key.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -46,7 +46,8 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// All values as TOML, each with its source as a comment, then what follows from them.
+/// Returns all settings as TOML, each with its source as a comment, then the values derived from
+/// them.
 fn explain(name: &str, loaded: &Loaded) -> String {
     let lines: Vec<(String, String)> = loaded
         .settings
@@ -56,7 +57,7 @@ fn explain(name: &str, loaded: &Loaded) -> String {
             (line, setting.source.to_string())
         })
         .collect();
-    // A list may be long; one long line should not push all the others apart.
+    // One long list must not widen the column for all lines.
     let width = lines
         .iter()
         .map(|(line, _)| line.len())

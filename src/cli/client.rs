@@ -1,4 +1,4 @@
-//! The HTTP client of the command line, on Pingora's own connector: one request a connection.
+//! The HTTP client of the command line, on Pingora's connector: one request per connection.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,27 +12,27 @@ use pingora::upstreams::peer::HttpPeer;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-/// TCP and TLS, as the gateway's own `timeouts.connect`.
+/// Timeout of TCP and TLS, as the default of the gateway's `timeouts.connect`.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Largest answer that is read whole, in bytes: above the gateway's default of 10 MiB.
+/// Largest response that is read whole, in bytes: above the gateway's default of 10 MiB.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// How rustls says that a certificate is not good, whatever is wrong with it.
+/// Prefix of every rustls error about a certificate that is not trusted.
 const UNTRUSTED: &str = "invalid peer certificate: ";
 
-/// No answer, or not a whole one.
+/// No response, or an incomplete one.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    /// Not a URL that can be called.
+    /// The URL has another scheme than http and https, or no host.
     #[error("{0} is not an http or https URL with a host")]
     Url(String),
     /// The name has no address.
     #[error("cannot find the address of {host}")]
     Name {
-        /// What was looked up.
+        /// The name that was looked up.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         #[source]
         source: std::io::Error,
     },
@@ -42,7 +42,7 @@ pub(super) enum ClientError {
         /// Scheme, host and port.
         to: String,
     },
-    /// The connection could not be made or broke.
+    /// The connection could not be made, or broke.
     #[error("no answer from {to}: {why}")]
     Connection {
         /// Scheme, host and port.
@@ -50,31 +50,32 @@ pub(super) enum ClientError {
         /// The innermost cause.
         why: String,
     },
-    /// TLS says that the server is not whom it should be.
+    /// The server's certificate is not trusted.
     #[error(
         "the certificate of {to} is not trusted ({why}); SSL_CERT_FILE names a PEM file with the certificates to trust, instead of the system's"
     )]
     Untrusted {
         /// Scheme, host and port.
         to: String,
-        /// What the TLS library says.
+        /// The TLS library's reason.
         why: String,
     },
-    /// It took too long.
+    /// The exchange exceeded its timeout.
     #[error("no answer from {to} within {after:?}")]
     TooSlow {
         /// Scheme, host and port.
         to: String,
-        /// The clock that passed.
+        /// The timeout.
         after: Duration,
     },
-    /// The answer is too large to be read whole.
+    /// The response is larger than [`ANSWER_BYTES_MAX`].
     #[error("the answer has more than {ANSWER_BYTES_MAX} bytes")]
     TooLarge,
 }
 
 impl ClientError {
-    /// Without Pingora's own words for it, as far as something below Pingora said why.
+    /// Maps a Pingora error to its innermost cause, without Pingora's own wording where there is a
+    /// cause below it.
     fn broken(to: &str, error: &pingora::Error) -> Self {
         let to = to.to_owned();
         if *error.root_etype() == pingora::ErrorType::ConnectRefused {
@@ -90,7 +91,7 @@ impl ClientError {
                 None => break cause.to_string(),
             }
         };
-        // What TLS says stands beside the cause, with the name that was asked for behind it.
+        // Pingora keeps the TLS error in the context, followed by the server name.
         let of_tls = inner.etype == pingora::ErrorType::TLSHandshakeFailure;
         let context = inner.context.as_ref().filter(|_| of_tls);
         let why = context.map_or(why, |context| {
@@ -108,23 +109,23 @@ impl ClientError {
     }
 }
 
-/// What to ask for.
+/// A request.
 pub(super) struct Ask<'a> {
     /// `GET` or `POST`.
     pub(super) method: Method,
-    /// Where.
+    /// The URL of the request.
     pub(super) url: &'a Url,
     /// The bearer credential.
     pub(super) token: Option<&'a str>,
-    /// Media type of the answer.
+    /// Media type of the response.
     pub(super) accept: &'static str,
     /// JSON; empty for `GET`.
     pub(super) body: Vec<u8>,
-    /// The exchange as a whole.
+    /// Timeout of the whole exchange.
     pub(super) within: Duration,
 }
 
-/// An answer whose head has arrived.
+/// A response of which the head has arrived.
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) content_type: String,
@@ -134,7 +135,7 @@ pub(super) struct Answer {
     within: Duration,
 }
 
-/// Sends a request and waits for the head of the answer.
+/// Sends a request and waits for the response head.
 pub(super) async fn ask(connector: &Connector, ask: Ask<'_>) -> Result<Answer, ClientError> {
     let deadline = Instant::now() + ask.within;
     let to = ask.url.origin().ascii_serialization();
@@ -232,7 +233,7 @@ fn head(ask: &Ask<'_>) -> Result<RequestHeader, Box<pingora::Error>> {
 }
 
 impl Answer {
-    /// The next piece of the body as it arrives; `None` at its end.
+    /// Returns the next piece of the body; `None` at its end.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
         timeout_at(self.deadline, self.session.read_body_bytes())
             .await
@@ -243,7 +244,7 @@ impl Answer {
             .map_err(|error| ClientError::broken(&self.to, &error))
     }
 
-    /// The whole body.
+    /// Reads the whole body.
     pub(super) async fn whole(mut self) -> Result<Vec<u8>, ClientError> {
         let mut body = Vec::new();
         while let Some(piece) = self.piece().await? {

@@ -14,7 +14,8 @@ use super::admin_url::admin_url;
 use super::client::{Ask, ClientError, ask};
 use super::{USAGE, block_on, complain, http_url, print};
 
-/// Longer than `stores.timeout` of the default, in which the gateway asks its own stores.
+/// Timeout of the request: longer than the default `stores.timeout`, within which the gateway asks
+/// its stores.
 const WITHIN: Duration = Duration::from_millis(2500);
 
 /// `a2a-gateway health`.
@@ -31,7 +32,7 @@ pub(super) struct Arguments {
     traffic: bool,
 }
 
-/// Why the gateway does not count as ready.
+/// The gateway is not ready, or did not answer.
 #[derive(Debug, thiserror::Error)]
 enum HealthError {
     #[error(
@@ -95,12 +96,12 @@ async fn check(base: &Url, path: &str) -> Result<(), HealthError> {
     let answer = ask(&Connector::new(None), request).await?;
     let status = answer.status.as_u16();
     let body: Value = serde_json::from_slice(&answer.whole().await?).unwrap_or_default();
-    // Another server may be at this address: only the word of a gateway counts.
+    // Another server may listen at this address: only a gateway's body counts.
     if status == 200 && body["status"] == "ready" {
         print("ready\n")?;
         return Ok(());
     }
-    // The public listener has no such route, and says so in the gateway's own words.
+    // The public listener has no such route, and its 404 carries the gateway's reason.
     if status == 404 && body["reason"] == "not_found" {
         let asked = url.origin().ascii_serialization();
         return Err(HealthError::Public(asked));
@@ -108,7 +109,8 @@ async fn check(base: &Url, path: &str) -> Result<(), HealthError> {
     Err(HealthError::NotReady(parts(status, &body)))
 }
 
-/// ` sql unavailable, draining`, or the status when the answer is not a gateway's.
+/// Returns the failed parts (` sql unavailable, draining`), or the status if the response is not a
+/// gateway's.
 fn parts(status: u16, body: &Value) -> String {
     if body["status"] != "not_ready" {
         return format!(" status {status}, and not the answer of a gateway");

@@ -1,4 +1,4 @@
-//! `a2a-gateway keys`: the trust keys in `keys.dir`, shown and rotated, also while gateways run.
+//! `a2a-gateway keys`: lists and rotates the trust keys in `keys.dir`, also while gateways run.
 
 use std::fmt::Write as _;
 use std::io;
@@ -32,16 +32,17 @@ enum Command {
     Rotate {
         #[command(flatten)]
         place: Place,
-        /// What the new next key signs by
+        /// Signature algorithm of the new next key
         #[arg(long, value_enum, default_value_t = Algorithm::EdDsa)]
         algorithm: Algorithm,
     },
 }
 
-/// Where the keys are.
+/// The location of the keys.
 #[derive(clap::Args, Debug)]
 struct Place {
-    /// Read settings from this TOML file, as `serve --config` does: keys.dir says where the keys are
+    /// Read settings from this TOML file, as `serve --config` does; keys.dir is the folder of the
+    /// keys
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Set one setting, such as --set keys.dir=/var/lib/a2a-gateway/keys
@@ -113,7 +114,8 @@ fn show(dir: &Path, rotation: Option<Algorithm>) -> Result<(), KeysError> {
     Ok(print(&table(&keys))?)
 }
 
-/// A verifier that kept the published keys since before this one was among them does not know it.
+/// Warns if the new active key was published too recently: a verifier that cached the published
+/// keys before then does not know it.
 fn warn_of_haste(dir: &Path, age: Option<Duration>) {
     if age.is_some_and(|age| age >= PUBLISHED_FIRST) {
         return;
@@ -131,7 +133,7 @@ fn warn_of_haste(dir: &Path, age: Option<Duration>) {
         "a2a-gateway: {}: the key that signs now was {since}. Gateways that share the folder know it; verifiers elsewhere may keep the keys for 5 minutes, and refuse it until then unless they fetch them again for a key that they do not know\n",
         dir.display()
     );
-    // Nowhere is left to say that saying it failed.
+    // A failed write to standard error cannot be reported.
     let _ = io::Write::write_all(&mut io::stderr().lock(), warning.as_bytes());
 }
 
@@ -146,7 +148,7 @@ fn table(keys: &[KeyInfo]) -> String {
             }
         };
         let (algorithm, state) = (key.algorithm.word(), key.state.word());
-        // A String cannot fail to grow.
+        // Writing to a String cannot fail.
         let _ = writeln!(
             text,
             "{:<16}  {algorithm:<9}  {state:<7}  {purpose}",

@@ -1,6 +1,6 @@
-//! The command line: what may be typed, and one file for each command.
+//! The command line: its arguments, and one module for each command.
 //!
-//! Standard output is for what a command was asked for; problems and the log go to standard error.
+//! The result of a command goes to standard output; errors and the log go to standard error.
 //! Exit status: 0 done, 1 failed, 64 wrong arguments or configuration.
 
 mod admin_url;
@@ -73,7 +73,7 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the gateway (also without this word)
+    /// Run the gateway (the default command)
     Serve(serve::Arguments),
     /// Try it out: a gateway, three example agents and a page of commands to paste
     Demo(demo::Arguments),
@@ -83,15 +83,15 @@ enum Command {
     Send(send::Arguments),
     /// Show or rotate the keys that sign tokens
     Keys(keys::Arguments),
-    /// Verify or export the audit: who called whom, and who changed what
+    /// Verify or export the audit: the records of calls and of changes
     Audit(audit::Arguments),
-    /// Get, look into or verify a signed token
+    /// Get, inspect or verify a signed token
     Token(token::Arguments),
     /// Guard an agent: admit only callers that the gateway vouches for, by a signed token
     Sidecar(sidecar::Arguments),
     /// Ask a running gateway whether it is ready; exit status 0 or 1, for health checks
     Health(health::Arguments),
-    /// Ask a running gateway how a message would fare: every check, what it is decided by, and from where
+    /// Ask a running gateway whether a message would pass: every check, its facts and their source
     Explain(explain::Arguments),
     /// Run one example agent (echo, slow or flaky) as a process of its own
     Agent(agent::Arguments),
@@ -103,7 +103,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(arguments) => arguments,
         Err(asked) => {
             let wrong = asked.use_stderr();
-            // Nowhere is left to say that saying it failed.
+            // A failed write of the help or usage text cannot be reported.
             let _ = asked.print();
             return if wrong {
                 ExitCode::from(USAGE)
@@ -143,13 +143,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 )]
 struct TrustStoreError(Box<pingora::Error>);
 
-/// Pingora loads these when it makes a connector, and panics where it cannot.
+/// Loads the system's trusted certificates once as a check: Pingora loads them when it makes a
+/// connector, and panics if it cannot.
 fn trust_store() -> Result<(), TrustStoreError> {
     let mut store = pingora::tls::RootCertStore::empty();
     pingora::tls::load_platform_certs_incl_env_into_store(&mut store).map_err(TrustStoreError)
 }
 
-/// A URL of a gateway, as people type them.
+/// Parses the http or https URL of a gateway.
 fn http_url(text: &str) -> Result<Url, &'static str> {
     let url = Url::parse(text)
         .ok()
@@ -157,14 +158,14 @@ fn http_url(text: &str) -> Result<Url, &'static str> {
     url.ok_or("write a URL with its scheme, such as http://127.0.0.1:9090")
 }
 
-/// Writes to standard output at once, for readers that wait for each line.
+/// Writes to standard output and flushes it, for readers that wait for each line.
 fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// Runs what a command does on a runtime of its own, on this thread.
+/// Runs the future of a command on a runtime of its own, on this thread.
 fn block_on<T, E: From<io::Error>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -172,9 +173,9 @@ fn block_on<T, E: From<io::Error>>(work: impl Future<Output = Result<T, E>>) -> 
     runtime.block_on(work)
 }
 
-/// Says on standard error what went wrong, with its causes.
+/// Writes an error and its causes to standard error.
 fn complain(error: &dyn std::error::Error) {
-    // Nowhere is left to say that saying it failed.
+    // A failed write to standard error cannot be reported.
     let _ = writeln!(io::stderr().lock(), "a2a-gateway: {}", Chain(error));
 }
 

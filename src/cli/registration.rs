@@ -1,4 +1,5 @@
-//! An example agent's side of the registry: it registers, and sends heartbeats.
+//! The client of the registry: registration and heartbeats of the example agents, and JSON requests
+//! of other commands.
 
 use std::time::Duration;
 
@@ -9,46 +10,47 @@ use url::Url;
 
 use super::client::{Ask, ClientError, ask};
 
-/// A third of the default lease of 90 s: two heartbeats in a row may be lost.
+/// Heartbeat interval: a third of the default `registry.heartbeat_ttl` of 90 s, so that two in a
+/// row may be lost.
 pub(super) const BEAT: Duration = Duration::from_secs(30);
 
-/// One call of the registry, which never waits for an agent.
+/// Timeout of one request; the registry never waits for an agent.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// The gateway, as its operators and agents talk to it.
+/// A JSON client of a gateway's public listener.
 pub(super) struct Registry {
     connector: Connector,
     base: Url,
 }
 
-/// The gateway did not do what it was asked for.
+/// The request to the gateway failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RegistryError {
-    /// No answer.
+    /// There was no response.
     #[error("{route} failed")]
     Unanswered {
         /// Method and path.
         route: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: ClientError,
     },
-    /// It said no.
+    /// The gateway rejected the request.
     #[error("{route} was refused with {status} {reason}: {message}")]
     Refused {
         /// Method and path.
         route: String,
         /// HTTP status.
         status: u16,
-        /// The gateway's own word, if it gave one.
+        /// The gateway's reason; `?` if the response has none.
         reason: String,
-        /// Its sentence.
+        /// The gateway's message.
         message: String,
     },
 }
 
 impl RegistryError {
-    /// The HTTP status, when there was an answer.
+    /// Returns the HTTP status, if there was a response.
     pub(super) fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(*status),
@@ -58,7 +60,7 @@ impl RegistryError {
 }
 
 impl Registry {
-    /// The gateway at `base`; nothing is sent yet.
+    /// Returns a client of the gateway at `base`; nothing is sent yet.
     pub(super) fn new(base: Url) -> Self {
         Self {
             connector: Connector::new(None),
@@ -66,7 +68,7 @@ impl Registry {
         }
     }
 
-    /// Posts JSON to a path of the gateway and reads the JSON that it answers.
+    /// Posts JSON to a path of the gateway and returns the JSON of the response.
     pub(super) async fn post(
         &self,
         path: &str,
@@ -77,7 +79,7 @@ impl Registry {
         self.exchange(Method::POST, path, Some(token), body).await
     }
 
-    /// Reads the JSON at a path of the gateway.
+    /// Returns the JSON at a path of the gateway.
     pub(super) async fn get(
         &self,
         path: &str,
@@ -126,7 +128,7 @@ impl Registry {
         })
     }
 
-    /// Registers a workspace. Answers its new token, when the gateway gave it one.
+    /// Registers a workspace. Returns its new token, if the gateway issued one.
     pub(super) async fn register(
         &self,
         token: &str,
@@ -136,7 +138,7 @@ impl Registry {
         Ok(answer["token"].as_str().map(str::to_owned))
     }
 
-    /// Says that the workspace's agent lives.
+    /// Sends a heartbeat of the workspace's agent.
     pub(super) async fn beat(&self, id: &str, token: &str) -> Result<(), RegistryError> {
         let body = json!({"workspace_id": id});
         self.post("/registry/heartbeat", token, &body)

@@ -1,4 +1,4 @@
-//! `a2a-gateway serve`: the gateway itself.
+//! `a2a-gateway serve`: runs the gateway.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,7 +32,8 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// Starts the log and serves until the process is told to end. `layers` can be loaded again.
+/// Starts the log and serves until the process is asked to end. `layers` are the sources of a
+/// reload.
 pub(super) fn start(loaded: Loaded, layers: Option<Layers>) -> ExitCode {
     let _log = match telemetry::start(&loaded.config.telemetry) {
         Ok(log) => log,

@@ -1,5 +1,5 @@
-//! `a2a-gateway sidecar`: a guard in front of one agent, which admits only callers that the gateway
-//! vouches for.
+//! `a2a-gateway sidecar`: a proxy in front of one agent that admits only callers with a token
+//! signed by the gateway.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,10 +15,11 @@ use crate::server;
 use crate::sidecar::{Agent, Card, InvalidUpstream, Issuer, Settings, Unbound};
 use crate::telemetry::{self, Chain};
 
-/// What a sidecar has instead of the gateway's defaults. The gateway in front has the clocks that
-/// callers see and sends the comments that keep a stream open; the sidecar's own clocks must not pass
-/// first, and a comment of its own would pass for a sign of life of the agent. A completed call may be
-/// a little longer than the gateway's own bound. All callers come from the address of a gateway.
+/// Settings of a sidecar that differ from the gateway's defaults. The gateway in front has the
+/// timeouts that callers see, and it sends the keep-alive comments of streams: the sidecar's
+/// timeouts must not pass first, and a comment of its own would count as a sign of life of the
+/// agent. A completed request may be a little longer than the gateway's own limit. All requests
+/// come from the address of a gateway, hence no limit per address.
 const DEFAULTS: [(&str, &str); 9] = [
     ("server.connections_per_address", "0"),
     ("server.listen", "\"127.0.0.1:8081\""),
@@ -31,13 +32,13 @@ const DEFAULTS: [(&str, &str); 9] = [
     ("limits.request_bytes", "\"16MiB\""),
 ];
 
-/// The gateway of a sidecar that is told of none.
+/// The gateway's URL, if none is given.
 const LOCAL_GATEWAY: &str = "http://127.0.0.1:8080";
 
-/// Where a gateway publishes its keys.
+/// Path of the gateway's published keys.
 const JWKS_PATH: &str = "/.well-known/jwks.json";
 
-/// Where a gateway says who it is.
+/// Path of the gateway's discovery document, which names its issuer.
 const DISCOVERY_PATH: &str = "/.well-known/a2a-gateway";
 
 const EXAMPLES: &str = "\
@@ -67,7 +68,7 @@ pub(super) struct Arguments {
     /// Where to listen, instead of the agent [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Base URL of the gateway, which says who it is and publishes its keys [default: where --jwks is, if
+    /// Base URL of the gateway, which publishes its issuer and keys [default: where --jwks is, if
     /// that is a gateway's, or http://127.0.0.1:8080]
     #[arg(long, value_name = "URL", env = "A2A_GATEWAY_URL")]
     gateway: Option<Url>,
@@ -77,7 +78,8 @@ pub(super) struct Arguments {
     /// The issuer of the gateway's tokens, instead of asking the gateway for it
     #[arg(long, value_name = "TEXT")]
     issuer: Option<String>,
-    /// Fetch keys over plain http from another machine, where whoever is on the way can replace them
+    /// Fetch keys over plain http from another machine; an attacker on the network path can replace
+    /// them
     #[arg(long)]
     plain_http: bool,
     /// Ask for a token also at the agent's card (/.well-known/agent-card.json, agent.json)
@@ -94,7 +96,7 @@ pub(super) struct Arguments {
     set: Vec<String>,
 }
 
-/// Why no sidecar can start with these arguments.
+/// The arguments are wrong.
 #[derive(Debug, thiserror::Error)]
 enum ArgumentError {
     #[error("--workspace: {0}")]
@@ -199,8 +201,8 @@ impl Arguments {
         })
     }
 
-    /// Who says whose keys they are: the gateway that was named, or the one in whose place the keys
-    /// stand, or the one on this machine.
+    /// Returns the gateway's base URL: `--gateway`, else the base of `--jwks`, else the gateway on
+    /// this machine.
     fn gateway(&self) -> Result<Url, ArgumentError> {
         let beside = || based_at(self.jwks.as_ref()?, JWKS_PATH);
         match self.gateway.clone().or_else(beside) {
@@ -209,7 +211,8 @@ impl Arguments {
         }
     }
 
-    /// A URL that keys may come from.
+    /// Returns the URL if keys may be fetched from it: https, or http on loopback or with
+    /// `--plain-http`; no user, query or fragment.
     fn checked(&self, flag: &'static str, url: Url) -> Result<Url, ArgumentError> {
         let bare = url.username().is_empty()
             && url.password().is_none()
@@ -231,14 +234,14 @@ impl Arguments {
     }
 }
 
-/// `path` below a base URL.
+/// Returns the URL of `path` below a base URL.
 fn below(base: &Url, path: &str) -> Url {
     let mut url = base.clone();
     url.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
     url
 }
 
-/// The base URL below which `url` is `path`.
+/// Returns the base URL below which `url` is `path`.
 fn based_at(url: &Url, path: &str) -> Option<Url> {
     let base = url.path().strip_suffix(path)?.to_owned();
     let mut gateway = url.clone();

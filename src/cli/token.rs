@@ -1,4 +1,4 @@
-//! `a2a-gateway token`: signed tokens, asked for from a running gateway, looked into and verified.
+//! `a2a-gateway token`: requests signed tokens from a running gateway, inspects and verifies them.
 
 use std::io::{self, Read as _};
 use std::process::ExitCode;
@@ -29,10 +29,10 @@ pub(super) struct Arguments {
 enum Command {
     /// Get a token for a browser user; needs an admin or org token
     Canvas {
-        /// Name of the user, as records will name them
+        /// Name of the user in audit records and logs
         #[arg(long)]
         user: String,
-        /// The org whose workspaces the user may message
+        /// The org of the workspaces that the user may message
         #[arg(long)]
         org: Option<String>,
         /// Only this workspace; may be given again
@@ -58,7 +58,7 @@ enum Command {
         #[command(flatten)]
         gateway: Gateway,
     },
-    /// Show what a token says, believing nothing of it; asks nobody
+    /// Show the content of a token without verifying it; works offline
     Inspect {
         /// The token; `-` reads it from standard input, where other users cannot see it
         jwt: String,
@@ -94,7 +94,7 @@ struct Base {
     url: Url,
 }
 
-/// Why there is nothing to print.
+/// The command failed: there is nothing to print.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}; is the gateway running? --url, or A2A_GATEWAY_URL, says where")]
@@ -222,7 +222,7 @@ async fn answer(command: &Command) -> Result<String, Failure> {
     }
 }
 
-/// The claims, if they are proven.
+/// Returns the claims, if the token is valid.
 fn verify(
     jwt: &str,
     keys: &KeySet,
@@ -257,8 +257,8 @@ fn verify(
     Ok(pretty(&claims))
 }
 
-/// With the audience, where that is what is wrong. The signature was found good before any claim was
-/// looked at.
+/// Maps an error, naming the audience if it is the wrong claim. The signature is verified before
+/// any claim is read.
 fn told(error: TokenError, jwt: &str, expected: &str) -> Failure {
     match claimed_audience(jwt) {
         Some(named) if error == TokenError::Claims && named != expected => Failure::OtherAudience {
@@ -270,14 +270,15 @@ fn told(error: TokenError, jwt: &str, expected: &str) -> Failure {
 }
 
 impl Gateway {
-    /// Compose files pass on variables that are not set as empty ones.
+    /// Returns the credential, unless it is empty: compose files pass unset variables as empty
+    /// strings.
     fn credential(&self) -> Result<&str, Failure> {
         let token = self.token.as_deref().filter(|token| !token.is_empty());
         token.ok_or(Failure::NoCredential)
     }
 }
 
-/// The token of an answer of the gateway.
+/// Returns the token of a response of the gateway.
 fn token(answer: &Value) -> Result<String, Failure> {
     let token = answer["token"].as_str().ok_or(Failure::NoToken)?;
     Ok(token.to_owned())
@@ -293,10 +294,10 @@ fn read(jwt: &str) -> Result<String, Failure> {
     Ok(text.trim().to_owned())
 }
 
-/// The number as it stands, and the time that it means.
+/// Formats a number of seconds with its time in RFC 3339.
 fn spelled(seconds: u64) -> Option<String> {
     let at = UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?;
-    // The year 10000 has no form in RFC 3339.
+    // RFC 3339 cannot express the year 10000.
     (seconds < 253_402_300_800)
         .then(|| format!("{seconds} ({})", humantime::format_rfc3339_seconds(at)))
 }

@@ -8,11 +8,11 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
-    /// Where metrics, health and version are served.
+    /// Address of the listener.
     pub listen: SocketAddr,
-    /// Who may read what tells of callers and workspaces.
+    /// Authentication of routes that expose data of callers and workspaces.
     pub auth: AdminAuth,
-    /// Whether the console is served.
+    /// True if the console is served.
     pub console: bool,
 }
 
@@ -20,14 +20,14 @@ pub struct Admin {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum AdminAuth {
-    /// Whoever reaches a loopback listener; elsewhere whoever shows an operator's token.
+    /// An operator's token is needed, unless the listener is on loopback.
     Auto,
-    /// Whoever shows an operator's token.
+    /// An operator's token is always needed.
     Token,
 }
 
 impl Admin {
-    /// Whether a request for what tells of callers and workspaces needs an operator's token.
+    /// True if requests for data of callers and workspaces need an operator's token.
     pub fn needs_token(&self) -> bool {
         match self.auth {
             AdminAuth::Auto => !self.listen.ip().is_loopback(),

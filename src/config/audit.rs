@@ -1,4 +1,4 @@
-//! What is written down of calls and changes.
+//! `[audit]`: records of calls and changes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,31 +12,31 @@ use super::value::{ByteSize, duration};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Audit {
-    /// Whether anything is.
+    /// True if records are written.
     pub enabled: bool,
-    /// Where records wait while the database is away.
+    /// Folder of the spool, which holds records while the database is unavailable.
     pub spool_dir: PathBuf,
-    /// How much of them may wait there.
+    /// Maximum bytes in the spool.
     pub spool_bytes: ByteSize,
-    /// How long records are kept; zero: for ever.
+    /// Retention of records; zero: for ever.
     #[serde(with = "duration")]
     pub retention: Duration,
-    /// How much of a client's address is written down.
+    /// Part of the client's address that is recorded.
     pub client_address: ClientAddress,
-    /// Where the newest signed end of the chain is kept besides the database.
+    /// Copy of the newest signed chain head outside the database.
     #[serde(default)]
     pub anchor: Option<AuditAnchor>,
 }
 
-/// Where the newest signed end of the chain is kept: `log`, `file:PATH` or a URL.
+/// Destination of the copy of the newest signed chain head: `log`, `file:PATH` or a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum AuditAnchor {
-    /// In the log.
+    /// The log.
     Log,
-    /// In a file.
+    /// A file.
     File(PathBuf),
-    /// It is sent there.
+    /// A URL that gets a POST.
     Url(Url),
 }
 
@@ -71,11 +71,11 @@ impl TryFrom<String> for AuditAnchor {
     }
 }
 
-/// How much of a client's address is written down, in audit records and access lines.
+/// Part of a client's address in audit records and access lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientAddress {
-    /// All of it.
+    /// The whole address.
     Full,
     /// The network: 24 bits of an IPv4 address, 48 of an IPv6 address.
     Prefix,

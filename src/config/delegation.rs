@@ -1,4 +1,4 @@
-//! Calls that are made later.
+//! `[delegation]`: deferred calls.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use serde::Deserialize;
 
 use super::value::duration;
 
-/// `[delegation]`: calls that are made later.
+/// `[delegation]`: delegations and deferred calls.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delegation {
-    /// Unfinished ones of one caller at most, and for one target.
+    /// Maximum unfinished calls of one caller, and for one target.
     pub max_pending: i64,
-    /// How long a deferred call waits for its target.
+    /// Longest wait of a deferred call for its target.
     #[serde(with = "duration")]
     pub deferred_ttl: Duration,
-    /// How long a finished one is kept.
+    /// Retention of finished calls.
     #[serde(with = "duration")]
     pub retention: Duration,
 }

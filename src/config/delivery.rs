@@ -1,4 +1,4 @@
-//! What outlives a connection: streams that are kept, and calls that are sent once.
+//! `[stream]` and `[idempotency]`: state that outlives a connection.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ pub struct Stream {
     /// Silence after which the gateway sends a comment.
     #[serde(with = "duration")]
     pub keepalive: Duration,
-    /// How long a stream may stay open after its final event.
+    /// Longest time that a stream stays open after its final event.
     #[serde(with = "duration")]
     pub final_grace: Duration,
-    /// Events kept of one stream; 0: none, and events get no ids.
+    /// Maximum events kept of one stream; 0: none, and events get no ids.
     pub log_events: usize,
-    /// Bytes kept of one stream.
+    /// Maximum bytes kept of one stream.
     pub log_bytes: ByteSize,
-    /// How long they are kept after its end.
+    /// Retention of the events after the end of the stream.
     #[serde(with = "duration")]
     pub log_ttl: Duration,
-    /// What all logs hold together.
+    /// Maximum bytes kept of all streams together.
     pub logs_bytes: ByteSize,
-    /// How long a stream goes on with nobody reading it.
+    /// Longest time that a stream continues without a reader.
     #[serde(with = "duration")]
     pub linger: Duration,
-    /// Streams that go on without their callers at most.
+    /// Maximum streams that continue without a reader.
     pub lingering: usize,
-    /// Readers of resumed streams at most.
+    /// Maximum readers of resumed streams.
     pub readers: usize,
 }
 
@@ -38,9 +38,9 @@ pub struct Stream {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Idempotency {
-    /// How long an answer is kept for the call that is sent again.
+    /// Retention of a response for replays.
     #[serde(with = "duration")]
     pub ttl: Duration,
-    /// Whether the id of a message is a key, if its caller gave it.
+    /// True if a caller's message id is used as an idempotency key.
     pub message_id: bool,
 }

@@ -1,18 +1,18 @@
-//! Files of secrets: not for everybody's eyes.
+//! Permission checks on files that hold secrets.
 
 use std::fs::Metadata;
 use std::path::Path;
 
 use super::open_regular;
 
-/// Permissions of everybody else: to read, to write, to run.
+/// Permission bits of other users: read, write, execute.
 const EVERYBODY: u32 = 0o007;
 
-/// Refuses the file of a secret that every user of the machine has access to. That its group has is
-/// fine: orchestrators mount secrets for a group.
+/// Refuses the file of a secret to which other users of the machine have access. Access of its
+/// group is allowed: orchestrators mount secrets for a group.
 ///
 /// # Errors
-/// What to do about it, with the path.
+/// Returns the path and the command that fixes it.
 pub fn refuse_exposed(path: &Path, metadata: &Metadata) -> Result<(), String> {
     #[cfg(unix)]
     if std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & EVERYBODY != 0 {
@@ -24,19 +24,19 @@ pub fn refuse_exposed(path: &Path, metadata: &Metadata) -> Result<(), String> {
     Ok(())
 }
 
-/// The same of a file that is not open. One that is not there is somebody else's matter.
+/// Does the same for a path. A missing file is accepted: its reader reports it.
 pub(super) fn refuse_exposed_at(path: &Path) -> Result<(), String> {
     std::fs::metadata(path).map_or(Ok(()), |metadata| refuse_exposed(path, &metadata))
 }
 
-/// The same of one that has to be there.
+/// Does the same for a file that must exist.
 pub(super) fn refuse_unusable_at(path: &Path) -> Result<(), String> {
     let metadata = open_regular(path).and_then(|file| file.metadata());
     let metadata = metadata.map_err(|error| format!("cannot read {}: {error}", path.display()));
     refuse_exposed(path, &metadata?)
 }
 
-/// The files of private keys in a folder. A certificate beside them may be read by all.
+/// Returns the refusals of the private keys in a folder. Certificates may be readable for all.
 pub(super) fn refuse_exposed_keys(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
@@ -65,7 +65,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::config::load::{Layers, load};
 
-    /// A file with these permissions.
+    /// Writes a file with these permissions.
     pub(crate) fn write(path: &Path, text: &str, mode: u32) {
         fs::write(path, text).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -143,7 +143,7 @@ pub(crate) mod tests {
             notes.any(|note| note.contains("stores.sql may hold a password"))
         };
         assert!(noted(0o644) && !noted(0o640));
-        // The defaults, written to a file, hold none.
+        // The default settings contain no password.
         write(&path, crate::config::load::DEFAULT, 0o644);
         let loaded = load(&Layers {
             file: Some(path),

@@ -1,9 +1,10 @@
-//! `[forward]`: fields that pass besides the lists that always do, and the names that never may.
+//! `[forward]`: additional header fields that pass to and from agents, and the names that are
+//! refused.
 
 use serde::Deserialize;
 
-/// Request fields that the gateway sets or keeps for itself . Passing one on would hand a
-/// caller's credential to an agent, or let a caller claim to be another.
+/// Request fields that the gateway sets or never forwards. Forwarding one would leak a caller's
+/// credential to an agent, or let a caller impersonate another.
 const OWN_FIELDS: [&str; 20] = [
     "authorization",
     "connection",
@@ -27,7 +28,8 @@ const OWN_FIELDS: [&str; 20] = [
     "x-workspace-id",
 ];
 
-/// Response fields by which an agent would speak for the gateway's origin, or that the gateway sets itself.
+/// Response fields with which an agent would act for the gateway's origin, or that the gateway sets
+/// itself.
 const NEVER_FROM_AGENTS: [&str; 36] = [
     "alt-svc",
     "clear-site-data",
@@ -67,23 +69,23 @@ const NEVER_FROM_AGENTS: [&str; 36] = [
     "x-request-id",
 ];
 
-/// Beginnings of names of the same kind.
+/// Name prefixes of such response fields.
 const NEVER_FROM_AGENTS_PREFIXES: [&str; 4] = ["access-control-", "proxy-", "ratelimit", "x-a2a-"];
 
 /// `[forward]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Forward {
-    /// Request fields that pass to the agent besides those that always do.
+    /// Request fields that pass to the agent in addition to the fixed list.
     pub headers: Vec<String>,
-    /// Response fields that pass from an agent besides those that always do.
+    /// Response fields that pass from an agent in addition to the fixed list.
     pub response_headers: Vec<String>,
-    /// Gateways that a call may go through, this one included.
+    /// Maximum gateways on the path of a call, this one included.
     pub max_hops: u32,
 }
 
 impl Forward {
-    /// Each name that may not stand there: its key, and the reason.
+    /// Returns the key and the reason for each refused name.
     pub(super) fn refused_names(&self) -> Vec<(&'static str, String)> {
         let requests = self.headers.iter().filter_map(|name| {
             let why = refuse_request_field(name)?;
@@ -97,8 +99,8 @@ impl Forward {
     }
 }
 
-/// Whether a response field gives orders to a proxy in front of the gateway (nginx, lighttpd, Apache, Perlbal).
-/// `name` is in lower case.
+/// True if a response field is a command to a proxy in front of the gateway (nginx, lighttpd,
+/// Apache, Perlbal). `name` is in lower case.
 pub fn commands_proxy(name: &str) -> bool {
     ["x-accel-", "x-sendfile", "x-lighttpd-", "x-reproxy-"]
         .iter()

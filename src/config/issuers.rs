@@ -1,26 +1,26 @@
-//! `auth.issuers`: who else signs canvas tokens, and which of that is refused.
+//! `auth.issuers`: foreign issuers of canvas tokens, and their validation.
 
 use serde::Deserialize;
 
-/// Foreign issuers at most: the keys of each are fetched all the time.
+/// Maximum foreign issuers: the keys of each are fetched continuously.
 const ISSUERS_MAX: usize = 16;
 
-/// Longest `issuer` and `audience` of one, in bytes.
+/// Longest `issuer` and `audience`, in bytes.
 const TEXT_MAX: usize = 512;
 
-/// One of `auth.issuers`.
+/// One entry of `auth.issuers`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Issuer {
-    /// `iss` of its tokens, exactly.
+    /// `iss` of its tokens, compared exactly.
     pub issuer: String,
-    /// Where its keys are published.
+    /// URL of its published keys.
     pub jwks_url: url::Url,
-    /// What `aud` of its tokens must contain.
+    /// The value that `aud` of its tokens must contain.
     pub audience: String,
 }
 
-/// What is wrong with the list. `own`: the issuer of our own tokens.
+/// Returns the problems of the list. `own` is the issuer of the gateway's own tokens.
 pub(super) fn problems(issuers: &[Issuer], own: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if issuers.len() > ISSUERS_MAX {
@@ -51,7 +51,7 @@ pub(super) fn problems(issuers: &[Issuer], own: &str) -> Vec<String> {
     problems
 }
 
-/// Keys that arrive over plain HTTP could be anybody's, so that is for loopback only.
+/// Refuses plain HTTP except on loopback: an attacker on the network path could replace the keys.
 fn check_url(url: &url::Url) -> Result<(), &'static str> {
     let loopback = match url.host() {
         Some(url::Host::Domain(name)) => name == "localhost",

@@ -1,5 +1,5 @@
-//! One layer of the configuration as a tree of TOML values: which keys there are, what text means
-//! for a key, how a value is shown.
+//! One layer of the configuration as a tree of TOML values: the known keys, conversion of text to
+//! the type of a key, display with masked secrets.
 
 use std::cmp::Reverse;
 
@@ -7,18 +7,18 @@ use toml::{Table, Value};
 
 use super::load::DEFAULT;
 
-/// Keys whose value may carry a password.
+/// Keys with values that may contain a password.
 const SECRET: [&str; 3] = ["stores.sql", "stores.shared", "telemetry.otlp_headers"];
 
-/// The embedded default.
+/// Returns the embedded default.
 pub(super) fn defaults() -> Table {
     DEFAULT
         .parse()
         .expect("config/default.toml is part of the program and parsed by every test")
 }
 
-/// Every key that there is: the default, and its lines `#key = …`, which stand for keys that have
-/// no default. The values are examples of the right type.
+/// Returns every known key: the default, and its lines `#key = …`, which stand for keys without a
+/// default. Their values are examples of the right type.
 pub(super) fn known() -> Table {
     let text: String = DEFAULT
         .lines()
@@ -32,14 +32,14 @@ pub(super) fn known() -> Table {
         .expect("config/default.toml is part of the program and parsed by every test")
 }
 
-/// The value at a path.
+/// Returns the value at a path.
 pub(super) fn at<'a>(table: &'a Table, path: &[String]) -> Option<&'a Value> {
     let (first, rest) = path.split_first()?;
     rest.iter()
         .try_fold(table.get(first)?, |value, key| value.as_table()?.get(key))
 }
 
-/// Puts a value at a dotted path, with the sections that it needs.
+/// Sets the value at a dotted path, and creates missing sections.
 pub(super) fn put(table: &mut Table, dotted: &str, value: Value) {
     match dotted.split_once('.') {
         None => {
@@ -56,7 +56,7 @@ pub(super) fn put(table: &mut Table, dotted: &str, value: Value) {
     }
 }
 
-/// All values with their dotted keys, in the order of the keys.
+/// Returns all values with their dotted keys, in key order.
 pub(super) fn leaves(table: &Table) -> Vec<(String, Value)> {
     table
         .iter()
@@ -70,13 +70,13 @@ pub(super) fn leaves(table: &Table) -> Vec<(String, Value)> {
         .collect()
 }
 
-/// What `raw` means for a key whose values look like `example`: the TOML value if it is of that
-/// type, a list with commas for a list, else the text itself.
+/// Converts `raw` to the type of `example`: the TOML value if it has that type, a comma-separated
+/// list for a list, else the text itself.
 pub(super) fn read(raw: &str, example: &Value) -> Value {
     let parsed = format!("value = {raw}")
         .parse::<Table>()
         .ok()
-        // More than one member: the text had a line end in it, and is no value.
+        // More than one member: the text contained a line break and is not a value.
         .filter(|table| table.len() == 1)
         .and_then(|mut table| table.remove("value"));
     match (parsed, example) {
@@ -93,13 +93,13 @@ pub(super) fn read(raw: &str, example: &Value) -> Value {
     }
 }
 
-/// A list of tables is easier to write as JSON, where text is all there is.
+/// Reads a JSON list, the easier form for a list of tables in an environment variable.
 fn json_list(raw: &str) -> Option<Value> {
     let value: Value = serde_json::from_str(raw).ok()?;
     value.is_array().then_some(value)
 }
 
-/// The refusal of a key that does not exist, with the one that was probably meant.
+/// Returns the message for an unknown key, with the most similar key.
 pub(super) fn unknown(known: &Table, path: &[String]) -> String {
     let written = path.join(".");
     let last = path.last().map_or("", String::as_str);
@@ -113,7 +113,7 @@ pub(super) fn unknown(known: &Table, path: &[String]) -> String {
                 .chain(known.keys())
                 .map(|key| (distance(key, &written), key))
                 .filter(|(edits, key)| *edits <= 2.max(key.len() / 4))
-                // The longer of two equals has more in common.
+                // Of two keys at the same distance, the longer one shares more letters.
                 .min_by_key(|(edits, key)| (*edits, Reverse(key.len())))
                 .map(|(_, key)| key)
         });
@@ -125,7 +125,7 @@ pub(super) fn unknown(known: &Table, path: &[String]) -> String {
     }
 }
 
-/// The refusal of a section that does not exist, with the one that was probably meant.
+/// Returns the message for an unknown section, with the most similar section.
 pub(super) fn unknown_section(known: &Table, path: &[String]) -> String {
     let written = path.join(".");
     sections(known)
@@ -139,7 +139,7 @@ pub(super) fn unknown_section(known: &Table, path: &[String]) -> String {
         )
 }
 
-/// All sections, in dotted form.
+/// Returns all sections, in dotted form.
 fn sections(table: &Table) -> Vec<String> {
     table
         .iter()
@@ -153,14 +153,14 @@ fn sections(table: &Table) -> Vec<String> {
         .collect()
 }
 
-/// The value at a dotted path.
+/// Returns the value at a dotted path.
 pub(super) fn find<'a>(table: &'a Table, dotted: &str) -> Option<&'a Value> {
     let path: Vec<String> = dotted.split('.').map(Into::into).collect();
     at(table, &path)
 }
 
-/// Why a value does not fit its key, for people, where serde would speak of types of Rust. `None`:
-/// what serde says is fine.
+/// Returns a message for a value of the wrong form, where serde's message would name Rust types.
+/// `None`: serde's message is used.
 pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Option<String> {
     let shown = match value {
         Value::String(text) => format!("`{text}`"),
@@ -177,12 +177,12 @@ pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Op
         ("trusted_agents", _) if !right_type => {
             "is not a list of URL prefixes: write [\"http://10.0.3.7:8000\"]".to_owned()
         }
-        // Not repeated: a URL may hold a password.
+        // The value is not quoted: a URL may hold a password.
         ("auth.issuers", _) => "is not a list of issuers: write [[auth.issuers]] and below it `issuer`, `jwks_url` (https) and \
              `audience`, all text, and nothing else; or, as one value, \
              [{\"issuer\":\"…\",\"jwks_url\":\"https://…\",\"audience\":\"…\"}]"
             .to_owned(),
-        // Not repeated: a URL may hold a password.
+        // The value is not quoted: a URL may hold a password.
         ("telemetry.otlp_endpoint", _) => {
             "is not a URL: write \"http://127.0.0.1:4318\"".to_owned()
         }
@@ -207,7 +207,7 @@ pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Op
     Some(said)
 }
 
-/// How many letters must be changed, added or removed to get from one text to the other.
+/// Returns the edit distance (Levenshtein) of two texts.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -223,12 +223,12 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// Whether the value of a key may carry a password.
+/// True if the value of a key may contain a password.
 pub(super) fn is_secret(dotted: &str) -> bool {
     SECRET.contains(&dotted)
 }
 
-/// A value for people: as TOML, with passwords masked.
+/// Returns a value as TOML for display, with passwords masked.
 pub(super) fn shown(dotted: &str, value: &Value) -> String {
     match value {
         Value::String(text) if is_secret(dotted) && !text.is_empty() => {
@@ -238,8 +238,8 @@ pub(super) fn shown(dotted: &str, value: &Value) -> String {
     }
 }
 
-/// A store's URL without what may be secret in it: the password, and every query value whose name
-/// is not known to be harmless.
+/// Returns a store's URL with its password masked, and with every query value masked unless its
+/// name is known to be harmless.
 pub(super) fn masked(text: &str) -> String {
     const HARMLESS: [&str; 4] = ["sslmode", "application_name", "protocol", "mode"];
     if text == "memory" || text.starts_with("sqlite:") {
@@ -248,7 +248,7 @@ pub(super) fn masked(text: &str) -> String {
     let Ok(mut url) = url::Url::parse(text) else {
         return "***".to_owned();
     };
-    // Only URLs without an authority refuse a password, and those have none.
+    // set_password fails only for URLs without an authority, and those have no password.
     if url.password().is_some() && url.set_password(Some("***")).is_err() {
         return "***".to_owned();
     }

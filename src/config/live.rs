@@ -1,5 +1,5 @@
-//! The configuration in force, which a reload replaces whole: readers see the one before or the one
-//! after, never a mixture.
+//! The configuration in force. A reload replaces it atomically: readers see the old or the new one,
+//! never a mixture.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use super::Config;
 use super::load::Loaded;
 use super::reload::Told;
 
-/// The configuration in force. Clones are the same one.
+/// The configuration in force. Clones share it.
 #[derive(Clone)]
 pub struct Live(Arc<Swapped>);
 
@@ -21,7 +21,7 @@ struct Swapped {
 }
 
 impl Live {
-    /// In force from the start.
+    /// Creates it from the configuration loaded at the start.
     pub fn new(loaded: Loaded) -> Self {
         let told = Told::at_start(loaded.settings, loaded.notes);
         Self(Arc::new(Swapped {
@@ -30,29 +30,30 @@ impl Live {
         }))
     }
 
-    /// The present one, for a look: costs no more than two atomic operations. Whoever needs it for
-    /// longer than a few steps takes [`Live::hold`].
+    /// Returns the current configuration for brief use, at the cost of two atomic operations. Use
+    /// [`Live::hold`] to keep it for longer than a few steps.
     pub fn get(&self) -> Guard<Arc<Config>> {
         self.0.config.load()
     }
 
-    /// The present one, to keep: an exchange goes on with the clocks that it began with.
+    /// Returns the current configuration as an [`Arc`] to keep: an exchange keeps the timeouts with
+    /// which it began.
     pub fn hold(&self) -> Arc<Config> {
         self.0.config.load_full()
     }
 
-    /// What an operator may see of it.
+    /// Returns the view of the configuration for operators.
     pub fn told(&self) -> Arc<Told> {
         self.0.told.load_full()
     }
 
-    /// Replaces it. From here on every reader sees the new one.
+    /// Replaces the configuration. All later reads return the new one.
     pub(super) fn replace(&self, config: Config, told: Told) {
         self.0.config.store(Arc::new(config));
         self.tell(told);
     }
 
-    /// For tests of rooms: as if it had been loaded so.
+    /// Changes the configuration in tests, as a reload would.
     #[cfg(test)]
     pub(crate) fn change(&self, change: impl FnOnce(&mut Config)) {
         let mut config = (*self.hold()).clone();
@@ -60,13 +61,13 @@ impl Live {
         self.replace(config, (*self.told()).clone());
     }
 
-    /// Replaces only what an operator sees.
+    /// Replaces only the view for operators.
     pub(super) fn tell(&self, told: Told) {
         self.0.told.store(Arc::new(told));
     }
 }
 
-/// A configuration that did not come from layers.
+/// Wraps a configuration that did not come from layers.
 impl From<Config> for Live {
     fn from(config: Config) -> Self {
         Self::new(Loaded {
@@ -83,24 +84,24 @@ impl fmt::Debug for Live {
     }
 }
 
-/// What follows from the configuration and is costly to work out: made once for each that is in
-/// force, by whoever asks first.
+/// A value derived from the configuration that is costly to compute. The first reader after a
+/// reload computes it, once per configuration.
 pub struct Derived<T> {
     live: Live,
-    /// Makes it; given the one before, whose state may live on.
+    /// Computes the value. Gets the previous value, from which it may take over state.
     make: fn(&Config, Option<&T>) -> T,
     made: ArcSwap<Made<T>>,
-    /// Held while it is made, so that one makes it and state is not lost.
+    /// Held during the computation, so that it runs once and no state is lost.
     making: Mutex<()>,
 }
 
-/// The value, and of which configuration. That one is kept alive, so its address is not used again.
+/// The value and its configuration. Holding the configuration keeps its address from being reused.
 struct Made<T> {
     of: Arc<Config>,
     value: T,
 }
 
-/// The value of the present configuration, for a look.
+/// The value of the current configuration, for brief use.
 pub struct Present<T>(Guard<Arc<Made<T>>>);
 
 impl<T> Deref for Present<T> {
@@ -112,7 +113,7 @@ impl<T> Deref for Present<T> {
 }
 
 impl<T> Derived<T> {
-    /// Makes the first one.
+    /// Computes the first value.
     pub fn new(live: &Live, make: fn(&Config, Option<&T>) -> T) -> Self {
         let of = live.hold();
         let value = make(&of, None);
@@ -124,7 +125,7 @@ impl<T> Derived<T> {
         }
     }
 
-    /// That of the present configuration.
+    /// Returns the value of the current configuration.
     pub fn get(&self) -> Present<T> {
         let made = self.made.load();
         if Arc::ptr_eq(&made.of, &self.live.get()) {
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn what_is_derived_is_made_once_for_each_configuration() {
         let live = Live::from(config(1));
-        // The second number counts how often it was made.
+        // The second number counts the computations.
         let derived: Derived<(u32, u32)> = Derived::new(&live, |config, before| {
             (config.rate.caller_burst, before.map_or(0, |b| b.1) + 1)
         });

@@ -1,8 +1,8 @@
-//! What an operator can set. One struct a section; the documentation of each key, with its
-//! default, is `config/default.toml`, which is embedded and always the lowest layer.
+//! The settings of an operator, one struct per section. `config/default.toml` documents each key
+//! and its default; it is embedded and always the lowest layer.
 //!
-//! Loading (layers, overrides, checks across keys) is in [`load`]; forms of values in [`value`]; the
-//! one in force in [`live`], and its replacement in [`reload`].
+//! [`load`] merges the layers and checks the result; [`value`] parses values; [`live`] holds the
+//! configuration in force, and [`reload`] replaces it.
 
 mod admin;
 mod audit;
@@ -48,11 +48,11 @@ pub use self::trusted::AgentPrefix;
 use self::value::{ByteSize, duration, name_servers, secret_url};
 use crate::ids::WorkspaceId;
 
-/// The whole configuration, as one immutable value.
+/// The whole configuration, an immutable value.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Agents that may be anywhere but at metadata services, by prefixes of their URLs.
+    /// URL prefixes of agents that may have any address except those of metadata services.
     pub trusted_agents: Vec<AgentPrefix>,
     /// `[server]`
     pub server: Server,
@@ -112,30 +112,30 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// Where callers connect.
+    /// Address for callers.
     pub listen: SocketAddr,
-    /// The base URL that callers use; `None`: from `listen`. Resolved by [`Config::public_url`].
+    /// The base URL for callers; `None`: from `listen`. Resolved by [`Config::public_url`].
     pub public_url: Option<url::Url>,
-    /// `Host` values that are ours besides the loopback names and `public_url`'s.
+    /// Accepted `Host` values besides the loopback names and `public_url`'s.
     pub hosts: Vec<String>,
-    /// What this gateway is called among its replicas; `None`: the machine's host name.
+    /// The name of this gateway among its replicas; `None`: the machine's host name.
     pub replica: Option<String>,
     /// Certificate chain and key, both or neither.
     pub tls: Tls,
-    /// Proxies whose `X-Forwarded-For` says who the client is.
+    /// Proxies from which `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// Worker threads; 0: one a core.
+    /// Worker threads; 0: one per core.
     pub threads: usize,
-    /// Open caller connections at most.
+    /// Maximum open connections of callers.
     pub max_connections: usize,
-    /// The same of one address; 0: no limit.
+    /// Maximum open connections of one address; 0: no limit.
     pub connections_per_address: usize,
-    /// Exchanges in progress at most.
+    /// Maximum exchanges in progress.
     pub max_exchanges: usize,
-    /// How long a connection may wait for its next request.
+    /// Longest wait of a connection for its next request.
     #[serde(with = "duration")]
     pub keepalive: Duration,
-    /// How long running exchanges may take to end after SIGTERM.
+    /// Longest shutdown after SIGTERM: the time for running exchanges to end.
     #[serde(with = "duration")]
     pub drain: Duration,
 }
@@ -148,15 +148,15 @@ pub struct Tls {
     pub cert: Option<PathBuf>,
     /// PEM private key.
     pub key: Option<PathBuf>,
-    /// PEM certificates of those who sign callers' certificates; `None`: callers need none.
+    /// PEM certificates of the issuers of callers' certificates; `None`: callers need none.
     pub client_ca: Option<PathBuf>,
-    /// What the files held when they were last read and found good.
+    /// The content of the files when they were last read and valid.
     #[serde(skip)]
     pub serving: Option<Serving>,
 }
 
 impl Tls {
-    /// The files that are set.
+    /// Returns the configured files.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.cert, &self.key, &self.client_ca]
             .into_iter()
@@ -168,31 +168,31 @@ impl Tls {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stores {
-    /// `sqlite:PATH` or `postgres://…`. May carry a password, hence secret.
+    /// `sqlite:PATH` or `postgres://…`. Secret, since it may contain a password.
     #[serde(with = "secret_url")]
     pub sql: secrecy::SecretString,
-    /// `memory`, `redis://…` or `rediss://…`. May carry a password, hence secret.
+    /// `memory`, `redis://…` or `rediss://…`. Secret, since it may contain a password.
     #[serde(with = "secret_url")]
     pub shared: secrecy::SecretString,
-    /// Longest wait for one answer of a store.
+    /// Longest wait for one response of a store.
     #[serde(with = "duration")]
     pub timeout: Duration,
-    /// Pooled SQL connections at most.
+    /// Maximum pooled SQL connections.
     pub sql_connections: u32,
 }
 
-/// `[auth]`: who may prove themselves how.
+/// `[auth]`: accepted credentials.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Auth {
-    /// Whether a request without a credential may act as the canvas.
+    /// The treatment of requests without a credential.
     pub mode: AuthMode,
     /// SHA-256 of the admin tokens, in hexadecimal.
     pub admin_token_sha256: Vec<value::Sha256Hex>,
-    /// The operator's token from the environment. No key: it stands in no file.
+    /// The operator's token from the environment. Not a key, so that no file contains it.
     #[serde(skip)]
     pub admin_token: Option<secrecy::SecretString>,
-    /// Who else signs canvas tokens.
+    /// Foreign issuers of canvas tokens.
     pub issuers: Vec<Issuer>,
 }
 
@@ -200,9 +200,9 @@ pub struct Auth {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum AuthMode {
-    /// Every request proves who it is from.
+    /// Every request needs a credential.
     Token,
-    /// Development on loopback: no credential means the canvas.
+    /// For development on loopback: a request without a credential acts as the canvas.
     Open,
 }
 
@@ -210,7 +210,7 @@ pub enum AuthMode {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Access {
-    /// Whether ancestors beyond the parent count.
+    /// Reach of the rule between ancestors and descendants.
     pub lineage: LineageReach,
 }
 
@@ -224,33 +224,33 @@ pub enum LineageReach {
     Any,
 }
 
-/// `[a2a]`: what the gateway does to a call.
+/// `[a2a]`: processing of calls.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct A2a {
-    /// How much of an incomplete call is filled in.
+    /// The parts of an incomplete call that the gateway adds.
     pub complete: Complete,
-    /// Whose card stands at `/.well-known/agent-card.json`.
+    /// The workspace with its card at `/.well-known/agent-card.json`.
     #[serde(default, deserialize_with = "value::workspace_id")]
     pub default_workspace: Option<WorkspaceId>,
-    /// Whether callers may ask for push notifications, unless the workspace says otherwise.
+    /// True if callers may request push notifications; a workspace can override it.
     pub push_notifications: bool,
-    /// How long a task's owner is remembered after the last use.
+    /// Retention of a task's owner after the owner's last use of the task.
     #[serde(with = "duration")]
     pub task_ttl: Duration,
-    /// Tasks of one caller whose owner is remembered.
+    /// Maximum tasks of one caller with a stored owner.
     pub tasks_per_caller: i64,
 }
 
-/// `[card]`: what the gateway does to agents' cards.
+/// `[card]`: processing of agents' cards.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Card {
-    /// Who may read the card of a workspace that says nothing of it.
+    /// Readers of a workspace's card; a workspace can override it.
     pub access: CardAccess,
-    /// Whether the gateway signs the cards that it serves.
+    /// True if the gateway signs the cards that it serves.
     pub sign: bool,
-    /// Whether a card declares the gateway's bearer scheme in the place of the agent's.
+    /// True if cards declare the gateway's bearer scheme instead of the agent's schemes.
     pub declare_security: bool,
 }
 
@@ -258,13 +258,13 @@ pub struct Card {
 #[derive(Clone, Copy, Debug, Deserialize, serde::Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum CardAccess {
-    /// Anyone, without a credential.
+    /// All clients, without a credential.
     Public,
     /// Callers that may reach the workspace.
     Private,
 }
 
-/// `[timeouts]`: one clock for each wait.
+/// `[timeouts]`: one timeout for each wait.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timeouts {
@@ -297,7 +297,7 @@ pub struct Timeouts {
     pub max: Duration,
 }
 
-/// `[limits]`: one bound for each buffer.
+/// `[limits]`: one limit for each buffer.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -311,11 +311,11 @@ pub struct Limits {
     pub response_bytes: ByteSize,
     /// A stream as a whole.
     pub stream_bytes: ByteSize,
-    /// Calls in progress at one target, unless the workspace says otherwise.
+    /// Maximum calls in progress at one target; a workspace can override it.
     pub target_concurrency: usize,
-    /// What is kept in SQL for one workspace or other caller.
+    /// Maximum bytes kept in SQL for one workspace or other caller.
     pub kept_bytes: ByteSize,
-    /// What is kept in SQL for all of them together.
+    /// Maximum bytes kept in SQL for all callers together.
     pub kept_bytes_total: ByteSize,
 }
 
@@ -323,7 +323,7 @@ pub struct Limits {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Upstream {
-    /// How long an unused connection is kept.
+    /// Longest time that an unused connection is kept.
     #[serde(with = "duration")]
     pub idle: Duration,
 }
@@ -332,21 +332,21 @@ pub struct Upstream {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Registry {
-    /// How long a heartbeat counts.
+    /// Lease of a heartbeat.
     #[serde(with = "duration")]
     pub heartbeat_ttl: Duration,
-    /// Servers at which several workspaces may register their agents.
+    /// Servers on which several workspaces may register agents.
     pub shared_origins: Vec<AgentPrefix>,
 }
 
-/// `[directory]`: where addresses are found.
+/// `[directory]`: look-up of agents.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Directory {
-    /// How long an entry may be served when no store answers.
+    /// Longest use of a cached entry while no store responds.
     #[serde(with = "duration")]
     pub stale: Duration,
-    /// Workspaces kept in memory at most, in each cache; of lineages twice as many.
+    /// Maximum workspaces in each memory cache; lineages: twice as many.
     pub cache_entries: u64,
     /// Shared-state key of the host-mapped URL; `{id}` is the workspace.
     pub url_key: String,
@@ -356,7 +356,7 @@ pub struct Directory {
     pub heartbeat_key: String,
 }
 
-/// `[address]`: where the gateway may connect to (contract §7.4).
+/// `[address]`: allowed addresses (`docs/security.md`, "Where the gateway connects to").
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Address {
@@ -364,7 +364,7 @@ pub struct Address {
     pub profile: AddressProfile,
     /// Loopback and private ranges that are allowed. Ignored by `strict`.
     pub allow: Vec<IpNet>,
-    /// DNS servers that are asked for agents' names. Empty: the system's resolver is.
+    /// DNS servers for agents' names. Empty: the system's resolver.
     #[serde(with = "name_servers")]
     pub nameservers: Vec<SocketAddr>,
 }
@@ -373,7 +373,7 @@ pub struct Address {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum AddressProfile {
-    /// `address.allow` counts.
+    /// The ranges in `address.allow` are allowed.
     Default,
     /// Public addresses only.
     Strict,
@@ -383,9 +383,9 @@ pub enum AddressProfile {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Keys {
-    /// Folder of the keys that are made at first start.
+    /// Folder of the keys, which are created at the first start.
     pub dir: PathBuf,
-    /// The file of the key that seals; `None`: `seal.key` in `dir`.
+    /// File of the sealing key; `None`: `seal.key` in `dir`.
     pub seal_key: Option<PathBuf>,
 }
 
@@ -393,9 +393,9 @@ pub struct Keys {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tokens {
-    /// `iss` of what this gateway signs; `None`: the public URL. Resolved by [`Config::issuer`].
+    /// `iss` of the gateway's tokens; `None`: the public URL. Resolved by [`Config::issuer`].
     pub issuer: Option<String>,
-    /// How long a pair token from discovery lasts.
+    /// Lifetime of a pair token from discovery.
     #[serde(with = "duration")]
     pub pair_ttl: Duration,
 }
@@ -404,7 +404,7 @@ pub struct Tokens {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Canvas {
-    /// Whether it is at `/canvas/` of the public listener.
+    /// True if it is served at `/canvas/` of the public listener.
     pub enabled: bool,
 }
 
@@ -412,51 +412,51 @@ pub struct Canvas {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cors {
-    /// Origins whose pages may call, exactly as browsers send them.
+    /// Allowed origins, exactly as browsers send them.
     pub origins: Vec<String>,
 }
 
-/// `[events]`: who watches.
+/// `[events]`: sockets and event streams for observers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Events {
-    /// Open sockets and event streams at most.
+    /// Maximum open sockets and event streams.
     pub connections: usize,
-    /// The same of one caller.
+    /// Maximum for one caller.
     pub connections_per_caller: usize,
 }
 
-/// `[inbox]`: messages that wait to be fetched.
+/// `[inbox]`: messages that wait for their agent to fetch them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Inbox {
-    /// Entries of one inbox that are not acknowledged at most, and as many that are.
+    /// Maximum unacknowledged entries of one inbox, and as many acknowledged ones.
     pub max_messages: i64,
-    /// How long any entry is kept.
+    /// Retention of entries.
     #[serde(with = "duration")]
     pub retention: Duration,
-    /// Feeds and waits at once at most.
+    /// Maximum feeds and waiting requests at once.
     pub connections: usize,
-    /// The same of one caller.
+    /// Maximum for one caller.
     pub connections_per_caller: usize,
 }
 
-/// `[rate]`: 0 switches one off.
+/// `[rate]`: rate limits; 0 disables one.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// Requests a second of one caller, over all of its credentials.
+    /// Requests per second of one caller, over all of its credentials.
     pub caller_per_second: u32,
-    /// Requests at once of one caller.
+    /// Burst of requests of one caller.
     pub caller_burst: u32,
-    /// 401 and 403 answers a second to one client address.
+    /// 401 and 403 responses per second to one client address.
     pub failures_per_second: u32,
-    /// Cards read without a credential, for each client address.
+    /// Cards per second read without a credential from one client address.
     pub cards_per_second: u32,
 }
 
 impl Config {
-    /// The base URL that callers use, without a trailing slash.
+    /// Returns the base URL for callers, without a trailing slash.
     pub fn public_url(&self) -> String {
         let scheme = if self.server.tls.cert.is_some() {
             "https"
@@ -474,12 +474,12 @@ impl Config {
             .to_owned()
     }
 
-    /// Where callers reach the agent of a workspace: the base of its routes.
+    /// Returns the base URL of a workspace's A2A routes.
     pub fn base_of(&self, id: &WorkspaceId) -> String {
         format!("{}/workspaces/{id}/a2a", self.public_url())
     }
 
-    /// `iss` of what this gateway signs.
+    /// Returns `iss` of the gateway's tokens.
     pub fn issuer(&self) -> String {
         self.tokens
             .issuer

@@ -1,9 +1,9 @@
-//! What a reload cannot change: the one list of it.
+//! The keys that a reload cannot change.
 
 use super::Config;
 
-/// Keys that count from the start of the process to its end: what it listens on and serves there, its threads, its
-/// stores and their keys, the room that caches were given, the form of the log, where spans go.
+/// Keys that are fixed from the start of the process to its end: listeners and their routes,
+/// threads, stores and their keys, cache sizes, log format, trace exporter.
 pub const RESTART_KEYS: [&str; 25] = [
     "admin.console",
     "admin.listen",
@@ -32,12 +32,12 @@ pub const RESTART_KEYS: [&str; 25] = [
     "telemetry.service_name",
 ];
 
-/// Whether a change of `key` waits for a restart.
+/// True if a change of `key` takes effect at the next start only.
 pub(super) fn needs_restart(key: &str) -> bool {
     RESTART_KEYS.contains(&key)
 }
 
-/// Puts back into `new` what is in force since the start.
+/// Restores in `new` the values in force that only a restart can change.
 pub(super) fn keep(new: &mut Config, in_force: &Config) {
     let old = in_force.clone();
     new.admin.console = old.admin.console;

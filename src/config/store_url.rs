@@ -1,16 +1,16 @@
-//! Forms of store URLs, looked at together with all other values: nothing is opened or made, and
-//! nothing of a value is repeated, since it may hold a password. What only a driver can tell is left
-//! to the rooms that open the stores.
+//! Validates the syntax of store URLs without opening a store. Messages never quote a value, since
+//! it may hold a password. Errors that only a driver can detect are reported when the stores are
+//! opened.
 
 use redis::IntoConnectionInfo as _;
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
 use url::Url;
 
-/// `stores.sql`.
+/// Validates `stores.sql`.
 ///
 /// # Errors
-/// What is wrong, and what to write instead.
+/// Returns the problem, and the form to write instead.
 pub(super) fn sql(text: &str) -> Result<(), String> {
     if let Some(rest) = text.strip_prefix("sqlite:") {
         let path = rest.strip_prefix("//").unwrap_or(rest);
@@ -34,10 +34,10 @@ pub(super) fn sql(text: &str) -> Result<(), String> {
         .map_err(|_| "a parameter of the PostgreSQL URL is not understood".to_owned())
 }
 
-/// `stores.shared`.
+/// Validates `stores.shared`.
 ///
 /// # Errors
-/// What is wrong, and what to write instead.
+/// Returns the problem, and the form to write instead.
 pub(super) fn shared(text: &str) -> Result<(), String> {
     if text == "memory" {
         return Ok(());
@@ -70,7 +70,7 @@ fn parsed(text: &str) -> Result<Url, String> {
     })
 }
 
-/// Whether the host of a URL is a list. Parsers would call it a strange port.
+/// True if the host of a URL is a list, which URL parsers report as an invalid port.
 fn names_several_hosts(url: &str) -> bool {
     let (_, rest) = url.split_once("://").unwrap_or_default();
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `[telemetry]`: logs, and where spans go.
+//! `[telemetry]`: logs and the export of traces.
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ use super::value::{duration, secret_url};
 pub struct Telemetry {
     /// Log filter, in the form of `RUST_LOG`: `info`, `warn,access=off`.
     pub log: String,
-    /// `auto` (human on a terminal, JSON otherwise), `human` or `json`.
+    /// Log format: `auto` (human on a terminal, JSON otherwise), `human` or `json`.
     pub log_format: LogFormat,
-    /// Where spans go; `None`: nothing is traced.
+    /// URL of the trace collector; `None`: no tracing.
     pub otlp_endpoint: Option<Url>,
-    /// How.
+    /// Protocol of the trace collector.
     pub otlp_protocol: OtlpProtocol,
     /// Fields of each request to the collector, `name=value,name=value`. Read by [`Telemetry::otlp_fields`].
     #[serde(with = "secret_url")]
     pub otlp_headers: SecretString,
-    /// How long the collector may take for a batch.
+    /// Timeout of one batch to the collector.
     #[serde(with = "duration")]
     pub otlp_timeout: Duration,
-    /// Which share of traces is recorded.
+    /// Share of traces that are recorded.
     pub sampling: Ratio,
-    /// Whether what callers record is recorded whatever the share.
+    /// True if traces recorded by callers are always recorded.
     pub follow_callers: bool,
     /// `service.name` of this process.
     pub service_name: String,
@@ -43,9 +43,9 @@ pub struct Telemetry {
 pub enum LogFormat {
     /// Human on a terminal, JSON otherwise.
     Auto,
-    /// Lines for people.
+    /// Human-readable lines.
     Human,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -60,7 +60,7 @@ pub enum OtlpProtocol {
     Grpc,
 }
 
-/// A share, from 0 to 1. Written as a number; `--set` and the environment may leave the point out.
+/// A share from 0 to 1, written as a number; `--set` and the environment also accept an integer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio(pub f64);
 
@@ -86,10 +86,10 @@ impl<'de> Deserialize<'de> for Ratio {
 }
 
 impl Telemetry {
-    /// What each request to the collector carries besides.
+    /// Returns the additional header fields of requests to the collector.
     ///
     /// # Errors
-    /// Why it is no list of fields, without what may be secret in it.
+    /// Returns the problem, without any part that may be secret.
     pub fn otlp_fields(&self) -> Result<HeaderMap, &'static str> {
         let mut fields = HeaderMap::new();
         for pair in self.otlp_headers.expose_secret().split(',') {
@@ -109,7 +109,8 @@ impl Telemetry {
         Ok(fields)
     }
 
-    /// What is wrong with where spans go: keys and sentences. No value is repeated: it may hold a credential.
+    /// Returns the problems of the trace export, as keys and reasons. Reasons never quote a value,
+    /// which may hold a credential.
     pub(super) fn otlp_problems(&self) -> Vec<(&'static str, &'static str)> {
         let mut problems = Vec::new();
         let key = "telemetry.otlp_endpoint";
@@ -142,7 +143,7 @@ impl Telemetry {
         problems
     }
 
-    /// Whether a credential goes to the collector where others can read it.
+    /// True if a credential is sent to the collector unencrypted over a network.
     pub(super) fn otlp_credential_in_the_clear(&self) -> bool {
         let Some(url) = &self.otlp_endpoint else {
             return false;

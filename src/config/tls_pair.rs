@@ -1,5 +1,5 @@
-//! What TLS is served with: a certificate, its key and who signs callers' certificates, read and
-//! judged before a port is bound, and again when the files change.
+//! The TLS setup of the public listener: certificate, key and issuers of callers' certificates.
+//! Read and checked before a port is bound, and again when the files change.
 
 use std::fmt;
 use std::path::Path;
@@ -14,13 +14,13 @@ use sha2::{Digest, Sha256};
 
 use super::file::read_regular;
 
-/// Largest file, in bytes: four times what all public authorities take together.
+/// Largest file, in bytes: four times the size of all public certificate authorities together.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// What a file holds, if something in it is `marker` in PEM form.
+/// Returns the content of a file that contains a PEM block with `marker`.
 ///
 /// # Errors
-/// A sentence with the path.
+/// Returns a message with the path.
 pub(super) fn pem(path: &Path, marker: &str) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let text = read_regular(path, FILE_BYTES_MAX)
@@ -36,21 +36,21 @@ pub(super) fn pem(path: &Path, marker: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// What TLS is served with: the files of `server.tls` as they were read together.
+/// The TLS setup made of the files of `server.tls`, which were read together.
 #[derive(Clone)]
 pub struct Serving {
     config: Arc<ServerConfig>,
-    /// SHA-256 of what the files held.
+    /// SHA-256 of the content of the files.
     digest: [u8; 32],
 }
 
 impl Serving {
-    /// Of what the files hold: TLS 1.2 and 1.3, HTTP/2 before HTTP/1.1, and, with `client_ca`, only for
-    /// callers whose certificate one of those signed.
+    /// Builds the setup from the content of the files: TLS 1.2 and 1.3, HTTP/2 before HTTP/1.1.
+    /// With `client_ca`, callers need a certificate signed by one of these.
     ///
     /// # Errors
-    /// The key at fault, and what the TLS library says: a certificate and a key do not fit together,
-    /// or no TLS can be served with them.
+    /// Returns the key at fault and the TLS library's reason: a certificate and a key do not match,
+    /// or cannot be used.
     pub fn of(
         cert: &[u8],
         key: &[u8],
@@ -90,20 +90,20 @@ impl Serving {
         })
     }
 
-    /// For the TLS library.
+    /// Returns the configuration of the TLS library.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
 }
 
-/// Equal when the files held the same.
+/// Equal if the files had the same content.
 impl PartialEq for Serving {
     fn eq(&self, other: &Self) -> bool {
         self.digest == other.digest
     }
 }
 
-/// Nothing of a key.
+/// Prints no key material.
 impl fmt::Debug for Serving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Serving")

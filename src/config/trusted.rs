@@ -1,29 +1,29 @@
-//! `trusted_agents`: URL prefixes of agents that an operator vouches for, and which URLs one covers.
+//! `trusted_agents`: URL prefixes of agents that the operator trusts, and the match of a URL
+//! against one.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use url::{Position, Url};
 
-/// Encoded separators: an agent may read them as the ones that they stand for, and then the path is
-/// not below the prefix.
+/// Percent-encoded separators. An agent may decode them, and the path is then not below the prefix.
 const ENCODED_SEPARATORS: [&str; 2] = ["%2f", "%5c"];
 
-/// The beginning of agents' URLs: scheme, host and port, which must be the same, and a path, below
-/// which a URL must be by whole segments.
+/// A prefix of agents' URLs. Scheme, host and port must be equal, and the path covers paths below
+/// it by whole segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentPrefix {
     tls: bool,
-    /// Host, and the port when it is not the scheme's own.
+    /// Host, and the port if it is not the scheme's default.
     host: String,
-    /// Without the slash at its end; empty covers every path.
+    /// Path without a trailing slash; empty covers every path.
     path: String,
 }
 
 impl AgentPrefix {
-    /// Reads one entry.
+    /// Parses one entry.
     ///
     /// # Errors
-    /// A sentence that does not repeat the text, which may hold a password.
+    /// Returns a message that does not quote the text, which may hold a password.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let loose = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '\\' | '*');
         let url = match Url::parse(text) {
@@ -49,8 +49,8 @@ impl AgentPrefix {
         })
     }
 
-    /// Whether it covers the URL of these parts, each as [`url::Url`] writes it: a host with its port
-    /// unless that is the scheme's own, a path with what follows.
+    /// True if the prefix covers the URL of these parts, each as [`url::Url`] writes it: the host
+    /// with its port unless that is the scheme's default, the path with the rest of the URL.
     pub fn covers(&self, tls: bool, host: &str, path_and_query: &str) -> bool {
         if self.tls != tls || self.host != host {
             return false;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use crate::config::load::{ConfigError, Layers, Loaded, load};
 
-    /// Whether `prefix` covers `url`, read as the directory reads it.
+    /// Returns true if `prefix` covers `url`, parsed as the directory parses it.
     fn covers(prefix: &str, url: &str) -> bool {
         let read = Url::parse(url).unwrap();
         AgentPrefix::parse(prefix).unwrap().covers(

@@ -1,4 +1,5 @@
-//! Forms of configuration values: `"120s"`, `"10MiB"`, a SHA-256 in hexadecimal, secret URLs, DNS servers.
+//! Parsers of configuration values: `"120s"`, `"10MiB"`, a SHA-256 in hexadecimal, secret URLs, DNS
+//! servers.
 
 use std::fmt;
 
@@ -12,7 +13,7 @@ use crate::ids::WorkspaceId;
 pub struct ByteSize(pub u64);
 
 impl ByteSize {
-    /// The size as a buffer length.
+    /// Returns the size as a buffer length.
     pub fn bytes(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -70,17 +71,17 @@ impl<'de> Deserialize<'de> for Sha256Hex {
     }
 }
 
-/// `"120s"`, `"5min"`, `"1h 30min"`.
+/// Durations: `"120s"`, `"5min"`, `"1h 30min"`.
 pub mod duration {
     use std::time::Duration;
 
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer};
 
-    /// Reads a duration with its unit; a bare number has none and is refused.
+    /// Parses a duration with its unit; a bare number is refused.
     ///
     /// # Errors
-    /// When the text is not a duration.
+    /// If the text is not a duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
         humantime::parse_duration(&text).map_err(|_| {
@@ -91,10 +92,10 @@ pub mod duration {
     }
 }
 
-/// The id of a workspace, if it is there.
+/// Parses an optional workspace id.
 ///
 /// # Errors
-/// When the text has not the form of one.
+/// If the text is not a workspace id.
 pub fn workspace_id<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<WorkspaceId>, D::Error> {
@@ -104,15 +105,15 @@ pub fn workspace_id<'de, D: Deserializer<'de>>(
         .map_err(|error| D::Error::custom(format!("`{text}` is no workspace: {error}")))
 }
 
-/// A URL that may carry a password.
+/// URLs that may contain a password.
 pub mod secret_url {
     use secrecy::SecretString;
     use serde::{Deserialize, Deserializer};
 
-    /// Reads the text into a type that never prints it.
+    /// Reads the text into a type that is never printed.
     ///
     /// # Errors
-    /// When the value is not a string.
+    /// If the value is not a string.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<SecretString, D::Error> {
@@ -130,10 +131,10 @@ pub mod name_servers {
     /// The port of DNS (RFC 1035, 4.2).
     const PORT: u16 = 53;
 
-    /// Reads addresses, each with or without a port.
+    /// Parses addresses, each with or without a port.
     ///
     /// # Errors
-    /// When one is neither.
+    /// If one is not an address.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<SocketAddr>, D::Error> {

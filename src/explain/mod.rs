@@ -1,8 +1,8 @@
-//! What a decision was made by: the facts that rooms tell whoever listens, and the explanation that is put
-//! together of them (contract §9, `GET /explain`). Pure: no I/O.
+//! Explanations of admission decisions: the facts reported by the checks, and the explanation built
+//! of them (`docs/api.md`, "`GET /explain`"). No I/O.
 //!
-//! There is one procedure that admits. It tells its facts to a [`Witness`]; a message brings `()`, which hears
-//! nothing and costs nothing, an explanation brings [`Facts`].
+//! Messages and explanations use the same admission code. It reports facts to a [`Witness`]: `()`
+//! for a message, which ignores them at no cost, or [`Facts`] for an explanation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use serde_json::{Map, Value, json};
 use crate::rejection::Rejection;
 use crate::store::Unavailable;
 
-/// Where a fact came from.
+/// The source of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The configuration in force.
     Config,
-    /// A name server, just now.
+    /// A name server, queried for this explanation.
     Dns,
-    /// This process: what it remembers, or counts.
+    /// This process: its caches and counters.
     Memory,
-    /// The request itself, here the question.
+    /// The request itself, or the question of an explanation.
     Question,
     /// The shared state.
     Redis,
@@ -31,7 +31,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The word on the wire.
+    /// Returns the value in JSON.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Config => "config",
@@ -44,49 +44,49 @@ impl Source {
     }
 }
 
-/// Which check a fact belongs to, in the order of the checks. A closed set.
+/// The checks, in their order. A closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// Whether this process takes anything new.
+    /// This process accepts new requests.
     Process,
-    /// A place among the exchanges (`server.max_exchanges`).
+    /// Capacity for another exchange (`server.max_exchanges`).
     Places,
     /// The form of the target's id.
     Target,
-    /// Whom the caller's credential proves.
+    /// The principal of the caller's credential.
     Caller,
-    /// How often it may ask.
+    /// The caller's rate limit.
     Rate,
-    /// Where a workspace is in the hierarchy: the caller, then the target.
+    /// The caller's place in the hierarchy.
     CallerPlace,
-    /// The target's.
+    /// The target's place in the hierarchy.
     TargetPlace,
-    /// An explicit grant, where the places do not say yes.
+    /// An explicit grant, if the places do not permit the message.
     Grant,
-    /// What the caller is to the target.
+    /// The rule that permits the caller to message the target.
     Rule,
-    /// Where the target is in its life.
+    /// The target's lifecycle state.
     State,
-    /// Whether it lives.
+    /// The target's liveness.
     Liveness,
-    /// Where its agent listens.
+    /// The URL of the target's agent.
     Url,
-    /// What the gateway shows the agent: credential, certificates.
+    /// The gateway's credential and certificates for the agent.
     Upstream,
-    /// How the agent is called.
+    /// The protocol of the call to the agent.
     Call,
-    /// The inbox of a target that polls.
+    /// The inbox of a polling target.
     Inbox,
     /// Calls in progress at the target.
     Slots,
-    /// The address that is dialled.
+    /// The address to connect to.
     Address,
-    /// Clocks and bounds of the exchange.
+    /// Timeouts and limits of the exchange.
     Limits,
 }
 
 impl Check {
-    /// The word on the wire.
+    /// Returns the value in JSON.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -111,21 +111,21 @@ impl Check {
     }
 }
 
-/// Something that a decision was made by.
+/// A fact on which a decision was based.
 #[derive(Clone, Debug)]
 pub struct Fact {
-    /// Which check it belongs to.
+    /// The check that reported it.
     pub check: Check,
     /// A JSON object. Never a secret.
     pub value: Value,
-    /// Where it came from.
+    /// The source.
     pub source: Source,
-    /// How long ago it was read there.
+    /// Time since it was read from the source.
     pub age: Duration,
 }
 
 impl Fact {
-    /// One that was read just now.
+    /// Creates a fact that was read just now.
     pub fn new(check: Check, source: Source, value: Value) -> Self {
         Self {
             check,
@@ -135,26 +135,26 @@ impl Fact {
         }
     }
 
-    /// The same, read `age` ago.
+    /// Returns the fact with the given age.
     #[must_use]
     pub fn aged(self, age: Duration) -> Self {
         Self { age, ..self }
     }
 }
 
-/// Who listens while something is decided.
+/// A receiver of the facts of a decision.
 pub trait Witness: Send {
-    /// Hears a fact, which is made only where somebody listens.
+    /// Receives a fact. Implementations that ignore facts do not call the closure.
     fn hear(&mut self, fact: impl FnOnce() -> Fact);
 }
 
-/// A message: nobody listens.
+/// For messages: ignores all facts.
 impl Witness for () {
     #[inline]
     fn hear(&mut self, _: impl FnOnce() -> Fact) {}
 }
 
-/// An explanation in the making: what was heard, in order.
+/// The facts reported so far, in order.
 #[derive(Debug, Default)]
 pub struct Facts(Vec<Fact>);
 
@@ -167,9 +167,9 @@ impl Witness for Facts {
 /// One check of an explanation.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What was known.
+    /// The fact.
     pub fact: Fact,
-    /// Whether a message would pass it.
+    /// True if a message would pass the check.
     pub ok: bool,
 }
 
@@ -185,7 +185,7 @@ impl Step {
     }
 }
 
-/// The way of a message, as far as it would come.
+/// The checks of a message, up to the first that fails.
 #[derive(Debug, Default)]
 pub struct Explanation {
     steps: Vec<Step>,
@@ -193,11 +193,11 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Takes up what was heard while a part of the way was decided, and whether it was passed. `check`: what
-    /// stands for a refusal of which nothing was heard.
+    /// Adds the facts reported by a part of the decision, and its result. `check` is the step of a
+    /// rejection without a reported fact.
     ///
     /// # Errors
-    /// [`Refused`], when it was not passed: nothing behind it would be asked.
+    /// [`Refused`] for a rejection: later checks are not made.
     pub fn decided<T>(
         &mut self,
         check: Check,
@@ -224,12 +224,12 @@ impl Explanation {
         })
     }
 
-    /// Whether a message would be sent.
+    /// True if a message would be sent.
     pub fn admitted(&self) -> bool {
         self.refusal.is_none()
     }
 
-    /// The body of the answer, about `caller` and `target` as they were asked for.
+    /// Returns the body of the response; `caller` and `target` are repeated as they were requested.
     pub fn json(&self, caller: &str, target: &str) -> Value {
         let refusal = self.refusal.as_ref();
         let mut facts = Map::new();
@@ -251,12 +251,12 @@ impl Explanation {
 }
 
 impl Fact {
-    /// Says beside the fact why the check was not passed: what a caller is not told.
+    /// Adds the cause of a rejection to the fact. Callers do not get this cause.
     fn because(&mut self, rejection: &Rejection) {
         let (Some(cause), Value::Object(members)) = (&rejection.cause, &mut self.value) else {
             return;
         };
-        // Its own sentence and no driver's below it, which could name a store's address.
+        // Only the outermost message: a driver's message could contain a store's address.
         members.insert("because".into(), cause.to_string().into());
     }
 }
@@ -271,26 +271,27 @@ fn source_of(rejection: &Rejection) -> Source {
     }
 }
 
-/// The way ends here; the explanation says why.
+/// The message is rejected; the explanation has the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
-/// What an operator asks: would a message of this caller reach this target?
+/// A question of an operator: would a message of this caller reach this target?
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
-    /// As records name a caller.
+    /// The caller, named as in audit records.
     pub caller: String,
-    /// A workspace id.
+    /// The target, a workspace id.
     pub target: String,
-    /// The org that a canvas token says.
+    /// The org of a canvas token.
     pub org: Option<String>,
-    /// The workspaces that a canvas token lists.
+    /// The workspaces in a canvas token.
     pub workspaces: Option<String>,
 }
 
-/// Who answers it: the data plane, for the listener that is asked.
+/// The data plane's function that answers a [`Question`] of the admin listener.
 ///
-/// Its errors: `invalid_params` for what is no question, `overloaded` for too many at once.
+/// Its errors: `invalid_params` for a malformed question, `overloaded` for too many questions at
+/// once.
 pub type Explain =
     Arc<dyn Fn(Question) -> BoxFuture<'static, Result<Explanation, Rejection>> + Send + Sync>;
 

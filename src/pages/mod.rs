@@ -1,5 +1,6 @@
-//! What people look at in a browser: the files of `pages/`, embedded, and the fields that keep a page to itself.
-//! There is no build step: what is in the folder is what is served. Pure: whoever serves a [`Site`] says where, and to whom.
+//! The web pages: the files of `pages/`, embedded, and the header fields that isolate a page. There
+//! is no build step: the files are served as they are in the folder. No I/O: the server of a
+//! [`Site`] decides on its path and its access.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -14,20 +15,21 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use sha2::{Digest as _, Sha256};
 
-/// What a page may do: run and show what came from here, and ask here (`'self'` counts for the WebSocket
-/// too). Nothing inline, no string that becomes code or markup, no frame around it, no form, no other base.
+/// Content policy of the pages: scripts, styles, images and requests of the same origin only
+/// (`'self'` includes WebSockets). No inline code, no strings as code or markup, no frames, no
+/// forms, no other base.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// The fields of every file. The last two keep pages of other origins from holding a handle on ours, and
-/// from reading its files as images or scripts.
+/// Header fields of every file. The last two keep pages of other origins from holding a reference
+/// to these pages, and from reading their files as images or scripts.
 const FIELDS: [(HeaderName, &str); 7] = [
     (CONTENT_SECURITY_POLICY, POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    // For browsers that know no frame-ancestors.
+    // For browsers without frame-ancestors.
     (X_FRAME_OPTIONS, "DENY"),
     (REFERRER_POLICY, "no-referrer"),
-    // Kept, and asked about each time: a new binary's page counts at once.
+    // Cached and revalidated each time, so that the page of a new binary is used at once.
     (CACHE_CONTROL, "no-cache"),
     (
         HeaderName::from_static("cross-origin-opener-policy"),
@@ -39,11 +41,11 @@ const FIELDS: [(HeaderName, &str); 7] = [
     ),
 ];
 
-/// The page itself, as its folder has it.
+/// File name of the page itself.
 const INDEX: &str = "index.html";
 
-/// One page with all that it needs. Its files have one folder as they are served, wherever they are below
-/// `pages/`, so that each is a neighbour of the others.
+/// One page with all of its files. They are served from one folder, wherever they are below
+/// `pages/`.
 pub struct Site(LazyLock<BTreeMap<&'static str, File>>);
 
 struct File {
@@ -137,8 +139,8 @@ impl File {
 }
 
 impl Site {
-    /// The answer to a `GET` of the file `name` (empty: the page itself) with these fields; 304 to who has it.
-    /// `None`: there is no such file. To a `HEAD` the same, without the body.
+    /// Returns the response to a `GET` of the file `name` (empty: the page itself); 304 if the
+    /// client has it. A `HEAD` gets the same without the body. `None`: there is no such file.
     pub fn answer(&self, name: &str, asked: &HeaderMap) -> Option<Response<Bytes>> {
         let name = if name.is_empty() { INDEX } else { name };
         let file = self.0.get(name)?;
@@ -159,13 +161,13 @@ impl Site {
         Some(response)
     }
 
-    /// The names of its files.
+    /// Returns the names of the files.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.keys().copied()
     }
 }
 
-/// Whether the asking side has what `tag` names (RFC 9110, 13.1.2).
+/// True if the client has the version that `tag` names (RFC 9110, 13.1.2).
 fn has(asked: &HeaderMap, tag: &str) -> bool {
     asked
         .get_all(IF_NONE_MATCH)

@@ -1,4 +1,5 @@
-//! The agent behind a sidecar: where it listens. An operator named it, so no policy judges it.
+//! The address of the agent behind a sidecar. The operator configured it, so no address policy
+//! applies.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
@@ -9,31 +10,31 @@ use url::{Host, Url};
 
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// Longest look-up.
+/// Timeout of a look-up.
 const LOOKUP_MAX: Duration = Duration::from_secs(2);
 
-/// How long an address is used. Short: agents move with their containers.
+/// Time for which an address is cached: short, since agents move with their containers.
 const ANSWER_TTL: Duration = Duration::from_secs(5);
 
-/// How long a failure is used: enough to shield the resolver from callers that insist.
+/// Time for which a failed look-up is cached, to shield the resolver from retrying callers.
 const FAILURE_TTL: Duration = Duration::from_secs(1);
 
-/// Where the agent listens.
+/// The agent's location.
 #[derive(Debug)]
 pub struct Agent {
-    /// Whether by TLS.
+    /// True if the agent uses TLS.
     pub tls: bool,
-    /// The name that a certificate must have.
+    /// The name that the agent's certificate must have.
     pub sni: String,
-    /// The `Host` field.
+    /// The value of `Host`.
     pub host: String,
     port: u16,
     name: Host<String>,
-    /// The last answer, and when; `None` in it: there was no address.
+    /// The last result of a look-up and its time; an inner `None`: no address.
     answer: Mutex<Option<(Instant, Option<IpAddr>)>>,
 }
 
-/// `--upstream` is no base URL of an agent.
+/// `--upstream` is not the base URL of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "--upstream takes scheme, host and port of the agent, such as http://127.0.0.1:8000: paths and queries pass as they come"
@@ -41,10 +42,10 @@ pub struct Agent {
 pub struct InvalidUpstream;
 
 impl Agent {
-    /// Reads `--upstream`.
+    /// Parses `--upstream`.
     ///
     /// # Errors
-    /// When it is not `http(s)://HOST[:PORT]`.
+    /// If it is not `http(s)://HOST[:PORT]`.
     pub fn parse(url: &Url) -> Result<Self, InvalidUpstream> {
         let tls = match url.scheme() {
             "http" => false,
@@ -64,7 +65,7 @@ impl Agent {
             Host::Ipv4(address) => address.to_string(),
             Host::Ipv6(address) => address.to_string(),
         };
-        // For an empty name no certificate would be verified.
+        // With an empty name, no certificate would be verified.
         if sni.is_empty() {
             return Err(InvalidUpstream);
         }
@@ -78,10 +79,10 @@ impl Agent {
         })
     }
 
-    /// The address to dial.
+    /// Returns the address to connect to.
     ///
     /// # Errors
-    /// `agent_unreachable` when its name has none.
+    /// `agent_unreachable` if the agent's name has no address.
     pub async fn address(&self) -> Result<SocketAddr, Rejection> {
         let ip = match &self.name {
             Host::Ipv4(address) => (*address).into(),
@@ -113,7 +114,7 @@ impl Agent {
             Ok(Err(error)) => return Err(unknown_name().cause(error)),
             Err(late) => return Err(unknown_name().cause(late)),
         };
-        // IPv4 goes first, since an agent that listens on "localhost" is usually there.
+        // IPv4 is preferred: an agent that listens on "localhost" usually uses it.
         let first = answers.iter().find(|address| address.is_ipv4());
         first.or(answers.first()).copied().ok_or_else(unknown_name)
     }

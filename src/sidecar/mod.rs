@@ -1,7 +1,8 @@
-//! AT THE TARGET: what a sidecar in front of one agent knows (contract §7.3): the gateway's keys, and
-//! which tokens were used. It has no store and no registry: a token says who calls, and by which rule.
+//! The sidecar in front of one agent: verifies that each request carries a token signed by the
+//! gateway, and detects replays (`docs/security.md`, "The sidecar"). It has no store and no
+//! registry: the token names the caller and the rule.
 //!
-//! Invariants: [`Sidecar::authenticate`] is the only way to claims; without keys nothing is admitted.
+//! Invariants: only [`Sidecar::authenticate`] returns claims; without keys, no request is admitted.
 
 mod agent;
 mod replay;
@@ -24,66 +25,66 @@ use crate::trust::{
     Crowded, PAIR_TYP, PairClaims, Patience, Published, TokenError, TokenHead, body_hash, issuer_of,
 };
 
-/// With a gateway that does not answer. A gateway that is away makes no tokens either; one that only
-/// its keys cannot be had from does, for as long as it signs with a key that is known.
+/// Retries for a gateway that does not respond. An unavailable gateway issues no tokens either. A
+/// gateway that only fails to publish its keys does, as long as it signs with a known key.
 const PATIENCE: Patience = Patience {
     first_pause: Duration::from_secs(1),
     stale_max: Duration::from_secs(24 * 3600),
 };
 
-/// Whom a sidecar guards, and whose word it takes.
+/// The agent behind a sidecar and the gateway that it trusts.
 #[derive(Debug)]
 pub struct Settings {
-    /// The agent's workspace: `aud` of every token.
+    /// The agent's workspace, the required `aud` of every token.
     pub workspace: WorkspaceId,
-    /// Where the agent listens.
+    /// The agent's location.
     pub agent: Agent,
-    /// Where the gateway publishes its keys.
+    /// URL of the gateway's published keys.
     pub jwks: Url,
-    /// `iss` of every token.
+    /// The required `iss` of every token.
     pub issuer: Issuer,
-    /// Who may read the agent's card.
+    /// Access to the agent's card.
     pub card: Card,
-    /// Tokens that are not bound to a body.
+    /// Treatment of tokens that are not bound to a body.
     pub unbound: Unbound,
 }
 
-/// Whose tokens count.
+/// The accepted issuer.
 #[derive(Clone, Debug)]
 pub enum Issuer {
-    /// This one's.
+    /// This issuer.
     Named(String),
-    /// Whomever the gateway says at this URL that it is.
+    /// The issuer named by the gateway's discovery document at this URL.
     AsSaidAt(Url),
 }
 
-/// Who may read the agent's card at its well-known paths.
+/// Access to the agent's card at its well-known paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Card {
-    /// Whoever has a token.
+    /// A token is needed.
     ForCallers,
-    /// Everybody.
+    /// No token is needed.
     Public,
 }
 
-/// What becomes of a token that could be sent with any body, as discovery gives it out.
+/// Treatment of a token that is valid with any body, as discovery issues it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unbound {
-    /// It counts, again and again, until it expires.
+    /// It is accepted repeatedly, until it expires.
     Admitted,
-    /// It is refused.
+    /// It is rejected.
     Refused,
 }
 
-/// One agent's guard.
+/// The sidecar of one agent.
 pub struct Sidecar {
-    /// In force.
+    /// The configuration in force.
     pub config: Live,
-    /// Of this process.
+    /// The metrics of this process.
     pub metrics: Arc<Metrics>,
-    /// How the process ends.
+    /// The shutdown of this process.
     pub drain: Arc<Drain>,
-    /// Whom it guards.
+    /// The agent and the gateway.
     pub settings: Settings,
     keys: Published,
     issuer: OnceLock<String>,
@@ -91,7 +92,7 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// Fetches nothing: [`Sidecar::run`] does.
+    /// Creates a sidecar. [`Sidecar::run`] fetches the keys.
     pub fn new(config: Live, metrics: Arc<Metrics>, settings: Settings) -> Arc<Self> {
         let issuer = match &settings.issuer {
             Issuer::Named(issuer) => OnceLock::from(issuer.clone()),
@@ -109,12 +110,13 @@ impl Sidecar {
         })
     }
 
-    /// Keeps the keys fresh. Runs until it is dropped.
+    /// Keeps the keys fresh. Runs until the future is dropped.
     pub async fn run(&self) {
         tokio::join!(self.keys.keep(&self.metrics), self.learn_issuer());
     }
 
-    /// Asks the gateway who it is until it says so, and never again: another issuer is another start.
+    /// Fetches the issuer from the gateway until it succeeds, and never again: a change of the
+    /// issuer needs a restart.
     async fn learn_issuer(&self) {
         let Issuer::AsSaidAt(url) = &self.settings.issuer else {
             return;
@@ -123,14 +125,14 @@ impl Sidecar {
         loop {
             match issuer_of(url).await {
                 Ok(issuer) => {
-                    tracing::info!(issuer, "The gateway said who it is");
+                    tracing::info!(issuer, "learned the gateway's issuer");
                     self.issuer.get_or_init(|| issuer);
                     return;
                 }
                 Err(failure) if !told => {
                     told = true;
                     let (reason, error) = (failure.outcome.word(), Chain(failure.cause.as_ref()));
-                    tracing::warn!(reason, %error, "The gateway does not say who it is; asking until it does, or start with --issuer");
+                    tracing::warn!(reason, %error, "cannot learn the gateway's issuer; retrying (--issuer sets it)");
                 }
                 Err(_) => {}
             }
@@ -138,10 +140,10 @@ impl Sidecar {
         }
     }
 
-    /// Whether tokens can be verified.
+    /// Checks that tokens can be verified.
     ///
     /// # Errors
-    /// `store_unavailable` says what is missing.
+    /// `store_unavailable`, with the missing part in its message.
     pub fn ready(&self) -> Result<(), Rejection> {
         let keys = self.keys.keys();
         let why = match (&keys, self.issuer.get()) {
@@ -156,7 +158,8 @@ impl Sidecar {
         Err(Rejection::new(Reason::StoreUnavailable, message).retry_after(PATIENCE.first_pause))
     }
 
-    /// What `token` proves: a caller that the gateway lets message this agent.
+    /// Verifies `token`. Returns the claims about a caller that the gateway permits to message this
+    /// agent.
     ///
     /// # Errors
     /// `unauthenticated`; `store_unavailable` without keys.
@@ -196,7 +199,7 @@ impl Sidecar {
         PairClaims::verify(token, head, &keys, issuer, audience)
     }
 
-    /// Whether `body`, which calls `method`, is what the token was made for.
+    /// Checks that the token was issued for `body`, which calls `method`.
     ///
     /// # Errors
     /// `unauthenticated`.
@@ -213,7 +216,8 @@ impl Sidecar {
             let message = "the token was made for another body";
             return Err(self.flawed(CredentialFlaw::OtherBody, message));
         }
-        // A call without a method, or with one of absurd length, is bound by its body alone.
+        // The claim is absent for a call without a method, or with one of excessive length: only
+        // its body is bound.
         if claims.method.is_some() && claims.method.as_deref() != method {
             let message = "the token was made for another method";
             return Err(self.flawed(CredentialFlaw::OtherBody, message));
@@ -221,12 +225,13 @@ impl Sidecar {
         Ok(())
     }
 
-    /// Notes that the token is used. One that is bound to a body counts once: to be asked last, so that
-    /// nobody can use up the token of somebody else's request. It must still be good then, however long
-    /// the body took to come.
+    /// Marks the token as used; a token that is bound to a body is valid once. To be called after
+    /// all other checks, so that another client cannot use up the token of a request. The token
+    /// must still be valid at this point, however long the body took to arrive.
     ///
     /// # Errors
-    /// `unauthenticated` for the second use, or when it is over; `overloaded` when nobody could tell.
+    /// `unauthenticated` for a replay or an expired token; `overloaded` if the replay cache is
+    /// full.
     pub fn use_up(&self, claims: &PairClaims) -> Result<(), Rejection> {
         let now = seconds_now();
         if !claims.is_bound() {
@@ -264,13 +269,13 @@ impl Sidecar {
         unauthenticated(message)
     }
 
-    /// Counts, and says, that a request came without a token that could be looked at.
+    /// Counts a request without a usable token, and returns its rejection.
     pub fn no_token(&self, message: &'static str) -> Rejection {
         self.flawed(CredentialFlaw::Missing, message)
     }
 }
 
-/// Refuses a credential, with the reason why.
+/// Returns the rejection of a credential.
 fn unauthenticated(message: &'static str) -> Rejection {
     Rejection::new(Reason::Unauthenticated, message)
 }

@@ -1,4 +1,4 @@
-//! Which tokens were used: those that are bound to a body count once.
+//! The replay cache of a sidecar: tokens that are bound to a body are valid once.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -7,28 +7,29 @@ use sha2::{Digest, Sha256};
 
 use crate::trust::LEEWAY_SECONDS;
 
-/// Tokens kept at most: some 16,000 a second while each lives for a minute. Up to 70 bytes each, with
-/// the room that a table keeps free.
+/// Maximum tokens in the cache: some 16,000 per second with a lifetime of a minute. Up to 70 bytes
+/// each, including the free slots of the table.
 const TOKENS_MAX: usize = 1 << 20;
 
-/// Names forgotten at one use at most, so that no request waits for a minute's worth.
+/// Maximum tokens evicted per request, so that no request waits for the eviction of a whole minute.
 const SWEEP_MAX: usize = 1000;
 
-/// What is known of a token.
+/// The result of using a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// It was never seen, and is kept from now on.
+    /// First use; the token is in the cache from now on.
     First,
-    /// It was used before.
+    /// A replay.
     Again,
-    /// It is over, or was kept and is forgotten: a token is judged when it is used, after its body came.
+    /// The token has expired, or may have been evicted. Expiry is checked at the use, after the
+    /// body has arrived.
     Late,
-    /// Nothing more can be kept, so nobody could tell.
+    /// The cache is full, so a replay could not be detected.
     Full,
 }
 
 impl Use {
-    /// The label.
+    /// Returns the label of the metric.
     pub const fn word(self) -> &'static str {
         match self {
             Self::First => "first",
@@ -39,7 +40,7 @@ impl Use {
     }
 }
 
-/// The beginning of the SHA-256 of a `jti`: 128 bits, whoever chooses the names.
+/// The first 128 bits of the SHA-256 of a `jti`, so that an issuer's choice of ids does not matter.
 type Name = u128;
 
 /// The used tokens that have not expired.
@@ -51,10 +52,10 @@ pub struct Uses {
 #[derive(Default)]
 struct Kept {
     names: HashSet<Name>,
-    /// The same by the second in which they expire.
+    /// The same tokens by the second in which they expire.
     by_expiry: BTreeMap<i64, Vec<Name>>,
-    /// The last of those seconds of which something was forgotten. What expires then or before can be
-    /// told from nothing, whatever the clock says now: it may have been set back, or been read before
+    /// The latest expiry of an evicted token. A token that expires at or before it could be a
+    /// replay, whatever the clock reads now: the clock may have been set back, or been read before
     /// another request's.
     forgotten: Option<i64>,
 }
@@ -73,7 +74,8 @@ impl Uses {
         }
     }
 
-    /// Notes the use of the token `jti`, which expires at `exp`. Both times in seconds since 1970.
+    /// Records the use of the token `jti`, which expires at `exp`. Both times are in seconds since
+    /// 1970.
     pub fn note(&self, jti: &str, exp: i64, now: i64) -> Use {
         let name = name(jti);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,13 +94,13 @@ impl Uses {
         Use::First
     }
 
-    /// How many are kept.
+    /// Returns the number of tokens in the cache.
     pub fn len(&self) -> usize {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.names.len()
     }
 
-    /// Whether none is.
+    /// True if the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -125,7 +127,7 @@ impl Kept {
     }
 }
 
-/// A token is good until its leeway is over, the last second included.
+/// True if a token has expired. It is valid until the end of its leeway, the last second included.
 pub fn is_over(exp: i64, now: i64) -> bool {
     let leeway = i64::try_from(LEEWAY_SECONDS).unwrap_or(0);
     exp.saturating_add(leeway) < now
@@ -148,7 +150,7 @@ mod tests {
         assert_eq!(uses.note("a", 60, 0), Use::First);
         assert_eq!(uses.note("a", 60, 0), Use::Again);
         assert_eq!(uses.note("b", 60, 0), Use::First);
-        // The last second in which a verifier with our leeway takes it.
+        // The last second in which a verifier with this leeway accepts the token.
         assert_eq!(uses.note("a", 60, 65), Use::Again);
         assert_eq!(uses.note("c", 200, 66), Use::First);
         assert_eq!(uses.len(), 1, "the others are forgotten");
@@ -161,7 +163,8 @@ mod tests {
         assert_eq!(uses.note("a", 60, 66), Use::Late);
         assert_eq!(uses.note("b", 200, 300), Use::Late);
         assert!(uses.is_empty());
-        // The clock went back: what was forgotten is not new, and what was not is.
+        // The clock was set back: tokens that expire at or before the latest eviction are rejected,
+        // later ones are new.
         assert_eq!(uses.note("a", 60, 0), Use::Late);
         assert_eq!(uses.note("c", 60, 0), Use::Late);
         assert_eq!(uses.note("d", 61, 0), Use::First);

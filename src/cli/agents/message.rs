@@ -1,27 +1,27 @@
-//! The message of a send or stream call, checked as A2A 0.3 demands it.
+//! The message of a send or stream call, validated strictly against A2A 0.3.
 
 use serde_json::Value;
 
 use super::rpc::Fault;
 use super::task::Tasks;
 
-/// What the agent was told.
+/// A validated message.
 pub(super) struct Prompt {
-    /// All text parts, one a line.
+    /// All text parts, one per line.
     pub(super) text: String,
-    /// The caller's, or a new one.
+    /// The caller's context id, or a new one.
     pub(super) context_id: String,
-    /// Whether the answer is to wait for the end of the work.
+    /// True if the response waits for the end of the work.
     pub(super) blocking: bool,
     /// The message itself, for the history of the task.
     pub(super) message: Value,
 }
 
 impl Prompt {
-    /// Checks `params` of `message/send` and `message/stream`.
+    /// Validates `params` of `message/send` and `message/stream`.
     ///
     /// # Errors
-    /// The fault that says which member is missing or wrong.
+    /// Returns the fault that names the missing or wrong member.
     pub(super) fn read(params: &Value, tasks: &Tasks) -> Result<Self, Fault> {
         let message = &params["message"];
         if !message.is_object() {
@@ -41,7 +41,7 @@ impl Prompt {
             return Err(Fault::params("message.kind must be `message`"));
         }
         let text = text(&message["parts"])?;
-        // These agents need nothing more from a caller, so no task takes a second message.
+        // These agents never ask the caller for input, so no task takes a second message.
         match &message["taskId"] {
             Value::Null => {}
             Value::String(id) if tasks.find(id).is_some() => {

@@ -1,7 +1,8 @@
-//! Example agents: small A2A 0.3 servers, real down to the socket, for the demo and compose files.
+//! Example agents for the demo and compose files: small A2A 0.3 servers over real sockets.
 //!
-//! They hold to the protocol strictly (a message without `messageId` is refused, for example), so
-//! what the gateway completes can be seen. They keep nothing but the last tasks, in memory.
+//! They enforce the protocol strictly (a message without `messageId` is rejected, for example),
+//! which makes the gateway's completion of calls visible. Their only state is the newest tasks, in
+//! memory.
 
 mod message;
 mod rpc;
@@ -30,20 +31,20 @@ use self::message::Prompt;
 use self::rpc::{Call, Fault};
 use self::task::{Script, Task, Tasks};
 
-/// Largest request, in bytes: above the gateway's default of 10 MiB, so that its limit is the one
-/// that is met.
+/// Largest request, in bytes: above the gateway's default of 10 MiB, so that the gateway's limit
+/// applies first.
 const REQUEST_BYTES_MAX: usize = 12 * 1024 * 1024;
 
-/// How long the flaky agent says nothing, when it is its turn to.
+/// Delay of the flaky agent's late response.
 const HANG: Duration = Duration::from_secs(2);
 
-/// How long the half of a cut answer has to get out.
+/// Delay before a cut response is aborted, so that its first half is sent.
 const CUT_AFTER: Duration = Duration::from_millis(100);
 
-/// What an agent does.
+/// The behavior of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Kind {
-    /// Says back what it is told.
+    /// Answers with the text of the message.
     Echo,
     /// Fails in turn: status 500, a cut answer, two seconds of silence; the fourth time it works.
     Flaky,
@@ -62,7 +63,7 @@ impl fmt::Display for Kind {
 }
 
 impl Kind {
-    /// For its card: what a caller can expect, and something to say to it.
+    /// Returns the description and the example message of the agent's card.
     fn skill(self) -> (&'static str, &'static str) {
         match self {
             Self::Echo => ("Says back what it is told.", "hello"),
@@ -93,20 +94,21 @@ pub(super) struct Agent {
     url: Url,
 }
 
-/// What all requests of one agent share.
+/// State shared by all requests of one agent.
 struct Desk {
     kind: Kind,
     card: Value,
     tasks: Tasks,
-    /// Messages so far, for the flaky one.
+    /// Messages so far; the flaky agent picks its behavior by this count.
     turns: AtomicUsize,
 }
 
 impl Agent {
-    /// Opens the agent's port. `advertise` is its URL for others; `None`: from the port.
+    /// Opens the agent's port. `advertise` is the URL of the agent's card; `None` derives it from
+    /// the port.
     ///
     /// # Errors
-    /// When the port cannot be opened.
+    /// If the port cannot be opened.
     pub(super) async fn bind(
         kind: Kind,
         listen: SocketAddr,
@@ -132,12 +134,12 @@ impl Agent {
         })
     }
 
-    /// Where callers reach it.
+    /// Returns the URL under which callers reach the agent.
     pub(super) fn url(&self) -> &Url {
         &self.url
     }
 
-    /// Its agent card.
+    /// Returns the agent card.
     pub(super) fn card(&self) -> &Value {
         &self.desk.card
     }
@@ -145,7 +147,7 @@ impl Agent {
     /// Serves until the future is dropped.
     ///
     /// # Errors
-    /// When the listener breaks.
+    /// If the listener fails.
     pub(super) async fn serve(self) -> std::io::Result<()> {
         let router = Router::new()
             .route("/", get(read_card).post(receive))
@@ -183,7 +185,7 @@ async fn read_card(State(desk): State<Arc<Desk>>) -> Response {
     json_answer(StatusCode::OK, &desk.card)
 }
 
-/// The JSON-RPC endpoint. Faults are answered with status 200, as A2A servers do.
+/// Serves the JSON-RPC endpoint. Faults are answered with status 200, as A2A servers do.
 async fn receive(State(desk): State<Arc<Desk>>, headers: HeaderMap, body: Bytes) -> Response {
     if !rpc::is_json(headers.get(header::CONTENT_TYPE)) {
         let fault = Fault::CONTENT_TYPE.answer(&Value::Null);
@@ -232,7 +234,7 @@ async fn answer(desk: &Arc<Desk>, call: &Call, caller: Option<&str>) -> Result<R
     }
 }
 
-/// The answer to one message: a message from the quick ones, a task from the slow one.
+/// Returns the result of one `message/send`: a message of the quick agents, a task of the slow one.
 async fn send(desk: &Desk, prompt: Prompt, caller: Option<&str>) -> Result<Value, Fault> {
     let script = desk.kind.script(&prompt.text);
     if desk.kind != Kind::Slow {
@@ -242,20 +244,20 @@ async fn send(desk: &Desk, prompt: Prompt, caller: Option<&str>) -> Result<Value
             "contextId": prompt.context_id,
             "role": "agent",
             "parts": [{"kind": "text", "text": script.answer}],
-            // The caller that the gateway has proven; the canvas has none.
+            // The caller that the gateway has authenticated; canvas users have none.
             "metadata": {"caller": caller},
         }));
     }
     let task = desk.tasks.open(&prompt)?;
     let work = tokio::spawn(Arc::clone(&task).work(script));
     if prompt.blocking {
-        // Only a bug ends the work early, and then the task says how far it came.
+        // The work panics only by a bug, and the snapshot then shows its progress.
         let _ = work.await;
     }
     Ok(task.snapshot())
 }
 
-/// Lets the flaky agent fail when it is its turn to; the others never do.
+/// Makes the flaky agent fail on its failing turns; other agents never fail.
 async fn fail(desk: &Desk, call: &Call) -> Option<Response> {
     if desk.kind != Kind::Flaky {
         return None;
@@ -274,15 +276,15 @@ async fn fail(desk: &Desk, call: &Call) -> Option<Response> {
     }
 }
 
-/// Half an answer, and then the connection breaks.
+/// Returns a response that breaks off after half the body.
 fn cut(call: &Call) -> Response {
     let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
     let whole = call.result(&json!({"kind": "message"})).to_string();
     let half = Bytes::copy_from_slice(&whole.as_bytes()[..whole.len() / 2]);
     tokio::spawn(async move {
-        // The caller left: then there is nobody to break off from.
+        // An error means that the caller has disconnected; the abort below is then harmless.
         let _ = sender.send_data(half).await;
-        // The server throws away what it has not sent when a body breaks.
+        // The server discards unsent data when a body fails.
         tokio::time::sleep(CUT_AFTER).await;
         sender.abort(std::io::ErrorKind::ConnectionAborted.into());
     });
@@ -290,7 +292,7 @@ fn cut(call: &Call) -> Response {
     (content_type, Body::new(body)).into_response()
 }
 
-/// A stream of the task's events, the first one being the task as it is now.
+/// Streams the task's events; the first event is the current task.
 fn follow(task: &Arc<Task>, call: &Call) -> Response {
     let (mut sender, body) = Channel::<Bytes>::new(1);
     let (now, ended, mut events) = task.subscribe();
@@ -305,7 +307,8 @@ fn follow(task: &Arc<Task>, call: &Call) -> Response {
                     let last = event["final"] == true;
                     sender.send_data(frame(&call, &event)).await.is_ok() && !last
                 }
-                // A reader that is too slow misses progress; the last events always fit.
+                // A slow reader misses progress events; the channel is large enough for the last
+                // ones.
                 Err(RecvError::Lagged(_)) => true,
                 Err(RecvError::Closed) => false,
             };

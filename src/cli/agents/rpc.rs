@@ -1,22 +1,22 @@
-//! JSON-RPC 2.0 as A2A 0.3 uses it: the call that came, the faults that an agent answers with.
+//! JSON-RPC 2.0 as used by A2A 0.3: the request, and the faults of the example agents.
 
 use http::HeaderValue;
 use serde_json::{Value, json};
 
-/// One call.
+/// One JSON-RPC request.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
-    /// As it came; `null` when there was none.
+    /// The request's id, unchanged; `null` if it has none.
     pub(super) id: Value,
     pub(super) method: String,
     pub(super) params: Value,
 }
 
 impl Call {
-    /// Reads a request body.
+    /// Parses a request body.
     ///
     /// # Errors
-    /// The id to answer with, as far as it could be read, and the fault.
+    /// Returns the id for the response (`null` if it could not be read) and the fault.
     pub(super) fn read(body: &[u8]) -> Result<Self, (Value, Fault)> {
         let Ok(mut call) = serde_json::from_slice::<Value>(body) else {
             return Err((Value::Null, Fault::PARSE));
@@ -35,7 +35,7 @@ impl Call {
         Ok(Self { id, method, params })
     }
 
-    /// The answer when all went well.
+    /// Returns the response that carries `result`.
     pub(super) fn result(&self, result: &Value) -> Value {
         json!({"jsonrpc": "2.0", "id": self.id, "result": result})
     }
@@ -67,19 +67,19 @@ impl Fault {
         Self { code, message }
     }
 
-    /// Something is wrong with `params`.
+    /// Returns the fault of wrong `params`.
     pub(super) const fn params(message: &'static str) -> Self {
         Self::new(-32_602, message)
     }
 
-    /// The answer to the call with this id.
+    /// Returns the error response to the request with this id.
     pub(super) fn answer(self, id: &Value) -> Value {
         let error = json!({"code": self.code, "message": self.message});
         json!({"jsonrpc": "2.0", "id": id, "error": error})
     }
 }
 
-/// `application/json` or one of its kind.
+/// True for `application/json` and `application/*+json`.
 pub(super) fn is_json(content_type: Option<&HeaderValue>) -> bool {
     let Some(Ok(text)) = content_type.map(HeaderValue::to_str) else {
         return false;

@@ -1,4 +1,4 @@
-//! Tasks of an example agent: their state, the work on them, and who follows it.
+//! Tasks of an example agent: their state, the work on them and their subscribers.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,13 +10,13 @@ use tokio::sync::{Notify, broadcast};
 use super::message::Prompt;
 use super::rpc::Fault;
 
-/// Tasks that are remembered at most; the oldest that have ended make room.
+/// Maximum tasks in memory; the oldest finished task is evicted for a new one.
 const TASKS_MAX: usize = 256;
 
-/// Between two events of progress.
+/// Interval between two progress events.
 const STEP: Duration = Duration::from_millis(300);
 
-/// What the slow agent says that it does; with [`STEP`], three seconds of work.
+/// Progress texts of the slow agent; with [`STEP`], three seconds of work.
 const STEPS: [&str; 10] = [
     "reading the request",
     "looking at what is there",
@@ -30,7 +30,7 @@ const STEPS: [&str; 10] = [
     "reading it once more",
 ];
 
-/// What an agent will say: progress, then the answer.
+/// The texts of an agent's work: progress, then the answer.
 pub(super) struct Script {
     steps: &'static [&'static str],
     /// The text of the artifact, or of the message.
@@ -38,12 +38,12 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// An answer without work.
+    /// Returns a script without progress events.
     pub(super) fn at_once(answer: String) -> Self {
         Self { steps: &[], answer }
     }
 
-    /// The slow agent's.
+    /// Returns the slow agent's script.
     pub(super) fn in_steps(text: &str) -> Self {
         let answer = format!("done in {} steps: {text}", STEPS.len());
         Self {
@@ -63,7 +63,7 @@ pub(super) struct Task {
     canceled: Notify,
 }
 
-/// How far a task is.
+/// The current state of a task.
 struct Now {
     status: Value,
     artifacts: Vec<Value>,
@@ -81,18 +81,18 @@ impl Task {
                 artifacts: Vec::new(),
                 ended: false,
             }),
-            // All events of a script fit, so that a slow reader still gets the last one.
+            // Holds all events of a script, so that a slow reader still gets the last one.
             events: broadcast::Sender::new(STEPS.len() + 6),
             canceled: Notify::new(),
         }
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
-        // A panic elsewhere cannot leave it half written: each change is one assignment.
+        // A panic cannot leave the state half written: each change is one assignment.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The task as A2A shows it.
+    /// Returns the task as an A2A object.
     pub(super) fn snapshot(&self) -> Value {
         self.shown(&self.now())
     }
@@ -108,16 +108,16 @@ impl Task {
         })
     }
 
-    /// The task as it is, whether it has ended, and everything that happens from now on.
+    /// Returns the current task, whether it has ended, and a receiver of its later events.
     pub(super) fn subscribe(&self) -> (Value, bool, broadcast::Receiver<Arc<Value>>) {
         let now = self.now();
         (self.shown(&now), now.ended, self.events.subscribe())
     }
 
-    /// Ends the task before its time.
+    /// Cancels the task.
     ///
     /// # Errors
-    /// When it has ended already.
+    /// If the task has ended already.
     pub(super) fn cancel(&self) -> Result<(), Fault> {
         if !self.reach("canceled", None, true) {
             return Err(Fault::NOT_CANCELABLE);
@@ -126,7 +126,7 @@ impl Task {
         Ok(())
     }
 
-    /// Does what the script says, at its pace, until the end or until it is canceled.
+    /// Runs the script step by step, until its end or until the task is canceled.
     pub(super) async fn work(self: Arc<Self>, script: Script) {
         for (i, step) in script.steps.iter().enumerate() {
             tokio::select! {
@@ -143,7 +143,8 @@ impl Task {
         }
     }
 
-    /// Moves the task to a state and tells who follows it; `false` when it has ended before.
+    /// Moves the task to a state and sends the event to its subscribers; `false` if the task had
+    /// ended.
     fn reach(&self, state: &str, text: Option<&str>, last: bool) -> bool {
         let mut now = self.now();
         if now.ended {
@@ -194,14 +195,15 @@ impl Task {
         true
     }
 
-    /// Called with the state locked, so that events keep the order of the changes.
+    /// Sends an event to all subscribers. Called with the state locked, so that events keep the
+    /// order of the changes.
     fn tell(&self, event: Value) {
-        // Nobody follows: then nobody misses it.
+        // An error means that there are no subscribers.
         let _ = self.events.send(Arc::new(event));
     }
 }
 
-/// The last tasks, oldest first.
+/// The newest tasks, oldest first.
 #[derive(Default)]
 pub(super) struct Tasks(Mutex<VecDeque<Arc<Task>>>);
 
@@ -210,10 +212,10 @@ impl Tasks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new task.
+    /// Creates a task.
     ///
     /// # Errors
-    /// When all that are remembered are still in progress.
+    /// If all tasks in memory are still in progress.
     pub(super) fn open(&self, prompt: &Prompt) -> Result<Arc<Task>, Fault> {
         let mut all = self.all();
         if all.len() >= TASKS_MAX {
@@ -225,15 +227,15 @@ impl Tasks {
         Ok(task)
     }
 
-    /// The task with this id.
+    /// Returns the task with this id.
     pub(super) fn find(&self, id: &str) -> Option<Arc<Task>> {
         self.all().iter().find(|task| task.id == id).cloned()
     }
 
-    /// The task that `params.id` names.
+    /// Returns the task that `params.id` names.
     ///
     /// # Errors
-    /// When there is no id, or no such task.
+    /// If there is no id, or no such task.
     pub(super) fn named(&self, params: &Value) -> Result<Arc<Task>, Fault> {
         let id = params["id"]
             .as_str()
@@ -242,7 +244,7 @@ impl Tasks {
     }
 }
 
-/// RFC 3339 in UTC, with milliseconds.
+/// Returns the current time in RFC 3339, in UTC with milliseconds.
 fn timestamp() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }

@@ -1,4 +1,4 @@
-//! What an example agent answers, over real HTTP.
+//! Tests of the example agents over real HTTP.
 
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ fn message(text: &str) -> Value {
     json!({"message": {"messageId": "m-1", "role": "user", "parts": [{"kind": "text", "text": text}]}})
 }
 
-/// The events of a stream, and when each arrived.
+/// Returns the events of a stream, each with its time of arrival.
 async fn stream(url: &Url, method: &str, params: Value) -> Vec<(Instant, Value)> {
     let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
     let mut answer = open(url, &body).await;
@@ -139,7 +139,7 @@ async fn what_is_not_a2a_0_3_is_a_fault() {
 async fn slow_streams_its_progress_as_it_happens() {
     let url = start(Kind::Slow).await;
     let mut rounds = Vec::new();
-    // A busy machine can hold up a round; what buffers is late in every one.
+    // A busy machine can delay one round; a buffering server would be late in every one.
     for _ in 0..5 {
         let began = Instant::now();
         let events = stream(&url, "message/stream", message("plan")).await;

@@ -1,8 +1,8 @@
 //! `a2a-gateway demo`: a gateway on embedded stores, three example agents that register through its
-//! public port like any other, and a page of commands that work when pasted.
+//! public listener as real agents do, and a page of commands to paste.
 //!
-//! The gateway runs on the main thread, as in `serve`; everything around it has a thread of its
-//! own. Both end at Ctrl-C.
+//! The gateway runs on the main thread, as in `serve`; the agents and the page run on a second
+//! thread. Both end at Ctrl-C.
 
 mod page;
 mod seed;
@@ -24,11 +24,11 @@ use self::seed::{Demo, SeedError};
 use super::{USAGE, complain, print, serve};
 use crate::config::load::{ConfigError, Layers, Loaded, load};
 
-/// Where the search for a free admin port begins, and how far it goes.
+/// The ports that are tried for the admin listener, in order.
 const ADMIN_PORTS: std::ops::RangeInclusive<u16> = 9090..=9190;
 
-/// How long the gateway may take to end by itself after Ctrl-C. It has `server.drain`, which is 1 s
-/// here, and a little for its stores.
+/// Time for the gateway to shut down after Ctrl-C: `server.drain`, which is 1 s here, and a margin
+/// for its stores.
 const END: Duration = Duration::from_secs(3);
 
 /// `a2a-gateway demo`.
@@ -48,7 +48,7 @@ pub(super) struct Arguments {
     set: Vec<String>,
 }
 
-/// Why there is no demo.
+/// The demo could not start.
 #[derive(Debug, thiserror::Error)]
 enum DemoError {
     #[error("cannot listen on {address}; choose another with {option}")]
@@ -95,7 +95,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Sets the scene: ports, folder, settings, the thread around the gateway; then the gateway.
+/// Prepares ports, folder and settings, starts the demo thread, then runs the gateway.
 fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
     let listen = free(arguments.listen, "--listen")?;
     let admin = match arguments.admin_listen {
@@ -104,7 +104,7 @@ fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
     };
     let folder = Folder::open(arguments.data.as_deref())?;
     let mut loaded = settings(listen, admin, folder.path(), &arguments.set)?;
-    // The page, and the agents, go to these two.
+    // The page and the agents use these two addresses.
     let places = [
         (
             "server.listen",
@@ -149,7 +149,7 @@ fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
                     1
                 }
             };
-            // Reached only when the gateway has not ended the process by itself.
+            // Reached only if the gateway has not ended the process.
             if let Some(folder) = gone {
                 let _ = std::fs::remove_dir_all(folder);
             }
@@ -161,7 +161,7 @@ fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
     Ok(code)
 }
 
-/// Everything around the gateway: agents, hierarchy, page; until Ctrl-C.
+/// Runs everything but the gateway (agents, hierarchy, page) until Ctrl-C.
 fn around(demo: &Demo) -> Result<(), DemoError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -185,13 +185,14 @@ fn around(demo: &Demo) -> Result<(), DemoError> {
         }
     });
     ended?;
-    // The agents end with their runtime; the gateway, told by the same signal, gets its time.
+    // The agents end with their runtime. The gateway got the same signal and needs time to shut
+    // down.
     drop(runtime);
     std::thread::sleep(END);
     Ok(())
 }
 
-/// Bold headings on a terminal, unless its user wants none (`NO_COLOR`).
+/// Returns bold headings for a terminal, unless `NO_COLOR` is set.
 fn style(terminal: bool) -> Style {
     if terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()) {
         Style::Bold
@@ -200,8 +201,8 @@ fn style(terminal: bool) -> Style {
     }
 }
 
-/// The gateway's settings, and those that were `set` on the command line. Neither a file nor the
-/// environment counts: a demo must not touch the stores that somebody has configured for real work.
+/// Returns the demo's settings, overridden by `set`. Files and the environment are ignored: a demo
+/// must not touch stores that are configured for real use.
 fn settings(
     listen: SocketAddr,
     admin: SocketAddr,
@@ -216,10 +217,10 @@ fn settings(
         format!("keys.dir={}", folder.join("keys").display()),
         format!("audit.spool_dir={}", folder.join("audit").display()),
         "canvas.enabled=true".to_owned(),
-        // Ctrl-C ends a demo now, not after its streams.
+        // Ctrl-C ends a demo at once; it does not wait for streams.
         "server.drain=1s".to_owned(),
-        // The page stays readable: failures of the gateway are worth a line, exchanges that are
-        // refused, as some of the page's are meant to be, are not.
+        // Keeps the page readable: failures of the gateway are logged; rejected exchanges, which
+        // some commands of the page cause on purpose, are not.
         "telemetry.log=warn,access=off,a2a_gateway::proxy=error".to_owned(),
     ];
     load(&Layers {
@@ -228,7 +229,7 @@ fn settings(
     })
 }
 
-/// An address that can be listened on; for port 0, with the port that the system chose.
+/// Returns the address after a test bind; port 0 becomes the port that the system chose.
 fn free(address: SocketAddr, option: &'static str) -> Result<SocketAddr, DemoError> {
     TcpListener::bind(address)
         .and_then(|listener| listener.local_addr())
@@ -247,7 +248,7 @@ fn free_admin(listen: SocketAddr) -> Result<SocketAddr, DemoError> {
         .ok_or(DemoError::NoAdminPort)
 }
 
-/// The URL of a listener, as somebody on this machine reaches it.
+/// Returns the URL of a listener as seen from this machine.
 fn base(listen: SocketAddr) -> Url {
     let mut listen = listen;
     if listen.ip().is_unspecified() {
@@ -261,7 +262,7 @@ fn operator_token() -> String {
     format!("a2aa_{}", URL_SAFE_NO_PAD.encode(random))
 }
 
-/// Where the stores are: a folder that is kept, or one that is removed at the end.
+/// The folder of the stores: kept, or removed at the end.
 struct Folder {
     path: PathBuf,
     kept: bool,
@@ -274,7 +275,7 @@ impl Folder {
             || std::env::temp_dir().join(format!("a2a-gateway-demo-{}", uuid::Uuid::new_v4())),
             Path::to_owned,
         );
-        // Keys and token hashes live in it: nobody else's business.
+        // The folder holds keys and token hashes: no access for other users.
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -301,7 +302,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if let Some(path) = self.to_remove() {
-            // It is in the temporary folder: the system will sooner or later do it.
+            // If this fails, the system cleans up its temporary folder later.
             let _ = std::fs::remove_dir_all(path);
         }
     }

@@ -1,14 +1,14 @@
-//! What the demo prints: who is there, commands, tokens. Each command is one line, so that it can be
-//! pasted whole; the first is a unary message that has a result.
+//! The page that the demo prints: workspaces, commands, tokens. Each command is one line, so that
+//! it can be pasted whole; the first is a unary message with a result.
 
 use std::fmt::Write as _;
 
 use super::seed::{Cast, Demo, SEATS};
 
-/// How headings look.
+/// The style of headings.
 #[derive(Clone, Copy)]
 pub(super) enum Style {
-    /// As they are.
+    /// No markup.
     Plain,
     /// Bold, for a terminal.
     Bold,
@@ -23,12 +23,12 @@ impl Style {
     }
 }
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
     let public = demo.public.as_str().trim_end_matches('/');
     let admin = demo.admin.as_str().trim_end_matches('/');
     let heading = |text: &str| style.heading(text);
-    // Behind the `#`, a browser keeps it: neither a server nor a log on the way sees the token.
+    // Browsers do not send the part after `#`, so that no server or log on the way sees the token.
     let canvas = cast.canvas.as_ref().filter(|_| demo.has_canvas);
     let canvas = canvas.map_or_else(String::new, |token| {
         format!("canvas in a browser  {public}/canvas/#token={token}\n  ")
@@ -80,7 +80,7 @@ pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
     out
 }
 
-/// Titles and commands. Spelled out: this is what somebody will take as an example.
+/// Returns titles and commands, written out in full since users copy them as examples.
 #[expect(clippy::too_many_lines, reason = "a list: each command with its title")]
 fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'static str, String)> {
     let a2a = |options: &str, to: &str, token: &str, body: &str| {
@@ -96,7 +96,7 @@ fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'stati
     };
     let (pm, dev) = (cast.token("acme-pm"), cast.token("acme-dev"));
     let operator = &demo.operator;
-    // curl writes no line end of its own after JSON.
+    // curl does not end its output with a line break.
     let once = "-sS -w '\\n'";
     let mut commands = vec![
         (
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_gateway_without_canvas_tokens_gets_a_page_without_them() {
-        // The program's path is in the page, too, and its folders may have any name.
+        // The page contains the program's path, and its folders may have any name.
         let program = std::env::current_exe().unwrap();
         let page = printed(None).replace(&program.display().to_string(), "");
         assert!(!page.contains("canvas"), "{page}");

@@ -1,8 +1,8 @@
-//! What helps against a refusal, by what the explanation says of both ends.
+//! Advice on a rejection, from the explanation's facts about caller and target.
 
 use serde_json::Value;
 
-/// `None`: the refusal says it itself.
+/// Returns advice for the body's reason; `None` if the rejection's message is enough.
 pub(super) fn advice(body: &Value) -> Option<String> {
     Some(match body["reason"].as_str().unwrap_or_default() {
         "invalid_workspace_id" => "correct the id of the target.".to_owned(),
@@ -48,7 +48,7 @@ pub(super) fn advice(body: &Value) -> Option<String> {
 const REMOVED: &str =
     "its id is not given away again: create another workspace (POST /workspaces).";
 
-/// What a step says; `null` where it is not among those that were taken.
+/// Returns the fact of a step; `null` if the explanation has no such step.
 pub(super) fn fact<'a>(body: &'a Value, name: &str) -> &'a Value {
     let mut steps = body["steps"].as_array().into_iter().flatten();
     let step = steps.find(|step| step["step"] == name);
@@ -134,7 +134,7 @@ fn not_permitted(body: &Value) -> String {
     }
 }
 
-/// Whether `id` is above the workspace of `place`.
+/// True if `id` is an ancestor of the workspace of `place`.
 fn in_line(id: &str, place: &Value) -> bool {
     let mut ancestors = place["ancestors"].as_array().into_iter().flatten();
     ancestors.any(|above| above == id)

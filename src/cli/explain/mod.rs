@@ -1,4 +1,4 @@
-//! `a2a-gateway explain CALLER TARGET`: how a message would fare, asked of a running gateway.
+//! `a2a-gateway explain CALLER TARGET`: asks a running gateway whether a message would pass.
 
 mod advice;
 
@@ -17,7 +17,8 @@ use super::admin_url::admin_url;
 use super::client::{Ask, ClientError, ask};
 use super::{USAGE, block_on, complain, http_url, print};
 
-/// The gateway asks both its stores and a name server, each within its own clock.
+/// Timeout of the request: the gateway asks both stores and a name server, each with a timeout of
+/// its own.
 const WITHIN: Duration = Duration::from_secs(20);
 
 const EXAMPLES: &str = "\
@@ -35,14 +36,14 @@ Exit status: 0 a message would be sent, 1 it would be refused, or nobody could b
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Who would send: a workspace id, `operator`, `canvas:<user>` or `org:<org>`
+    /// The caller: a workspace id, `operator`, `canvas:<user>` or `org:<org>`
     caller: String,
     /// The workspace that would get the message
     target: String,
-    /// The org that the canvas token of the caller says
+    /// The org named by the caller's canvas token
     #[arg(long)]
     org: Option<String>,
-    /// A workspace that the canvas token of the caller lists; may be given again
+    /// A workspace listed by the caller's canvas token; may be given again
     #[arg(long = "workspace", value_name = "ID")]
     workspaces: Vec<String>,
     /// Print the answer as JSON
@@ -54,12 +55,12 @@ pub(super) struct Arguments {
     /// Read admin.listen from this TOML file and the environment, as `serve` does
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// An operator's token; a listener on loopback asks for none, unless admin.auth says so
+    /// An operator's token; not needed on loopback, unless admin.auth is "token"
     #[arg(long, env = "A2A_GATEWAY_ADMIN_TOKEN", hide_env_values = true)]
     token: Option<String>,
 }
 
-/// Why there is no explanation.
+/// The gateway returned no explanation.
 #[derive(Debug, thiserror::Error)]
 enum ExplainError {
     #[error(
@@ -114,7 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Prints it; whether the message would be sent.
+/// Prints the explanation. Returns true if the message would be sent.
 async fn explain(arguments: &Arguments, base: Url) -> Result<bool, ExplainError> {
     let url = question(arguments, base);
     let request = Ask {
@@ -166,7 +167,7 @@ fn refused(status: u16, body: &Value) -> ExplainError {
     }
 }
 
-/// For people: a line for each check, and what comes of it.
+/// Returns the explanation as text: one line per check, then the result.
 fn text(body: &Value) -> String {
     let word = |member: &str| body[member].as_str().unwrap_or_default();
     let mut text = format!("{} to {}\n\n", word("caller"), word("target"));
@@ -211,7 +212,7 @@ fn text(body: &Value) -> String {
     text
 }
 
-/// `memory`, `redis 3 ms`, `memory 12 s`.
+/// Formats a source and its age: `memory`, `redis 3 ms`, `memory 12 s`.
 fn from(source: &str, age_ms: u64) -> String {
     match age_ms {
         0 => source.to_owned(),
@@ -220,7 +221,8 @@ fn from(source: &str, age_ms: u64) -> String {
     }
 }
 
-/// `status=online delivery_mode=push`. What is not there is left out.
+/// Formats the members of a fact: `status=online delivery_mode=push`. Null and empty members are
+/// left out.
 fn facts(fact: &Value) -> String {
     let members = fact.as_object().into_iter().flatten();
     let shown = members.filter_map(|(name, value)| {

@@ -1,23 +1,24 @@
-//! How long a span may be, and how large a number.
+//! Bounds of durations and numbers.
 
 use std::time::Duration;
 
 use super::Checks;
 
-/// Longer spans are slips of the pen, and adding them to an instant could overflow it.
+/// Longest duration of any key. A longer one is a mistake, and adding it to an instant could
+/// overflow.
 const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// How long a pair token may last: a retired key verifies for a day.
+/// Allowed lifetimes of a pair token: at most a day, for which a retired key still verifies.
 const PAIR_TTL: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(10)..=Duration::from_secs(24 * 3600);
 
-/// Records that are kept for less are gone before anybody asks for them.
+/// Shortest audit retention without a note.
 const AUDIT_RETENTION_SHORT: Duration = Duration::from_secs(24 * 3600);
 
-/// Worker threads at most: far more than the cores of any machine.
+/// Maximum worker threads: far more than the cores of any machine.
 const THREADS_MAX: usize = 1024;
 
-/// What one body of a request to the control plane may have.
+/// Largest body of one request to the control plane, in bytes.
 const CONTROL_BODY_BYTES: u64 = 1024 * 1024;
 
 impl Checks<'_> {
@@ -89,7 +90,7 @@ impl Checks<'_> {
         }
     }
 
-    /// What is noted of the audit, of which nothing that goes comes back.
+    /// Notes a short audit retention: removed records cannot be restored.
     pub(super) fn audit(&mut self) {
         let c = self.config;
         if !c.audit.retention.is_zero() && c.audit.retention < AUDIT_RETENTION_SHORT {
@@ -163,7 +164,7 @@ impl Checks<'_> {
         }
     }
 
-    /// The room for bodies holds at least one body.
+    /// Refuses byte limits for all bodies that are smaller than one body.
     fn rooms(&mut self) {
         let c = self.config;
         let bodies = c.limits.bodies_bytes.0;

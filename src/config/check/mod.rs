@@ -1,5 +1,5 @@
-//! Checks across keys: what each value allows on its own and what must not be combined. Of spans and counts:
-//! [`bounds`].
+//! Checks of the merged configuration: the allowed values of each key, and combinations that are
+//! refused. Bounds of durations and numbers are in [`bounds`].
 
 mod bounds;
 
@@ -16,24 +16,24 @@ use super::{AddressProfile, AuthMode, Config, Serving, exposure, issuers, layer}
 use super::{store_url, tls_pair};
 use crate::ids::REPLICA_NAME_MAX;
 
-/// Prefixes of `trusted_agents` at most: each is compared at each connect.
+/// Maximum prefixes in `trusted_agents`: each is compared at each connect.
 const TRUSTED_AGENTS_MAX: usize = 256;
 
-/// Servers of `address.nameservers` at most: a look-up has 2 s for all of them.
+/// Maximum servers in `address.nameservers`: a look-up has 2 s for all of them.
 const NAMESERVERS_MAX: usize = 8;
 
-/// What is allowed.
+/// The result for a configuration that is allowed.
 pub(super) struct Checked {
-    /// And probably not meant.
+    /// Warnings about values that are allowed but probably not intended.
     pub(super) notes: Vec<String>,
-    /// What TLS is to be served with, if it is.
+    /// The TLS setup of the public listener, if `server.tls` is set.
     pub(super) serving: Option<Serving>,
 }
 
-/// Refuses what is unsafe or senseless.
+/// Checks the configuration, and refuses unsafe or meaningless values.
 ///
 /// # Errors
-/// Every problem that was found.
+/// Returns every problem found.
 pub(super) fn check(
     config: &Config,
     source: &dyn Fn(&str) -> Source,
@@ -48,7 +48,7 @@ pub(super) fn check(
     checks.hosts();
     checks.replica();
     checks.public_url();
-    // A reload judges twice; the files were read the first time.
+    // A reload checks twice; the files were read the first time.
     let read = config.server.tls.serving.clone();
     let serving = read.or_else(|| checks.tls());
     checks.stores();
@@ -182,7 +182,7 @@ impl Checks<'_> {
         }
     }
 
-    /// The files are read once: what is judged is what is served.
+    /// Reads the TLS files once, so that the checked content is the served content.
     fn tls(&mut self) -> Option<Serving> {
         let tls = &self.config.server.tls;
         let both = match (&tls.cert, &tls.key) {
@@ -339,8 +339,8 @@ impl Checks<'_> {
             );
             return;
         }
-        // A word alone would be the name of a target, all of whose lines are shown, and of no other
-        // target a single one.
+        // EnvFilter reads a bare word as a target: it would show all lines of that target and none
+        // of any other.
         if let Some(word) = log.split(',').map(str::trim).find(|d| is_bare_word(d)) {
             self.refuse(
                 "telemetry.log",
@@ -353,7 +353,7 @@ impl Checks<'_> {
     }
 }
 
-/// Neither a level nor a directive with a level, a path or a span.
+/// True if a directive is neither a level nor has a level, path or span.
 fn is_bare_word(directive: &str) -> bool {
     !directive.is_empty()
         && !directive.contains(['=', ':', '[', ']', '{', '}'])
@@ -362,13 +362,13 @@ fn is_bare_word(directive: &str) -> bool {
             .is_err()
 }
 
-/// Whether two listeners cannot both be bound. Port 0 is a free one each time.
+/// True if two listeners cannot both be bound. Port 0 is a different free port for each.
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     let any = |ip: IpAddr| ip.is_unspecified();
     a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || any(a.ip()) || any(b.ip()))
 }
 
-/// `scheme://host[:port]`, exactly as a browser spells it.
+/// True for `scheme://host[:port]`, exactly as a browser writes it.
 fn is_origin(text: &str) -> bool {
     url::Url::parse(text).is_ok_and(|url| {
         matches!(url.scheme(), "http" | "https") && url.origin().ascii_serialization() == text

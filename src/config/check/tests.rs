@@ -1,4 +1,4 @@
-//! Values that make no sense, or are not safe.
+//! Tests of meaningless and unsafe values.
 
 use crate::config::load::tests::{refused, set};
 
@@ -107,7 +107,7 @@ fn senseless_and_unsafe_values_are_refused() {
             "{filter}"
         );
     }
-    // Without this, `rate.caller_burst = 0` would be refused for nothing.
+    // A burst of 0 is allowed while the rate is off.
     assert!(set(&["rate.caller_burst=0", "rate.caller_per_second=0"]).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! The layers put on top of each other, value by value, each with where it comes from.
+//! Merges the layers value by value, and keeps the source of each value.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,19 +11,20 @@ use toml::{Table, Value};
 use super::{ConfigError, Loaded, Problem, Setting, Source, Unmasked};
 use crate::config::{Config, check, exposure, layer};
 
-/// The operator's token in the environment.
+/// Environment variable of the operator's token.
 pub const ADMIN_TOKEN: &str = "A2A_GATEWAY_ADMIN_TOKEN";
 
-/// Longest file of settings, in bytes. The one that explains all has some 15 KiB.
+/// Largest configuration file, in bytes. `config/default.toml`, which explains every key, has some
+/// 26 KiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Longest file that is read as the value of one key, in bytes. A certificate chain in PEM, the
-/// largest thing that anybody mounts as a secret, has a few KiB.
+/// Largest file that is read as the value of one key, in bytes. A certificate chain in PEM, the
+/// largest of the usual mounted secrets, has a few KiB.
 const SECRET_FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// The layers, as far as they are merged.
+/// The layers merged so far.
 pub(super) struct Merge {
-    /// Every key that there is, with an example of its value.
+    /// Every known key, with an example of its value.
     known: Table,
     default: Table,
     /// Values above the default, by dotted key.
@@ -109,8 +110,8 @@ impl Merge {
                 Err(reason) => self.refuse(None, Some(source), reason),
             };
         }
-        // Other names with one underscore are not looked at: Kubernetes sets A2A_GATEWAY_PORT and
-        // A2A_GATEWAY_SERVICE_HOST in every pod beside a service called `a2a-gateway`.
+        // Other names with one underscore are ignored: Kubernetes sets A2A_GATEWAY_PORT and
+        // A2A_GATEWAY_SERVICE_HOST in every pod of the namespace of a service named `a2a-gateway`.
         let Some(rest) = name.strip_prefix("A2A_GATEWAY__") else {
             return;
         };
@@ -148,7 +149,7 @@ impl Merge {
                 let path: Vec<String> = key.trim().split('.').map(Into::into).collect();
                 self.text(&path, raw.trim(), Source::Argument);
             }
-            // What was written is not repeated: it may be a URL with a password.
+            // The argument is not quoted: it may be a URL with a password.
             None => self.refuse(
                 None,
                 Some(Source::Argument),
@@ -157,7 +158,7 @@ impl Merge {
         }
     }
 
-    /// A value that was given as text, and takes the type that its key has.
+    /// Sets a value given as text, converted to the type of its key.
     fn text(&mut self, path: &[String], raw: &str, source: Source) {
         let dotted = path.join(".");
         match layer::at(&self.known, path) {
@@ -172,7 +173,7 @@ impl Merge {
                     "is a section: name one of its keys",
                 );
             }
-            // Compose files pass on variables that are not set as empty ones.
+            // Compose files pass unset variables as empty strings.
             Some(_) if raw.is_empty() && layer::at(&self.default, path).is_none() => {}
             Some(example) => {
                 let value = layer::read(raw, example);
@@ -200,7 +201,8 @@ impl Merge {
     pub(super) fn finish(mut self) -> Result<Loaded, ConfigError> {
         let mut effective = self.default.clone();
         for (dotted, (value, source)) in &self.values {
-            // Alone on top of the default, which is known to be good: whatever fails is this value.
+            // Each value alone is put over the default, which is valid: an error is then caused by
+            // this value.
             let mut alone = self.default.clone();
             layer::put(&mut alone, dotted, value.clone());
             if let Err(error) = alone.try_into::<Config>() {
@@ -260,15 +262,15 @@ impl Merge {
     }
 }
 
-/// Whether every user of the machine may have access to a file.
+/// The check of a file's permissions for other users of the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Exposed {
-    /// What it holds is no secret.
+    /// No check: the file holds no secret.
     Fine,
     Refused,
 }
 
-/// The content of a file that holds one value, without the line end that editors add.
+/// Reads a file that holds one value, without the line break that editors append.
 fn read_value(path: &str, exposed: Exposed) -> Result<String, String> {
     let path = Path::new(path);
     if exposed == Exposed::Refused {
@@ -281,7 +283,7 @@ fn read_value(path: &str, exposed: Exposed) -> Result<String, String> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// A whole file of at most `most` bytes.
+/// Reads a whole file of at most `most` bytes.
 fn read(path: &Path, most: u64) -> io::Result<String> {
     let mut text = String::new();
     let read = File::open(path)?.take(most + 1).read_to_string(&mut text)?;
@@ -291,7 +293,7 @@ fn read(path: &Path, most: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// `a2aa_` and 256 random bits in base64url.
+/// True for `a2aa_` and 256 random bits in base64url.
 fn is_admin_token(text: &str) -> bool {
     text.strip_prefix("a2aa_").is_some_and(|random| {
         random.len() == 43

@@ -1,9 +1,9 @@
-//! Loads the configuration: the embedded default, a file, the environment, `--set`. This is the one
-//! place that reads the environment, and every fault found here ends the start before a port is
+//! Loads the configuration from the embedded default, a file, the environment and `--set`. This is
+//! the only module that reads the environment. An error found here ends the start before a port is
 //! bound.
 //!
-//! All problems are collected before the answer, so that one run shows everything there is to mend.
-//! Texts name key and source, and never the value of a key that may hold a secret.
+//! All problems are collected, so that one run reports everything to fix. Messages name key and
+//! source, and never the value of a key that may hold a secret.
 
 mod merge;
 
@@ -16,27 +16,27 @@ pub use self::merge::ADMIN_TOKEN;
 use self::merge::Merge;
 use super::{Config, layer};
 
-/// The embedded lowest layer; also the documentation of every key.
+/// The embedded lowest layer, which also documents every key.
 pub const DEFAULT: &str = include_str!("../../../config/default.toml");
 
-/// What stands above the default, lowest first.
+/// The layers above the default, lowest first.
 #[derive(Default)]
 pub struct Layers {
-    /// Defaults that a command has of its own, as dotted key and TOML value.
+    /// Defaults of a command, as dotted key and TOML value.
     pub defaults: &'static [(&'static str, &'static str)],
     /// A TOML file.
     pub file: Option<PathBuf>,
-    /// Variables of the environment, name and value. Those that are not ours are passed over.
+    /// Environment variables, name and value. Unrelated ones are ignored.
     pub environment: Vec<(String, SecretString)>,
     /// `section.key=value`, each from one `--set`.
     pub overrides: Vec<String>,
 }
 
 impl Layers {
-    /// A file, overrides, and the environment of this process.
+    /// Returns the layers of a file, overrides and the environment of this process.
     pub fn of_this_process(file: Option<PathBuf>, overrides: Vec<String>) -> Self {
-        // A name or value that is not UTF-8 cannot be ours: what it stands for is refused as text
-        // that does not fit its key.
+        // No valid name or value is outside UTF-8: the lossy text is refused as a wrong value of
+        // its key.
         let environment = std::env::vars_os()
             .map(|(name, value)| {
                 (
@@ -54,7 +54,7 @@ impl Layers {
         }
     }
 
-    /// The files that are read: the one of settings, and those that variables name.
+    /// Returns the files that are read: the configuration file, and those named by variables.
     pub fn files(&self) -> Vec<PathBuf> {
         let named = self.environment.iter();
         let named = named.filter(|(name, _)| name.ends_with("_FILE"));
@@ -63,7 +63,7 @@ impl Layers {
     }
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// `--set`.
@@ -72,7 +72,7 @@ pub enum Source {
     Default,
     /// A variable of the environment.
     Environment(String),
-    /// The file.
+    /// The configuration file.
     File(PathBuf),
 }
 
@@ -87,14 +87,14 @@ impl fmt::Display for Source {
     }
 }
 
-/// One thing that is wrong.
+/// One problem of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The key in dotted form, when it is about one.
+    /// The key in dotted form, if the problem concerns one.
     pub key: Option<String>,
-    /// Where the value comes from, when there is one.
+    /// The source of the value, if there is one.
     pub source: Option<Source>,
-    /// Why it is refused, and what to write instead.
+    /// The reason, and the form to write instead.
     pub reason: String,
 }
 
@@ -110,7 +110,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Reasons quote values, and a URL with a password may stand where none belongs.
+/// Masks user and password of URLs in a reason, which may quote a value.
 fn without_userinfo(text: &str) -> String {
     let (mut shown, mut rest) = (String::new(), text);
     while let Some((before, url)) = rest.split_once("://") {
@@ -130,7 +130,7 @@ fn without_userinfo(text: &str) -> String {
 /// The configuration cannot be used. The process ends with exit status 64.
 #[derive(Debug)]
 pub struct ConfigError {
-    /// Everything that was found, at least one.
+    /// All problems found, at least one.
     pub problems: Vec<Problem>,
 }
 
@@ -146,34 +146,34 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// One value in force, for people: secrets are masked.
+/// One value in force, for display: secrets are masked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Dotted form.
+    /// The key in dotted form.
     pub key: String,
-    /// As TOML, masked where it may hold a secret.
+    /// The value as TOML, masked if it may hold a secret.
     pub value: String,
-    /// Which layer won.
+    /// The layer that set the value.
     pub source: Source,
-    /// As TOML, unmasked: tells whether it changed.
+    /// The value as TOML, unmasked, to detect changes.
     raw: Unmasked,
 }
 
 impl Setting {
-    /// The value in JSON, masked as [`Setting::value`] is.
+    /// Returns the value as JSON, masked like [`Setting::value`].
     pub fn json(&self) -> serde_json::Value {
         let parsed = format!("value = {}", self.value).parse::<toml::Table>();
         let value = parsed.ok().and_then(|mut table| table.remove("value"));
         serde_json::to_value(value).unwrap_or_default()
     }
 
-    /// Whether both have the same value, wherever it comes from.
+    /// True if both have the same value, from whatever source.
     pub(super) fn same_value(&self, other: &Self) -> bool {
         self.raw == other.raw
     }
 }
 
-/// A value that may hold a secret, and is never shown.
+/// A value that may hold a secret and is never displayed.
 #[derive(Clone)]
 struct Unmasked(SecretString);
 
@@ -191,22 +191,22 @@ impl fmt::Debug for Unmasked {
     }
 }
 
-/// A configuration that can be used.
+/// A valid configuration.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What is in force.
+    /// The configuration.
     pub config: Config,
-    /// Every value and its source, in the order of the keys.
+    /// Every value and its source, in key order.
     pub settings: Vec<Setting>,
-    /// What is allowed and probably not meant; to be logged at start.
+    /// Warnings about values that are allowed but probably not intended; logged at the start.
     pub notes: Vec<String>,
 }
 
 /// Merges the layers, lowest first, and checks the result.
 ///
 /// # Errors
-/// [`ConfigError`] with everything that is wrong: a file that cannot be read, unknown keys, bad
-/// values, unsafe combinations, a malformed operator's token.
+/// [`ConfigError`] with all problems: an unreadable file, unknown keys, bad values, unsafe
+/// combinations, a malformed operator's token.
 pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
     let mut defaults = layer::defaults();
     for (key, value) in layers.defaults {

@@ -1,4 +1,4 @@
-//! Layers, refusals and masks, value by value.
+//! Tests of layers, refused values and masking.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use toml::{Table, Value};
 use super::*;
 use crate::config::exposure::tests::write;
 
-/// Loads with these `--set` values alone.
+/// Loads with only these `--set` values.
 pub(in crate::config) fn set(overrides: &[&str]) -> Result<Loaded, ConfigError> {
     load(&Layers {
         overrides: overrides.iter().map(|&o| o.to_owned()).collect(),
@@ -35,7 +35,7 @@ fn file(text: &str) -> (tempfile::TempDir, Layers) {
     (folder, layers)
 }
 
-/// The refusal names the key and says why.
+/// Asserts that the error contains the key and the reason.
 #[track_caller]
 pub(in crate::config) fn refused(result: Result<Loaded, ConfigError>, key: &str, reason: &str) {
     let text = result.expect_err("must be refused").to_string();
@@ -50,8 +50,8 @@ fn the_shipped_file_is_the_default() {
     assert!(loaded.settings.iter().all(|s| s.source == Source::Default));
 }
 
-/// serde lists the fields of a section when it refuses one that does not exist: so the structs
-/// themselves say which keys they have.
+/// Reads the keys of the structs from serde's error, which lists the fields of a section for an
+/// unknown one.
 #[test]
 fn the_shipped_file_has_every_key_of_the_structs_and_no_other() {
     fn compare(known: &Table, path: &str) {
@@ -82,7 +82,7 @@ fn every_key_of_the_shipped_file_is_explained() {
         if !key.starts_with(|c: char| c.is_ascii_lowercase()) || !key.contains(" = ") {
             continue;
         }
-        // The comment above it, or above the group that it stands in.
+        // The comment above the key, or above its group.
         let above = lines[..i]
             .iter()
             .rev()

@@ -1,5 +1,5 @@
-//! Another configuration in place of the one in force: what changed, what waits for a restart, and
-//! the last good one kept when the new one is wrong.
+//! Reload of the configuration: applies changed values, holds back those that need a restart, and
+//! keeps the last valid configuration if the new one is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -10,27 +10,27 @@ use super::live::Live;
 use super::load::{ADMIN_TOKEN, ConfigError, Loaded, Problem, Setting, Source};
 use super::{Config, check, restart};
 
-/// What an operator may see of the configuration in force.
+/// The view of the configuration for operators.
 #[derive(Clone, Debug)]
 pub struct Told {
-    /// Every value in force and its source, in the order of the keys.
+    /// Every value in force and its source, in key order.
     pub settings: Vec<Setting>,
-    /// Values that wait for a restart; `None`: the key is to have no value.
+    /// Changed values that need a restart; `None`: the key was removed.
     pub waiting: BTreeMap<String, Option<Setting>>,
-    /// What is allowed and probably not meant.
+    /// Warnings about values that are allowed but probably not intended.
     pub notes: Vec<String>,
-    /// Since when it is in force.
+    /// Time since which the configuration is in force.
     pub loaded_at: SystemTime,
-    /// The last reload, if it failed.
+    /// The failure of the last reload, if it failed.
     pub failure: Option<Failure>,
 }
 
-/// Why and when the last reload failed.
+/// A failed reload.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// When.
+    /// Time of the failure.
     pub at: SystemTime,
-    /// Everything that is wrong.
+    /// All problems found.
     pub problems: Vec<Problem>,
 }
 
@@ -46,34 +46,34 @@ impl Told {
     }
 }
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The same values as before. `mended`: the reload before had failed.
+    /// No value changed.
     Unchanged {
-        /// Whether this is news.
+        /// True if the previous reload had failed.
         mended: bool,
     },
-    /// Something else is in force, or waits for a restart.
+    /// Values changed, now or at the next restart.
     Changed(Change),
-    /// What was in force stays.
+    /// The new configuration is wrong; the old one stays in force.
     Refused(ConfigError),
 }
 
-/// What is new.
+/// The changes of a reload.
 #[derive(Debug, Default)]
 pub struct Change {
-    /// Keys whose values count from now on.
+    /// Keys with values that took effect.
     pub applied: Vec<String>,
-    /// Keys whose values wait for a restart, those of earlier reloads included.
+    /// Keys with values that need a restart, those of earlier reloads included.
     pub waiting: Vec<String>,
-    /// What is allowed and probably not meant, and was not said before.
+    /// Warnings that the previous configuration did not have.
     pub notes: Vec<String>,
 }
 
 impl Live {
-    /// Puts what was loaded in force, but for what needs a restart. When it is wrong, what is in force
-    /// stays, whole. One at a time.
+    /// Applies a loaded configuration, except for values that need a restart. If it is wrong, the
+    /// whole old configuration stays in force. Not to be called concurrently.
     pub fn reload(&self, loaded: Result<Loaded, ConfigError>) -> Outcome {
         let before = self.told();
         let merged = loaded.and_then(|loaded| Merged::over(&self.get(), &before, loaded));
@@ -98,7 +98,7 @@ impl Live {
         if token(&config) != token(&self.get()) {
             applied.push(ADMIN_TOKEN.to_owned());
         }
-        // The same paths, and something else in the files.
+        // The paths are unchanged, but the content of the files is not.
         if config.server.tls.serving != self.get().server.tls.serving
             && !applied.iter().any(|key| key.starts_with("server.tls."))
         {
@@ -126,7 +126,7 @@ impl Live {
     }
 }
 
-/// The new values over those that only a restart can change.
+/// The new configuration, with the old values of keys that need a restart.
 struct Merged {
     config: Config,
     told: Told,
@@ -158,7 +158,8 @@ impl Merged {
             }
         }
         let settings: Vec<Setting> = new.into_values().collect();
-        // Loading has checked the new values among themselves, not beside those that stay.
+        // Loading has checked the new values together, but not in combination with the old ones
+        // that stay.
         let notes = check::check(&config, &|key| source(&settings, key));
         let notes = notes.map(|checked| checked.notes);
         let notes = notes.or_else(|problems| refuse(problems, &waiting))?;
@@ -177,8 +178,9 @@ impl Merged {
     }
 }
 
-/// What is wrong beside the values that stay. Those themselves were good at the start, and what has
-/// become of their files is the restart's matter.
+/// Returns the problems of the new values in combination with the old ones that stay. Problems of
+/// keys that need a restart are ignored: their values were valid at the start, and the next start
+/// checks their files again.
 fn refuse(
     problems: Vec<Problem>,
     waiting: &BTreeMap<String, Option<Setting>>,

@@ -1,4 +1,4 @@
-//! Reloads of values, without files.
+//! Tests of reloads without files.
 
 use super::super::RESTART_KEYS;
 use super::super::load::{Layers, load};
@@ -74,7 +74,7 @@ fn what_needs_a_restart_waits_and_the_rest_counts() {
         "server.tls.cert=/nowhere",
         "rate.caller_burst=9",
     ];
-    // Without a key for it the certificate is refused, before anything else is looked at.
+    // A certificate without a key is refused before other checks.
     assert!(matches!(live.reload(layers(&sets)), Outcome::Refused(_)));
     let sets = [sets[0], sets[1], sets[3]];
     let change = changed(&live, &sets);
@@ -85,14 +85,14 @@ fn what_needs_a_restart_waits_and_the_rest_counts() {
     let waiting = told.waiting["server.listen"].as_ref().unwrap();
     assert_eq!(waiting.value, "\"127.0.0.1:1\"");
     assert_eq!(live.get().server.listen.port(), 8080);
-    // A changed password is a change, and never shown.
+    // A changed password is a change, and is never displayed.
     assert!(!format!("{told:?}").contains("two"));
-    // It still waits, and is no news.
+    // The value still needs a restart, and nothing else changed.
     assert!(matches!(
         live.reload(layers(&sets)),
         Outcome::Unchanged { mended: false }
     ));
-    // Taken back, nothing waits.
+    // After the change is reverted, no restart is needed.
     let back = changed(
         &live,
         &["stores.shared=redis://:one@h/0", "rate.caller_burst=9"],
@@ -129,7 +129,7 @@ fn the_operators_token_is_replaced_too() {
     assert!(live.get().auth.admin_token.is_some());
 }
 
-/// Everything in it, what is never shown elsewhere included.
+/// Returns all values, including those that are never displayed.
 fn whole(config: &Config) -> String {
     let secrets = [
         &config.stores.sql,

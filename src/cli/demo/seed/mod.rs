@@ -1,4 +1,5 @@
-//! The demo's hierarchy and its agents, set up over HTTP as an operator and the agents would do it.
+//! Sets up the demo's hierarchy and agents over HTTP, with the same requests as an operator and
+//! real agents.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,10 +18,10 @@ use crate::cli::client::{Ask, ask};
 use crate::cli::registration::{BEAT, Registry, RegistryError};
 use crate::telemetry::Chain;
 
-/// How long the gateway may take to open its ports and make its tables.
+/// Time for the gateway to open its ports and create its tables.
 const START: Duration = Duration::from_secs(30);
 
-/// Between two looks whether it is up.
+/// Interval between two readiness checks.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// One workspace of the demo.
@@ -29,11 +30,12 @@ pub(super) struct Seat {
     pub(super) role: &'static str,
     pub(super) parent: Option<&'static str>,
     pub(super) org: &'static str,
-    /// The agent behind it; a seat without one only calls others.
+    /// The workspace's agent; a workspace without one only calls others.
     pub(super) agent: Option<Kind>,
 }
 
-/// A parent, two children, a grandchild, and a stranger. Parents stand before their children.
+/// The workspaces: a parent, two children, a grandchild, and one of another org. Parents come
+/// before their children.
 pub(super) const SEATS: [Seat; 5] = [
     Seat::new("acme-pm", "plans", None, "acme", Some(Kind::Echo)),
     Seat::new(
@@ -72,37 +74,37 @@ impl Seat {
     }
 }
 
-/// Where the gateway is and who operates it.
+/// The gateway of the demo: its URLs, operator token and folder.
 pub(super) struct Demo {
     pub(super) public: Url,
     pub(super) admin: Url,
     pub(super) operator: String,
-    /// Whether the gateway serves the canvas.
+    /// True if the gateway serves the canvas.
     pub(super) has_canvas: bool,
-    /// Whether it serves the console.
+    /// True if the gateway serves the console.
     pub(super) has_console: bool,
-    /// Where stores and keys are.
+    /// Folder of stores and keys.
     pub(super) folder: PathBuf,
-    /// File with the tokens of the workspaces, when the stores outlive the demo.
+    /// File for the tokens of the workspaces, if the stores outlive the demo.
     pub(super) kept: Option<PathBuf>,
 }
 
-/// The tokens that were given out.
+/// The tokens issued by the gateway.
 pub(super) struct Cast {
-    /// By workspace.
+    /// Tokens by workspace.
     pub(super) tokens: BTreeMap<String, String>,
-    /// Of a user of the canvas in the org `acme`; `None` when the gateway gives out none.
+    /// Token of a canvas user in the org `acme`; `None` if the gateway issues none.
     pub(super) canvas: Option<String>,
 }
 
 impl Cast {
-    /// The token of a workspace of [`SEATS`].
+    /// Returns the token of a workspace of [`SEATS`].
     pub(super) fn token(&self, id: &str) -> &str {
         self.tokens.get(id).map_or("", String::as_str)
     }
 }
 
-/// Why the scene could not be set.
+/// The demo could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SeedError {
     #[error("the gateway was not ready within {START:?}")]
@@ -128,7 +130,7 @@ pub(super) enum SeedError {
 }
 
 impl Demo {
-    /// Starts the agents, makes the workspaces, registers each, and sends a first message.
+    /// Starts the agents, creates and registers the workspaces, and sends a first message.
     pub(super) async fn seed(&self) -> Result<Cast, SeedError> {
         self.wait_until_ready().await?;
         let registry = Registry::new(self.public.clone());
@@ -136,7 +138,7 @@ impl Demo {
         for seat in &SEATS {
             let token = self.seat(&registry, seat, tokens.get(seat.id)).await?;
             tokens.insert(seat.id.to_owned(), token);
-            // After each, since a token that is lost on the way cannot be had again.
+            // Saved after each registration: the gateway does not return a token twice.
             self.keep_tokens(&tokens)?;
         }
         let user = json!({"user": "demo", "org": "acme", "ttl_seconds": 86_400});
@@ -150,7 +152,7 @@ impl Demo {
         Ok(cast)
     }
 
-    /// Sends heartbeats for all seats, for ever.
+    /// Sends heartbeats for all workspaces, without end.
     pub(super) async fn keep_alive(&self, cast: &Cast) {
         let registry = Registry::new(self.public.clone());
         loop {
@@ -188,7 +190,7 @@ impl Demo {
         Err(SeedError::NotReady)
     }
 
-    /// Makes one workspace, starts its agent and registers it. Answers its token.
+    /// Creates one workspace, starts its agent and registers it. Returns its token.
     async fn seat(
         &self,
         registry: &Registry,
@@ -209,7 +211,7 @@ impl Demo {
                 .as_str()
                 .ok_or(SeedError::NoToken(seat.id))?
                 .to_owned(),
-            // A folder that is kept: the workspace is there since the last time.
+            // The folder was kept: the workspace exists since an earlier run.
             Err(error) if error.status() == Some(409) => {
                 kept.cloned().ok_or(SeedError::TokenLost(seat.id))?
             }
@@ -235,7 +237,7 @@ impl Demo {
             .ok_or(SeedError::NoToken(seat.id))
     }
 
-    /// The page promises a result; so it is tried before the page is printed.
+    /// Sends the page's first command before the page is printed, to check that it has a result.
     async fn first_message(&self, registry: &Registry, cast: &Cast) -> Result<(), SeedError> {
         let message = json!({"message": {"text": "hello"}});
         let token = cast.token("acme-dev");

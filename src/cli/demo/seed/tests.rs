@@ -1,5 +1,5 @@
-//! The scene is set against a stand-in that answers as the contract says (sections 4 and 8). The
-//! real gateway has its turn in the integration tests.
+//! Tests of the setup against a stub that answers as docs/api.md describes ("Workspaces",
+//! "Registry"). The integration tests use the real gateway.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// What was asked for: path, credential, body.
+/// The requests that the stub got: path, credential, body.
 type Seen = Arc<Mutex<Vec<(&'static str, String, Value)>>>;
 
 fn note(seen: &Seen, path: &'static str, headers: &HeaderMap, body: &Value) {
@@ -51,7 +51,7 @@ async fn register(
     })
 }
 
-/// Starts the stand-in and a demo that takes it for the gateway.
+/// Starts the stub, and a demo that uses it as the gateway.
 async fn demo(kept: Option<PathBuf>) -> (Demo, Seen) {
     let seen = Seen::default();
     let router = Router::new()
