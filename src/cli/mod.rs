@@ -3,10 +3,10 @@
 //! Standard output is for what a command was asked for; problems and the log go to standard error.
 //! Exit status: 0 done, 1 failed, 64 wrong arguments or configuration.
 
-mod admin_url;
 mod agent;
 mod agents;
 mod audit;
+mod base_url;
 mod check_config;
 mod client;
 mod demo;

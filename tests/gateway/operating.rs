@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::harness::tls::Secure;
-use crate::harness::{Builder, Connection, Gateway, Pair, Request};
+use crate::harness::{Agent, Builder, Connection, Gateway, Pair, Request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_called_what_its_configuration_says() {
@@ -100,6 +100,49 @@ async fn health_and_explain_find_the_admin_listener() {
     );
     let (code, text) = told(&gateway, &["health", "--config", "missing.toml"], None);
     assert!(code == Some(64) && text.contains("missing.toml"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn send_and_token_find_the_public_listener() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let agent =
+        Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{"parts":[{"text":"well"}]}}"#).await;
+    let (caller, _target) = gateway.pair(agent).await;
+    let file = gateway.dir.join("gateway.toml");
+    let config = file.display().to_string();
+    let port = gateway.public.port();
+    for server in [
+        format!("listen = \"{}\"", gateway.public),
+        format!("listen = \"127.0.0.1:9\"\npublic_url = \"http://localhost:{port}/\""),
+    ] {
+        std::fs::write(&file, format!("[server]\n{server}\n")).unwrap();
+        let token = ["--token", &caller.token, "--config", &config];
+        let sent = told(
+            &gateway,
+            &[&["send", "target", "hello"][..], &token].concat(),
+            None,
+        );
+        assert_eq!(sent, (Some(0), "well\n".to_owned()), "{server}");
+        let (code, text) = told(
+            &gateway,
+            &[&["token", "pair", "target"][..], &token].concat(),
+            None,
+        );
+        assert_eq!(code, Some(0), "{text}");
+        let verify = ["token", "verify", text.trim(), "--config", &config];
+        assert_eq!(told(&gateway, &verify, None).0, Some(0), "{server}");
+    }
+    for command in [
+        &["send", "target", "hello"][..],
+        &["token", "verify", "a.b.c"],
+    ] {
+        let (code, text) = told(
+            &gateway,
+            &[command, &["--config", "missing.toml"]].concat(),
+            None,
+        );
+        assert!(code == Some(64) && text.contains("missing.toml"), "{text}");
+    }
 }
 
 #[test]
