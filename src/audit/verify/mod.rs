@@ -122,20 +122,21 @@ impl<'k> Verifier<'k> {
     }
 
     /// An end that was kept outside the database, as a trust key signed it: what it says must be there. One from before
-    /// `oldest`, whose chain retention may have removed, counts no more.
+    /// `oldest`, whose chain retention may have removed, counts no more: then it is `false`.
     ///
     /// # Errors
     /// When it is not signed, or by a key that is not known here.
-    pub fn anchor(&mut self, statement: &str, oldest: Option<Timestamp>) -> Result<(), String> {
+    pub fn anchor(&mut self, statement: &str, oldest: Option<Timestamp>) -> Result<bool, String> {
         let read = self.keys.verify_statement(statement, END_TYP);
         let said: Statement = read.map_err(|error| format!("the end {}", unproven(error)))?;
         let is_old = said
             .at()
             .is_none_or(|at| oldest.is_some_and(|oldest| at.0 < oldest.0));
-        if said.last > 0 && !is_old {
+        let counts = said.last > 0 && !is_old;
+        if counts {
             self.expect(&said.replica, said.last, said.hash);
         }
-        Ok(())
+        Ok(counts)
     }
 
     /// What is signed of a chain. All of them before the first record.
