@@ -191,14 +191,20 @@ async fn cached_calls_through_envoy_outlive_postgres_and_a_stopped_gateway() {
 async fn cached_calls_through_traefik_outlive_postgres() {
     let site = Site::new().await;
     // One gateway: the port of health checks is the same for all, and here each has its own.
-    let balancer = Balancer::traefik(|| {
-        let text = block_of("docs/balancers.md", "## Traefik", "yaml");
-        let gateway = &site.gateways[0];
-        text.replace(", tls: {}", "")
-            .replace("10.0.0.11:8080", &gateway.public.to_string())
-            .replace(r#", {url: "http://10.0.0.12:8080"}"#, "")
-            .replace("port: 9090", &format!("port: {}", gateway.admin.port()))
-    });
+    let balancer = Balancer::traefik(
+        |listen| {
+            block_of("docs/balancers.md", "## Traefik", "yaml").replace(":443", &listen.to_string())
+        },
+        || {
+            let text = block_of("docs/balancers.md", "`/etc/traefik/gateways.yaml`:", "yaml");
+            let (text, _) = text.split_once("tls:\n").unwrap();
+            let gateway = &site.gateways[0];
+            text.replace(", tls: {}", "")
+                .replace("10.0.0.11:8080", &gateway.public.to_string())
+                .replace(r#", {url: "http://10.0.0.12:8080"}"#, "")
+                .replace("port: 9090", &format!("port: {}", gateway.admin.port()))
+        },
+    );
     site.outlives_postgres(&balancer).await;
 }
 

@@ -29,18 +29,18 @@ impl Balancer {
         Self::start(&program, flags, |_, address| config(address))
     }
 
-    /// Traefik, installed by `scripts/balancers`; `dynamic` is the file of its file provider, for the entry point
-    /// `callers`.
-    pub(crate) fn traefik(dynamic: impl Fn() -> String) -> Self {
+    /// Traefik, installed by `scripts/balancers`; `config` names the file that `dynamic` is written into.
+    pub(crate) fn traefik(
+        config: impl Fn(SocketAddr) -> String,
+        dynamic: impl Fn() -> String,
+    ) -> Self {
         let program = packages::installed("scripts/balancers").join("python/bin/traefik");
         Self::start(&program, "--configFile", |folder, address| {
-            let file = folder.join("dynamic.yaml");
+            let file = folder.join("gateways.yaml");
             std::fs::write(&file, dynamic() + "\n").unwrap();
-            format!(
-                "global: {{checkNewVersion: false}}\nentryPoints: {{callers: {{address: \"{address}\"}}}}\n\
-                 providers: {{file: {{filename: \"{}\"}}}}",
-                file.display()
-            )
+            let config =
+                config(address).replace("/etc/traefik/gateways.yaml", file.to_str().unwrap());
+            format!("global: {{checkNewVersion: false}}\n{config}")
         })
     }
 
