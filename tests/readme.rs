@@ -34,7 +34,7 @@ fn run(steps: &str, folder: &Path) -> String {
     let programs = program.parent().unwrap().display();
     let script = format!("PATH='{programs}':$PATH\ntrap 'kill $(jobs -p); wait' EXIT\n{steps}");
     let output = Command::new("timeout")
-        .args(["120", "bash", "-euo", "pipefail", "-c", &script])
+        .args(["180", "bash", "-euo", "pipefail", "-c", &script])
         .current_dir(folder)
         .env("A2A_GATEWAY__SERVER__LISTEN", &public)
         .env("A2A_GATEWAY__ADMIN__LISTEN", &admin)
@@ -75,6 +75,21 @@ fn the_readmes_steps_lead_from_nothing_to_an_answer_and_a_refusal() {
             r#""reason":"UNAUTHENTICATED""#,
         ],
     );
+}
+
+#[test]
+fn the_guide_of_polling_agents_leads_to_a_reply() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = document("docs/poll-agent.py");
+    fs::write(folder.path().join("poll-agent.py"), agent).unwrap();
+    let guide = document("docs/polling.md");
+    let part = guide.split(MARKER).nth(1).unwrap();
+    let out = run(&blocks(part.split("\n## ").next().unwrap()), folder.path());
+    let shown = part.split("```text\n").nth(1).unwrap();
+    let shown = shown.split("\n```").next().unwrap().lines();
+    // What differs from run to run is behind an ellipsis.
+    let shown: Vec<&str> = shown.filter_map(|line| line.split('…').next()).collect();
+    assert_in_order(&out, &shown);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use pingora::connectors::http::v1::Connector;
 use serde_json::Value;
 use url::Url;
 
-use super::admin_url::admin_url;
+use super::base_url::admin_url;
 use super::client::{Ask, ClientError, ask};
 use super::{USAGE, block_on, complain, http_url, print};
 

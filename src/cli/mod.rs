@@ -3,10 +3,10 @@
 //! The result of a command goes to standard output; errors and the log go to standard error.
 //! Exit status: 0 done, 1 failed, 64 wrong arguments or configuration.
 
-mod admin_url;
 mod agent;
 mod agents;
 mod audit;
+mod base_url;
 mod check_config;
 mod client;
 mod demo;

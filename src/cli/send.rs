@@ -8,8 +8,9 @@ use pingora::connectors::http::v1::Connector;
 use serde_json::{Value, json};
 use url::Url;
 
+use super::base_url::GatewayUrl;
 use super::client::{Answer, Ask, ClientError, ask};
-use super::{USAGE, block_on, complain, http_url, print};
+use super::{USAGE, block_on, complain, print};
 use crate::ids::WorkspaceId;
 
 /// A little longer than the longest stream of the gateway's default, which ends it with a reason.
@@ -31,9 +32,8 @@ pub(super) struct Arguments {
     /// Credential of the caller; better given in the environment, where other users cannot see it
     #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Base URL of the gateway
-    #[arg(long, env = "A2A_GATEWAY_URL", default_value = "http://127.0.0.1:8080", value_parser = http_url)]
-    url: Url,
+    #[command(flatten)]
+    gateway: GatewayUrl,
 }
 
 impl Arguments {
@@ -46,7 +46,7 @@ impl Arguments {
 /// Why there is no text to print.
 #[derive(Debug, thiserror::Error)]
 enum SendError {
-    #[error("{0}; is the gateway running? --url says where")]
+    #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL or --config says where")]
     Nobody(ClientError),
     #[error(transparent)]
     Client(ClientError),
@@ -79,7 +79,14 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let sent = block_on(send(arguments, &workspace)).map_err(|error| match error {
+    let base = match arguments.gateway.resolve() {
+        Ok(base) => base,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    let sent = block_on(send(arguments, base, &workspace)).map_err(|error| match error {
         SendError::Refused { reason, message }
             if reason == "unauthenticated" && arguments.token().is_none() =>
         {
@@ -96,8 +103,11 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-async fn send(arguments: &Arguments, workspace: &WorkspaceId) -> Result<(), SendError> {
-    let mut url = arguments.url.clone();
+async fn send(
+    arguments: &Arguments,
+    mut url: Url,
+    workspace: &WorkspaceId,
+) -> Result<(), SendError> {
     let base = url.path().trim_end_matches('/').to_owned();
     url.set_path(&format!("{base}/workspaces/{workspace}/a2a"));
     // A bare message: the gateway completes it in the generation that the agent speaks.

@@ -6,11 +6,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
 use serde_json::{Value, json};
-use url::Url;
 
+use super::base_url::{BaseUrlError, GatewayUrl};
 use super::client::ClientError;
 use super::registration::{Registry, RegistryError};
-use super::{USAGE, block_on, complain, http_url, print};
+use super::{USAGE, block_on, complain, print};
 use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
 use crate::ids::WorkspaceId;
 use crate::trust::{
@@ -74,7 +74,7 @@ enum Command {
         #[arg(long)]
         issuer: Option<String>,
         #[command(flatten)]
-        gateway: Base,
+        gateway: GatewayUrl,
     },
 }
 
@@ -84,23 +84,18 @@ struct Gateway {
     #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
     token: Option<String>,
     #[command(flatten)]
-    base: Base,
-}
-
-#[derive(clap::Args, Debug)]
-struct Base {
-    /// Base URL of the gateway
-    #[arg(long, env = "A2A_GATEWAY_URL", default_value = "http://127.0.0.1:8080", value_parser = http_url)]
-    url: Url,
+    base: GatewayUrl,
 }
 
 /// The command failed: there is nothing to print.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("{0}; is the gateway running? --url, or A2A_GATEWAY_URL, says where")]
+    #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL or --config says where")]
     Nobody(ClientError),
     #[error(transparent)]
     Gateway(RegistryError),
+    #[error(transparent)]
+    BaseUrl(#[from] BaseUrlError),
     #[error("give a credential with --token or in A2A_GATEWAY_TOKEN")]
     NoCredential,
     #[error(
@@ -160,7 +155,10 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);
-            ExitCode::FAILURE
+            match error {
+                Failure::BaseUrl(_) => ExitCode::from(USAGE),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -183,7 +181,7 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             if !workspaces.is_empty() {
                 wanted["workspaces"] = json!(workspaces);
             }
-            let registry = Registry::new(gateway.base.url.clone());
+            let registry = Registry::new(gateway.base.resolve()?);
             let credential = gateway
                 .credential()
                 .or_else(|none| operator.map(String::as_str).ok_or(none))?;
@@ -191,7 +189,7 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             token(&answer)
         }
         Command::Pair { target, gateway } => {
-            let registry = Registry::new(gateway.base.url.clone());
+            let registry = Registry::new(gateway.base.resolve()?);
             let path = format!("/registry/discover/{target}");
             let answer = registry.get(&path, Some(gateway.credential()?)).await?;
             token(&answer)
@@ -212,7 +210,7 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             gateway,
         } => {
             let jwt = read(jwt)?;
-            let registry = Registry::new(gateway.url.clone());
+            let registry = Registry::new(gateway.resolve()?);
             let about = registry.get("/.well-known/a2a-gateway", None).await?;
             let keys = registry.get("/.well-known/jwks.json", None).await?;
             let keys = KeySet::parse(keys.to_string().as_bytes())?;

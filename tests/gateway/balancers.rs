@@ -1,4 +1,5 @@
-//! HAProxy and nginx in front of two gateways, configured as `docs/balancers.md` says, while PostgreSQL is away.
+//! HAProxy, nginx, Envoy and Traefik in front of gateways, all configured as `docs/balancers.md` says, while PostgreSQL
+//! is away.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -25,11 +26,7 @@ impl Site {
         let sql = postgres.database();
         let start = async || {
             let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-            let builder = builder.set("server.hosts", r#"["gateway.example.com"]"#);
-            builder
-                .set("server.public_url", "https://gateway.example.com")
-                .start()
-                .await
+            documented(builder).start().await
         };
         let gateways = [start().await, start().await];
         for gateway in &gateways {
@@ -67,8 +64,31 @@ impl Site {
         (well, others)
     }
 
+    /// One gateway is gone: the balancer leaves it out.
+    async fn outlives_a_gateway(&mut self, balancer: &Balancer) {
+        self.gateways[1].kill();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let (_, others) = self.calls(balancer.address, Duration::from_secs(1)).await;
+            if others.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{others:?}\n{}", balancer.log());
+        }
+    }
+
     /// PostgreSQL stops, and comes back; every call in between is served from memory.
     async fn outlives_postgres(&self, balancer: &Balancer) {
+        // A balancer may listen before it has read which gateways there are.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !self
+            .calls(balancer.address, Duration::from_millis(200))
+            .await
+            .1
+            .is_empty()
+        {
+            assert!(Instant::now() < deadline, "{}", balancer.log());
+        }
         // Each gateway has all of it in memory.
         let (_, others) = self.calls(balancer.address, Duration::from_secs(2)).await;
         assert!(others.is_empty(), "{others:?}\n{}", balancer.log());
@@ -93,49 +113,98 @@ impl Site {
     }
 }
 
-/// The documented configuration with the addresses of the test.
-fn configured(language: &str, heading: &str, site: &Site, listen: SocketAddr) -> String {
+/// The documented settings of a gateway, but for the addresses.
+fn documented(builder: Builder) -> Builder {
+    let settings = block_of("docs/balancers.md", "## The gateways behind it", "toml");
+    let mut settings: toml::Table = settings.parse().unwrap();
+    let server = settings.remove("server").unwrap();
+    let keys = ["public_url", "hosts", "trusted_proxies"];
+    let builder = keys.into_iter().fold(builder, |builder, key| {
+        builder.set(&format!("server.{key}"), &server[key].to_string())
+    });
+    builder.set("server.trusted_proxies", r#"["127.0.0.0/8"]"#)
+}
+
+/// A documented configuration with the admin ports of the test, each written behind `port`.
+fn configured(language: &str, heading: &str, port: &str, site: &Site) -> String {
+    let mut text = block_of("docs/balancers.md", heading, language);
+    for gateway in &site.gateways {
+        let admin = format!("{port}{}", gateway.admin.port());
+        text = text.replacen(&format!("{port}9090"), &admin, 1);
+    }
     let [one, other] = &site.gateways;
-    let text = block_of("docs/balancers.md", heading, language);
-    let admin = |gateway: &Gateway| format!("port {}", gateway.admin.port());
-    let text = text.replacen("port 9090", &admin(one), 1);
-    let text = text.replacen("port 9090", &admin(other), 1);
     text.replace("10.0.0.11:8080", &one.public.to_string())
         .replace("10.0.0.12:8080", &other.public.to_string())
-        .replace(
-            "*:443 ssl crt /etc/haproxy/gateway.pem",
-            &listen.to_string(),
-        )
-        .replace("443 ssl", &listen.to_string())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cached_calls_through_haproxy_outlive_postgres_and_a_stopped_gateway() {
     let mut site = Site::new().await;
-    let balancer = Balancer::haproxy(|listen| configured("haproxy", "## HAProxy", &site, listen));
+    let balancer = Balancer::haproxy(|listen| {
+        let bind = "*:443 ssl crt /etc/haproxy/gateway.pem";
+        configured("haproxy", "## HAProxy", "port ", &site).replace(bind, &listen.to_string())
+    });
     site.outlives_postgres(&balancer).await;
-    // One that is gone is left out.
-    site.gateways[1].kill();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let (_, others) = site.calls(balancer.address, Duration::from_secs(1)).await;
-        if others.is_empty() {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{others:?}\n{}", balancer.log());
-    }
+    site.outlives_a_gateway(&balancer).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cached_calls_through_nginx_outlive_postgres() {
     let site = Site::new().await;
     let balancer = Balancer::nginx(|listen| {
-        configured("nginx", "## nginx", &site, listen)
+        configured("nginx", "## nginx", "port ", &site)
+            .replace("443 ssl", &listen.to_string())
             .lines()
             .filter(|line| !line.trim_start().starts_with("ssl_"))
             .map(|line| format!("{line}\n"))
             .collect()
     });
+    site.outlives_postgres(&balancer).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cached_calls_through_envoy_outlive_postgres_and_a_stopped_gateway() {
+    let mut site = Site::new().await;
+    let socket = |address: &str, port: u16| format!("{{address: {address}, port_value: {port}}}");
+    let balancer = Balancer::envoy(|listen| {
+        let text = configured("yaml", "## Envoy", "port_value: ", &site);
+        let [one, other] = &site.gateways;
+        let (before, rest) = text.split_once("          transport_socket:\n").unwrap();
+        let (_, behind) = rest.split_once("  clusters:\n").unwrap();
+        format!("{before}  clusters:\n{behind}")
+            .replace(&socket("0.0.0.0", 443), &socket("127.0.0.1", listen.port()))
+            .replace(
+                &socket("10.0.0.11", 8080),
+                &socket("127.0.0.1", one.public.port()),
+            )
+            .replace(
+                &socket("10.0.0.12", 8080),
+                &socket("127.0.0.1", other.public.port()),
+            )
+    });
+    site.outlives_postgres(&balancer).await;
+    // Were health checks refused, a gateway that is gone would get half of the calls.
+    site.outlives_a_gateway(&balancer).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cached_calls_through_traefik_outlive_postgres() {
+    let site = Site::new().await;
+    // One gateway: the port of health checks is the same for all, and here each has its own.
+    let balancer = Balancer::traefik(
+        |listen| {
+            block_of("docs/balancers.md", "## Traefik", "yaml").replace(":443", &listen.to_string())
+        },
+        || {
+            let text = block_of("docs/balancers.md", "`/etc/traefik/gateways.yaml`:", "yaml");
+            let (text, _) = text.split_once("tls:\n").unwrap();
+            let gateway = &site.gateways[0];
+            text.replace(", tls: {}", "")
+                .replace("10.0.0.11:8080", &gateway.public.to_string())
+                .replace(r#", {url: "http://10.0.0.12:8080"}"#, "")
+                .replace("port: 9090", &format!("port: {}", gateway.admin.port()))
+        },
+    );
     site.outlives_postgres(&balancer).await;
 }
 

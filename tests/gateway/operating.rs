@@ -1,10 +1,13 @@
 //! Small things that an operator meets: the name of a replica, plain HTTP at a TLS port, where the admin listener is.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::harness::documents::block_of;
 use crate::harness::tls::Secure;
-use crate::harness::{Builder, Connection, Gateway, Pair, Request};
+use crate::harness::{Agent, Builder, Connection, Gateway, Pair, Request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_called_what_its_configuration_says() {
@@ -100,6 +103,117 @@ async fn health_and_explain_find_the_admin_listener() {
     );
     let (code, text) = told(&gateway, &["health", "--config", "missing.toml"], None);
     assert!(code == Some(64) && text.contains("missing.toml"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn send_and_token_find_the_public_listener() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let agent =
+        Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{"parts":[{"text":"well"}]}}"#).await;
+    let (caller, _target) = gateway.pair(agent).await;
+    let file = gateway.dir.join("gateway.toml");
+    let config = file.display().to_string();
+    let port = gateway.public.port();
+    for server in [
+        format!("listen = \"{}\"", gateway.public),
+        format!("listen = \"127.0.0.1:9\"\npublic_url = \"http://localhost:{port}/\""),
+    ] {
+        std::fs::write(&file, format!("[server]\n{server}\n")).unwrap();
+        let token = ["--token", &caller.token, "--config", &config];
+        let sent = told(
+            &gateway,
+            &[&["send", "target", "hello"][..], &token].concat(),
+            None,
+        );
+        assert_eq!(sent, (Some(0), "well\n".to_owned()), "{server}");
+        let (code, text) = told(
+            &gateway,
+            &[&["token", "pair", "target"][..], &token].concat(),
+            None,
+        );
+        assert_eq!(code, Some(0), "{text}");
+        let verify = ["token", "verify", text.trim(), "--config", &config];
+        assert_eq!(told(&gateway, &verify, None).0, Some(0), "{server}");
+    }
+    for command in [
+        &["send", "target", "hello"][..],
+        &["token", "verify", "a.b.c"],
+    ] {
+        let (code, text) = told(
+            &gateway,
+            &[command, &["--config", "missing.toml"]].concat(),
+            None,
+        );
+        assert!(code == Some(64) && text.contains("missing.toml"), "{text}");
+    }
+}
+
+/// The path that a unit names behind `key`.
+fn path_of(unit: &str, key: &str) -> String {
+    let line = unit
+        .lines()
+        .find_map(|line| line.strip_prefix(key))
+        .unwrap();
+    let word = line.split(' ').find(|word| word.contains('/')).unwrap();
+    word.trim_start_matches('-')
+        .trim_start_matches("file:")
+        .to_owned()
+}
+
+#[test]
+fn the_documented_steps_install_all_that_the_service_names() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let unit = std::fs::read_to_string(root.join("packaging/a2a-gateway.service")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().display();
+    let steps = block_of("docs/operations.md", "### As a service of systemd", "sh");
+    let steps = steps
+        .replace(
+            "target/release",
+            Path::new(env!("CARGO_BIN_EXE_a2a-gateway"))
+                .parent()
+                .unwrap()
+                .to_str()
+                .unwrap(),
+        )
+        .replace("--group=a2a-gateway ", "")
+        .replace(" /etc/", &format!(" {there}/etc/"))
+        .replace(" /usr/", &format!(" {there}/usr/"));
+    let script = format!(
+        "useradd() {{ :; }}; systemctl() {{ :; }}\n\
+         mkdir -p {there}/usr/local/bin {there}/etc/systemd/system\n{steps}"
+    );
+    let output = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", &script])
+        .current_dir(root)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let config = unit
+        .lines()
+        .find_map(|line| line.split_once("--config "))
+        .unwrap()
+        .1;
+    for path in ["ExecStart=", "EnvironmentFile=", "Documentation="].map(|key| path_of(&unit, key))
+    {
+        assert!(Path::new(&format!("{there}{path}")).is_file(), "{path}");
+    }
+    let config = format!("{there}{config}");
+    let output = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
+        .args(["check-config", &config])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let secrets = std::fs::metadata(format!("{there}/etc/a2a-gateway/secrets")).unwrap();
+    assert_eq!(secrets.permissions().mode() & 0o777, 0o600);
 }
 
 #[test]

@@ -42,15 +42,23 @@ async fn all_are_right(gateways: &[&Gateway], round: &str) {
     }
 }
 
-async fn until_logged(gateway: &Gateway, text: &str) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !gateway.log().contains(text) {
-        assert!(
-            Instant::now() < deadline,
-            "no `{text}` in\n{}",
-            gateway.log()
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
+/// A gateway behind a pooler in session mode, with fewer connections than the pooler has.
+struct Pooled {
+    gateway: Gateway,
+    pooler: PgBouncer,
+    _redis: Redis,
+}
+
+impl Pooled {
+    async fn in_session_mode() -> Self {
+        let (pooler, redis) = (PgBouncer::start("session"), Redis::start());
+        let builder = builder(&pooler, &redis).set("stores.sql_connections", "4");
+        let gateway = builder.start().await;
+        Self {
+            gateway,
+            pooler,
+            _redis: redis,
+        }
     }
 }
 
@@ -67,7 +75,7 @@ async fn eighty_changes_at_once_behind_a_pooler_in_transaction_mode_all_succeed(
         builder(&pooler, &redis).start(),
         builder(&pooler, &redis).start()
     );
-    until_logged(&one, NOTICED).await;
+    one.until_told(NOTICED, 1).await;
     let gateways = [&one, &other];
     for round in ["a", "b", "c"] {
         assert_eq!(change(&gateways, round).await, 0, "{}", one.log());
@@ -83,38 +91,40 @@ async fn eighty_changes_at_once_behind_a_pooler_in_transaction_mode_all_succeed(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pooler_in_session_mode_is_like_none() {
-    let (pooler, redis) = (PgBouncer::start("session"), Redis::start());
-    let gateway = builder(&pooler, &redis)
-        .set("stores.sql_connections", "4")
-        .start()
-        .await;
-    assert_eq!(change(&[&gateway], "a").await, 0, "{}", gateway.log());
-    all_are_right(&[&gateway], "a").await;
+    let Pooled { gateway, .. } = &Pooled::in_session_mode().await;
+    assert_eq!(change(&[gateway], "a").await, 0, "{}", gateway.log());
+    all_are_right(&[gateway], "a").await;
     assert!(!gateway.log().contains(NOTICED), "{}", gateway.log());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mode_that_changes_while_a_gateway_runs_is_noticed() {
-    let (pooler, redis) = (PgBouncer::start("session"), Redis::start());
-    let gateway = builder(&pooler, &redis)
-        .set("stores.sql_connections", "4")
-        .start()
-        .await;
+async fn the_documented_pooler_serves_a_user_with_a_password() {
+    let (pooler, redis) = (PgBouncer::documented(), Redis::start());
+    let gateway = builder(&pooler, &redis).start().await;
     assert_eq!(change(&[&gateway], "a").await, 0, "{}", gateway.log());
-    pooler.change_mode("session", "transaction");
+    all_are_right(&[&gateway], "a").await;
+    gateway.until_told(NOTICED, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mode_that_changes_while_a_gateway_runs_is_noticed() {
+    let pooled = Pooled::in_session_mode().await;
+    let gateway = &pooled.gateway;
+    assert_eq!(change(&[gateway], "a").await, 0, "{}", gateway.log());
+    pooled.pooler.change_mode("session", "transaction");
     // Until the first foreign statement is met, changes may be refused. Afterwards none is.
     let deadline = Instant::now() + Duration::from_secs(30);
     for round in 0.. {
         let name = format!("r{round}");
-        if change(&[&gateway], &name).await == 0
+        if change(&[gateway], &name).await == 0
             && gateway.log().contains("came to be behind a pooler")
         {
             break;
         }
         assert!(Instant::now() < deadline, "{}", gateway.log());
     }
-    assert_eq!(change(&[&gateway], "z").await, 0, "{}", gateway.log());
-    all_are_right(&[&gateway], "z").await;
+    assert_eq!(change(&[gateway], "z").await, 0, "{}", gateway.log());
+    all_are_right(&[gateway], "z").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -133,7 +143,7 @@ async fn where_no_statement_could_be_right_the_gateway_is_never_ready_and_says_w
         // The listener opens when the database is prepared, or after this.
         let builder = builder(&pooler, &redis).set("stores.timeout", "2s");
         let gateway = builder.spawn();
-        until_logged(&gateway, why).await;
+        gateway.until_told(why, 1).await;
         for path in ["/readyz", "/readyz/traffic"] {
             let ready = gateway.admin_get(path).await.unwrap();
             assert_eq!(ready.status, 503, "{}", ready.text());

@@ -1,6 +1,7 @@
 //! Stores that answer and are not well: a Redis that takes no writes, issuers that are not trusted, clocks apart,
 //! a Redis user that may do only what the documents list.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -11,18 +12,6 @@ use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request};
 
 /// How soon readiness and the log tell of it; what is asked of them is "within seconds".
 const SOON: Duration = Duration::from_secs(15);
-
-async fn until_logged(gateway: &Gateway, text: &str) {
-    let deadline = Instant::now() + SOON;
-    while !gateway.log().contains(text) {
-        assert!(
-            Instant::now() < deadline,
-            "no `{text}` in\n{}",
-            gateway.log()
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 async fn until_ready_says(gateway: &Gateway, status: u16, shared: &str) {
     let deadline = Instant::now() + SOON;
@@ -51,7 +40,8 @@ async fn a_redis_that_becomes_a_replica_is_not_ready_and_the_log_says_so_unasked
     redis.follow(&leader);
     let began = Instant::now();
     // Nothing asks this gateway meanwhile.
-    until_logged(&gateway, "A store takes no writes").await;
+    gateway.until_told("A store takes no writes", 1).await;
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     eprintln!("told by the log after {:?}", began.elapsed());
     let said = "You can't write against a read only replica";
     assert!(gateway.log().contains(said), "{}", gateway.log());
@@ -61,7 +51,7 @@ async fn a_redis_that_becomes_a_replica_is_not_ready_and_the_log_says_so_unasked
     assert_eq!(traffic.status, 200, "{}", traffic.text());
     assert_eq!(traffic.json()["shared"], "unavailable");
     redis.lead();
-    until_logged(&gateway, "A store takes writes again").await;
+    gateway.until_told("A store takes writes again", 1).await;
     until_ready_says(&gateway, 200, "ok").await;
     // A full one answers `PING` and `DEL`.
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -90,7 +80,7 @@ async fn certificates_of_stores_are_trusted_by_ssl_cert_file() {
     assert_eq!(ready.status, 503, "{}", ready.text());
     assert_eq!(ready.json()["shared"], "unavailable");
     assert_eq!(ready.json()["sql"], "unavailable");
-    until_logged(&wary, "UnknownIssuer").await;
+    wary.until_told("UnknownIssuer", 1).await;
     // By URL, for one store alone.
     let by_url = [
         format!("{sql}&sslrootcert={}", postgres.issuer().display()),
@@ -105,9 +95,15 @@ async fn certificates_of_stores_are_trusted_by_ssl_cert_file() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_redis_user_may_do_all_that_a_gateway_does() {
     let redis = Redis::start();
-    let line = block_of("docs/stores.md", "## A Redis user of its own", "text");
-    let line = line.replace("PASSWORD", "secret-of-the-test");
-    redis.command(&line.split_whitespace().collect::<Vec<_>>());
+    let steps = block_of("docs/stores.md", "## A Redis user of its own", "sh");
+    let steps = steps
+        .replace("PASSWORD", "secret-of-the-test")
+        .replace("redis-cli ", &format!("redis-cli -u {} ", redis.url()));
+    let made = Command::new("bash")
+        .args(["-euc", &steps])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&made.stdout), "OK\nOK\nOK\nOK\n");
     redis.command(&["CONFIG", "SET", "notify-keyspace-events", "Ex"]);
     let url = redis
         .url()

@@ -125,21 +125,22 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Adds an end that was kept outside the database, signed by a trust key: its record must exist. An end
-    /// from before `oldest` is ignored, since retention may have removed its chain.
+    /// Adds an end that was kept outside the database, signed by a trust key: its record must exist. Returns
+    /// `false` for an end from before `oldest`, which is ignored: retention may have removed its chain.
     ///
     /// # Errors
     /// When it is not signed, or signed by an unavailable key.
-    pub fn anchor(&mut self, statement: &str, oldest: Option<Timestamp>) -> Result<(), String> {
+    pub fn anchor(&mut self, statement: &str, oldest: Option<Timestamp>) -> Result<bool, String> {
         let read = self.keys.verify_statement(statement, END_TYP);
         let said: Statement = read.map_err(|error| format!("the end {}", unproven(error)))?;
         let is_old = said
             .at()
             .is_none_or(|at| oldest.is_some_and(|oldest| at.0 < oldest.0));
-        if said.last > 0 && !is_old {
+        let counts = said.last > 0 && !is_old;
+        if counts {
             self.expect(&said.replica, said.last, said.hash);
         }
-        Ok(())
+        Ok(counts)
     }
 
     /// Adds the row of a chain. Call it for all chains before the first record.

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
-use self::report::told;
+use self::report::{AnchorUse, told};
 use super::{USAGE, block_on, complain, print};
 use crate::audit::{Filter, Line, Records, Report, Scope, Verifier, anchored_statements, words};
 use crate::config::load::{Layers, load};
-use crate::config::{Config, open_regular};
+use crate::config::{AuditAnchor, Config, open_regular};
 use crate::db::Db;
 use crate::metrics::Metrics;
 use crate::store::{InvalidUrl, Unavailable};
@@ -53,7 +53,7 @@ enum Command {
         #[arg(long, value_name = "CHECKPOINT", value_parser = expected)]
         expect: Vec<Expected>,
         /// What audit.anchor kept: its file, the log, or what a receiver of it wrote down, one JSON object a line. The ends
-        /// that it names must be there
+        /// that it names must be there. Without it, for the database: the file of audit.anchor, if that is "file:…"
         #[arg(long, value_name = "FILE")]
         anchor: Vec<PathBuf>,
         /// The file holds an excerpt: chains may begin and end anywhere, but each needs a signed checkpoint behind its first record
@@ -77,7 +77,7 @@ enum Command {
 /// Where the records and the keys are.
 #[derive(Args, Debug)]
 struct Place {
-    /// Read settings from this TOML file, as `serve --config` does: stores.sql and keys.dir
+    /// Read settings from this TOML file, as `serve --config` does: stores.sql, keys.dir, audit.anchor and audit.retention
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Set one setting, such as --set stores.sql=sqlite:/var/lib/a2a-gateway/gateway.db
@@ -186,6 +186,15 @@ enum AuditError {
     },
     #[error("{} is {why}", path.display())]
     Jwks { path: PathBuf, why: KeySetError },
+    #[error(
+        "cannot read the anchor {} (--anchor, or audit.anchor, which begins at the working directory)",
+        path.display()
+    )]
+    AnchorFile {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("{} names no signed end of a chain: give what audit.anchor kept", .0.display())]
     NoAnchor(PathBuf),
     #[error("{}: {why}", path.display())]
@@ -254,8 +263,9 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
             }
             let kept = config.audit.retention;
             let oldest = (!kept.is_zero()).then(|| Timestamp::now().before(kept));
-            for path in &anchor {
-                read_anchor(path, &mut verifier, oldest)?;
+            let mut used = Vec::new();
+            for path in anchors(anchor, scope, &config) {
+                used.push(read_anchor(path, &mut verifier, oldest)?);
             }
             let started = Instant::now();
             let (report, ends) = match &file {
@@ -269,7 +279,7 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
                      or by replica is read with --partial.\n",
                 )?;
             }
-            print(&told(&report, took))?;
+            print(&told(&report, &used, took))?;
             Ok(report.is_proven())
         }
         Command::Export { choice, .. } => {
@@ -323,28 +333,39 @@ fn keys(jwks: &[PathBuf], scope: Scope, config: &Config) -> Result<KeySet, Audit
     Ok(keys)
 }
 
-/// Has all ends that a file names be there.
+/// The files to read ends from: those that were named, else that of the configuration, beside its database.
+fn anchors(named: Vec<PathBuf>, scope: Scope, config: &Config) -> Vec<PathBuf> {
+    match &config.audit.anchor {
+        Some(AuditAnchor::File(path)) if named.is_empty() && scope == Scope::Database => {
+            vec![path.clone()]
+        }
+        _ => named,
+    }
+}
+
+/// Requires the ends that a file names to be there.
 fn read_anchor(
-    path: &Path,
+    path: PathBuf,
     verifier: &mut Verifier<'_>,
     oldest: Option<Timestamp>,
-) -> Result<(), AuditError> {
-    let text = std::fs::read(path).map_err(|source| AuditError::File {
-        path: path.to_owned(),
-        source,
-    })?;
+) -> Result<AnchorUse, AuditError> {
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(source) => return Err(AuditError::AnchorFile { path, source }),
+    };
     let statements = anchored_statements(&String::from_utf8_lossy(&text));
     if statements.is_empty() {
-        return Err(AuditError::NoAnchor(path.to_owned()));
+        return Err(AuditError::NoAnchor(path));
     }
+    let (mut checked, mut old) = (0, 0);
     for statement in statements {
-        let anchored = verifier.anchor(&statement, oldest);
-        anchored.map_err(|why| AuditError::Anchor {
-            path: path.to_owned(),
-            why,
-        })?;
+        match verifier.anchor(&statement, oldest) {
+            Ok(true) => checked += 1,
+            Ok(false) => old += 1,
+            Err(why) => return Err(AuditError::Anchor { path, why }),
+        }
     }
-    Ok(())
+    Ok(AnchorUse { path, checked, old })
 }
 
 fn open(path: &Path) -> Result<File, AuditError> {

@@ -1,12 +1,22 @@
 //! What `audit verify` found, for people.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::audit::Report;
 
-/// What was found, for people.
-pub(super) fn told(report: &Report, took: Duration) -> String {
+/// A file of signed ends that the chains were checked against.
+pub(super) struct AnchorUse {
+    pub(super) path: PathBuf,
+    /// Ends that had to be there.
+    pub(super) checked: u64,
+    /// Ends that were passed over: older than `audit.retention`, or of a chain without a record.
+    pub(super) old: u64,
+}
+
+/// The report as text for a terminal.
+pub(super) fn told(report: &Report, anchors: &[AnchorUse], took: Duration) -> String {
     let mut text = String::new();
     // A String cannot fail to grow.
     for problem in &report.problems {
@@ -15,6 +25,19 @@ pub(super) fn told(report: &Report, took: Duration) -> String {
             Some(seq) => writeln!(text, "{replica}: record {seq} {what}"),
             None => writeln!(text, "{replica}: {what}"),
         };
+    }
+    for anchor in anchors {
+        let path = shown(&anchor.path.display().to_string());
+        let checked = counted(anchor.checked, "signed end");
+        let _ = write!(text, "{checked} of the anchor {path} checked");
+        if anchor.old > 0 {
+            let _ = write!(
+                text,
+                ", {} older than audit.retention passed over",
+                anchor.old
+            );
+        }
+        text.push('\n');
     }
     if report.outside > 0 {
         let rows = counted(report.outside, "row");

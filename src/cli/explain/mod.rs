@@ -13,7 +13,7 @@ use serde_json::Value;
 use url::Url;
 
 use self::advice::{advice, fact};
-use super::admin_url::admin_url;
+use super::base_url::admin_url;
 use super::client::{Ask, ClientError, ask};
 use super::{USAGE, block_on, complain, http_url, print};
 

@@ -60,7 +60,14 @@ on_both_pairs! {
         let ends = kept(&path, old.1 + 4).await;
         assert_eq!(ends.len(), 1);
         let path = path.to_str().unwrap();
-        assert_eq!(audit(&gateway, &["verify", "--anchor", path]).1, Some(0));
+        let config = gateway.dir.join("gateway.toml");
+        std::fs::write(&config, format!("[audit]\nanchor = \"file:{path}\"\n")).unwrap();
+        let config = config.to_str().unwrap();
+        for anchor in [["--anchor", path], ["--config", config]] {
+            let (said, status) = audit(&gateway, &["verify", anchor[0], anchor[1]]);
+            assert_eq!(status, Some(0), "{said}");
+            assert!(said.contains(&format!("1 signed end of the anchor {path} checked\n")), "{said}");
+        }
 
         let (replica, last, statement, signed_at) = old;
         execute(&db, &format!("DELETE FROM structure_events WHERE replica = '{replica}' AND seq > {last}")).await;
@@ -69,9 +76,16 @@ on_both_pairs! {
         )).await;
         let (said, status) = audit(&gateway, &["verify"]);
         assert_eq!(status, Some(0), "by itself the database looks whole: {said}");
-        let (said, status) = audit(&gateway, &["verify", "--anchor", path]);
+        assert!(!said.contains("anchor"), "{said}");
+        for anchor in [["--anchor", path], ["--config", config]] {
+            let (said, status) = audit(&gateway, &["verify", anchor[0], anchor[1]]);
+            assert_eq!(status, Some(1), "{said}");
+            assert!(said.contains("is missing"), "{said}");
+        }
+        std::fs::write(config, "[audit]\nanchor = \"file:missing.jsonl\"\n").unwrap();
+        let (said, status) = audit(&gateway, &["verify", "--config", config]);
         assert_eq!(status, Some(1), "{said}");
-        assert!(said.contains("is missing"), "{said}");
+        assert!(said.contains("cannot read the anchor missing.jsonl (--anchor, or audit.anchor"), "{said}");
         // What is no end at all is said.
         let (said, status) = audit(&gateway, &["verify", "--anchor", "/dev/null"]);
         assert_eq!(status, Some(1), "{said}");

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::gateway::free_address;
+use super::packages;
 
 /// A running balancer. Dropping it ends it.
 pub(crate) struct Balancer {
@@ -17,12 +18,35 @@ pub(crate) struct Balancer {
 impl Balancer {
     /// HAProxy; `config` gets the address to listen on.
     pub(crate) fn haproxy(config: impl Fn(SocketAddr) -> String) -> Self {
-        Self::start("haproxy", "-f", |_, address| config(address))
+        let program = Path::new("/usr/sbin/haproxy");
+        Self::start(program, "-f", |_, address| config(address))
+    }
+
+    /// Envoy, installed by `scripts/balancers`.
+    pub(crate) fn envoy(config: impl Fn(SocketAddr) -> String) -> Self {
+        let program = packages::installed("scripts/balancers").join("python/bin/envoy");
+        let flags = "--disable-hot-restart --concurrency 2 --log-level warn --config-path";
+        Self::start(&program, flags, |_, address| config(address))
+    }
+
+    /// Traefik, installed by `scripts/balancers`; `config` names the file that `dynamic` is written into.
+    pub(crate) fn traefik(
+        config: impl Fn(SocketAddr) -> String,
+        dynamic: impl Fn() -> String,
+    ) -> Self {
+        let program = packages::installed("scripts/balancers").join("python/bin/traefik");
+        Self::start(&program, "--configFile", |folder, address| {
+            let file = folder.join("gateways.yaml");
+            std::fs::write(&file, dynamic() + "\n").unwrap();
+            let config =
+                config(address).replace("/etc/traefik/gateways.yaml", file.to_str().unwrap());
+            format!("global: {{checkNewVersion: false}}\n{config}")
+        })
     }
 
     /// nginx; `http` is what stands within `http {}`.
     pub(crate) fn nginx(http: impl Fn(SocketAddr) -> String) -> Self {
-        Self::start("nginx", "-c", |folder, address| {
+        Self::start(Path::new("/usr/sbin/nginx"), "-c", |folder, address| {
             let path = folder.display();
             let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
                 .iter()
@@ -36,20 +60,23 @@ impl Balancer {
         })
     }
 
-    fn start(program: &str, flag: &str, config: impl Fn(&Path, SocketAddr) -> String) -> Self {
+    /// Runs `program` with `flags` and the file that `config` writes, given a folder and the address to listen on.
+    fn start(program: &Path, flags: &str, config: impl Fn(&Path, SocketAddr) -> String) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let address = free_address("127.0.0.1");
-        let file = dir.path().join("config");
+        let file = dir.path().join("config.yaml");
         std::fs::write(&file, config(dir.path(), address) + "\n").unwrap();
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
-        let child = Command::new(Path::new("/usr/sbin").join(program))
-            .arg(flag)
+        let child = Command::new(program)
+            .args(flags.split(' '))
             .arg(&file)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
-            .unwrap_or_else(|error| panic!("{program}: {error} (apt-get install {program})"));
+            .unwrap_or_else(|error| {
+                panic!("{}: {error} (scripts/test installs it)", program.display())
+            });
         let balancer = Self {
             address,
             child,

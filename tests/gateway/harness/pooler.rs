@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::documents::block_of;
 use super::servers::{Server, as_postgres, postgres, run};
 
 /// A PgBouncer. Dropping it ends it.
 pub(crate) struct PgBouncer {
     server: Server,
+    /// With the password, where it needs one.
+    user: String,
     database: String,
 }
 
@@ -19,28 +22,58 @@ impl PgBouncer {
 
     /// The same with other lines in its configuration.
     pub(crate) fn with(mode: &str, lines: &str) -> Self {
-        let behind = postgres().database();
-        let database = behind.rsplit('/').next().unwrap().to_owned();
         let port = postgres().port();
-        let server = Server::start("pgbouncer", |folder, own| {
-            let config = format!(
+        Self::configured("postgres", &postgres().database(), |_, own| {
+            format!(
                 "[databases]\n* = host=127.0.0.1 port={port} user=postgres\n[pgbouncer]\n\
-                 listen_addr = 127.0.0.1\nlisten_port = {own}\nunix_socket_dir =\nauth_type = any\n\
+                 listen_addr = 127.0.0.1\nlisten_port = {own}\nauth_type = any\n\
                  pool_mode = {mode}\ndefault_pool_size = 5\nmax_client_conn = 200\n{lines}"
-            );
-            write(folder, &config);
+            )
+        })
+    }
+
+    /// As `docs/stores.md` has it, but for the addresses, with a user of its own in PostgreSQL.
+    pub(crate) fn documented() -> Self {
+        let behind = postgres().database();
+        let name = name_of(&behind);
+        let create = "CREATE ROLE a2a_gateway LOGIN PASSWORD 'secret-of-the-test'";
+        let own = format!("ALTER DATABASE {name} OWNER TO a2a_gateway");
+        run(Command::new("psql").args([&behind, "-qc", create, "-c", &own]));
+        let port = postgres().port();
+        Self::configured("a2a_gateway:secret-of-the-test", &behind, |folder, own| {
+            let users = folder.join("userlist.txt");
+            std::fs::write(&users, "\"a2a_gateway\" \"secret-of-the-test\"\n").unwrap();
+            block_of("docs/stores.md", "## PgBouncer", "ini")
+                .replace(
+                    "a2a_gateway = host=10.0.0.20 port=5432",
+                    &format!("{name} = host=127.0.0.1 port={port}"),
+                )
+                .replace("10.0.0.21", "127.0.0.1")
+                .replace("6432", &own.to_string())
+                .replace("/etc/pgbouncer/userlist.txt", &users.display().to_string())
+        })
+    }
+
+    /// Starts one with what `config` writes, given a folder and its port.
+    fn configured(user: &str, behind: &str, config: impl Fn(&Path, u16) -> String) -> Self {
+        let server = Server::start("pgbouncer", |folder, own| {
+            write(folder, &(config(folder, own) + "\nunix_socket_dir =\n"));
             let mut command = as_postgres();
             command.push("/usr/sbin/pgbouncer".into());
             command.push(folder.join("pgbouncer.ini").display().to_string());
             command
         });
-        Self { server, database }
+        Self {
+            server,
+            user: user.to_owned(),
+            database: name_of(behind),
+        }
     }
 
     /// The URL for `stores.sql`.
     pub(crate) fn url(&self) -> String {
         let address = self.server.address();
-        format!("postgres://postgres@{address}/{}", self.database)
+        format!("postgres://{}@{address}/{}", self.user, self.database)
     }
 
     /// Gives it another `pool_mode` while it runs.
@@ -58,6 +91,11 @@ impl PgBouncer {
         let url = self.url();
         run(Command::new("psql").args([&url, "-Atqc", text]))
     }
+}
+
+/// The database that a URL names.
+fn name_of(url: &str) -> String {
+    url.rsplit('/').next().unwrap().to_owned()
 }
 
 /// PostgreSQL's user reads it, who is also the pooler's.
