@@ -75,7 +75,7 @@ pub(super) async fn frame(
         framed(&gateway, request, next).await
     });
     change.await.unwrap_or_else(|error| {
-        tracing::error!(%error, "A change of the control plane broke off");
+        tracing::error!(%error, "control plane change did not complete");
         StatusCode::INTERNAL_SERVER_ERROR.into_response()
     })
 }
@@ -210,10 +210,10 @@ fn log(rejection: &Rejection, id: &RequestId, pattern: &str) {
     };
     let error = Chain(cause.as_ref());
     if rejection.reason == Reason::Internal {
-        tracing::error!(exchange.id = %id, route = pattern, reason, %error, "The control plane failed");
+        tracing::error!(exchange.id = %id, route = pattern, reason, %error, "control plane request failed");
     } else if rejection.reason.status() >= 500 {
-        tracing::warn!(exchange.id = %id, route = pattern, reason, %error, "The control plane refused");
+        tracing::warn!(exchange.id = %id, route = pattern, reason, %error, "control plane request rejected");
     } else {
-        tracing::debug!(exchange.id = %id, route = pattern, reason, %error, "The control plane refused");
+        tracing::debug!(exchange.id = %id, route = pattern, reason, %error, "control plane request rejected");
     }
 }

@@ -195,7 +195,7 @@ fn too_large() -> Rejection {
 }
 
 /// Rejects other media types with `unsupported_media_type`. A browser can send a body without a type across origins, so
-/// a request that a browser made must declare one.
+/// a request that is recognizably from a browser must declare one.
 fn check_media_type(headers: &HeaderMap) -> Result<(), Rejection> {
     let refused = |message| Err(Rejection::new(Reason::UnsupportedMediaType, message));
     if headers.contains_key(CONTENT_ENCODING) {

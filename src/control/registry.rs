@@ -177,7 +177,7 @@ async fn enrol(
         Ok(done) => Ok(done),
         Err(refusal) => {
             if let Err(error) = gateway.identity.restore_enrolment(&caller.0).await {
-                tracing::warn!(%error, workspace.id = %registration.id, "A registration failed, and its enrolment token cannot be given back; it is good again in two minutes");
+                tracing::warn!(%error, workspace.id = %registration.id, "registration failed, and its enrolment token could not be restored; the token is valid again in two minutes");
             }
             Err(refusal)
         }

@@ -171,6 +171,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    /// Subscribes a reader.
+    ///
     /// # Errors
     /// Too many readers are connected, or the gateway shuts down.
     pub(super) async fn open(

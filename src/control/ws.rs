@@ -53,7 +53,7 @@ const INBOUND_MAX: u32 = 200;
 /// Maximum bytes received within [`INBOUND_SPAN`]: fragments of an endless message count as no message, but cost time.
 const INBOUND_SPAN_BYTES_MAX: usize = 1024 * 1024;
 
-/// The interval of [`INBOUND_MAX`] and [`INBOUND_SPAN_BYTES_MAX`].
+/// The interval of [`INBOUND_MAX`] and `INBOUND_SPAN_BYTES_MAX`.
 const INBOUND_SPAN: Duration = Duration::from_secs(10);
 
 /// The key of a valid handshake.
@@ -68,6 +68,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Handshake {
 }
 
 impl Handshake {
+    /// Validates the handshake of a request.
+    ///
     /// # Errors
     /// `upgrade_required`, or `invalid_request` with the violated rule.
     pub(super) fn of(parts: &Parts) -> Result<Self, Rejection> {

@@ -175,7 +175,7 @@ pub(super) fn single<'h>(
     }
 }
 
-/// Rejects a body whose declared length is too large.
+/// Rejects a body with a declared length above the limit.
 ///
 /// # Errors
 /// `body_too_large`.

@@ -75,7 +75,7 @@ pub(super) async fn pass(
     }
 }
 
-/// Answers a request that is rejected before its route runs. The control plane writes, counts and records the
+/// Answers a request that is rejected before its route runs. The control plane formats, counts and records the
 /// rejection like its own.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! Validates chunked bodies (RFC 9112, 7.1) while Pingora decodes them. Pingora's parser takes an empty size line
 //! for the last chunk and accepts bare line feeds and trailers, which other parsers read differently.
-//! [`Watched`] wraps the connection; [`Chunks`] is the state machine.
+//! `Watched` wraps the connection; `Chunks` is the state machine.
 
 use std::fmt;
 use std::io;

@@ -93,7 +93,7 @@ impl Connections {
             Err(late) => late.to_string(),
         };
         // Debug only: any client could otherwise fill the log.
-        tracing::debug!(peer, error = why, "A TLS handshake failed");
+        tracing::debug!(peer, error = why, "TLS handshake failed");
         self.cut(Cut::Handshake);
         None
     }

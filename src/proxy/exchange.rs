@@ -383,7 +383,7 @@ pub(super) fn log_cause(rejection: &Rejection, request_id: &RequestId) {
     let (id, reason) = (request_id.as_str(), rejection.reason.word());
     let error = crate::telemetry::Chain(cause.as_ref());
     match rejection.reason.status() {
-        500 => tracing::error!(exchange.id = id, %error, "A bug ended an exchange"),
+        500 => tracing::error!(exchange.id = id, %error, "exchange ended by a bug"),
         501.. => tracing::warn!(exchange.id = id, reason, %error, "An exchange was refused"),
         _ => tracing::debug!(exchange.id = id, reason, %error, "An exchange was refused"),
     }

@@ -49,6 +49,8 @@ impl Explainer {
         })
     }
 
+    /// Answers one query.
+    ///
     /// # Errors
     /// `invalid_params` for an invalid query, `overloaded` for too many concurrent ones.
     async fn explain(&self, question: &Question) -> Result<Explanation, Rejection> {

@@ -53,7 +53,7 @@ pub(super) struct Forwarded<'a> {
     pub(super) caller_token: &'a SecretString,
     /// The number of gateways that the call has passed, this one included.
     pub(super) hops: u32,
-    /// The client's address, after the addresses that a trusted proxy forwarded.
+    /// The client's address: the peer's, or the one that a trusted proxy forwarded.
     pub(super) client: IpAddr,
     /// `http` or `https`, as the caller connected.
     pub(super) scheme: &'static str,

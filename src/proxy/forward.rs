@@ -44,7 +44,7 @@ pub(super) struct Outgoing {
     pub(super) version_1_0: bool,
     /// The completions made, for `X-A2A-Completed`.
     pub(super) done: Done,
-    /// The change of the answer.
+    /// The rewrite of the answer.
     pub(super) rewrite: Option<Rewrite>,
     /// The idempotency key.
     pub(super) key: Option<Key>,
@@ -107,7 +107,7 @@ impl Proxy {
         let slot = match directory.slot(&agent, asker.account) {
             Ok(slot) => slot,
             Err(busy) => {
-                // The concurrency slot is not needed for a deferred call.
+                // Releases the idempotency key: the deferred call claims it again.
                 drop(free);
                 return Box::pin(self.busy(session, exchange, &admitted, outgoing, busy)).await;
             }
@@ -156,7 +156,7 @@ impl Proxy {
         response_head(passed, request, &origins, exchange, completed).map_err(internal)
     }
 
-    /// Returns the change of the answer to a call, by its method.
+    /// Returns the rewrite of the answer to a call, by its method.
     ///
     /// # Errors
     /// `store_unavailable`.

@@ -1,4 +1,4 @@
-//! One HTTP/1 connection. Each head is awaited and read with a clock of its own, validated by [`super::head`], and
+//! One HTTP/1 connection. Each head is awaited and read with a clock of its own, validated by `head`, and
 //! then passed to Pingora. Between two requests a connection costs only its buffers.
 
 use std::io;

@@ -55,7 +55,7 @@ impl Listener {
         Ok(Self { relay, behind })
     }
 
-    /// Returns the dispatcher of deferred calls; `None` for a sidecar.
+    /// Returns the dispatcher of deferred calls and delegations; `None` for a sidecar.
     pub fn dispatcher(&self) -> Option<Dispatcher> {
         match &self.behind {
             Behind::Gateway(proxy) => Some(Dispatcher::new(Arc::clone(proxy))),

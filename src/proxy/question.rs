@@ -1,5 +1,5 @@
-//! One request to an agent whose answer is read whole. It uses the connections of messages, a vetted address, one
-//! deadline and one size limit.
+//! One request to an agent, with an answer that is read whole. It uses the connections of messages, a vetted address,
+//! one deadline and one size limit.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::relay::{Relay, content_length, refuse_by_framing};
 use super::upstream::{Call, Connection};
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// A request whose answer is read whole.
+/// A request with an answer that is read whole.
 pub(super) struct Question<'a> {
     /// The agent, at an address that passed the check.
     pub(super) peer: &'a HttpPeer,

@@ -70,7 +70,7 @@ pub(super) struct Forward {
     pub(super) share: Share,
     /// The clocks of the exchange.
     pub(super) clocks: Clocks,
-    /// The change of the answer.
+    /// The rewrite of the answer.
     pub(super) rewrite: Option<Rewrite>,
     /// The concurrency slot of the call at its target, until it is over.
     pub(super) slot: Option<directory::Slot>,
@@ -134,7 +134,7 @@ impl Relay {
     ///
     /// # Errors
     /// `overloaded` if all bodies together would exceed `limits.bodies_bytes`, or if those of this caller would exceed
-    /// both half of the rest and the maximum of one body.
+    /// both half of what other callers leave free and the maximum of one body.
     pub(super) fn hold(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
         let limits = &self.config.get().limits;
         let (all, least) = (limits.bodies_bytes.bytes(), limits.request_bytes.bytes());

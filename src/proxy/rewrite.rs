@@ -19,7 +19,7 @@ use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// The change of an answer.
+/// The rewrite of an answer.
 pub(super) enum Rewrite {
     /// The call came without JSON-RPC and was translated: its result is returned without an envelope.
     BareResult,

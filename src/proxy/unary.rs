@@ -42,7 +42,7 @@ pub(super) struct Unary<'a> {
 
 /// The state of an answer that is passed on only when it is complete.
 pub(super) struct Whole<'a> {
-    /// The change of the answer.
+    /// The rewrite of the answer.
     pub(super) rewrite: Rewrite,
     /// The relay with the memory bound.
     pub(super) relay: &'a Relay,

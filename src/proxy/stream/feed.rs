@@ -33,7 +33,7 @@ pub(in crate::proxy) struct Feed {
     cut_off: Option<CutOff>,
     /// True if the agent's framing marks the end of the body.
     framed: bool,
-    /// The change of events.
+    /// The rewrite of events.
     rewrite: Option<Rewrite>,
     /// Searches for the task, until it is found.
     learner: Option<Box<Learner>>,
@@ -128,7 +128,7 @@ impl Feed {
         let wake = wake.min(self.clocks.stream);
         tokio::select! {
             biased;
-            // First: an agent that sends without a pause must not delay its detection.
+            // First: an agent that sends without a pause must not delay the end of the caller's access.
             why = cut_off(&mut self.cut_off) => Arrived::Cut(why),
             read = self.upstream.read_body_bytes() => match read {
                 Ok(Some(piece)) => Arrived::Piece(piece),

@@ -3,7 +3,7 @@
 //! Only complete events are sent, so the caller is always between two events. Comments and the gateway's last event
 //! are valid at that point, and a partly received event is dropped by not being sent.
 //!
-//! [`feed`] is the agent's side, and the loop in [`pass`] is the caller's. When the caller leaves, the agent's side
+//! [`feed`] is the agent's side, and the loop in `pass` is the caller's. When the caller leaves, the agent's side
 //! continues alone ([`mod@linger`]).
 
 mod feed;
@@ -41,7 +41,7 @@ pub(super) struct Begun {
     pub(super) cut: Cut,
     /// True if the agent's framing marks the end of the body.
     pub(super) framed: bool,
-    /// The change of events.
+    /// The rewrite of events.
     pub(super) rewrite: Option<Rewrite>,
     /// The concurrency slot of the call at its target.
     pub(super) slot: Option<Slot>,

@@ -31,7 +31,7 @@ pub(super) struct Came {
     pub(super) route: Option<&'static str>,
     /// True for JSON-RPC.
     pub(super) rpc: bool,
-    /// True for a deferred call that is made now.
+    /// True for an accepted call (deferred, or a delegation) that is made now.
     pub(super) later: bool,
 }
 
@@ -45,7 +45,7 @@ impl Came {
         }
     }
 
-    /// An exchange by a deferred call that is made now.
+    /// An exchange by an accepted call that is made now.
     pub(super) const LATER: Self = Self {
         route: None,
         rpc: true,
