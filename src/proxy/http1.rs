@@ -85,8 +85,8 @@ pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline
     }
 }
 
-/// Waits for the first byte of the next head. `None` if none came in time, the caller left, or the gateway shuts
-/// down.
+/// Waits for the first byte of the next head. `None` if none came in time, the caller left, or this process shuts
+/// down or hands over to a new one.
 async fn begun(listener: &Listener, stream: &mut Stream, held: &mut BytesMut) -> Option<Instant> {
     let keepalive = listener.relay.config.get().server.keepalive;
     if held.is_empty() {
