@@ -1,5 +1,5 @@
-//! The frame around every control route: who failed too often is not heard, what has begun is
-//! finished, a refusal becomes JSON, and the answer is counted.
+//! The middleware around every control route. Rejects clients with too many failures, completes changes whose caller
+//! left, formats rejections as JSON, and counts and records answers.
 
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -28,10 +28,10 @@ use crate::rejection::{COMMITTED, REFUSED, Reason, Refused, Rejection};
 use crate::telemetry::Chain;
 use crate::telemetry::traces::Told;
 
-/// The label of requests that no route matched: callers choose paths, so a path is no label.
+/// The metric label of requests without a route: callers choose paths, so a path is no label.
 const UNMATCHED: &str = "unmatched";
 
-/// A refusal on its way to `frame`, which knows the request's id.
+/// Passes a rejection to `frame`, which knows the request's id.
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
@@ -41,7 +41,7 @@ impl IntoResponse for Rejection {
     }
 }
 
-/// No such path.
+/// Builds the rejection of an unknown path.
 pub(super) async fn unknown_path() -> Rejection {
     Rejection::new(
         Reason::NotFound,
@@ -49,15 +49,15 @@ pub(super) async fn unknown_path() -> Rejection {
     )
 }
 
-/// The path exists, the method does not.
+/// Builds the rejection of a method that the path does not have.
 pub(super) async fn wrong_method(path: MatchedPath) -> Rejection {
     let message = format!("this route takes {}", allow(path.as_str()));
     Rejection::new(Reason::MethodNotAllowed, message)
 }
 
-/// Around every route. A change goes on in a task of its own, with its record, so that a caller that leaves cannot stop
-/// it between the commit and the news of it: a revoked token must be refused everywhere, also when nobody waits for the
-/// answer, and whoever looks for who revoked it must find that. What is only read ends with its caller.
+/// Wraps every route. A change runs in a task of its own, with its audit record, so that a caller that leaves cannot
+/// stop it between the commit and its broadcast: a revoked token must be rejected everywhere even if its revoker left,
+/// and the audit must name the revoker. A read ends with its caller.
 pub(super) async fn frame(
     State(gateway): State<Arc<Gateway>>,
     request: Request,
@@ -69,18 +69,18 @@ pub(super) async fn frame(
     let pattern = request.extensions().get::<MatchedPath>();
     let recorded = pattern.and_then(|pattern| event(request.method(), pattern.as_str()));
     let running = (gateway.drain.enter(), recorded.map(|_| gateway.audit.owe()));
-    // How long it goes on alone is bounded by the clocks of the body and the stores.
+    // The clocks of the body and of the stores bound the task.
     let change = tokio::spawn(async move {
         let _running = running;
         framed(&gateway, request, next).await
     });
     change.await.unwrap_or_else(|error| {
-        tracing::error!(%error, "A change of the control plane broke off");
+        tracing::error!(%error, "control plane change did not complete");
         StatusCode::INTERNAL_SERVER_ERROR.into_response()
     })
 }
 
-/// The answer, counted and recorded.
+/// Runs the route; counts and records the answer.
 async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let admitted = Admitted::default();
@@ -144,7 +144,7 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
     let audit = &gateway.audit;
     audit.record_change(asked, about, status, refused);
     let headers = response.headers_mut();
-    // Some answers hold tokens, and few are worth keeping: those say so.
+    // Some answers contain tokens, and few are cacheable: those set their own field.
     let no_store = HeaderValue::from_static("no-store");
     headers.entry(CACHE_CONTROL).or_insert(no_store);
     if let Ok(id) = HeaderValue::from_str(id.as_str()) {
@@ -153,7 +153,7 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
     response
 }
 
-/// What panicked has been logged, without the request's id.
+/// Builds the rejection after a panic, which was logged without the request's id.
 fn broken() -> Rejection {
     Rejection::new(
         Reason::Internal,
@@ -162,7 +162,7 @@ fn broken() -> Rejection {
     .cause(io::Error::other("the route panicked"))
 }
 
-/// The answer to a refusal: JSON, with the fields that its reason calls for.
+/// Formats a rejection as JSON, with the fields of its reason.
 fn refusal(rejection: &Rejection, id: &RequestId, pattern: &str) -> Response {
     let mut response = Response::new(Body::from(rejection.plain_body(id)));
     *response.status_mut() = status_of(rejection);
@@ -192,7 +192,7 @@ fn status_of(rejection: &Rejection) -> StatusCode {
     StatusCode::from_u16(rejection.reason.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// The methods of a pattern, as a list. `HEAD` comes with `GET`.
+/// Returns the methods of a pattern as a list. `HEAD` is allowed with `GET`.
 fn allow(pattern: &str) -> String {
     let of_pattern = ROUTES.iter().filter(|(_, path)| *path == pattern);
     let mut methods: Vec<&str> = of_pattern.map(|(method, _)| *method).collect();
@@ -202,7 +202,7 @@ fn allow(pattern: &str) -> String {
     methods.join(", ")
 }
 
-/// What is ours to repair is logged with its causes; what is the caller's is only counted.
+/// Logs a failure of the gateway with its causes; errors of the caller are counted, and logged at debug level only.
 fn log(rejection: &Rejection, id: &RequestId, pattern: &str) {
     let reason = rejection.reason.word();
     let Some(cause) = &rejection.cause else {
@@ -210,10 +210,10 @@ fn log(rejection: &Rejection, id: &RequestId, pattern: &str) {
     };
     let error = Chain(cause.as_ref());
     if rejection.reason == Reason::Internal {
-        tracing::error!(exchange.id = %id, route = pattern, reason, %error, "The control plane failed");
+        tracing::error!(exchange.id = %id, route = pattern, reason, %error, "control plane request failed");
     } else if rejection.reason.status() >= 500 {
-        tracing::warn!(exchange.id = %id, route = pattern, reason, %error, "The control plane refused");
+        tracing::warn!(exchange.id = %id, route = pattern, reason, %error, "control plane request rejected");
     } else {
-        tracing::debug!(exchange.id = %id, route = pattern, reason, %error, "The control plane refused");
+        tracing::debug!(exchange.id = %id, route = pattern, reason, %error, "control plane request rejected");
     }
 }

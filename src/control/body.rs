@@ -1,4 +1,4 @@
-//! A request body as JSON: bounded in size and time, and when it is wrong, which member is.
+//! Parses a request body as JSON, bounded in size and time. An error names the invalid member.
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
@@ -16,16 +16,16 @@ use crate::gateway::Gateway;
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::shares::{Bound, Full, Share, Shares};
 
-/// A control body in bytes: an agent card of 256 KiB, escaped at its worst, and the rest.
+/// Maximum bytes of a body: an agent card of 256 KiB with worst-case escaping, and the other members.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// How deep a body may nest, as on the A2A routes.
+/// Maximum nesting of a body, as on the A2A routes.
 const DEPTH_MAX: usize = 512;
 
-/// Longest note on what operators make, in characters.
+/// Maximum characters of an operator's note.
 const NOTE_CHARS_MAX: usize = 256;
 
-/// What an operator may write beside a grant or a token, for people.
+/// Checks an operator's note on a grant or a token.
 ///
 /// # Errors
 /// `invalid_params`.
@@ -39,7 +39,7 @@ pub(super) fn check_note(note: Option<&str>) -> Result<(), Rejection> {
     Err(Rejection::new(Reason::InvalidParams, message))
 }
 
-/// A body that must be there, as `T`.
+/// A required body, parsed as `T`.
 pub(super) struct Json<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for Json<T> {
@@ -50,7 +50,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for Json<T> {
     }
 }
 
-/// A body that may be missing, as `T` or its default.
+/// An optional body, parsed as `T`, or the default of `T`.
 pub(super) struct OptionalJson<T>(pub(super) T);
 
 impl<T: DeserializeOwned + Default> FromRequest<Arc<Gateway>> for OptionalJson<T> {
@@ -65,7 +65,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Gateway>> for OptionalJson<T
     }
 }
 
-/// Reads a body whose credential is proven. Its bytes count until the request is answered.
+/// Reads the body of a request with a proven credential. Its bytes count until the request is answered.
 async fn read(request: Request, gateway: &Gateway) -> Result<Bytes, Rejection> {
     let (parts, body) = request.into_parts();
     check_media_type(&parts.headers)?;
@@ -103,7 +103,7 @@ async fn collect(mut body: Body, share: &mut Share, room: &Room<'_>) -> Result<B
     Ok(held.freeze())
 }
 
-/// What the data plane says of the body; or its caller left, or broke HTTP.
+/// Returns the data plane's rejection of the body; otherwise the caller left or violated HTTP.
 fn broken(error: axum::Error) -> Rejection {
     match error.into_inner().downcast::<Refused>() {
         Ok(refused) => refused.0,
@@ -111,15 +111,15 @@ fn broken(error: axum::Error) -> Rejection {
     }
 }
 
-/// What the bodies of all requests to the control plane take.
+/// The memory that the bodies of all requests to the control plane take.
 #[derive(Clone, Default)]
 pub(super) struct Bodies {
     bytes: Arc<Shares>,
-    /// How many are on their way.
+    /// The number of bodies being received.
     receiving: Arc<Shares>,
 }
 
-/// What one caller's bodies may take.
+/// The bounds of one caller's bodies.
 struct Room<'a> {
     gateway: &'a Gateway,
     account: u64,
@@ -138,7 +138,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// A place for one more body that is on its way.
+    /// Takes a slot for one more body to be received.
     ///
     /// # Errors
     /// `overloaded`.
@@ -154,7 +154,7 @@ impl<'a> Room<'a> {
         })
     }
 
-    /// Room for `bytes` more.
+    /// Reserves memory for `bytes` more.
     ///
     /// # Errors
     /// `overloaded`.
@@ -194,8 +194,8 @@ fn too_large() -> Rejection {
     .fact("limit", BODY_BYTES_MAX)
 }
 
-/// Contract §1.1, `unsupported_media_type`. A browser can send a body without a type across origins,
-/// which is why one that shows itself must name it.
+/// Rejects other media types with `unsupported_media_type`. A browser can send a body without a type across origins, so
+/// a request that is recognizably from a browser must declare one.
 fn check_media_type(headers: &HeaderMap) -> Result<(), Rejection> {
     let refused = |message| Err(Rejection::new(Reason::UnsupportedMediaType, message));
     if headers.contains_key(CONTENT_ENCODING) {
@@ -229,7 +229,7 @@ fn is_json(media_type: &str) -> bool {
     })
 }
 
-/// Reads `body`. Names the member that is wrong, and never repeats what stands in it.
+/// Parses `body`. An error names the invalid member, and never repeats its content.
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
     let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
     let not_json = |_| Rejection::new(Reason::ParseError, "the body is not JSON in UTF-8");
@@ -243,14 +243,14 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
         let message = format!("the body nests deeper than {DEPTH_MAX}");
         return Err(Rejection::new(Reason::InvalidRequest, message));
     }
-    // Keeping track of the path costs as much again, so only what is wrong is read that way.
+    // Tracking the path doubles the cost, so only an invalid body is parsed that way.
     serde_json::from_str(whole.get()).or_else(|_| {
         let mut reader = serde_json::Deserializer::from_str(whole.get());
         serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong_member(&error))
     })
 }
 
-/// Whether brackets outside of strings nest deeper than [`DEPTH_MAX`]. `json` is known to be JSON.
+/// True if brackets outside of strings nest deeper than [`DEPTH_MAX`]. `json` is valid JSON.
 fn is_too_deep(json: &str) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     json.bytes().any(|byte| {
@@ -266,7 +266,7 @@ fn is_too_deep(json: &str) -> bool {
     })
 }
 
-/// serde's own text may repeat what was sent, so only the member's name is taken from it.
+/// Builds the rejection for serde's error. Serde's text may repeat input, so only the member's name is taken from it.
 fn wrong_member(error: &serde_path_to_error::Error<serde_json::Error>) -> Rejection {
     let text = error.inner().to_string();
     let quoted = |start: &str| text.strip_prefix(start)?.split('`').nth(1);
@@ -289,11 +289,11 @@ fn wrong_member(error: &serde_path_to_error::Error<serde_json::Error>) -> Reject
     Rejection::new(Reason::InvalidParams, message)
 }
 
-/// Longest name of a member that is repeated, in bytes.
+/// Maximum bytes of a member's name that is repeated in an error.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Where a mistake must not pass for what was meant, bodies have no members but those that are known.
-/// `text` is serde's, and ends with them.
+/// Builds the rejection of an unknown member. Bodies allow known members only where a typo could change the meaning.
+/// `text` is serde's error, which ends with the known members.
 fn unknown_member(name: &str, text: &str) -> Rejection {
     let is_name = name
         .bytes()
@@ -308,10 +308,10 @@ fn unknown_member(name: &str, text: &str) -> Rejection {
     Rejection::new(Reason::InvalidParams, message)
 }
 
-/// What serde says that it would have taken.
+/// Returns the known members in serde's error.
 fn known(text: &str) -> Option<&str> {
     let (_, known) = text.rsplit_once(", expected ")?;
-    // serde_json's own text goes on with where it stands.
+    // serde_json appends the position.
     known.trim_start_matches("one of ").split(" at line").next()
 }
 
@@ -427,7 +427,7 @@ mod tests {
             refusal(r#"{"name":"n","Name":5}"#),
             format!("`Name` {known}")
         );
-        // What is no name may be anything, a secret too.
+        // An invalid name may contain anything, even a secret, so it is not repeated.
         assert_eq!(
             refusal(r#"{"a`, expected one of `b":5}"#),
             format!("`a` {known}")

@@ -1,5 +1,5 @@
-//! `GET /canvas/…`: a page that talks with agents, where `canvas.enabled`. It is the same for everybody, and needs no
-//! credential; what is done with it does.
+//! `GET /canvas/…`: a page for talking with agents, if `canvas.enabled`. It is the same for all users and needs no
+//! credential; the requests it makes do.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::gateway::Gateway;
 use crate::pages::CANVAS;
 use crate::rejection::Rejection;
 
-/// `GET /canvas`: for who leaves out the slash, without which the page would not find its files.
+/// `GET /canvas`: redirects to the path with a slash, relative to which the page finds its files.
 pub(super) async fn door(State(gateway): State<Arc<Gateway>>) -> Result<Response, Rejection> {
     if !gateway.config().canvas.enabled {
         return Err(unknown_path().await);

@@ -1,5 +1,5 @@
-//! What the audit says of a changed or registered workspace: its place, where its agent is, and the kind of the agent's
-//! credential. Of an address only the origin, since a path may hold a secret.
+//! The audit details of a changed or registered workspace: its place in the tree, the location of its agent, and the
+//! kind of the agent's credential. Of an address only the origin is recorded, since a path may contain a secret.
 
 use serde_json::{Value, json};
 use url::Url;
@@ -8,10 +8,10 @@ use crate::audit::change::About;
 use crate::directory::{Change, UpstreamAuth};
 use crate::workspace::Workspace;
 
-/// Longest name that is written down, in characters.
+/// Maximum characters of a recorded name.
 const NAME_CHARS_MAX: usize = 128;
 
-/// A workspace as it was created or registered.
+/// Returns the details of a workspace that was created or registered.
 pub(super) fn about_workspace(workspace: &Workspace) -> About {
     About::workspace(&workspace.id)
         .with("org", name(workspace.org.as_deref()))
@@ -25,7 +25,7 @@ pub(super) fn about_workspace(workspace: &Workspace) -> About {
         .with("card_url", origin(workspace.card_url.as_deref()))
 }
 
-/// The members of a workspace that a request changed, with what they are now.
+/// Adds the members that a request changed, with their new values.
 pub(super) fn about_change(mut about: About, change: &Change) -> About {
     let mut changed = Vec::new();
     let mut note = |member: &'static str, is_said: bool| {
@@ -95,7 +95,7 @@ pub(super) fn about_change(mut about: About, change: &Change) -> About {
     about.with("changed", changed)
 }
 
-/// The kind of an agent's credential: never the credential.
+/// Returns the kind of an agent's credential, never the credential.
 pub(super) fn kind(auth: Option<&UpstreamAuth>) -> Value {
     auth.map_or(Value::Null, |auth| auth.kind().into())
 }

@@ -1,5 +1,5 @@
-//! `/workspaces/{id}/delegate` and `/delegations`: a workspace hands a task to another, and asks what became of it
-//! (contract §6.4).
+//! `/workspaces/{id}/delegate` and `/delegations`: a workspace delegates a task to another one, and reads the outcome
+//! (`docs/api.md`, "Delegations").
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,19 +22,19 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
 
-/// Longest text of a task, in bytes.
+/// Maximum bytes of a task's text.
 const TASK_BYTES_MAX: usize = 256 * 1024;
 
-/// Longest idempotency key, in bytes.
+/// Maximum bytes of an idempotency key.
 const KEY_BYTES_MAX: usize = 256;
 
-/// How long a delegation may take when nothing is said.
+/// Default deadline of a delegation, in seconds.
 const DEADLINE_SECONDS_DEFAULT: u64 = 1800;
 
-/// The same at most: a day.
+/// Maximum deadline of a delegation, in seconds: a day.
 const DEADLINE_SECONDS_MAX: u64 = 86_400;
 
-/// As deferred calls that say nothing: the oldest goes first.
+/// Priority of delegations, the same as the default of deferred calls: the oldest is made first.
 const PRIORITY: i64 = 50;
 
 /// The body of `POST /workspaces/{id}/delegate`.
@@ -71,7 +71,7 @@ pub(super) async fn create(
     }
     let target = WorkspaceId::parse(&new.target_id)?;
     if new.idempotency_key.is_none() {
-        // As everywhere else; what is not text is no key.
+        // The same field as on other routes. A value that is not text is invalid.
         let field = headers.get("idempotency-key");
         let key = field.map(|field| field.to_str().unwrap_or_default());
         new.idempotency_key = key.map(str::to_owned);
@@ -171,7 +171,7 @@ pub(super) async fn read(
     Ok(Answer(Whole::of(&job)).into_response())
 }
 
-/// All that its workspace may know of a delegation.
+/// The view of a delegation for its own workspace.
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]

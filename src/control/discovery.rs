@@ -1,4 +1,4 @@
-//! `/registry/discover`: where a workspace is (contract §4.4).
+//! `/registry/discover`: the location of a workspace (`docs/api.md`).
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(super) struct Discovery {
     proxy_url: String,
 }
 
-/// What a workspace may call the target with.
+/// The credential with which a workspace may call the target.
 #[derive(Serialize)]
 struct PairToken {
     token: String,
@@ -51,7 +51,7 @@ pub(super) async fn discover(
 ) -> Result<Response, Rejection> {
     let permit = gateway.hierarchy.permit(&caller.0, &id).await?;
     let discovered = gateway.directory.discover(&permit).await?;
-    // Whoever is no workspace has a credential of its own for every target.
+    // A caller that is not a workspace has a credential that is valid for every target.
     let token = permit
         .caller()
         .map(|caller| {

@@ -1,4 +1,4 @@
-//! `GET /events`: what happens, as an event stream; and `POST /ws/tickets` (contract §8.4).
+//! `GET /events`: the event stream; and `POST /ws/tickets` (`docs/api.md`, "Events").
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,20 +23,20 @@ use crate::metrics::EventReader;
 use crate::rejection::Rejection;
 use crate::workspace::Timestamp;
 
-/// Silence after which a comment is sent: proxies cut what is quiet for longer.
+/// Silence after which a comment is sent: proxies cut connections that are silent for longer.
 pub(super) const COMMENT_EVERY: Duration = Duration::from_secs(15);
 
-/// That comment.
+/// The comment that keeps the stream alive.
 pub(super) const COMMENT: &[u8] = b": keepalive\n";
 
-/// First of all: when a browser comes back by itself, and that the stream is open.
+/// The first bytes of a stream: the reconnection time for browsers, and a comment that shows that it is open.
 pub(super) const BEGIN: &[u8] = b"retry: 2000\n\n: open\n\n";
 
 #[derive(Serialize)]
 struct Ticket<'a> {
     ticket: &'a str,
     expires_at: Timestamp,
-    /// Seconds.
+    /// Lifetime in seconds.
     expires_in: u64,
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn stream(
     Ok(event_stream(Body::from_stream(pieces)))
 }
 
-/// An answer that goes on.
+/// Builds the response of an event stream.
 pub(super) fn event_stream(pieces: Body) -> Response {
     let mut response = Response::new(pieces);
     let headers = response.headers_mut();
@@ -77,7 +77,7 @@ pub(super) fn event_stream(pieces: Body) -> Response {
     response
 }
 
-/// How far a stream has come.
+/// The state of a stream.
 enum Position {
     Begin(Watch),
     Open(Watch),
@@ -99,13 +99,13 @@ impl Position {
     }
 }
 
-/// The last event, which says why it is over.
+/// Builds the last event, with the reason for the end.
 pub(super) fn last_event(end: End) -> Bytes {
     let (reason, message) = end.words();
     named_event("end", reason, message)
 }
 
-/// An event about the stream itself.
+/// Builds an event about the stream itself.
 pub(super) fn named_event(name: &str, reason: &str, message: &str) -> Bytes {
     let data = json!({"reason": reason, "message": message});
     format!("event: {name}\ndata: {data}\n\n").into()

@@ -1,6 +1,6 @@
-//! What a handler needs, in its signature: who asks, the names in the path, where it goes on.
-//! Extractors run in the order of the arguments, which is the order of the contract's checks:
-//! path, credential, caller header, rate; the body comes last.
+//! Extractors of handlers: the proven caller, the names in the path, the position to resume from. They run in the order
+//! of the arguments, which is the documented order of checks (`docs/api.md`): path, credential, caller field, rate; the
+//! body comes last.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,24 +17,24 @@ use crate::rejection::{Reason, Rejection};
 use crate::shares::Share;
 use crate::workspace::Status;
 
-/// Longest name of an org or a token in a path, in characters.
+/// Maximum characters of the name of an org or a token in a path.
 const NAME_CHARS_MAX: usize = 256;
 
-/// Who asks, proven.
+/// The proven caller.
 pub(super) struct Caller(pub(super) Arc<Proof>, Admitted);
 
 impl Caller {
-    /// Says which workspace the request is about, where that stands in its body: the record of a refusal names it, too.
+    /// Sets the workspace of the request if the body names it, so that the record of a rejection names it as well.
     pub(super) fn means(&self, id: &WorkspaceId) {
         let _ = self.1.0.target.set(id.clone());
     }
 
-    /// Who it is.
+    /// Returns the principal.
     pub(super) fn principal(&self) -> &Principal {
         &self.0.principal
     }
 
-    /// Operators only.
+    /// Checks that the caller is an operator.
     ///
     /// # Errors
     /// `not_permitted`.
@@ -45,7 +45,7 @@ impl Caller {
         }
     }
 
-    /// The workspace itself, or an operator.
+    /// Checks that the caller is the workspace itself or an operator.
     ///
     /// # Errors
     /// `not_permitted`.
@@ -60,7 +60,7 @@ impl Caller {
         }
     }
 
-    /// The same, and an operator is told when there is no such workspace, or none any more.
+    /// Checks the same, and, for an operator, that the workspace exists and was not removed.
     ///
     /// # Errors
     /// `not_permitted`, `workspace_not_found`, `workspace_removed`, `store_unavailable`.
@@ -86,7 +86,7 @@ impl Caller {
         }
     }
 
-    /// The workspace itself, and nobody in its place.
+    /// Checks that the caller is the workspace itself. An operator may not act in its place.
     ///
     /// # Errors
     /// `not_permitted`.
@@ -112,7 +112,7 @@ impl FromRequestParts<Arc<Gateway>> for Caller {
     }
 }
 
-/// Who takes up what a message began: as [`Caller`], and a pair token counts, too, if it is for the target.
+/// A caller that continues a message: a [`Caller`], or a pair token for the target.
 pub(super) struct MessageCaller(pub(super) Arc<Proof>);
 
 impl FromRequestParts<Arc<Gateway>> for MessageCaller {
@@ -129,7 +129,7 @@ impl FromRequestParts<Arc<Gateway>> for MessageCaller {
     }
 }
 
-/// After which event a reader goes on: `Last-Event-ID`, or `?last_event_id=`. Empty: none.
+/// The event after which a reader resumes: `Last-Event-ID`, or `?last_event_id=`. An empty value counts as none.
 pub(super) struct LastEventId(pub(super) Option<String>);
 
 #[derive(Deserialize)]
@@ -147,14 +147,14 @@ impl<S: Send + Sync> FromRequestParts<S> for LastEventId {
             return Err(Rejection::new(Reason::InvalidParams, message));
         };
         let field = parts.headers.get("last-event-id");
-        // What is not text is no id that we gave.
+        // A value that is not text cannot be an id of the gateway.
         let field = field.map(|value| value.to_str().unwrap_or("-").to_owned());
         let after = field.or(query.last_event_id);
         Ok(Self(after.filter(|after| !after.is_empty())))
     }
 }
 
-/// Who registers: as [`Caller`], and an enrolment token counts, too.
+/// A caller that registers: a [`Caller`], or an enrolment token.
 pub(super) struct Registrant(pub(super) Caller);
 
 impl FromRequestParts<Arc<Gateway>> for Registrant {
@@ -171,7 +171,7 @@ impl FromRequestParts<Arc<Gateway>> for Registrant {
     }
 }
 
-/// The one `Authorization` field. Of two nobody knows which the sender meant.
+/// Returns the only `Authorization` field. Two of them are ambiguous.
 pub(super) fn authorization(headers: &HeaderMap) -> Result<Option<&[u8]>, Rejection> {
     let mut fields = headers.get_all(AUTHORIZATION).iter();
     let field = fields.next();
@@ -184,7 +184,7 @@ pub(super) fn authorization(headers: &HeaderMap) -> Result<Option<&[u8]>, Reject
     Ok(field.map(|value| value.as_bytes()))
 }
 
-/// Who was let in, and what the credential may still ask for: for the frame around the handler.
+/// The proven caller and its remaining rate, passed to the middleware around the handler.
 #[derive(Clone, Default)]
 pub(super) struct Admitted(Arc<Entered>);
 
@@ -197,33 +197,33 @@ struct Entered {
 }
 
 impl Admitted {
-    /// That of a request. One without, as in a test of a handler alone, is told to nobody.
+    /// Returns the value of a request. Without one, as in a test of a single handler, returns one that is not read.
     fn of(parts: &Parts) -> Self {
         parts.extensions.get().cloned().unwrap_or_default()
     }
 
-    /// The workspace that the request is about, if its body said so.
+    /// Returns the workspace that the body of the request named.
     pub(super) fn target(&self) -> Option<&WorkspaceId> {
         self.0.target.get()
     }
 
-    /// Keeps the room of the request's body until it is answered.
+    /// Holds the memory share of the request's body until the answer.
     pub(super) fn hold(&self, body: Share) {
         let _ = self.0.body.set(body);
     }
 
-    /// Who asks, once that is proven.
+    /// Returns the proof of the caller, once the caller is proven.
     pub(super) fn proof(&self) -> Option<Arc<Proof>> {
         self.0.proof.get().cloned()
     }
 
-    /// If the credential has a limit.
+    /// Returns the remaining rate, if the credential has a limit.
     pub(super) fn allowance(&self) -> Option<&Allowance> {
         self.0.allowance.get()
     }
 }
 
-/// What every proven request passes: what it claims, and how often it comes.
+/// Checks a proven request: the caller it claims, and its rate.
 ///
 /// # Errors
 /// `caller_mismatch` and `rate_limited`.
@@ -242,28 +242,28 @@ pub(super) fn admit(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Res
     Ok(())
 }
 
-/// `not_permitted`, saying what it takes.
+/// Builds `not_permitted`, with a message that names the required credential.
 pub(super) fn not_permitted(message: &'static str) -> Rejection {
     Rejection::new(Reason::NotPermitted, message)
 }
 
-/// `{id}` of the path: a workspace.
+/// The workspace in `{id}` of the path.
 pub(super) struct PathId(pub(super) WorkspaceId);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathId {
     type Rejection = Rejection;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        // What is not UTF-8 is not an id either.
+        // A segment that is not UTF-8 is not an id.
         let id = path_param(parts, state, "id").await.unwrap_or_default();
-        // Nor is an encoded one, as on A2A routes: a workspace has one spelling in a path.
+        // An encoded id is invalid, as on A2A routes: a workspace has one spelling in a path.
         let as_written = parts.uri.path().split('/').any(|segment| segment == id);
         let id = WorkspaceId::parse(if as_written { &id } else { "" })?;
         Ok(Self(id))
     }
 }
 
-/// Names in the path, each with its parameter: text that may name something.
+/// Extractors of names in the path, by parameter.
 macro_rules! path_names {
     ($($name:ident: $parameter:literal,)+) => {
         $(
@@ -292,7 +292,7 @@ path_names! {
     PathDelegationId: "delegation_id",
 }
 
-/// `{stream}` of the path. Not a name of any form is none that exists.
+/// `{stream}` of the path. A name of invalid form does not exist.
 pub(super) struct PathStream(pub(super) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathStream {
@@ -317,7 +317,7 @@ async fn path_name<S: Send + Sync>(
     })
 }
 
-/// A parameter of the path, decoded.
+/// Returns a parameter of the path, decoded.
 async fn path_param<S: Send + Sync>(
     parts: &mut Parts,
     state: &S,
@@ -328,7 +328,7 @@ async fn path_param<S: Send + Sync>(
     found.map(|(_, value)| value.to_owned())
 }
 
-/// Whether it is text that may name something.
+/// True if the text is valid as a name.
 pub(super) fn is_name(text: &str) -> bool {
     !text.trim().is_empty()
         && text.chars().count() <= NAME_CHARS_MAX

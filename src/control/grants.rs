@@ -1,4 +1,4 @@
-//! `/grants`: who may message whom besides what the hierarchy says (contract §8.3). Operators only.
+//! `/grants`: permissions to message besides those of the hierarchy (`docs/api.md`, "Grants"). Operators only.
 
 use std::sync::Arc;
 

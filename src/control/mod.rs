@@ -1,9 +1,9 @@
-//! CONTROL PLANE: what a message needs to be there first. HTTP shapes only; rooms decide and store.
+//! The control plane: the HTTP API for everything that a message requires to exist. It only maps HTTP; the other
+//! modules decide and store.
 //!
 //! The data plane calls the router in process, with the request's [`RequestId`](crate::ids::RequestId)
-//! and [`ClientAddr`](crate::identity::ClientAddr) as extensions, and what it refuses itself with
-//! [`Refused`](crate::rejection::Refused). Every refusal leaves through `answer`, every credential comes in through
-//! `extract`.
+//! and [`ClientAddr`](crate::identity::ClientAddr) as extensions, and its own rejections as
+//! [`Refused`](crate::rejection::Refused). `answer` formats every rejection, and `extract` reads every credential.
 
 mod activity;
 mod answer;
@@ -38,7 +38,7 @@ use crate::gateway::Gateway;
 
 macro_rules! routes {
     ($($method:ident $path:literal => $handler:path,)*) => {
-        /// Every route of the control plane, by HTTP method and pattern. The router is made of it.
+        /// Every route of the control plane, by HTTP method and pattern. The router is built from it.
         pub const ROUTES: &[(&str, &str)] = &[$((stringify!($method), $path)),*];
 
         fn routes() -> Router<Arc<Gateway>> {
@@ -99,7 +99,7 @@ routes! {
     GET    "/.well-known/a2a-gateway"           => well_known::discovery,
 }
 
-/// The control plane of `gateway`.
+/// Builds the control plane of `gateway`.
 pub fn router(gateway: Arc<Gateway>) -> Router {
     routes()
         .fallback(answer::unknown_path)

@@ -1,4 +1,4 @@
-//! Of a list: which part, and which of its entries (contract §1).
+//! Pagination and filters of lists (`docs/api.md`, "Conventions").
 
 use axum::extract::{FromRequestParts, Query};
 use axum::response::{IntoResponse, Response};
@@ -15,20 +15,20 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{Search, Status};
 
-/// Entries of a list when nothing is asked for.
+/// Default entries of a page.
 const LIMIT_DEFAULT: u32 = 100;
 
-/// Entries of a list at most.
+/// Maximum entries of a page.
 const LIMIT_MAX: u32 = 500;
 
-/// Which part of a list: `?cursor=&limit=` (contract §1).
+/// The requested page of a list: `?cursor=&limit=`.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// Entries wanted.
+    /// Maximum entries of this page.
     pub(super) limit: u32,
-    /// The name after which to go on; empty: from the first.
+    /// The name after which to continue; empty for the first page.
     pub(super) after: String,
-    /// What was asked for, for the link to the next page.
+    /// The requested URI, for the link to the next page.
     here: Uri,
 }
 
@@ -60,15 +60,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Page {
 }
 
 impl Page {
-    /// One more than the page holds, to see whether there is more.
+    /// Returns the page size plus one, to detect further entries.
     pub(super) fn look_ahead(&self) -> u32 {
         self.limit + 1
     }
 
-    /// The number in a cursor of a list that is ordered by numbers.
+    /// Returns the number in the cursor of a list that is ordered by numbers.
     ///
     /// # Errors
-    /// `invalid_params` when it is none.
+    /// `invalid_params` if the cursor is not a number.
     pub(super) fn number(&self) -> Result<Option<i64>, Rejection> {
         if self.after.is_empty() {
             return Ok(None);
@@ -77,12 +77,12 @@ impl Page {
         number.map(Some).ok_or_else(not_our_cursor)
     }
 
-    /// The cursor that [`Page::number`] reads.
+    /// Builds the cursor that [`Page::number`] reads.
     pub(super) fn cursor(number: i64) -> String {
         URL_SAFE_NO_PAD.encode(number.to_string())
     }
 
-    /// Cuts what was looked ahead; answers with the cursor of the next page, if there is one.
+    /// Truncates to the page size. Returns the cursor of the next page, if there is one.
     pub(super) fn cut<T>(&self, rows: &mut Vec<T>, name: impl Fn(&T) -> &str) -> Option<String> {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let more = rows.len() > limit;
@@ -91,24 +91,24 @@ impl Page {
         Some(URL_SAFE_NO_PAD.encode(name(last)))
     }
 
-    /// The cursor of the page beyond what was found, if there is one.
+    /// Returns the cursor of the page after the found entries, if there is one.
     pub(super) fn after_last<T>(&self, found: &[(WorkspaceId, T)], more: bool) -> Option<String> {
         Self::beyond(found.last().map(|(last, _)| last.as_str()), more)
     }
 
-    /// The cursor of the page beyond the entry of this name, if there is more.
+    /// Returns the cursor of the page after the entry `last`, if there are more entries.
     pub(super) fn beyond(last: Option<&str>, more: bool) -> Option<String> {
         last.filter(|_| more)
             .map(|last| URL_SAFE_NO_PAD.encode(last))
     }
 
-    /// A list that is an array: where the next page is stands in `Link` (RFC 8288), with the filters
-    /// of this one. The reference has no host, since callers may know the gateway by several.
+    /// Answers with an array. The next page is in `Link` (RFC 8288), with the filters of this one. The reference has no
+    /// host, since callers may know the gateway by several.
     pub(super) fn answer<T: Serialize>(&self, rows: &[T], next: Option<String>) -> Response {
         self.linked(rows, next.map(|cursor| ("cursor", cursor)))
     }
 
-    /// The same, where this parameter of the query makes the next page.
+    /// Answers with an array; the parameter in `next` selects the next page.
     pub(super) fn linked<T: Serialize>(
         &self,
         rows: &[T],
@@ -131,11 +131,11 @@ impl Page {
     }
 }
 
-/// Which entries of a list of workspaces: `?q=&status=`.
+/// The filter of a list of workspaces: `?q=&status=`.
 pub(super) struct Filter {
-    /// Those whose name or role has this in it.
+    /// Workspaces with this text in their name or role.
     pub(super) search: Option<Search>,
-    /// Those in this status.
+    /// Workspaces in this status.
     pub(super) status: Option<Status>,
 }
 
@@ -172,11 +172,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Filter {
     }
 }
 
-/// Which grants: `?caller_id=&target_id=`.
+/// The filter of a list of grants: `?caller_id=&target_id=`.
 pub(super) struct Ends {
-    /// Those of this caller.
+    /// Grants of this caller.
     pub(super) caller: Option<WorkspaceId>,
-    /// Those to this target.
+    /// Grants to this target.
     pub(super) target: Option<WorkspaceId>,
 }
 

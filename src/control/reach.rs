@@ -1,4 +1,5 @@
-//! Who can reach whom: the list of workspaces (contract §8.1), peers and access checks (§4.3).
+//! Reachability between workspaces: the list of workspaces, peers and access checks (`docs/api.md`, "Workspaces" and
+//! "Registry").
 
 use std::sync::Arc;
 
@@ -18,8 +19,7 @@ use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{Status, Wish};
 
-/// What a workspace is told of every other end that it has nothing to do with, whatever the cause:
-/// ids cannot be probed.
+/// The reason a workspace gets about a pair it is not permitted to know, whatever the cause: ids cannot be probed.
 const NO_RULE: &str = "no rule lets the caller message the target, or one of the two does not exist: \
      an operator can move one of them, or make a grant";
 
@@ -43,7 +43,7 @@ pub(super) async fn list(
     let next = page.after_last(&reached.found, reached.more);
     let ids: Vec<_> = reached.found.into_iter().map(|(id, _)| id).collect();
     let mut workspaces = gateway.directory.views(&ids).await?;
-    // What was removed since the page was found is no more in it.
+    // Drops workspaces that were removed after the page was found.
     workspaces.retain(|one| operator || one.status != Status::Removed);
     let views = views(&gateway, &caller, &mut workspaces).await;
     Ok(page.answer(&views, next))

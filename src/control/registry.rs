@@ -1,4 +1,4 @@
-//! `/registry`: registration, heartbeats, another card, and leaving (contract §4.1 to §4.3).
+//! `/registry`: registration, heartbeats, card updates and deregistration (`docs/api.md`, "Registry").
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +36,13 @@ pub(super) struct Register {
     card_url: Option<String>,
 }
 
-/// `token` twice, since existing agents read `auth_token`.
+/// The answer to a registration. It has the token twice, since existing agents read `auth_token`.
 #[derive(Serialize)]
 pub(super) struct Registered {
     status: &'static str,
     id: String,
     delivery_mode: DeliveryMode,
-    /// Only of one that an operator paused: it stays so until it is resumed.
+    /// True only if an operator paused the workspace: it stays paused until it is resumed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     paused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ fn refuse_large_card(card: &RawValue) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// In what quality the caller registers `id`.
+/// Returns the role in which the caller registers `id`.
 async fn registrar(
     gateway: &Gateway,
     caller: &Caller,
@@ -114,7 +114,7 @@ async fn registrar(
         Principal::Operator => Ok(Registrar::Operator(terms)),
         Principal::Org { org } => {
             require_same_org(org, body.org.as_deref())?;
-            // Whoever asks about a parent elsewhere learns nothing of it.
+            // A caller without access to the parent learns nothing of it.
             if let Some(parent) = &terms.parent_id {
                 gateway.hierarchy.permit(&caller.0, parent).await?;
             }
@@ -137,14 +137,14 @@ async fn registrar(
     }
 }
 
-/// Registers, and gives the first token. An enrolment token is used up only by what succeeds.
+/// Registers the agent, and issues the first token. Only a successful registration consumes an enrolment token.
 async fn enrol(
     gateway: &Gateway,
     caller: &Caller,
     registration: &Registration,
     registrar: &Registrar,
 ) -> Result<(directory::Registered, Option<IssuedToken>), Rejection> {
-    // First, so that of two with the same token one registers.
+    // First, so that of two concurrent requests with the same token only one registers.
     if !gateway.identity.redeem_enrolment(&caller.0).await? {
         return Err(Rejection::new(
             Reason::Unauthenticated,
@@ -160,13 +160,13 @@ async fn enrol(
         if let Registrar::Org { .. } = registrar
             && gateway.hierarchy.is_granted(&registration.id).await?
         {
-            // With it the org would reach where only the workspace may.
+            // The token would give the org access that only the workspace has.
             return Ok((registered, None));
         }
         let first = gateway
             .identity
             .issue_first_workspace_token(&registration.id);
-        // A token whose making was doubtful is withdrawn when the doubt is over, and then another can be made.
+        // A token whose creation is uncertain is revoked when the uncertainty ends. Then another one can be issued.
         let again = gateway.coherence.doubt() + Duration::from_secs(1);
         let first = first
             .await
@@ -177,14 +177,14 @@ async fn enrol(
         Ok(done) => Ok(done),
         Err(refusal) => {
             if let Err(error) = gateway.identity.restore_enrolment(&caller.0).await {
-                tracing::warn!(%error, workspace.id = %registration.id, "A registration failed, and its enrolment token cannot be given back; it is good again in two minutes");
+                tracing::warn!(%error, workspace.id = %registration.id, "registration failed, and its enrolment token could not be restored; the token is valid again in two minutes");
             }
             Err(refusal)
         }
     }
 }
 
-/// The body of `POST /registry/heartbeat`. What it says besides is for later.
+/// The body of `POST /registry/heartbeat`. Other members are ignored for now.
 #[derive(Deserialize)]
 pub(super) struct Heartbeat {
     workspace_id: String,
@@ -205,7 +205,7 @@ struct RuntimeMetadata {
 #[derive(Serialize)]
 pub(super) struct Heard {
     status: &'static str,
-    /// Seconds.
+    /// Lifetime in seconds.
     expires_in: u64,
 }
 
@@ -244,7 +244,7 @@ pub(super) struct NewCard {
     agent_card: Box<RawValue>,
 }
 
-/// What was done, and no more.
+/// A plain confirmation.
 #[derive(Serialize)]
 pub(super) struct Done {
     status: &'static str,

@@ -1,4 +1,4 @@
-//! `POST /workspaces/{id}/activity/{activity_id}/reply`: what an agent that polls says of a task (contract §6.1).
+//! `POST /workspaces/{id}/activity/{activity_id}/reply`: an update of a task by an agent that polls (`docs/api.md`).
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ use crate::rejection::{Reason, Rejection};
 pub(super) struct Replied {
     status: &'static str,
     task_id: String,
-    /// In the words of A2A 0.3.
+    /// The state as A2A 0.3 spells it.
     state: &'static str,
 }
 
-/// The task goes on, and whoever waits for it hears of it.
+/// Updates the task, and notifies the callers that wait for it.
 pub(super) async fn reply(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
@@ -40,7 +40,7 @@ pub(super) async fn reply(
     note_life(&gateway, &caller.0, &id).await;
     let inbox = &gateway.delivery.inbox;
     let task = inbox.reply(&id, &activity, update, body.get()).await?;
-    // It is committed. Where this fails, a look of its own finds what has ended.
+    // The update is committed. If this call fails, a periodic scan finds the ended task.
     let _ = gateway.delivery.jobs.task_ended(&task).await;
     Ok(Answer(Replied {
         status: "ok",
@@ -49,9 +49,9 @@ pub(super) async fn reply(
     }))
 }
 
-/// JSON it is, but what it holds cannot be kept.
+/// Builds the rejection of a reply that is valid JSON but cannot be stored.
 fn unreadable(error: &serde_json::Error) -> Rejection {
-    // serde's words for these repeat nothing of the reply.
+    // Serde's messages for these errors repeat nothing of the reply.
     let text = error.to_string();
     if text.starts_with("recursion limit") {
         return too_deep();

@@ -1,5 +1,5 @@
-//! `GET /workspaces/{id}/streams/{stream}`: what a caller missed of a stream, and what comes
-//! (contract §6.3).
+//! `GET /workspaces/{id}/streams/{stream}`: resumes a stream with the missed events and the new ones
+//! (`docs/api.md`, "Resuming a stream").
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub(super) async fn resume(
     Ok(response)
 }
 
-/// As on the stream that it goes on with.
+/// Sets the fields of the original stream.
 fn head(headers: &mut HeaderMap, stream: &str) {
     if let Ok(stream) = HeaderValue::from_str(stream) {
         headers.insert(STREAM, stream);
@@ -65,7 +65,7 @@ fn head(headers: &mut HeaderMap, stream: &str) {
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
 }
 
-/// How far it has come.
+/// The state of a resumed stream.
 enum Position {
     Open(Box<Open>),
     Over,

@@ -1,5 +1,5 @@
-//! Tokens of workspaces, of orgs and for the canvas (contract §8.2). A token is in one answer, the
-//! one that made it.
+//! Tokens of workspaces, of orgs and for the canvas (`docs/api.md`, "Tokens"). A token appears only in the answer to
+//! the request that created it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
 
-/// Workspaces in one canvas token at most: each is looked up before the token is made.
+/// Maximum workspaces in one canvas token: each is looked up before the token is created.
 const CANVAS_WORKSPACES_MAX: usize = 200;
 
 #[derive(Serialize)]
@@ -36,7 +36,7 @@ struct Issued<'a> {
     created_at: Timestamp,
 }
 
-/// A page of a list, named after what it lists.
+/// A page of a list of tokens.
 #[derive(Serialize)]
 pub(super) struct Listed<T> {
     tokens: Vec<T>,
@@ -49,7 +49,7 @@ pub(super) struct WorkspaceToken {
     prefix: String,
     created_at: Timestamp,
     last_used_at: Option<Timestamp>,
-    /// Only of enrolment tokens.
+    /// Present only for enrolment tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Timestamp>,
 }
@@ -119,7 +119,7 @@ struct Enrolment<'a> {
     expires_at: Timestamp,
 }
 
-/// `POST /workspaces/{id}/enrolment`: a way in for an agent that lost its token. Needs no body.
+/// `POST /workspaces/{id}/enrolment`: issues an enrolment token for an agent that lost its token. Needs no body.
 pub(super) async fn enrol(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
@@ -199,7 +199,7 @@ pub(super) struct NewCanvasToken {
 struct IssuedCanvas {
     token: String,
     expires_at: Timestamp,
-    /// Seconds.
+    /// Lifetime in seconds.
     expires_in: u64,
 }
 
@@ -220,8 +220,8 @@ pub(super) async fn issue_canvas(
         }
     };
     let workspaces = new.workspaces.as_deref().map(parse_list).transpose()?;
-    // The list decides alone which workspaces the user may reach, so nobody puts one into it that
-    // they may not reach themselves.
+    // The list alone decides which workspaces the user may reach, so callers may only list workspaces that they may
+    // reach themselves.
     for id in workspaces.iter().flatten() {
         gateway.hierarchy.permit(&caller.0, id).await?;
     }

@@ -1,4 +1,4 @@
-//! What `GET /ws` and `GET /events` share: who watches, and what happens next to them.
+//! The common part of `GET /ws` and `GET /events`: the reader's credential, and the next step of its connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::identity::Proof;
 use crate::metrics::EventReader;
 use crate::rejection::{Reason, Rejection};
 
-/// How often the credential is looked at again: a revoked one closes what it opened within 2 s.
+/// Interval of credential checks: a revocation closes the connection within 2 s.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Who wants to watch, proven by `Authorization` or by `?ticket=`, and after which event.
+/// A reader to be, proven by `Authorization` or by `?ticket=`, and the event after which it resumes.
 pub(super) struct Watcher {
     proof: Arc<Proof>,
     after: Option<String>,
@@ -39,7 +39,7 @@ impl FromRequestParts<Arc<Gateway>> for Watcher {
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
         let query = Query::<WatchQuery>::from_request_parts(parts, gateway).await;
-        // What is wrong with it is not repeated: there may be a ticket inside.
+        // The message does not repeat the query: it may contain a ticket.
         let Ok(Query(query)) = query else {
             let message = "the query is `ticket` and `last_event_id`, each once at most";
             return Err(Rejection::new(Reason::InvalidParams, message));
@@ -55,7 +55,7 @@ impl FromRequestParts<Arc<Gateway>> for Watcher {
             }
             (None, Some(ticket)) => {
                 if parts.uri.path() == "/ws" {
-                    // Before the ticket is used up.
+                    // Before the ticket is redeemed.
                     Handshake::of(parts)?;
                 }
                 let (identity, shared) = (&gateway.identity, &gateway.shared);
@@ -68,17 +68,17 @@ impl FromRequestParts<Arc<Gateway>> for Watcher {
     }
 }
 
-/// What happens next to one who watches.
+/// The next step of a reader's connection.
 pub(super) enum Step {
-    /// An event for them.
+    /// An event for the reader.
     Frame(Frame),
-    /// Nothing for a while.
+    /// Silence for the configured time.
     Quiet,
-    /// It is over.
+    /// The end of the connection.
     End(End),
 }
 
-/// Why it is over.
+/// The reason for the end of a connection.
 #[derive(Clone, Copy)]
 pub(super) enum End {
     ShuttingDown,
@@ -87,7 +87,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// The reason and what to do, for people.
+    /// Returns the reason, and a message for people.
     pub(super) const fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::ShuttingDown => (
@@ -106,15 +106,14 @@ impl End {
     }
 }
 
-/// Looks after what stays open: ends it with the gateway, or with the credential, and says when it is
-/// quiet.
+/// The supervision of an open connection: ends it with the gateway or the credential, and reports silence.
 pub(super) struct Vigil {
     gateway: Arc<Gateway>,
     check: Interval,
     quiet: Interval,
 }
 
-/// What came first.
+/// The first result of a wait.
 pub(super) enum Kept<T> {
     Next(T),
     Quiet,
@@ -135,7 +134,7 @@ impl Vigil {
         }
     }
 
-    /// Waits for what comes next to whom `proof` proves. `next` is dropped if something else comes first.
+    /// Waits for `next`, the shutdown, the end of the credential, or silence. `next` is dropped if another comes first.
     pub(super) async fn over<T>(
         &mut self,
         proof: &Proof,
@@ -158,13 +157,13 @@ impl Vigil {
         }
     }
 
-    /// Counts that this reader is cut.
+    /// Counts a cut reader.
     pub(super) fn count_cut(&self, why: &'static str) {
         self.gateway.metrics.event_reader_cut(why);
     }
 }
 
-/// One who watches.
+/// One reader's subscription.
 pub(super) struct Watch {
     gateway: Arc<Gateway>,
     reader: Reader,
@@ -172,8 +171,10 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    /// Subscribes a reader.
+    ///
     /// # Errors
-    /// When there are too many already, or the gateway ends.
+    /// Too many readers are connected, or the gateway shuts down.
     pub(super) async fn open(
         gateway: Arc<Gateway>,
         watcher: Watcher,
@@ -189,7 +190,7 @@ impl Watch {
         })
     }
 
-    /// Waits for the next step. May be dropped and called again without losing any event.
+    /// Waits for the next step. Cancel-safe: dropping it loses no event.
     pub(super) async fn next(&mut self) -> Step {
         let proof = Arc::clone(self.reader.proof());
         let next = self.reader.next(&self.gateway.hierarchy);
@@ -204,7 +205,7 @@ impl Watch {
         }
     }
 
-    /// Counts that this reader is cut.
+    /// Counts a cut reader.
     pub(super) fn count_cut(&self, why: &'static str) {
         self.vigil.count_cut(why);
     }

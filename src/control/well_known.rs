@@ -1,4 +1,4 @@
-//! What verifiers need, public (contract §7.1): the keys, and what the tokens are.
+//! Public documents for verifiers (`docs/api.md`): the keys, and the properties of tokens.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::gateway::Gateway;
 use crate::identity::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP};
 use crate::trust::{CALLER_TTL, PAIR_SCOPE, PAIR_TYP, SigningAlgorithm};
 
-/// A key is published for long before it signs, so verifiers may keep the document for a while.
+/// Caching of the documents. A key is published long before it signs, so verifiers may cache them.
 const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=300");
 
 const CLAIMS: [&str; 11] = [
@@ -59,7 +59,7 @@ pub(super) async fn discovery(State(gateway): State<Arc<Gateway>>, headers: Head
     public(&headers, document.to_string())
 }
 
-/// A document that anyone may keep for a while, or ask whether it changed (RFC 9110, 13.1.2).
+/// Answers with a cacheable document, or with 304 if it is unchanged (RFC 9110, 13.1.2).
 fn public(asked: &HeaderMap, body: String) -> Response {
     let tag = URL_SAFE_NO_PAD.encode(&Sha256::digest(&body)[..12]);
     let tag = format!("\"{tag}\"");
@@ -77,7 +77,7 @@ fn public(asked: &HeaderMap, body: String) -> Response {
     };
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, KEPT);
-    // What allows a page to read it is added for that page's origin, on the way out.
+    // The data plane adds the CORS fields for the page's origin.
     headers.insert(VARY, HeaderValue::from_static("Origin"));
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         headers.insert(ETAG, tag);

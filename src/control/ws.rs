@@ -1,6 +1,5 @@
-//! `GET /ws`: what happens, over a WebSocket (contract §8.4, RFC 6455). The data plane answers the
-//! handshake with our 101, and passes raw bytes: the request's body is what comes in from then on, the
-//! response's is what goes out.
+//! `GET /ws`: events over a WebSocket (`docs/api.md`, "Events"; RFC 6455). The data plane completes the handshake with
+//! this module's 101, and passes raw bytes: the request body carries the input and the response body the output.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -33,32 +32,31 @@ use crate::gateway::Gateway;
 use crate::metrics::EventReader;
 use crate::rejection::{Reason, Rejection};
 
-/// Between two pings. Who has not answered one when the next is due is gone.
+/// Interval of pings. A client that has not answered one when the next is due is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 
-/// How long a frame may take to be written.
+/// Maximum time for writing a frame.
 const WRITE_MAX: Duration = Duration::from_secs(12);
 
-/// How long the other side gets to answer a close.
+/// Maximum time for the client's answer to a close frame.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes on their way out, between us and the connection.
+/// Buffered output bytes between this module and the connection.
 const PIPE_BYTES: usize = 8 * 1024;
 
-/// Largest message that is read: nothing but pings and closes is expected.
+/// Maximum bytes of a received message: only pings and closes are expected.
 const INBOUND_BYTES_MAX: usize = 4 * 1024;
 
-/// Messages that are read within [`INBOUND_SPAN`].
+/// Maximum messages received within [`INBOUND_SPAN`].
 const INBOUND_MAX: u32 = 200;
 
-/// Bytes that are read within [`INBOUND_SPAN`]: pieces of a message that never ends are no messages,
-/// and cost time all the same.
+/// Maximum bytes received within [`INBOUND_SPAN`]: fragments of an endless message count as no message, but cost time.
 const INBOUND_SPAN_BYTES_MAX: usize = 1024 * 1024;
 
-/// See [`INBOUND_MAX`].
+/// The interval of [`INBOUND_MAX`] and `INBOUND_SPAN_BYTES_MAX`.
 const INBOUND_SPAN: Duration = Duration::from_secs(10);
 
-/// A good handshake: the key to answer.
+/// The key of a valid handshake.
 pub(super) struct Handshake(String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Handshake {
@@ -70,8 +68,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Handshake {
 }
 
 impl Handshake {
+    /// Validates the handshake of a request.
+    ///
     /// # Errors
-    /// `upgrade_required`, or `invalid_request` with what is wrong.
+    /// `upgrade_required`, or `invalid_request` with the violated rule.
     pub(super) fn of(parts: &Parts) -> Result<Self, Rejection> {
         let headers = &parts.headers;
         if parts.version != Version::HTTP_11 {
@@ -111,14 +111,14 @@ fn upgrade_required(message: &'static str) -> Rejection {
         .field("sec-websocket-version", "13")
 }
 
-/// The value of a field that stands once.
+/// Returns the value of a field that occurs once.
 fn sole<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?.trim();
     values.next().is_none().then_some(value)
 }
 
-/// Whether a field that is a list names `token`, in any case.
+/// True if a list field contains `token`, in any case.
 fn lists(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
     let mut tokens = values.flat_map(|value| value.split(','));
@@ -135,7 +135,7 @@ pub(super) async fn socket(
     let watch = Watch::open(gateway, watcher, EventReader::Socket, PING_EVERY).await?;
     let input = StreamReader::new(metered(body));
     let (near, far) = duplex(PIPE_BYTES);
-    // Ends with the connection, the credential, the reader's patience or the process.
+    // Ends with the connection, the credential, a reader that is too slow, or the process.
     tokio::spawn(serve(join(input, near), watch));
     let mut response = Response::new(Body::from_stream(ReaderStream::new(far)));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -148,7 +148,7 @@ pub(super) async fn socket(
     Ok(response)
 }
 
-/// What comes in, up to [`INBOUND_SPAN_BYTES_MAX`] in each span.
+/// Returns the input, up to [`INBOUND_SPAN_BYTES_MAX`] in each span.
 fn metered(body: Body) -> impl Stream<Item = io::Result<Bytes>> + Unpin {
     let mut span = (Instant::now(), 0_usize);
     body.into_data_stream().map(move |piece| {
@@ -174,7 +174,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, mut watch: Watch) {
     let Some((code, reason)) = run(&mut socket, &mut watch).await else {
         return;
     };
-    // Whoever is gone for us takes no more of our memory.
+    // A reader that was cut holds no more memory.
     drop(watch);
     let reason = Utf8Bytes::from_static(reason);
     let close = async {
@@ -184,7 +184,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, mut watch: Watch) {
     let _ = timeout(CLOSE_MAX, close).await;
 }
 
-/// Passes events until there is a reason to close; `None`: the other side has closed, or is gone.
+/// Sends events until there is a reason to close. `None` if the client closed the connection or is gone.
 async fn run<S: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<S>,
     watch: &mut Watch,
@@ -192,7 +192,7 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin>(
     let mut heard = true;
     let mut inbound = (Instant::now(), 0_u32);
     loop {
-        // By turns: in a storm of events pongs and closes are heard, too.
+        // Unbiased: under a storm of events, pongs and closes are read as well.
         let message = tokio::select! {
             step = watch.next() => match step {
                 Step::Frame(frame) => Message::Text(Utf8Bytes::try_from(frame.json()).ok()?),
@@ -213,7 +213,7 @@ async fn run<S: AsyncRead + AsyncWrite + Unpin>(
                         let _ = timeout(CLOSE_MAX, socket.flush()).await;
                         return None;
                     }
-                    // Whatever it says: it is alive.
+                    // Any message shows that the client is alive.
                     Ok(_) => heard = true,
                     Err(Error::Capacity(_)) => {
                         return Some((CloseCode::Size, "nothing is read here but pings and closes"));

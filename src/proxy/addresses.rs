@@ -1,4 +1,4 @@
-//! How many connections come from each address, so that one caller cannot have all of them.
+//! Counts open connections per client address and bounds them (`server.connections_per_address`).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,30 +6,30 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::config::Server;
 
-/// Open connections by address. Never more entries than connections.
+/// Open connections by address. It never has more entries than there are open connections.
 #[derive(Default)]
 pub(super) struct Addresses(Mutex<HashMap<IpAddr, usize>>);
 
-/// One address, and how many connections it may have.
+/// An address and the maximum of its open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limit {
     address: IpAddr,
     max: usize,
 }
 
-/// The address has as many as it may have.
+/// Error: the address already has its maximum of open connections.
 #[derive(Debug)]
 pub(super) struct TooMany;
 
-/// A connection that is counted. Dropping it counts it off.
+/// A counted connection. Dropping it decrements the count.
 pub(super) struct Counted<'a> {
     addresses: &'a Addresses,
     limit: Option<Limit>,
 }
 
 impl Addresses {
-    /// What holds for `peer`, which may have `max` (0: as many as it likes). `None`: they are not counted, since the limit is off,
-    /// or `peer` is a proxy of ours and stands for many, or all callers are programs of this machine.
+    /// Returns the limit of `peer`, with `max` connections (0: unlimited). `None` if its connections are not counted:
+    /// the limit is off, `peer` is a trusted proxy that stands for many callers, or the gateway listens on loopback.
     pub(super) fn limit(server: &Server, peer: Option<IpAddr>, max: usize) -> Option<Limit> {
         let address = peer?.to_canonical();
         (max > 0 && !is_proxy(server, address) && !server.listen.ip().is_loopback()).then(|| {
@@ -40,10 +40,10 @@ impl Addresses {
         })
     }
 
-    /// Counts one more.
+    /// Counts one connection more.
     ///
     /// # Errors
-    /// [`TooMany`], and it is not counted.
+    /// [`TooMany`]. The connection is then not counted.
     pub(super) fn enter(&self, limit: Option<Limit>) -> Result<Counted<'_>, TooMany> {
         if let Some(Limit { address, max }) = limit {
             let mut open = self.open();
@@ -79,13 +79,13 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Whether `peer` is a proxy of ours, which stands for many callers.
+/// True if `peer` is a trusted proxy, which stands for many callers.
 pub(super) fn is_proxy(server: &Server, peer: IpAddr) -> bool {
     let address = peer.to_canonical();
     server.trusted_proxies.iter().any(|n| n.contains(&address))
 }
 
-/// Whoever has one IPv6 address has its network of 64 bits.
+/// Returns the address to count by. One holder of IPv6 addresses has a whole /64 network.
 fn one_holder(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,

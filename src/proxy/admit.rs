@@ -1,7 +1,7 @@
-//! Decides whether a request may go to an agent, and to which.
+//! Decides whether a request may go to an agent, and to which one.
 //!
-//! The order is part of the contract (§3): it decides which refusal a caller sees. Nothing reaches
-//! the agent before all of it passed.
+//! The order of checks decides which rejection a caller sees (`docs/api.md`, "Order of checks"). Nothing reaches
+//! the agent before all checks passed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,25 +21,25 @@ use crate::rejection::{Reason, Rejection};
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
-/// Proof that everything but the body was checked.
+/// Proof that all checks except those of the body passed.
 pub(super) struct Admitted {
-    /// Who asks.
+    /// The proven caller.
     pub(super) proof: Arc<Proof>,
-    /// That they may.
+    /// The permission of the caller for the target.
     pub(super) permit: Permit,
-    /// Where to.
+    /// The resolved target.
     pub(super) destination: Destination,
-    /// What `X-Timeout` asks for.
+    /// The timeout that `X-Timeout` requests.
     pub(super) timeout: Option<Duration>,
-    /// Gateways that the call has gone through, this one included.
+    /// The number of gateways that the call has passed, this one included.
     pub(super) hops: u32,
 }
 
 impl Admitted {
-    /// Runs the checks that are about the call.
+    /// Runs the checks of the call.
     ///
     /// # Errors
-    /// The first refusal.
+    /// The first rejection.
     pub(super) fn new(
         Allowed { proof, permit }: Allowed,
         destination: Destination,
@@ -55,21 +55,21 @@ impl Admitted {
         })
     }
 
-    /// In whose name the call takes room and places.
+    /// The account that the call's memory and concurrency slots are charged to.
     pub(super) fn account(&self) -> u64 {
         self.proof.account
     }
 
-    /// What the call must look like, wherever it goes.
+    /// The protocol options of the target: what the call must look like.
     pub(super) fn manners(&self) -> &Manners {
         self.destination.manners()
     }
 }
 
-/// Runs the checks that are about the target and the call, behind [`allow`].
+/// Runs the checks of the target and the call, after [`allow`].
 ///
 /// # Errors
-/// The first refusal.
+/// The first rejection.
 pub(super) async fn reach(
     gateway: &Gateway,
     exchange: &Exchange,
@@ -80,18 +80,18 @@ pub(super) async fn reach(
     Admitted::new(allowed, destination, head, &exchange.config)
 }
 
-/// Proof that the caller may reach the target, in whatever state that is.
+/// Proof that the caller may reach the target, whatever state the target is in.
 pub(super) struct Allowed {
-    /// Who asks.
+    /// The proven caller.
     pub(super) proof: Arc<Proof>,
-    /// That they may.
+    /// The permission of the caller for the target.
     pub(super) permit: Permit,
 }
 
-/// Runs the checks that are about the caller.
+/// Runs the checks of the caller.
 ///
 /// # Errors
-/// The first refusal.
+/// The first rejection.
 pub(super) async fn allow(
     gateway: &Gateway,
     exchange: &mut Exchange,
@@ -104,10 +104,10 @@ pub(super) async fn allow(
     permit(gateway, exchange, proof, &target).await
 }
 
-/// Who asks, and that they may ask now.
+/// Proves the caller's identity, and that its rate allows a request now.
 ///
 /// # Errors
-/// The first refusal.
+/// The first rejection.
 pub(super) async fn prove(
     gateway: &Gateway,
     exchange: &mut Exchange,
@@ -126,7 +126,7 @@ pub(super) async fn prove(
     Ok(proof)
 }
 
-/// That who was proven may reach the target.
+/// Checks that the proven caller may reach the target.
 ///
 /// # Errors
 /// `not_permitted`, `store_unavailable`.
@@ -142,7 +142,7 @@ pub(super) async fn permit(
     Ok(Allowed { proof, permit })
 }
 
-/// The one `Authorization` field. Of two nobody knows which the sender meant, so they prove nothing.
+/// Returns the only `Authorization` field. Two of them are ambiguous and prove nothing.
 ///
 /// # Errors
 /// `unauthenticated`.
@@ -157,7 +157,7 @@ pub(super) fn authorization(head: &RequestHeader) -> Result<Option<&[u8]>, Rejec
     }
 }
 
-/// The one value of a field that must not be repeated: two proxies could each look at another one.
+/// Returns the only value of a field that must not be repeated: two proxies could each read a different one.
 ///
 /// # Errors
 /// `invalid_request`.
@@ -175,7 +175,7 @@ pub(super) fn single<'h>(
     }
 }
 
-/// Refuses a body that says itself that it is too large.
+/// Rejects a body with a declared length above the limit.
 ///
 /// # Errors
 /// `body_too_large`.
@@ -194,7 +194,7 @@ pub(super) fn refuse_declared_oversize(
     }
 }
 
-/// `body_too_large`, naming the limit.
+/// Builds `body_too_large`, with the limit in its message.
 pub(super) fn too_large(limit: u64) -> Rejection {
     Rejection::new(
         Reason::BodyTooLarge,
@@ -203,7 +203,7 @@ pub(super) fn too_large(limit: u64) -> Rejection {
     .fact("limit", limit)
 }
 
-/// `X-Timeout: <seconds>`, bounded by `timeouts.max`.
+/// Reads `X-Timeout: <seconds>`, bounded by `timeouts.max`.
 fn requested_timeout(head: &RequestHeader, max: Duration) -> Result<Option<Duration>, Rejection> {
     let Some(field) = single(head, &X_TIMEOUT)? else {
         return Ok(None);

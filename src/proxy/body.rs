@@ -1,4 +1,4 @@
-//! Reads the caller's body to its bound within its clock, and completes the call.
+//! Reads the caller's body, bounded in size and time, and completes the call.
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Version, header};
@@ -19,11 +19,11 @@ use crate::hierarchy::Permit;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Share;
 
-/// Why there is no body.
+/// Reasons for having no body.
 pub(super) enum NoBody {
-    /// The caller is told.
+    /// The request is rejected, and the caller gets an answer.
     Refused(Rejection),
-    /// The caller left; there is nobody to tell.
+    /// The caller left, so there is no answer.
     CallerLeft,
 }
 
@@ -33,11 +33,11 @@ impl From<Rejection> for NoBody {
     }
 }
 
-/// Reads the body of a request of `account` whole. `100 Continue` is sent first where the caller waits for it.
+/// Reads the whole body of a request of `account`. Sends `100 Continue` first if the caller waits for it.
 ///
 /// # Errors
-/// `body_too_large`, `request_timeout`, `invalid_request` for broken framing, `overloaded` when all
-/// bodies together, or the caller's, take too much; or that the caller left.
+/// `body_too_large`, `request_timeout`, `invalid_request` for broken framing, `overloaded` if the bodies of all
+/// callers, or of this one, take too much memory; or the caller left.
 pub(super) async fn read(
     relay: &Relay,
     config: &Config,
@@ -61,10 +61,10 @@ pub(super) async fn read(
     }
 }
 
-/// Sends `100 Continue` where the caller waits for it.
+/// Sends `100 Continue` if the caller waits for it.
 ///
 /// # Errors
-/// When the caller left.
+/// The caller left.
 pub(super) async fn bid_continue(session: &mut ServerSession) -> Result<(), NoBody> {
     if !expects_continue(session.req_header()) {
         return Ok(());
@@ -74,11 +74,11 @@ pub(super) async fn bid_continue(session: &mut ServerSession) -> Result<(), NoBo
     written.map_err(|_| NoBody::CallerLeft)
 }
 
-/// The next piece of a body; `None` at its end.
+/// Returns the next piece of a body; `None` at its end.
 ///
 /// # Errors
-/// `request_timeout`, `invalid_request` for broken framing; or that the caller left. What comes
-/// behind such a body is no request: the connection ends with the answer.
+/// `request_timeout`, `invalid_request` for broken framing; or the caller left. Bytes after such a body cannot be
+/// parsed as a request, so the connection closes after the answer.
 pub(super) async fn next_piece(
     timeouts: &Timeouts,
     session: &mut ServerSession,
@@ -94,7 +94,7 @@ pub(super) async fn next_piece(
     Err(failed)
 }
 
-/// Bytes read so far. A body that came in one piece is kept as that piece, without a copy.
+/// The bytes read so far. A body that came in one piece is kept as that piece, without a copy.
 #[derive(Default)]
 struct Held {
     first: Bytes,
@@ -128,8 +128,8 @@ impl Held {
     }
 }
 
-/// JSON by its own word, and not encoded. Missing is fine, unless a browser sends it: without a
-/// type a cross-site page needs no preflight.
+/// Checks that the body is declared as JSON, without a content encoding. A missing type is accepted, except from a
+/// browser: a cross-site page needs no preflight for a request without a type.
 ///
 /// # Errors
 /// `unsupported_media_type`.
@@ -149,7 +149,7 @@ pub(super) fn check_media_type(headers: &HeaderMap) -> Result<(), Rejection> {
     }
 }
 
-/// `application/json`, `application/a2a+json`, `*/*+json`; a charset only if it is UTF-8
+/// True for `application/json`, `application/a2a+json` and `*/*+json`; a charset must be UTF-8
 /// (RFC 8259, 8.1).
 pub(crate) fn is_json(content_type: &str) -> bool {
     let mut parts = content_type.split(';');
@@ -170,7 +170,7 @@ pub(crate) fn is_json(content_type: &str) -> bool {
     json && utf8
 }
 
-/// Whether the caller waits for a `100 Continue`. HTTP/1.0 knows none (RFC 9110, 10.1.1).
+/// True if the caller waits for `100 Continue`. HTTP/1.0 has none (RFC 9110, 10.1.1).
 pub(super) fn expects_continue(head: &RequestHeader) -> bool {
     head.version > Version::HTTP_10 && head.headers.contains_key(header::EXPECT)
 }
@@ -203,7 +203,7 @@ fn broken_framing() -> NoBody {
     ))
 }
 
-/// Completes the call for its target (contract §3.1), and notes what was read from it.
+/// Completes the call for its target (`docs/api.md`, "Completion"), and records what was read from it.
 ///
 /// # Errors
 /// `parse_error`, `invalid_request`, `invalid_params`.
@@ -234,13 +234,13 @@ pub(super) fn complete(
     }
 }
 
-/// What decides how a call is completed, besides its body.
+/// The inputs to the completion of a call besides its body.
 pub(super) struct CallShape {
-    /// How much.
+    /// The extent of completion.
     pub(super) complete: Complete,
-    /// Into which dialect.
+    /// The protocol generation of the target.
     pub(super) generation: Generation,
-    /// Whether the caller would rather have a stream.
+    /// True if the caller prefers a stream.
     pub(super) prefers_stream: bool,
 }
 

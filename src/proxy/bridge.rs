@@ -1,5 +1,5 @@
-//! Hands a request to the control plane in process: its body as it is asked for, a streamed answer back. For the
-//! one route that has WebSockets: raw bytes both ways, once the control plane has said 101.
+//! Passes a request to the control plane in process. The request body is read on demand; the response is streamed
+//! back. On `/ws`, the only WebSocket route, raw bytes pass both ways after the control plane answered 101.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -26,22 +26,22 @@ use crate::ids::RequestId;
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::telemetry::traces::Told;
 
-/// The one route that has sockets.
+/// The only WebSocket route.
 const SOCKET_PATH: &str = "/ws";
 
-/// Pieces from the caller that wait for a socket to read them.
+/// Maximum pieces from the caller that are buffered for a socket.
 const INPUT_PIECES: usize = 2;
 
-/// How long a reader of events may take for a piece.
+/// Maximum time for writing one piece to a reader of events.
 const READER_MAX: Duration = Duration::from_secs(10);
 
-/// How long anybody else may.
+/// Maximum time for writing one piece to any other caller.
 const PIECE_MAX: Duration = Duration::from_secs(60);
 
-/// What goes with a request besides its head and body: its id, and where to say what became of it, if it is traced.
+/// Metadata of a request besides its head and body: its id and, if it is traced, the recorder of its outcome.
 type Asked<'a> = (&'a RequestId, Option<Told>);
 
-/// Why the bridge did not get through.
+/// Reasons for which a request did not get through the bridge.
 enum Broken {
     Refused(Rejection),
     CallerLeft,
@@ -53,11 +53,11 @@ impl From<Rejection> for Broken {
     }
 }
 
-/// Passes one request to the control plane and its answer back. An answer that never ends gives its
-/// place among the exchanges back: the control plane bounds those itself.
+/// Passes one request to the control plane and streams its response back. An endless response releases its slot
+/// among the exchanges: the control plane bounds those responses itself.
 ///
 /// # Errors
-/// When the connection must be broken off.
+/// The connection must be aborted.
 pub(super) async fn pass(
     proxy: &Proxy,
     session: &mut ServerSession,
@@ -75,11 +75,11 @@ pub(super) async fn pass(
     }
 }
 
-/// Answers a request that is refused before its route is asked. The control plane tells it, counts it and writes it down,
-/// as what it refuses itself.
+/// Answers a request that is rejected before its route runs. The control plane formats, counts and records the
+/// rejection like its own.
 ///
 /// # Errors
-/// When the connection must be broken off.
+/// The connection must be aborted.
 pub(super) async fn refuse(
     proxy: &Proxy,
     session: &mut ServerSession,
@@ -94,7 +94,7 @@ pub(super) async fn refuse(
             let response = response.unwrap_or_else(|never| match never {});
             send(proxy, session, response, None).await
         }
-        // What no request can be made of has no route.
+        // A request that cannot be built for the router has no route.
         Err(_) => {
             let (origins, form) = (proxy.origins.get(), Dialect::Plain.into());
             let told = answer(session, &origins, request_id, &rejection, &form).await;
@@ -111,19 +111,19 @@ async fn run(proxy: &Proxy, session: &mut ServerSession, asked: Asked<'_>) -> Re
     let asked = proxy.control.clone().oneshot(request);
     let response = tokio::select! {
         biased;
-        // A router answers every request: its error type has no values.
+        // A router answers every request: its error type is uninhabited.
         response = asked => response.unwrap_or_else(|never| match never {}),
         () = feed.supply(proxy, session, &mut place) => return Err(Broken::CallerLeft),
     };
     feed.end(session);
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        // Only a handshake that was seen before its body was read may change the protocol.
+        // Only a handshake recognized before its body was read may switch protocols.
         return Err(Broken::Refused(not_a_socket()));
     }
     send(proxy, session, response, place).await
 }
 
-/// Sends an answer as it comes.
+/// Streams a response to the caller.
 async fn send(
     proxy: &Proxy,
     session: &mut ServerSession,
@@ -140,7 +140,7 @@ async fn send(
         .headers
         .get(header::CONTENT_TYPE)
         .is_some_and(|value| value == "text/event-stream");
-    // The others keep their place until they are answered.
+    // All other responses hold their slot until they are complete.
     let slot = slot.filter(|_| !streams);
     let patience = if streams { READER_MAX } else { PIECE_MAX };
     patiently(
@@ -173,7 +173,7 @@ async fn send(
     .map_err(|_| Broken::CallerLeft)
 }
 
-/// One piece towards the caller. Whoever does not take it in time is gone.
+/// Writes one piece to the caller. A caller that does not read it in time counts as gone.
 async fn write(
     proxy: &Proxy,
     session: &mut ServerSession,
@@ -192,8 +192,8 @@ async fn write(
     }
 }
 
-/// Whether the request is a WebSocket handshake for the one route that has sockets. Nothing else
-/// changes its protocol here, whatever it asks for.
+/// True if the request is a WebSocket handshake on the only WebSocket route. No other request switches protocols,
+/// whatever it asks for.
 fn opens_socket(session: &ServerSession) -> bool {
     let head = session.req_header();
     let names = |field: header::HeaderName, token: &str| {
@@ -216,10 +216,10 @@ fn opens_socket(session: &ServerSession) -> bool {
             .is_none_or(|length| length == "0")
 }
 
-/// Opens a socket: after the 101 the request's body is what comes in, the response's what goes out.
+/// Opens a socket: after the 101, the request body carries its input and the response body its output.
 ///
-/// Nothing is read before the 101 is written, so bytes that came too early are read by the socket's
-/// own parser; after a refusal the connection is closed, so that they are not read at all.
+/// The body is not read before the 101 is written. Bytes that came too early are then parsed as frames of the
+/// socket. After a rejection the connection is closed, so they are never parsed as a request.
 async fn socket(
     proxy: &Proxy,
     session: &mut ServerSession,
@@ -243,19 +243,19 @@ async fn socket(
     )
     .await
     .map_err(|_| Broken::CallerLeft)?;
-    // The socket's pings say whether anybody is there.
+    // The pings of the socket detect a caller that left.
     session.set_read_timeout(None);
     pump(proxy, session, input, output).await
 }
 
-/// Raw bytes both ways, until one side is done.
+/// Copies raw bytes both ways until one side is done.
 async fn pump(
     proxy: &Proxy,
     session: &mut ServerSession,
     mut input: Sender<Bytes, Infallible>,
     mut output: Body,
 ) -> Result<(), Broken> {
-    // One piece at most waits for the socket: while it does, none is read.
+    // At most one piece waits for the socket. No other is read meanwhile (backpressure).
     let mut waiting: Option<Bytes> = None;
     loop {
         tokio::select! {
@@ -285,11 +285,11 @@ async fn pump(
         session.write_response_body(Bytes::new(), true),
     )
     .await;
-    // A socket's connection carries nothing after it.
+    // The connection of a socket carries no further request.
     Err(Broken::CallerLeft)
 }
 
-/// The head of an answer. The control plane put the request's id into it.
+/// Builds the head of the response. The control plane has already put the request id into it.
 fn head(proxy: &Proxy, session: &ServerSession, parts: Parts) -> ResponseHeader {
     let mut head = ResponseHeader::from(parts);
     proxy
@@ -313,7 +313,7 @@ fn request(
     body: Body,
 ) -> Result<http::Request<Body>, Broken> {
     let head = session.req_header();
-    // Routes see the path and query only, whichever form the request target had.
+    // Routes match the path and query only, whatever form the request target had.
     let target = head
         .uri
         .path_and_query()

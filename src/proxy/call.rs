@@ -20,7 +20,7 @@ use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::shares::Share;
 
 impl Proxy {
-    /// Admission, body, relay. Each step takes what the one before proved.
+    /// Runs admission, body and relay. Each step takes the proof of the step before.
     pub(super) async fn call(
         self: &Arc<Self>,
         session: &mut ServerSession,
@@ -37,7 +37,7 @@ impl Proxy {
             Ok(destination) => {
                 Admitted::new(allowed, destination, session.req_header(), &exchange.config)?
             }
-            // Boxed, here and below: it is rare, and would widen every exchange's future.
+            // Boxed, here and below: rarely taken.
             Err(away) => return Box::pin(self.away(session, exchange, allowed, away)).await,
         };
         check_media_type(&session.req_header().headers)?;
@@ -46,7 +46,7 @@ impl Proxy {
         self.rpc(session, exchange, admitted, received).await
     }
 
-    /// One JSON-RPC call, or what is made one, from its body on.
+    /// Handles one JSON-RPC call, or a body that is made one, from reading the body on.
     pub(super) async fn rpc(
         self: &Arc<Self>,
         session: &mut ServerSession,
@@ -58,7 +58,7 @@ impl Proxy {
         let generation = if manners.has_card {
             manners.generation
         } else {
-            // Boxed: it is rare that there is anything to ask for.
+            // Boxed: rarely taken.
             let is_bare = envelope::is_bare(&received);
             Box::pin(self.generation(Some(session), exchange, &admitted, is_bare)).await?
         };

@@ -1,4 +1,4 @@
-//! Certificates for the connections to one agent (`upstream_tls`), in the form that Pingora takes.
+//! Certificates for the connections to one agent (`upstream_tls`), in Pingora's types, cached per agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use secrecy::ExposeSecret;
 
 use crate::directory::{Agent, UpstreamTls};
 
-/// Agents whose certificates are remembered in that form, at most.
+/// Maximum agents with cached certificates.
 const AGENTS_MAX: u64 = 10_000;
 
-/// How long those of an agent that nobody calls are. They hold a private key.
+/// Time after which unused certificates are dropped. They contain a private key.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// What was made of `upstream_tls`, by its fingerprint: making it costs more than a call's other steps.
+/// Converted `upstream_tls` by fingerprint. A conversion costs more than all other steps of a call.
 pub(super) struct Certificates(Cache<[u8; 32], Arc<Worn>>);
 
 struct Worn {
@@ -30,10 +30,10 @@ impl Certificates {
         Self(remembered.time_to_idle(IDLE).build())
     }
 
-    /// Has connections to `agent` verified by its own certificates, and shown ours.
+    /// Sets the agent's CA certificates and the gateway's client certificate on the connection.
     ///
-    /// Pingora's pool tells connections apart by address, name, and serial number of our certificate, not
-    /// by whose certificates they were verified with: so each agent with its own has a pool of its own.
+    /// Pingora's pool keys connections by address, name and serial number of the client certificate, but not by the CA
+    /// certificates. Each agent with certificates of its own therefore gets a pool of its own.
     pub(super) async fn put_on(&self, peer: &mut HttpPeer, agent: &Agent, tls: &UpstreamTls) {
         let fingerprint = tls.fingerprint(&agent.id);
         let made = async { Arc::new(Worn::of(tls)) };

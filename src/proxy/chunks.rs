@@ -1,5 +1,6 @@
-//! Bodies in chunks (RFC 9112, 7.1), watched while Pingora decodes them. Its parser takes an empty
-//! size line for the last chunk, bare line feeds, and trailers, where others read something else.
+//! Validates chunked bodies (RFC 9112, 7.1) while Pingora decodes them. Pingora's parser takes an empty size line
+//! for the last chunk and accepts bare line feeds and trailers, which other parsers read differently.
+//! `Watched` wraps the connection; `Chunks` is the state machine.
 
 use std::fmt;
 use std::io;
@@ -16,54 +17,54 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Most digits of a size: 4 GiB, over every limit of a body.
+/// Maximum digits of a chunk size: 4 GiB, above every body limit.
 const SIZE_DIGITS_MAX: u8 = 8;
 
-/// Longest extensions of one chunk, in bytes. Nobody here knows any, so they are passed over.
+/// Maximum bytes of the extensions of one chunk. The gateway uses none and skips them.
 const EXTENSION_BYTES_MAX: u16 = 256;
 
-/// A body in chunks that is broken.
+/// Error: the chunked framing of the body is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("the chunks of the request body are broken")]
 pub struct Broken;
 
-/// Whether reading failed since the chunks are broken, and not the connection.
+/// True if reading failed because of invalid chunks, not because of the connection.
 pub(super) fn broke(error: &pingora::Error) -> bool {
     let root = error.root_cause().downcast_ref::<io::Error>();
     root.is_some_and(|e| e.get_ref().is_some_and(|e| e.is::<Broken>()))
 }
 
-/// How far the chunks are read.
+/// The state of the chunk parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunks {
-    /// In a size, of so many digits and this value.
+    /// In a chunk size: its digits and value so far.
     Size(u8, u64),
-    /// In the extensions behind a size.
+    /// In the extensions after a size: their bytes so far, and the size.
     Extension(u16, u64),
-    /// At the line feed behind a size.
+    /// At the line feed after a size.
     SizeFeed(u64),
-    /// So many bytes of data are to come.
+    /// In the data of a chunk: the bytes to come.
     Data(u64),
-    /// At the carriage return behind the data.
+    /// At the carriage return after the data.
     DataReturn,
-    /// At the line feed behind the data.
+    /// At the line feed after the data.
     DataFeed,
-    /// At the carriage return of the line that ends it all.
+    /// At the carriage return of the final empty line.
     LastReturn,
-    /// At its line feed.
+    /// At the line feed of the final empty line.
     LastFeed,
-    /// What follows is another request.
+    /// After the body: the next bytes are another request.
     Over,
 }
 
 impl Chunks {
-    /// Before the first size.
+    /// The state before the first chunk size.
     pub const BEGIN: Self = Self::Size(0, 0);
 
-    /// Reads on.
+    /// Advances over `bytes`.
     ///
     /// # Errors
-    /// [`Broken`] at the first byte that does not belong there. Trailers do not.
+    /// [`Broken`] at the first byte that is not allowed. Trailers are not allowed.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
         while let Some((byte, rest)) = bytes.split_first() {
             match *self {
@@ -111,22 +112,22 @@ impl Chunks {
     }
 }
 
-/// A caller's connection whose chunks are watched. Reading fails where they are broken.
+/// A caller's connection with validated chunks. Reading fails at the first invalid byte.
 pub(super) struct Watched {
     stream: Stream,
     chunks: Chunks,
 }
 
 impl Watched {
-    /// Goes on watching from `chunks`.
+    /// Continues the validation from `chunks`.
     pub(super) fn from(stream: Stream, chunks: Chunks) -> Stream {
         Box::new(Self { stream, chunks })
     }
 
-    /// The connection itself, watched or not.
+    /// Returns the inner connection, whether it is wrapped or not.
     pub(super) fn plain(stream: Stream) -> Stream {
         if stream.as_any().is::<Self>() {
-            // Just asked.
+            // Checked above.
             let Ok(watched) = stream.into_any().downcast::<Self>() else {
                 unreachable!("it is one")
             };

@@ -1,5 +1,5 @@
-//! The listener's application: how many connections may be open, in all and from one address, and
-//! TLS, whose certificate may change while the listener is open.
+//! The application of a listener. It bounds the open connections, in total and per address, and terminates TLS;
+//! the certificate may change while the listener is open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,13 +22,13 @@ use crate::ids::RequestId;
 use crate::metrics::Cut;
 use crate::rejection::{Reason, Rejection};
 
-/// How long a connection that is refused may take to read why.
+/// Maximum time for sending the reason to a rejected connection.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Connections beyond the limit that are told so at once; those beyond this are only closed.
+/// Maximum rejected connections that are being answered at once; further ones are only closed.
 const FAREWELLS_MAX: usize = 256;
 
-/// The application of a listener, for as many connections as `server.max_connections`.
+/// The application of a listener, bounded by `server.max_connections`.
 pub struct Connections {
     listener: Arc<Listener>,
     open: AtomicUsize,
@@ -38,7 +38,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Bounds the connections of `listener`.
+    /// Creates the application of `listener`.
     pub fn new(listener: Listener) -> Self {
         Self {
             open: AtomicUsize::new(0),
@@ -52,7 +52,7 @@ impl Connections {
         }
     }
 
-    /// Connections open now.
+    /// Returns the number of open connections.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
@@ -61,11 +61,11 @@ impl Connections {
         self.listener.relay.metrics.connection_cut(why);
     }
 
-    /// Ends TLS, if it is spoken here. `None`: there was no handshake in time.
+    /// Terminates TLS, if it is configured. `None` if the handshake failed or did not end in time.
     async fn secured(&self, stream: Stream, deadline: Instant) -> Option<Stream> {
         match (*self.tls.get()).clone() {
             None => Some(stream),
-            // Boxed, here and below: a connection that is served should not hold what came before.
+            // Boxed, here and below: an established connection should not hold the state of its handshake.
             Some(acceptor) => Box::pin(self.handshake(acceptor, stream, deadline)).await,
         }
     }
@@ -78,7 +78,7 @@ impl Connections {
     ) -> Option<Stream> {
         let peer = stream.get_socket_digest();
         let peer = peer.and_then(|digest| digest.peer_addr().map(ToString::to_string));
-        // The listener is plain TCP, so that this is the one place where connections begin.
+        // The listener is plain TCP, so every connection begins here.
         let mut stream = stream.into_any().downcast::<L4Stream>().ok()?;
         let mut first = [0];
         let begun = timeout_at(deadline, stream.try_peek(&mut first)).await;
@@ -92,13 +92,13 @@ impl Connections {
             Ok(Err(error)) => error.to_string(),
             Err(late) => late.to_string(),
         };
-        // No louder: anyone could fill the log with it.
-        tracing::debug!(peer, error = why, "A TLS handshake failed");
+        // Debug only: any client could otherwise fill the log.
+        tracing::debug!(peer, error = why, "TLS handshake failed");
         self.cut(Cut::Handshake);
         None
     }
 
-    /// A request began where a TLS record should: its client is told so, in the clear.
+    /// Answers a plain HTTP request on a TLS port with a hint, unencrypted.
     async fn answer_plain_http(&self, stream: L4Stream) {
         let Some(_farewell) = Slot::take(&self.refused, FAREWELLS_MAX) else {
             return;
@@ -114,7 +114,7 @@ impl Connections {
         http1::part(&mut (Box::new(stream) as Stream), &answer, FAREWELL).await;
     }
 
-    /// Says why, if that does not cost too much.
+    /// Sends a 503 before closing, unless too many rejected connections are already being answered.
     async fn refuse(&self, stream: Stream, why: Cut, message: &'static str) {
         self.cut(why);
         let Some(_farewell) = Slot::take(&self.refused, FAREWELLS_MAX) else {
@@ -123,7 +123,7 @@ impl Connections {
         let Some(mut stream) = self.secured(stream, Instant::now() + FAREWELL).await else {
             return;
         };
-        // HTTP/2 callers cannot read this, and see a closed connection: the same advice.
+        // HTTP/2 callers cannot read this. They see a closed connection and should retry as well.
         let rejection =
             Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1));
         let answer = wire(
@@ -135,7 +135,7 @@ impl Connections {
         http1::part(&mut stream, &answer, FAREWELL).await;
     }
 
-    /// Serves one connection to its end, if there is a place for it.
+    /// Serves one connection to its end, if there is a slot for it.
     async fn serve(&self, stream: Stream) {
         let (deadline, max, each, proxied) = {
             let config = self.listener.relay.config.get();
@@ -174,14 +174,14 @@ impl ServerApp for Connections {
         _shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
         let this = Arc::clone(self);
-        // A task of its own: the one that Pingora has for a connection is 9 KiB, most of it for a handshake
-        // that is not its to make here, and would be kept for as long as the connection is.
+        // A task of its own: Pingora's task for a connection takes 9 KiB for the life of the connection, most of it for
+        // a handshake that is not used here.
         tokio::spawn(async move { this.serve(stream).await });
         None
     }
 }
 
-/// The address at the other end.
+/// Returns the address of the peer.
 pub(super) fn peer(stream: &Stream) -> Option<std::net::IpAddr> {
     let digest = stream.get_socket_digest()?;
     digest.peer_addr()?.as_inet().map(std::net::SocketAddr::ip)

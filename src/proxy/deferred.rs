@@ -1,5 +1,5 @@
-//! `Prefer: respond-async` (RFC 7240): a call whose target is away, or takes no more, is kept instead of refused,
-//! and made when the target is back. And what is asked of such a call afterwards, as of a task.
+//! `Prefer: respond-async` (RFC 7240): a call to a target that is offline or at capacity is deferred instead of
+//! rejected, and made when the target is back. Also answers later requests about a deferred call, as about a task.
 
 use std::sync::Arc;
 
@@ -34,35 +34,35 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::sees;
 
-/// Largest call that is kept, in bytes. What is larger is refused as if nothing had been preferred.
+/// Maximum bytes of a deferred call. A larger one is rejected as without the preference.
 const CALL_BYTES_MAX: usize = 1 << 20;
 
-/// Largest body, in bytes, that is read to see whether it asks for a call that was kept, while its target is
-/// away. Those that do are small; all others are refused unread.
+/// Maximum bytes of a body that is read, while its target is offline, because it may ask for a deferred call. Such
+/// bodies are small; all larger ones are rejected unread.
 const QUESTION_BYTES_MAX: u64 = 4096;
 
-/// Of what waits for one target the greatest goes first: `params.metadata.priority`, 0 to 100.
+/// Default of `params.metadata.priority` (0 to 100). Calls to one target are made by descending priority.
 const PRIORITY_DEFAULT: i64 = 50;
 
 pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
-/// In which words a task is shown.
+/// The format in which a task is answered.
 #[derive(Clone, Copy)]
 pub(super) enum JobWords {
-    /// As the result of a JSON-RPC response, in its caller's generation.
+    /// The result of a JSON-RPC response, in the generation of its caller.
     Rpc(Generation),
-    /// Alone, in the words of 0.3.
+    /// The task alone, in the format of 0.3.
     Bare,
 }
 
 impl JobWords {
-    /// Those of a call.
+    /// Returns the format that answers `call`.
     pub(super) fn of(call: &Completed) -> Self {
         Self::Rpc(generation_of(call.method_name.as_deref()))
     }
 }
 
-/// By the name of its method: those of 1.0 begin with a capital.
+/// Returns the generation of a method name: those of 1.0 begin with a capital.
 fn generation_of(method: Option<&str>) -> Generation {
     if method.is_some_and(|name| name.starts_with(|c: char| c.is_ascii_uppercase())) {
         Generation::V1
@@ -71,7 +71,7 @@ fn generation_of(method: Option<&str>) -> Generation {
     }
 }
 
-/// The one task that a call asks for, if it may be a call that was kept.
+/// Returns the only task that a call asks for, if it may be a deferred call.
 pub(super) fn asked_job(call: &Completed) -> Option<&str> {
     match call.refs.tasks.as_slice() {
         [task] if may_be_deferred(task) && (call.method.is_of_a_task() || call.method.sends()) => {
@@ -81,7 +81,7 @@ pub(super) fn asked_job(call: &Completed) -> Option<&str> {
     }
 }
 
-/// What a call is deferred with.
+/// The parts of a call to be deferred.
 struct ToDefer<'a> {
     proof: &'a Proof,
     permit: &'a Permit,
@@ -94,8 +94,8 @@ struct ToDefer<'a> {
 }
 
 impl Proxy {
-    /// The target cannot be reached: the call is kept if its caller prefers that, a question about a call
-    /// that was kept is answered, and everything else is refused with `why`.
+    /// Handles a call to an unreachable target. Defers it if its caller prefers that, answers a request about a
+    /// deferred call, and rejects everything else with `why`.
     pub(super) async fn away(
         &self,
         session: &mut ServerSession,
@@ -109,7 +109,7 @@ impl Proxy {
             Reason::WorkspaceOffline | Reason::WorkspaceRestarting
         );
         let keeps = prefer::respond_async(&head.headers);
-        // What it was answered before holds, whether its target is there or not.
+        // A stored answer is replayed whether the target is reachable or not.
         let keyed = head.headers.contains_key(keyed::IDEMPOTENCY_KEY);
         if !passes_by || !(keeps || keyed || may_ask_for_a_job(head)) {
             return Err(why.into());
@@ -117,7 +117,7 @@ impl Proxy {
         let answered = self.while_away(session, exchange, (&proof, &permit), keeps);
         match answered.await {
             Ok(Some(ended)) => Ok(ended),
-            // That the target is away comes before what is wrong with a body that nobody asked to keep.
+            // For a body that is not to be deferred, the unreachable target outranks errors in the body.
             Err(Ended::Refused(_)) if !keeps && exchange.method == Method::Unread => {
                 Err(why.into())
             }
@@ -126,8 +126,7 @@ impl Proxy {
         }
     }
 
-    /// `None`: it is neither a call that can be kept, nor one that was answered before, nor a question about
-    /// one that was kept.
+    /// Returns `None` if the call can be neither deferred nor replayed and does not ask for a deferred call.
     async fn while_away(
         &self,
         session: &mut ServerSession,
@@ -183,7 +182,7 @@ impl Proxy {
         self.defer(session, exchange, to_defer).await
     }
 
-    /// The target takes no more calls: the call is kept if its caller prefers that, or refused with `why`.
+    /// Handles a call to a target at capacity: defers it if its caller prefers that, or rejects it with `why`.
     pub(super) async fn busy(
         &self,
         session: &mut ServerSession,
@@ -211,7 +210,7 @@ impl Proxy {
         deferred.ok_or_else(|| why.into())
     }
 
-    /// Keeps the call. `None`: it is too large for that.
+    /// Defers the call. `None` if it is too large.
     async fn defer(
         &self,
         session: &mut ServerSession,
@@ -225,7 +224,7 @@ impl Proxy {
         };
         let headers = &session.req_header().headers;
         let extra = self.extra_fields.get();
-        // When it is made, it follows from this exchange.
+        // The span of the deferred call follows from this exchange.
         let context = exchange.context();
         let fields = headers.iter().filter(|(name, value)| {
             passes((*name, *value), headers, &extra) && !(context.is_some() && is_context(name))
@@ -284,11 +283,11 @@ impl Proxy {
         self.tell(session, exchange, told).await.map(Some)
     }
 
-    /// Answers a call about one task that may be a call that was kept. `None`: there is no such job, so it may
-    /// be a task of the agent.
+    /// Answers a call about one task that may be a deferred call. `None` if there is no such job: it may be a task of
+    /// the agent.
     ///
     /// # Errors
-    /// `task_not_found`; `conflict` for what cannot be canceled any more; `store_unavailable`.
+    /// `task_not_found`; `conflict` if the job can no longer be canceled; `store_unavailable`.
     pub(super) async fn about_job(
         &self,
         session: &mut ServerSession,
@@ -327,7 +326,7 @@ impl Proxy {
         answered.await.map(Some)
     }
 
-    /// Answers with a JSON document of the gateway itself.
+    /// Answers with a JSON document of the gateway.
     async fn respond_json(
         &self,
         session: &mut ServerSession,
@@ -347,7 +346,7 @@ impl Proxy {
     }
 }
 
-/// That a call is kept.
+/// Builds the answer for a deferred call.
 fn accepted_with(body: String) -> Answer {
     let fields = [
         (header::CONTENT_TYPE, "application/json"),
@@ -383,15 +382,15 @@ fn unsupported() -> Rejection {
     rejection
 }
 
-/// Whether a request is of those whose body is read although its target is away. Who waits for
-/// `100 Continue` has not sent it.
+/// True if the body is to be read although its target is offline. A caller that waits for `100 Continue` has not
+/// sent its body.
 fn may_ask_for_a_job(head: &RequestHeader) -> bool {
     let length = content_length_of(&head.headers);
     let small = length.is_some_and(|length| length <= QUESTION_BYTES_MAX);
     small && !expects_continue(head) && check_media_type(&head.headers).is_ok()
 }
 
-/// `params.metadata.priority`, if it is one of ours.
+/// Reads `params.metadata.priority`, if it is in the range.
 fn priority(body: &str) -> i64 {
     let call: Value = serde_json::from_str(body).unwrap_or_default();
     let priority = call["params"]["metadata"]["priority"].as_i64();

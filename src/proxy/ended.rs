@@ -1,4 +1,4 @@
-//! How a relay ends: its clocks, what is said of each end, and the waits on the caller that can end it.
+//! The end of a relay: its outcome, its clocks, and the waits on the caller that can end it.
 
 use std::future::pending;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use super::upstream::Failure;
 use crate::config::Timeouts;
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// How a relayed exchange ended.
+/// The outcome of a relayed exchange.
 pub(super) enum Ended {
-    /// The answer went out whole.
+    /// The whole answer was sent.
     Answered,
-    /// Nothing went out yet: the caller is told.
+    /// No byte of an answer was sent: the caller gets the rejection.
     Refused(Rejection),
-    /// Part of the answer went out: the connection must be broken off, so that a cut is never taken
-    /// for the whole.
+    /// Part of the answer was sent. The connection must be aborted, so that the caller does not take the part for the
+    /// whole.
     BrokenOff(Rejection),
-    /// The caller is gone, and the call was cancelled.
+    /// The caller left, and the call was cancelled.
     CallerLeft,
 }
 
@@ -41,21 +41,21 @@ impl From<NoBody> for Ended {
     }
 }
 
-/// The clocks of one exchange (contract §3.3).
+/// The clocks of one exchange (`docs/api.md`, "Clocks and limits").
 #[derive(Clone, Copy)]
 pub(super) struct Clocks {
-    /// From the request sent to the response head.
+    /// Maximum time from the sent request to the response head.
     pub(super) head: Duration,
-    /// Silence between two pieces.
+    /// Maximum silence between two pieces.
     pub(super) idle: Duration,
-    /// When a unary exchange must be over.
+    /// Deadline of a unary exchange.
     pub(super) total: Instant,
-    /// When a stream must be over.
+    /// Deadline of a stream.
     pub(super) stream: Instant,
 }
 
 impl Clocks {
-    /// Reads the configured clocks, and what the request asks for, or `idle`, instead.
+    /// Takes the configured clocks, or `idle` and what the request asks for instead.
     pub(super) fn new(
         timeouts: &Timeouts,
         started: Instant,
@@ -71,14 +71,14 @@ impl Clocks {
     }
 }
 
-/// Ends when the caller is gone. Bytes of a pipelined next request are no departure.
+/// Waits until the caller is gone. Bytes of a pipelined next request do not count.
 pub(super) async fn left(session: &mut ServerSession) {
     if let Ok(Some(_)) = session.read_body_or_idle(true).await {
         pending::<()>().await;
     }
 }
 
-/// The same, if there is a caller.
+/// Waits until the caller is gone; forever if there is no caller.
 pub(super) async fn gone(session: &mut Option<&mut ServerSession>) {
     match session {
         Some(session) => left(session).await,
@@ -86,8 +86,8 @@ pub(super) async fn gone(session: &mut Option<&mut ServerSession>) {
     }
 }
 
-/// A body of unknown length is chunked for HTTP/1.1; HTTP/2 frames it, and an HTTP/1.0 caller reads
-/// until the connection closes.
+/// Sets the framing of a body of unknown length: chunked for HTTP/1.1. HTTP/2 frames it, and an HTTP/1.0 caller
+/// reads until the connection closes.
 pub(super) fn chunk(session: &ServerSession, head: &mut ResponseHeader) -> pingora::Result<()> {
     if session.req_header().version == http::Version::HTTP_11 {
         head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
@@ -95,7 +95,7 @@ pub(super) fn chunk(session: &ServerSession, head: &mut ResponseHeader) -> pingo
     Ok(())
 }
 
-/// A write towards the caller. One that blocks past the deadline, or fails, means nobody reads.
+/// Writes to the caller before `deadline`. A write that fails or takes longer means that the caller left.
 pub(super) async fn within<T>(
     deadline: Instant,
     write: impl Future<Output = pingora::Result<T>>,
@@ -106,11 +106,11 @@ pub(super) async fn within<T>(
     }
 }
 
-/// A write towards the caller for which Pingora has no clock: those of heads, and what flushes.
-/// `limit` is what the session has for the others (`timeouts.write`).
+/// Writes to the caller with a time limit where Pingora has none: heads and flushes. `limit` is the session's
+/// limit of other writes (`timeouts.write`).
 ///
 /// # Errors
-/// When the caller is gone, or does not read.
+/// The caller left, or does not read.
 pub(super) async fn patiently<T>(
     limit: Option<Duration>,
     write: impl Future<Output = pingora::Result<T>>,
@@ -132,7 +132,7 @@ pub(super) fn internal(error: Box<pingora::Error>) -> Rejection {
     .cause(Failure(error))
 }
 
-/// `agent_protocol_error`: the request was sent, and what came back is no HTTP.
+/// Builds `agent_protocol_error`: the request was sent, and the response is not HTTP.
 pub(super) fn broken_http(error: Option<Box<pingora::Error>>) -> Rejection {
     let rejection = Rejection::new(
         Reason::AgentProtocolError,
@@ -145,7 +145,7 @@ pub(super) fn broken_http(error: Option<Box<pingora::Error>>) -> Rejection {
     }
 }
 
-/// `agent_timeout`, naming the clock. The request had been sent.
+/// Builds `agent_timeout`, with the name of the clock. The request was already sent.
 pub(super) fn timed_out(clock: &'static str) -> Rejection {
     Rejection::new(
         Reason::AgentTimeout,
@@ -155,7 +155,7 @@ pub(super) fn timed_out(clock: &'static str) -> Rejection {
     .delivered(Delivery::Sent)
 }
 
-/// `shutting_down`, for a call that was begun.
+/// Builds `shutting_down` for a call that was already started.
 pub(super) fn shutting_down(delivered: Delivery) -> Rejection {
     Rejection::new(
         Reason::ShuttingDown,
@@ -164,7 +164,7 @@ pub(super) fn shutting_down(delivered: Delivery) -> Rejection {
     .delivered(delivered)
 }
 
-/// `agent_silent`.
+/// Builds `agent_silent`.
 pub(super) fn silent(idle: Duration) -> Rejection {
     Rejection::new(
         Reason::AgentSilent,

@@ -1,7 +1,7 @@
-//! The record of one exchange: filled on the way, closed once, when it is dropped.
+//! The record of one exchange: filled while the exchange runs, and closed once, when it is dropped.
 //!
-//! Metrics, the access line and the audit outcome come from this one value, so they can't disagree.
-//! A `Drop` closes it, because a caller may leave, a task may be cancelled and a bug may panic.
+//! Metrics, the access line and the audit record come from this one value, so they cannot disagree.
+//! `Drop` closes it, because a caller may leave, a task may be cancelled and a bug may panic.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -32,69 +32,69 @@ use crate::telemetry::ShownAddress;
 use crate::trust::PairClaims;
 use crate::workspace::Timestamp;
 
-/// One request and its response on an A2A route, as it is left behind.
+/// The record of one request and its response on an A2A route.
 pub(super) struct Exchange {
-    /// Where it is counted.
+    /// The metrics that count it.
     pub(super) metrics: Arc<Metrics>,
-    /// Where it is told of, if anybody may watch.
+    /// The event bus that it is announced on, if events are on.
     watchers: Option<Arc<Events>>,
-    /// As it was when the exchange began: its clocks and bounds are not moved under it.
+    /// The configuration at the start of the exchange. A reload does not change its clocks and bounds.
     pub(super) config: Arc<Config>,
-    /// When the request head had been read.
+    /// The time at which the request head was complete.
     pub(super) started: Instant,
     /// `X-Request-Id`.
     pub(super) request_id: RequestId,
     /// The JSON-RPC method, once the body was read.
     pub(super) method: Method,
-    /// The request's own JSON-RPC id, as it was spelled, once the body was read.
+    /// The request's JSON-RPC id, as spelled, once the body was read.
     pub(super) rpc_id: Option<String>,
-    /// In which form the gateway answers it itself.
+    /// The format of the gateway's own answers.
     pub(super) dialect: Dialect,
-    /// Who asks, and what proved it.
+    /// The proven caller, with its proof.
     pub(super) proof: Option<Arc<Proof>>,
-    /// The same at a sidecar.
+    /// The proven caller at a sidecar.
     pub(super) pair: Option<PairClaims>,
-    /// What the credential may still ask for, if it has a limit.
+    /// The remaining rate of the credential, if it has a limit.
     pub(super) allowance: Option<Allowance>,
-    /// The workspace of the path, once its form was checked.
+    /// The workspace of the path, once its syntax was checked.
     pub(super) callee: Option<WorkspaceId>,
-    /// The rule that let it pass.
+    /// The rule that allowed it.
     pub(super) rule: Option<&'static str>,
-    /// The status that went to the caller; 0 while none did.
+    /// The status sent to the caller; 0 before one is sent.
     pub(super) status: u16,
     /// Bytes of the request body.
     pub(super) request_bytes: u64,
-    /// Bytes of the response body that went to the caller.
+    /// Bytes of the response body sent to the caller.
     pub(super) response_bytes: u64,
-    /// Events that went to the caller.
+    /// Events sent to the caller.
     pub(super) events: u64,
-    /// Whether the response was a stream.
+    /// The shape of the response: unary or stream.
     pub(super) shape: Shape,
-    /// How long the agent took to answer.
+    /// The time the agent took to answer.
     pub(super) head: Option<Duration>,
-    /// Where it came from, as far as that is written down.
+    /// The client address, as far as it is recorded.
     client: Option<ShownAddress>,
-    /// Where it is written down.
+    /// The audit log, if it is on.
     audit: Option<Arc<Audit>>,
-    /// Where it is shown.
+    /// The console that it is shown in.
     console: Option<Arc<Console>>,
-    /// Its place among the open streams that are shown.
+    /// The entry among the open streams of the console.
     open_stream: Option<OpenStream>,
-    /// The caller's org, once it was let pass.
+    /// The caller's org, once the caller was admitted.
     pub(super) org: Option<String>,
-    /// The task that it is about, once it is known.
+    /// The task of the exchange, once it is known.
     pub(super) task: Option<String>,
-    /// Where the answer that its caller gets has its result.
+    /// The binding of the caller's answer: where its result is.
     pub(super) binding: Binding,
-    /// Looks for the task in the answer, until it is found with its state.
+    /// Searches the answer for the task, until the task and its state are found.
     pub(super) learner: Option<Box<Learner>>,
-    /// Its place in its trace. `None`: nothing is traced.
+    /// The span. `None` if the exchange is not traced.
     pub(super) trace: Option<Box<Trace>>,
     outcome: Option<Outcome>,
 }
 
 impl Exchange {
-    /// Begins the record: from here on the exchange counts as open.
+    /// Begins the record. From here on the exchange counts as open.
     pub(super) fn begin(
         relay: &Relay,
         watchers: Option<&Arc<Events>>,
@@ -134,7 +134,7 @@ impl Exchange {
         }
     }
 
-    /// The form of the gateway's own answer.
+    /// Returns the format of the gateway's own answer.
     pub(super) fn form(&self) -> ReplyForm {
         ReplyForm {
             dialect: self.dialect,
@@ -142,19 +142,19 @@ impl Exchange {
         }
     }
 
-    /// Has it written down.
+    /// Sets the audit log.
     pub(super) fn audited(mut self, audit: &Arc<Audit>) -> Self {
         self.audit = audit.is_on().then(|| Arc::clone(audit));
         self
     }
 
-    /// Has it shown to operators who look.
+    /// Sets the console.
     pub(super) fn shown(mut self, console: &Arc<Console>) -> Self {
         self.console = Some(Arc::clone(console));
         self
     }
 
-    /// Notes that the answer is a stream.
+    /// Records that the answer is a stream.
     pub(super) fn streams(&mut self) {
         self.shape = Shape::Stream;
         if let (Some(console), Some(callee)) = (&self.console, &self.callee) {
@@ -162,7 +162,7 @@ impl Exchange {
         }
     }
 
-    /// Notes how it ended. What is in the outer error is still to be told to the caller.
+    /// Records the outcome. An outer error is still to be sent to the caller.
     pub(super) fn ended(
         &mut self,
         ended: Result<Ended, Ended>,
@@ -184,7 +184,7 @@ impl Exchange {
         }
     }
 
-    /// Has the answer looked at for where its task stands, if it is one that says so.
+    /// Starts to search the answer for the state of its task, if its method returns one.
     pub(super) fn watch_state(&mut self, binding: Binding) {
         let asks = matches!(self.method, Method::GetTask | Method::CancelTask);
         if asks || self.method.sends() {
@@ -192,7 +192,7 @@ impl Exchange {
         }
     }
 
-    /// Looks for the task in a piece of an answer in one body.
+    /// Searches a piece of a unary answer for the task.
     pub(super) async fn look_at(&mut self, piece: &[u8]) {
         let found = look_at(&mut self.learner, &self.metrics, piece).await;
         if found.is_some() {
@@ -200,14 +200,14 @@ impl Exchange {
         }
     }
 
-    /// Looks for the task in an answer that somebody else has learnt from.
+    /// Searches for the task in an answer that another component has already parsed.
     pub(super) fn note_task(&mut self, find: impl FnOnce(&mut TaskScan) -> Option<String>) {
         if self.audit.is_some() && self.task.is_none() && self.method.sends() {
             self.task = find(&mut TaskScan::new(self.binding));
         }
     }
 
-    /// The gateway refused, or cut the answer. The first reason stays.
+    /// Records that the gateway rejected the request, or cut the answer. The first reason stays.
     pub(super) fn rejected(&mut self, rejection: &Rejection) {
         if self.outcome.is_none() {
             self.outcome = Some(Outcome::Rejected(rejection.reason));
@@ -218,13 +218,13 @@ impl Exchange {
 }
 
 impl Exchange {
-    /// The same with where it came from.
+    /// Sets the client address.
     pub(super) fn by_client(mut self, client: IpAddr) -> Self {
         self.client = ShownAddress::of(client, self.config.audit.client_address);
         self
     }
 
-    /// Who asks, as records name them.
+    /// Returns the caller as records name it.
     pub(super) fn caller(&self) -> Option<&dyn fmt::Display> {
         match (&self.proof, &self.pair) {
             (Some(proof), _) => Some(&proof.principal),
@@ -233,15 +233,15 @@ impl Exchange {
         }
     }
 
-    /// The workspace that was asked for, as records name it. Not what may be a credential in a wrong place, until
-    /// a rule says that it is a workspace.
+    /// Returns the requested workspace as records name it. An id that may be a misplaced credential is omitted until a
+    /// rule confirms that it is a workspace.
     pub(super) fn named_callee(&self) -> Option<&WorkspaceId> {
         let named = |id: &&WorkspaceId| self.rule.is_some() || !may_be_credential(id.as_str());
         self.callee.as_ref().filter(named)
     }
 
-    /// Tells those who watch the target: what, how it ended and how long it took, never content. Of
-    /// what was not admitted nobody hears, so that a stranger cannot make a noise.
+    /// Announces the exchange to subscribers of the target: kind, outcome and duration, never content. Requests that
+    /// were not admitted are not announced, so that a stranger cannot flood subscribers.
     fn tell(&self, outcome: Outcome, elapsed: Duration) {
         let told = self.watchers.as_ref().filter(|events| events.heard());
         let (Some(events), Some(callee), Some(_)) = (told, &self.callee, self.rule) else {
@@ -257,7 +257,7 @@ impl Exchange {
 }
 
 impl Exchange {
-    /// Shows it to operators who look.
+    /// Shows the exchange in the console.
     fn show(&self, outcome: Outcome, elapsed: Duration) {
         let Some(console) = &self.console else {
             return;
@@ -279,7 +279,7 @@ impl Exchange {
         });
     }
 
-    /// Writes down who called whom, by which rule, and what came of it.
+    /// Writes the audit record: caller, callee, rule and outcome.
     fn write_down(&mut self, outcome: Outcome, elapsed: Duration, trace_id: Option<TraceId>) {
         let Some(audit) = self.audit.take() else {
             return;
@@ -348,13 +348,12 @@ impl Drop for Exchange {
             "A2A exchange ended"
         );
         self.write_down(outcome, elapsed, trace_id);
-        // The last: who sees that nothing is open finds all of it counted and written down.
+        // Last: an observer that sees no open exchange finds all of them counted and recorded.
         self.metrics.open_exchanges.dec();
     }
 }
 
-/// Looks for the task, and where it stands, in a piece of an answer in one body. The task, once it is
-/// found.
+/// Searches a piece of a unary answer for the task and its state. Returns the task once it is found.
 pub(super) async fn look_at(
     learner: &mut Option<Box<Learner>>,
     metrics: &Metrics,
@@ -366,7 +365,7 @@ pub(super) async fn look_at(
         metrics.tasks.seen(state);
     }
     if let Some(task) = &task {
-        // Boxed: once in an exchange, and it would widen every one's future.
+        // Boxed: rarely taken.
         Box::pin(looking.learn(task.clone())).await;
     }
     if looking.is_over() {
@@ -375,8 +374,8 @@ pub(super) async fn look_at(
     task
 }
 
-/// Logs what stands behind a refusal, once, where it is known. What a caller brings on itself is not
-/// for an operator's eyes: anyone could fill the log with it.
+/// Logs the cause of a rejection, once, where it is known. Errors of the caller are logged at debug level only: any
+/// caller could otherwise fill the log.
 pub(super) fn log_cause(rejection: &Rejection, request_id: &RequestId) {
     let Some(cause) = &rejection.cause else {
         return;
@@ -384,7 +383,7 @@ pub(super) fn log_cause(rejection: &Rejection, request_id: &RequestId) {
     let (id, reason) = (request_id.as_str(), rejection.reason.word());
     let error = crate::telemetry::Chain(cause.as_ref());
     match rejection.reason.status() {
-        500 => tracing::error!(exchange.id = id, %error, "A bug ended an exchange"),
+        500 => tracing::error!(exchange.id = id, %error, "exchange ended by a bug"),
         501.. => tracing::warn!(exchange.id = id, reason, %error, "An exchange was refused"),
         _ => tracing::debug!(exchange.id = id, reason, %error, "An exchange was refused"),
     }

@@ -1,8 +1,8 @@
-//! How a message would fare (contract §9, `GET /explain`): the checks that one meets, in its order, by the same
-//! functions and what they have in memory, while [`Facts`] hears what they decide by. Nothing is sent.
+//! Predicts the handling of a message (`GET /explain`; `docs/api.md`). Runs the checks of a message in the same
+//! order, with the same functions and caches, and records the facts behind each decision ([`Facts`]). Sends nothing.
 //!
-//! What is read for it is remembered, as for a message. Besides that it leaves nothing behind: no place, slot or
-//! allowance is taken, no lapse is noted, no record is made, no card is fetched.
+//! Facts that are read enter the caches, as for a message. There is no other side effect: no slot, rate or
+//! allowance is taken, no lapse is noted, no record is written, no card is fetched.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::identity::{Named, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
-/// Questions at once at most: each may wait for both stores and a name server.
+/// Maximum concurrent requests: each may wait for both stores and a name server.
 const AT_ONCE: usize = 8;
 
-/// Answers how messages would fare.
+/// Answers `GET /explain`.
 pub struct Explainer {
     proxy: Arc<Proxy>,
     places: Semaphore,
@@ -40,7 +40,7 @@ impl Explainer {
         }
     }
 
-    /// As a function, for the listener that is asked.
+    /// Returns it as a function for the admin listener.
     pub fn into_fn(self) -> Explain {
         let explainer = Arc::new(self);
         Arc::new(move |question| {
@@ -49,8 +49,10 @@ impl Explainer {
         })
     }
 
+    /// Answers one query.
+    ///
     /// # Errors
-    /// `invalid_params` for what is no question, `overloaded` for too many at once.
+    /// `invalid_params` for an invalid query, `overloaded` for too many concurrent ones.
     async fn explain(&self, question: &Question) -> Result<Explanation, Rejection> {
         let named = Named::parse(question)?;
         let place = self.places.try_acquire();
@@ -62,14 +64,14 @@ impl Explainer {
         let way = self
             .proxy
             .way_of_a_message(named, &question.target, &mut explanation);
-        // Where it ends stands in the explanation.
+        // The explanation records the check at which it ended.
         let _ = way.await;
         Ok(explanation)
     }
 }
 
 impl Proxy {
-    /// The way of a message: [`Proxy::call`] and [`Proxy::forward`], without what depends on the request.
+    /// Runs the steps of a message: [`Proxy::call`] and [`Proxy::forward`], without those that depend on the request.
     async fn way_of_a_message(
         &self,
         named: Named,
@@ -103,7 +105,7 @@ impl Proxy {
         }
     }
 
-    /// Whether anything is taken, of whom, and how often.
+    /// Checks whether the gateway accepts requests, of which caller, and at which rate.
     async fn come_in(
         &self,
         named: Named,
@@ -128,7 +130,7 @@ impl Proxy {
         let workspace = named.workspace().cloned();
         let named = gateway.identity.named(named, &mut facts).await;
         if let (Err(_), Some(caller)) = (&named, &workspace) {
-            // A caller without a credential may be none at all.
+            // A caller without a credential may not exist.
             let mut place = Facts::default();
             gateway.hierarchy.tell_caller(caller, &mut place).await;
             explanation.decided(Check::CallerPlace, place, Ok(()))?;
@@ -168,7 +170,7 @@ impl Proxy {
         explanation.decided(Check::Rule, facts, permit)
     }
 
-    /// How the agent would be called, whether it takes one more call, and at which address.
+    /// Explains how the agent is called: its state, its capacity for one more call, and its address.
     async fn reach(
         &self,
         (permit, account): (&Permit, u64),
@@ -194,8 +196,8 @@ impl Proxy {
         Ok(())
     }
 
-    /// The path that stands in a card, where only its place is known: by the card in memory. `None`: it is the
-    /// registered URL's, or the card would be fetched for it.
+    /// Returns the path from the cached card, for an agent registered by the location of its card. `None` if the path
+    /// is that of the registered URL, or if the card would have to be fetched.
     async fn look_at_call(
         &self,
         permit: &Permit,
@@ -236,7 +238,7 @@ impl Proxy {
         path.map(Some)
     }
 
-    /// Which generation the target speaks, as far as that is known without asking it, and by what.
+    /// Reports the generation that the target speaks, as far as it is known without asking the target, and its source.
     async fn look_at_generation(
         &self,
         permit: &Permit,
@@ -255,7 +257,7 @@ impl Proxy {
         }
     }
 
-    /// The clocks and bounds that the exchange would have. Nothing is refused by them yet.
+    /// Reports the clocks and bounds that the exchange would have. They reject nothing at this point.
     fn tell_limits(
         &self,
         agent: Option<&Agent>,

@@ -1,4 +1,4 @@
-//! Which header fields pass to the agent, and what stands on every answer to a caller.
+//! Header fields: those that pass to the agent, and those on every answer to a caller.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -32,40 +32,40 @@ const PASSED: [&str; 11] = [
     "content-type",
 ];
 
-/// Where the caller token is when `Authorization` is the agent's own (contract §7.2).
+/// Field of the caller token for an agent that uses `Authorization` itself (`docs/api.md`, "What the agent receives").
 const CALLER_TOKEN: &str = "x-a2a-caller-token";
 
-/// What the head of a forwarded request is made of.
+/// The inputs to the head of a forwarded request.
 pub(super) struct Forwarded<'a> {
-    /// As the caller sent it.
+    /// The head of the caller's request.
     pub(super) head: &'a RequestHeader,
     /// The HTTP method for the agent.
     pub(super) verb: &'a Method,
     /// Path and query for the agent.
     pub(super) target: &'a str,
-    /// Where to.
+    /// The target.
     pub(super) agent: &'a Agent,
     /// The exchange's id.
     pub(super) request_id: &'a RequestId,
     /// The proven caller, if it is a workspace.
     pub(super) caller: Option<&'a WorkspaceId>,
-    /// What proves the caller to the target.
+    /// The token that proves the caller to the target.
     pub(super) caller_token: &'a SecretString,
-    /// Gateways that the call has gone through, this one included.
+    /// The number of gateways that the call has passed, this one included.
     pub(super) hops: u32,
-    /// The client's address, with what a trusted proxy said before it.
+    /// The client's address: the peer's, or the one that a trusted proxy forwarded.
     pub(super) client: IpAddr,
     /// `http` or `https`, as the caller connected.
     pub(super) scheme: &'static str,
-    /// Whether the gateway wrapped the call for a 1.0 target, and so must say its version.
+    /// True if the gateway wrapped the call for a 1.0 target, so that it must declare the version.
     pub(super) version_1_0: bool,
-    /// The trace context for the agent. `None`: nothing is traced, and the caller's own passes.
+    /// The trace context for the agent. `None` if nothing is traced: the caller's own context passes.
     pub(super) context: Option<&'a SpanContext>,
     /// Length of the completed body.
     pub(super) body_len: usize,
 }
 
-/// Writes the request head for the wire: one allocation, no map in between.
+/// Writes the request head in wire format: one allocation, no intermediate map.
 pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName>) -> Vec<u8> {
     let mut wire = Vec::with_capacity(1024 + forwarded.body_len.min(super::upstream::ONE_WRITE));
     wire.extend_from_slice(forwarded.verb.as_str().as_bytes());
@@ -97,7 +97,7 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
             put(name.as_str(), value.as_bytes());
         }
     }
-    // RFC 9110, 8.6: a length is told where the method gives a body a meaning.
+    // RFC 9110, 8.6: Content-Length is sent if the method gives a body a meaning.
     let bodiless = forwarded.body_len == 0
         && !matches!(*forwarded.verb, Method::POST | Method::PUT | Method::PATCH);
     if !typed && forwarded.body_len > 0 {
@@ -127,7 +127,7 @@ pub(super) fn request_head(forwarded: &Forwarded<'_>, extra: &HashSet<HeaderName
     wire
 }
 
-/// Whether a field of a request goes to the agent.
+/// True if a request field passes to the agent.
 pub(super) fn passes(
     (name, value): (&HeaderName, &HeaderValue),
     headers: &HeaderMap,
@@ -137,8 +137,8 @@ pub(super) fn passes(
     passed && !named_by_connection(name, headers) && !(name == "last-event-id" && is_ours(value))
 }
 
-/// Whether the id of an event is of the gateway's own form, `<stream>-<number>`. By the name of a stream callers know
-/// our words in it from an agent's, so agents are told none.
+/// True if an event id has the gateway's own form, `<stream>-<number>`. Agents do not receive such ids: callers
+/// recognize the gateway's own events by the name of a stream, so agents must not learn it.
 fn is_ours(id: &HeaderValue) -> bool {
     let id = id.as_bytes().trim_ascii();
     let (name, number) = id.split_at(id.len().min(32));
@@ -147,10 +147,10 @@ fn is_ours(id: &HeaderValue) -> bool {
         && number.is_some_and(|number| number.iter().all(u8::is_ascii_digit))
 }
 
-/// Names that may stand in `forward.headers`: those that cannot break framing or forge identity.
+/// Parses `forward.headers`: fields that could break framing or forge an identity are not allowed.
 ///
 /// # Errors
-/// The name that may not, with the reason.
+/// The first name that is not allowed, with the reason.
 pub fn extra_fields(names: &[String]) -> Result<HashSet<HeaderName>, String> {
     names
         .iter()
@@ -181,11 +181,11 @@ pub fn extra_fields(names: &[String]) -> Result<HashSet<HeaderName>, String> {
         .collect()
 }
 
-/// The head that goes to the caller: what passes of the agent's, or what the gateway itself answers, plus what every
-/// answer has.
+/// Builds the head for the caller: the passed fields of the agent's head, or the gateway's own head, and the fields
+/// of every answer.
 ///
 /// # Errors
-/// When a field cannot be built, which the parsers on both sides rule out.
+/// A field cannot be built. The parsers on both sides rule this out.
 pub(super) fn response_head(
     mut head: ResponseHeader,
     request: &HeaderMap,
@@ -209,18 +209,18 @@ pub(super) fn response_head(
     Ok(head)
 }
 
-/// Says of an answer that it was given before, or is at the same time to another.
+/// Field that marks a replayed answer, or one that a concurrent request receives as well.
 pub(super) const REPLAY: &str = "idempotent-replay";
 
-/// `false`: the answer is passed on, and will not be given again to a call with the same key.
+/// Field whose value `false` marks an answer that is passed on but not stored for replay.
 pub(super) const KEPT: &str = "idempotent-kept";
 
-/// Fields by which a caller knows the gateway's own words from an agent's.
+/// True for fields by which a caller distinguishes the gateway's own answers from an agent's.
 pub(super) fn is_proof(name: &HeaderName) -> bool {
     matches!(name.as_str(), REFUSED | STREAM | REPLAY | KEPT)
 }
 
-/// RFC 9110, 7.6.1, and what proxies say among themselves.
+/// True for hop-by-hop fields (RFC 9110, 7.6.1) and fields that proxies exchange among themselves.
 pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -236,7 +236,7 @@ pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
     )
 }
 
-/// RFC 9110, 7.6.1: what `Connection` names ends at this hop.
+/// True for a field that `Connection` lists: it ends at this hop (RFC 9110, 7.6.1).
 pub(super) fn named_by_connection(name: &HeaderName, headers: &HeaderMap) -> bool {
     headers
         .get_all(header::CONNECTION)

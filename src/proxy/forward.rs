@@ -1,4 +1,4 @@
-//! Sends an admitted request to its agent, whichever binding it came by.
+//! Sends an admitted request to its agent, whatever binding it came by.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,30 +28,30 @@ use crate::identity::Principal;
 use crate::rejection::Rejection;
 use crate::shares::Share;
 
-/// A request as the agent gets it.
+/// A request as the agent receives it.
 pub(super) struct Outgoing {
-    /// Its HTTP method.
+    /// The HTTP method.
     pub(super) verb: Method,
-    /// Path and query at the agent; `None`: where it takes JSON-RPC.
+    /// The path and query at the agent; `None` for its JSON-RPC path.
     pub(super) target: Option<String>,
-    /// Its body.
+    /// The body.
     pub(super) body: Bytes,
-    /// The room that the body takes.
+    /// The share of the body memory that the body takes.
     pub(super) share: Share,
     /// The JSON-RPC method, for the caller token.
     pub(super) method_name: Option<String>,
-    /// Whether the gateway wrapped the call for a 1.0 target, and so must say its version.
+    /// True if the gateway wrapped the call for a 1.0 target, so that it must declare the version.
     pub(super) version_1_0: bool,
-    /// What was completed, for `X-A2A-Completed`.
+    /// The completions made, for `X-A2A-Completed`.
     pub(super) done: Done,
-    /// How the answer is changed on its way.
+    /// The rewrite of the answer.
     pub(super) rewrite: Option<Rewrite>,
-    /// What makes it the same call as another one.
+    /// The idempotency key.
     pub(super) key: Option<Key>,
 }
 
 impl Outgoing {
-    /// Sends a JSON-RPC call to the path that the agent's registered card names, where that is not the registered URL's.
+    /// Sets the path of a JSON-RPC call from the agent's registered card, if it differs from the registered URL's.
     pub(super) fn take_path_of(&mut self, agent: &Agent) {
         if self.target.is_none() {
             let method = self.method_name.as_deref();
@@ -61,7 +61,7 @@ impl Outgoing {
 }
 
 impl Proxy {
-    /// Forwards, and passes the answer back; or answers for an agent that polls.
+    /// Forwards the request and relays the answer; or answers for an agent that polls.
     pub(super) async fn forward(
         &self,
         session: &mut ServerSession,
@@ -71,7 +71,7 @@ impl Proxy {
     ) -> Result<Ended, Ended> {
         let agent = match &admitted.destination {
             Destination::Agent(agent) => Arc::clone(agent),
-            // Boxed: it is rarer, and would widen every exchange's future.
+            // Boxed: rarely taken.
             Destination::Inbox(_) => {
                 return Box::pin(self.deliver(session, exchange, admitted, outgoing)).await;
             }
@@ -107,12 +107,12 @@ impl Proxy {
         let slot = match directory.slot(&agent, asker.account) {
             Ok(slot) => slot,
             Err(busy) => {
-                // Who keeps the call asks for it again.
+                // Releases the idempotency key: the deferred call claims it again.
                 drop(free);
                 return Box::pin(self.busy(session, exchange, &admitted, outgoing, busy)).await;
             }
         };
-        // The proof and the permit have done their work; a stream may last for half an hour.
+        // The proof and the permit are no longer needed, and a stream may last for half an hour.
         drop(admitted);
         let address = match &outgoing.target {
             None => directory.address(&agent.endpoint, asker).await?,
@@ -141,7 +141,7 @@ impl Proxy {
         self.relay.run(session, exchange, forward, answer).await
     }
 
-    /// The head that goes to the caller for an agent's.
+    /// Builds the head for the caller from the agent's.
     fn answer_head(
         &self,
         agents: &ResponseHeader,
@@ -156,7 +156,7 @@ impl Proxy {
         response_head(passed, request, &origins, exchange, completed).map_err(internal)
     }
 
-    /// How the answer to a call is changed, by what it asks for.
+    /// Returns the rewrite of the answer to a call, by its method.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -175,7 +175,7 @@ impl Proxy {
                 };
                 Some(Rewrite::ExtendedCard(binding, Box::new(card)))
             }
-            // An operator may ask for every task.
+            // Operators may list every task.
             A2aMethod::ListTasks if admitted.proof.principal != Principal::Operator => {
                 let own = OwnTasks {
                     gateway: Arc::clone(&self.gateway),
@@ -188,8 +188,8 @@ impl Proxy {
         })
     }
 
-    /// Writes the request's head for the wire, with a token of its own: for a request of this head, from
-    /// this address.
+    /// Writes the request head in wire format, with a new caller token. `head` and `client` are the request's head and
+    /// the client's address.
     pub(super) fn request_head(
         &self,
         (head, client): (&RequestHeader, IpAddr),
@@ -229,7 +229,7 @@ impl Proxy {
     }
 }
 
-/// Whom a request goes to, for its span.
+/// Returns the attributes of the called agent, for the span.
 pub(super) fn callee<'a>(agent: &'a Agent, outgoing: &'a Outgoing) -> Callee<'a> {
     let endpoint = &agent.endpoint;
     Callee {

@@ -1,62 +1,62 @@
-//! The head of an HTTP/1 request as it came: refused here where two parsers could read it
-//! differently, before ours sees it. Pingora's mends what it can (it encodes a target, drops a
-//! length, takes bare line feeds), so of a parsed head nobody can tell any more.
+//! Validates the raw head of an HTTP/1 request, before Pingora parses it. Rejects heads that two parsers could read
+//! differently. Pingora repairs what it can (it encodes a target, drops a length, accepts bare line feeds), so a
+//! parsed head no longer shows these errors.
 //!
-//! Pure: bytes in, a verdict out. [`super::http1`] reads them within their clock.
+//! Pure: bytes in, a verdict out. [`super::http1`] reads the bytes within their clock.
 
 use memchr::memchr;
 
-/// Longest request head, in bytes, its empty line included.
+/// Maximum bytes of a request head, its empty line included.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 
-/// Most fields in a request head.
+/// Maximum fields of a request head.
 pub(super) const FIELDS_MAX: usize = 100;
 
-/// Longest request target, in bytes. Ours are under 400; cards and cursors need some more.
+/// Maximum bytes of a request target. Those of the gateway are under 400; cards and cursors need more.
 pub(super) const TARGET_BYTES_MAX: usize = 8 * 1024;
 
-/// Most digits of a Content-Length: far over every limit, and no 64-bit number overflows.
+/// Maximum digits of Content-Length: far above every limit, and without overflow of a 64-bit number.
 const LENGTH_DIGITS_MAX: usize = 18;
 
-/// Why a head is refused, in words for the caller.
+/// The reason for a rejected head, as a message for the caller.
 pub type Why = &'static str;
 
-/// How far a head is read. It is asked again with the same bytes and more behind them.
+/// The state of a scan. Each call gets the same bytes with more at their end.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// Where the first line begins that was not looked at.
+    /// Offset of the first line that was not parsed.
     line: usize,
-    /// Up to where that line was searched for its end: each byte is searched once, however it comes.
+    /// Offset up to which that line was searched for its end: each byte is searched once, however it arrives.
     seen: usize,
-    /// Where the request line begins; an empty line may stand before it (RFC 9112, 2.2).
+    /// Offset of the request line; an empty line may precede it (RFC 9112, 2.2).
     start: usize,
-    /// Where its target lies, once the request line was read.
+    /// Range of the target, once the request line was parsed.
     target: Option<(usize, usize)>,
     fields: usize,
     http_1_0: bool,
     host: Option<(usize, usize)>,
     has_length: bool,
     chunked: bool,
-    /// Whether the method is HEAD, whose answers have no body.
+    /// True if the method is HEAD: its answers have no body.
     pub(super) is_head: bool,
 }
 
-/// A head that is whole and has one reading.
+/// A complete head with a single interpretation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// Where its request line begins.
+    /// Offset of the request line.
     pub start: usize,
-    /// Where it ends, behind its empty line.
+    /// Offset after the final empty line.
     pub end: usize,
-    /// Whether a body in chunks follows.
+    /// True if a chunked body follows.
     pub chunked: bool,
 }
 
 impl Scan {
-    /// Looks at the lines that are whole by now. `None`: the head goes on.
+    /// Parses the lines that are complete. `None` if the head is not complete.
     ///
     /// # Errors
-    /// The first rule that is broken. What follows such a head is no request.
+    /// The first violated rule. Bytes after such a head cannot be parsed as a request.
     pub fn look(&mut self, bytes: &[u8]) -> Result<Option<Whole>, Why> {
         loop {
             let from = self.line.max(self.seen);
@@ -71,7 +71,7 @@ impl Scan {
             let line = &bytes[start..feed];
             let Some(line) = line.strip_suffix(b"\r") else {
                 if self.target.is_none() {
-                    // For the record: whom it meant.
+                    // Records the target of the rejected request.
                     self.request_line(start, line)?;
                 }
                 return Err("a line of the request head ends without a carriage return");
@@ -97,7 +97,7 @@ impl Scan {
         if bytes.len() >= HEAD_BYTES_MAX {
             return Err("the request head is larger than 32 KiB");
         }
-        // TLS or another protocol on this port would never send a line.
+        // TLS or another protocol on this port might never send a line.
         match bytes.get(self.start) {
             Some(first) if self.target.is_none() && !is_token(*first) && *first != b'\r' => {
                 Err("this is no HTTP request")
@@ -106,7 +106,7 @@ impl Scan {
         }
     }
 
-    /// RFC 9112, 3: `method SP request-target SP HTTP-version`, with single spaces.
+    /// Parses the request line (RFC 9112, 3): `method SP request-target SP HTTP-version`, with single spaces.
     fn request_line(&mut self, start: usize, line: &[u8]) -> Result<(), Why> {
         const BAD: Why = "the request line is not valid HTTP/1.1";
         let (method, rest) = split(line, b' ').ok_or(BAD)?;
@@ -114,7 +114,7 @@ impl Scan {
         if method.is_empty() || !method.iter().all(|b| is_token(*b)) {
             return Err(BAD);
         }
-        // As far as it can be read, also of what is refused: it says whom the request meant.
+        // The legible part of the target, also of a rejected request: records name it.
         let legible = |b: &&u8| b.is_ascii_graphic() && **b != b'#';
         let legible = target.iter().take_while(legible).count();
         let target_start = start + method.len() + 1;
@@ -135,7 +135,7 @@ impl Scan {
         Ok(())
     }
 
-    /// RFC 9112, 5: `field-name ":" OWS field-value OWS`, without folding.
+    /// Parses a field line (RFC 9112, 5): `field-name ":" OWS field-value OWS`, without folding.
     fn field(&mut self, start: usize, line: &[u8]) -> Result<(), Why> {
         self.fields += 1;
         if self.fields > FIELDS_MAX {
@@ -181,7 +181,7 @@ impl Scan {
         Ok(())
     }
 
-    /// What must hold between the lines (RFC 9112, 3.2 and 6.1).
+    /// Checks rules across lines (RFC 9112, 3.2 and 6.1).
     fn together(&self, bytes: &[u8]) -> Result<(), Why> {
         if self.chunked && self.has_length {
             return Err("the request has both Content-Length and Transfer-Encoding");
@@ -199,14 +199,14 @@ impl Scan {
         Ok(())
     }
 
-    /// The path of the request line, if that was read: which dialect a refusal speaks.
+    /// Returns the path of the request line, if it was parsed. It selects the dialect of a rejection.
     pub(super) fn path<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
         let (from, to) = self.target?;
         let target = std::str::from_utf8(bytes.get(from..to)?).ok()?;
         Some(target.split('?').next().unwrap_or(target))
     }
 
-    /// The first value of a field in the lines that were read and are right.
+    /// Returns the first value of a field in the valid lines so far.
     pub(super) fn value<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
         let read = bytes.get(..self.line)?;
         read.split(|b| *b == b'\n').skip(1).find_map(|line| {
@@ -223,7 +223,7 @@ fn split(bytes: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..at], &bytes[at + 1..]))
 }
 
-/// The host and port of an absolute target (RFC 9112, 3.2.2).
+/// Returns the host and port of an absolute target (RFC 9112, 3.2.2).
 fn authority(target: &[u8]) -> Option<&[u8]> {
     let rest = target
         .strip_prefix(b"http://")
@@ -233,13 +233,13 @@ fn authority(target: &[u8]) -> Option<&[u8]> {
     is_host(host).then_some(host)
 }
 
-/// A name or an address, and a port. Which ones are ours is asked later.
+/// True for a name or an address with an optional port. Whether it belongs to the gateway is checked later.
 fn is_host(bytes: &[u8]) -> bool {
     let part = |b: &u8| b.is_ascii_alphanumeric() || b"-._~:[]".contains(b);
     !bytes.is_empty() && bytes.len() <= 300 && bytes.iter().all(part)
 }
 
-/// RFC 9110, 5.6.2.
+/// True for a token character (RFC 9110, 5.6.2).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -280,7 +280,7 @@ mod tests {
         let mut scan = Scan::default();
         let mut head = GOOD.as_bytes()[..20].to_vec();
         assert_eq!(scan.look(&head), Ok(None));
-        // An end of line that is put where it was searched is not found.
+        // A line end inserted into bytes that were already searched is not found.
         head[10] = b'\n';
         head.extend_from_slice(b"x");
         assert_eq!(scan.look(&head), Ok(None));

@@ -1,5 +1,5 @@
-//! One HTTP/1 connection: each head is awaited and read under a clock of its own, looked at as it
-//! came, and only then given to Pingora. Between two requests a connection costs its buffers only.
+//! One HTTP/1 connection. Each head is awaited and read with a clock of its own, validated by `head`, and
+//! then passed to Pingora. Between two requests a connection costs only its buffers.
 
 use std::io;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::ids::RequestId;
 use crate::metrics::Cut;
 use crate::rejection::{Reason, Rejection};
 
-/// Room for a head to begin with. Most fit.
+/// Initial capacity for a head. Most heads fit.
 const HEAD_BYTES: usize = 2 * 1024;
 
-/// Keep-alive, in Pingora's sense: it waits for no head of ours, so the number only says yes.
+/// Keep-alive for Pingora. It never waits for a head here, so the number only enables keep-alive.
 const KEEP: Option<u64> = Some(60);
 
-/// Serves the requests of one connection, one after the other. The first head must be here at
-/// `deadline`; a later one may be waited for, and has its own time from its first byte on.
+/// Serves the requests of one connection in sequence. The first head must be complete at `deadline`. A later one is
+/// waited for up to `server.keepalive`, and has its own clock from its first byte on.
 pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline: Instant) {
     let mut held = BytesMut::new();
     let mut first = Some(deadline);
@@ -68,7 +68,7 @@ pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline
                 stream = Watched::from(stream, chunks);
             }
         }
-        // The empty line that may stand in front is nobody's.
+        // Drops the empty line that may precede the request line.
         let _ = held.split_to(whole.start);
         let mut session = Box::new(ServerSession::new_http1(stream));
         session.set_keepalive(KEEP);
@@ -85,13 +85,13 @@ pub(super) async fn serve(listener: &Arc<Listener>, mut stream: Stream, deadline
     }
 }
 
-/// Waits for the first byte of the next head. `None`: none came, or the caller left, or the gateway
-/// is about to.
+/// Waits for the first byte of the next head. `None` if none came in time, the caller left, or this process shuts
+/// down or hands over to a new one.
 async fn begun(listener: &Listener, stream: &mut Stream, held: &mut BytesMut) -> Option<Instant> {
     let keepalive = listener.relay.config.get().server.keepalive;
     if held.is_empty() {
-        // One byte, on the stack: the rest of what came stays in the connection's own buffer, and
-        // who waits holds no other.
+        // One byte, on the stack: the rest stays in the connection's own buffer, and a waiting connection holds no
+        // other buffer.
         let mut byte = [0];
         tokio::select! {
             biased;
@@ -107,7 +107,7 @@ async fn begun(listener: &Listener, stream: &mut Stream, held: &mut BytesMut) ->
     Some(Instant::now() + listener.relay.config.get().timeouts.request_head)
 }
 
-/// Why there is no head.
+/// Reasons for having no head.
 enum Unread {
     Left,
     Refused(&'static str),
@@ -119,7 +119,7 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// Reads until the head is whole. `None`: the connection was closed before.
+/// Reads until the head is complete. `None` if the connection was closed before.
 async fn read(
     stream: &mut Stream,
     held: &mut BytesMut,
@@ -129,7 +129,7 @@ async fn read(
         if let Some(whole) = scan.look(held).map_err(Unread::Refused)? {
             return Ok(Some(whole));
         }
-        // Only what is full grows: room for one byte more would double it.
+        // Grows only a full buffer: reserving for one more byte would double it.
         if held.len() == held.capacity() {
             held.reserve(HEAD_BYTES);
         }
@@ -139,8 +139,7 @@ async fn read(
     }
 }
 
-/// Refuses what is no head in words, in the form of its route, and closes: nobody knows where the
-/// next request would begin.
+/// Rejects an invalid head in the dialect of its route and closes: the start of the next request is unknown.
 async fn refuse(
     listener: &Listener,
     stream: &mut Stream,
@@ -159,8 +158,8 @@ async fn refuse(
     part(stream, &answer, DRAIN).await;
 }
 
-/// The last words on a connection: sends them, and reads what was still under way, since a close
-/// with unread bytes resets it and the words might never be seen.
+/// Lingering close: sends the answer, then reads what is still in flight. A close with unread bytes resets the
+/// connection, and the caller might never see the answer.
 pub(super) async fn part(stream: &mut Stream, answer: &str, limit: Duration) {
     let parting = async {
         stream.write_all(answer.as_bytes()).await?;

@@ -1,5 +1,5 @@
-//! One HTTP/2 connection: its preface is awaited under a clock, its streams are served side by side,
-//! and it is cut when nothing happens on it, or when streams are begun only to be given up.
+//! One HTTP/2 connection. Its preface is awaited with a clock, and its streams run concurrently. The connection is cut
+//! if it is idle, or if its streams are opened only to be reset.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,33 +16,33 @@ use super::Listener;
 use super::listener::BrokenOff;
 use crate::metrics::Cut;
 
-/// Streams of one connection at once.
+/// Maximum concurrent streams of one connection.
 const STREAMS_MAX: u32 = 100;
 
-/// Largest decoded header list, as for HTTP/1.
+/// Maximum bytes of a decoded header list, as for HTTP/1.
 const HEADER_LIST_BYTES_MAX: u32 = 32 * 1024;
 
-/// Streams that a caller may reset before they were even accepted (CVE-2023-44487, rapid reset).
+/// Maximum streams that a caller may reset before they are accepted (CVE-2023-44487, rapid reset).
 const UNSEEN_RESETS_MAX: usize = 20;
 
-/// Streams that a caller may make us reset by breaking HTTP/2 (CVE-2025-8671, MadeYouReset).
+/// Maximum streams that a caller may make the gateway reset by protocol errors (CVE-2025-8671, MadeYouReset).
 const FORCED_RESETS_MAX: usize = 32;
 
-/// Bytes that one stream may have waiting for a caller that does not read: one frame. Of an answer that
-/// is here to its end nobody waits any more, so it has only the clock of an idle connection.
+/// Maximum bytes that one stream buffers for a caller that does not read: one frame. No task waits for the rest of a
+/// complete answer, so only the clock of an idle connection bounds it.
 const SEND_BUFFER_BYTES: usize = 16 * 1024;
 
-/// Requests without a usable target or authority, over the life of a connection.
+/// Maximum requests without a usable target or authority over the life of a connection.
 const MALFORMED_MAX: u32 = 32;
 
-/// A stream that is given up sooner was hardly meant.
+/// A stream that is reset sooner counts as rapid.
 const RAPID: Duration = Duration::from_secs(1);
 
-/// How many more streams may be given up so soon than were answered.
+/// Maximum excess of rapidly reset streams over answered ones.
 const RAPID_MAX: i64 = 100;
 
-/// Serves one connection. Its preface must be here, and its first stream begun, at `deadline`. One that
-/// is `proxied` carries many callers, who do not answer for each other.
+/// Serves one connection. Its preface must be complete, and its first stream open, at `deadline`. A `proxied`
+/// connection carries many callers, so it is not cut for the resets of one of them.
 pub(super) async fn serve(
     listener: &Arc<Listener>,
     stream: Stream,
@@ -61,10 +61,10 @@ pub(super) async fn serve(
         Ok(Err(_)) => return metrics.connection_cut(Cut::BadHead),
         Err(_) => return metrics.connection_cut(Cut::SlowHead),
     };
-    // Whoever keeps the connection must hear of the end while there is time to go elsewhere.
+    // A client that keeps the connection must get GOAWAY while it has time to connect elsewhere.
     let mut drain = pin!(listener.relay.drain.leaves());
     let mut ending = false;
-    // Dropping the set would end what runs: a stream whose caller is gone ends by itself, in order.
+    // Dropping the set would abort the streams. A stream whose caller is gone ends by itself, in order.
     let mut streams = JoinSet::new();
     let mut balance = Balance::default();
     let mut idle_until = deadline;
@@ -92,7 +92,7 @@ pub(super) async fn serve(
                             let served = listener.request(session).await;
                             Ended { served: served.map(drop), took: begun.elapsed() }
                         });
-                        // What its caller resets is no open stream any more, and still ours to end.
+                        // A stream that its caller reset is no longer open to HTTP/2, but its task may still run.
                         if streams.len() > 2 * STREAMS_MAX as usize {
                             metrics.connection_cut(Cut::Resets);
                             break;
@@ -120,7 +120,7 @@ pub(super) async fn serve(
     streams.detach_all();
 }
 
-/// Whether HTTP/2 itself has cut the connection: for resets beyond the bounds of [`options`].
+/// True if h2 itself cut the connection for resets beyond the bounds of [`options`].
 fn is_flood(error: &Error) -> bool {
     let cause = error.cause.as_deref();
     let cause = cause.and_then(|cause| cause.downcast_ref::<h2::Error>());
@@ -140,24 +140,24 @@ fn options() -> H2Options {
     options
 }
 
-/// How one stream ended.
+/// The outcome of one stream.
 struct Ended {
-    /// Whether its answer went out whole.
+    /// Ok if the whole answer was sent.
     served: Result<(), BrokenOff>,
     took: Duration,
 }
 
-/// What a connection was good for so far.
+/// The balance of rapid resets against answered streams on one connection.
 #[derive(Default)]
 struct Balance {
-    /// Streams given up at once, less those that were answered.
+    /// Rapidly reset streams minus answered ones.
     rapid: i64,
     malformed: u32,
 }
 
 impl Balance {
-    /// Notes one stream. Whether the connection is only there to make us work. `None`: a bug of ours
-    /// ended it.
+    /// Records the outcome of one stream. Returns true if the connection only causes work and must be cut. `None`: a
+    /// bug of the gateway ended the stream.
     fn tips(&mut self, ended: Option<Ended>) -> bool {
         match ended {
             Some(Ended { served: Ok(()), .. }) => self.rapid = (self.rapid - 1).max(-RAPID_MAX),
@@ -165,7 +165,7 @@ impl Balance {
                 served: Err(BrokenOff::CallerLeft),
                 took,
             }) if took < RAPID => self.rapid += 1,
-            // What we break off, since the agent did, is not the caller's doing.
+            // An exchange that the gateway aborts, because the agent did, is not the caller's fault.
             Some(_) | None => {}
         }
         self.rapid > RAPID_MAX

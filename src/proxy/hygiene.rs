@@ -1,7 +1,7 @@
-//! What HTTP we accept at all, checked before anything else looks at the request.
+//! Validates the HTTP of a request before any other check reads it.
 //!
-//! The bytes of an HTTP/1 head were judged before ([`super::head`]); here is what holds for every
-//! version, of the head as it was understood.
+//! [`super::head`] has already validated the bytes of an HTTP/1 head. These checks apply to every HTTP version, on the
+//! parsed head.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use pingora::http::RequestHeader;
@@ -13,10 +13,10 @@ use crate::rejection::{Reason, Rejection};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// A credential is at least as long.
+/// Minimum length of a credential.
 const CREDENTIAL_LEN_MIN: usize = 16;
 
-/// The request's own id, or a new one. One that holds the caller's credential is not taken over: ids are written down.
+/// Returns the request's own id, or a new one. An id that contains the caller's credential is replaced: ids are logged.
 pub(super) fn request_id(headers: &HeaderMap) -> RequestId {
     let field = |name: HeaderName| headers.get(name).map(HeaderValue::as_bytes);
     let credential = field(header::AUTHORIZATION)
@@ -29,10 +29,10 @@ pub(super) fn request_id(headers: &HeaderMap) -> RequestId {
     RequestId::from_caller(field(REQUEST_ID).filter(|id| !holds_it(id)))
 }
 
-/// Refuses heads that two parsers could read differently, or that are larger than any real one.
+/// Rejects heads that two parsers could read differently, or that are larger than any legitimate one.
 ///
 /// # Errors
-/// `invalid_request` with the rule that was broken; for a path, `invalid_workspace_id` or `not_found`.
+/// `invalid_request` with the violated rule; for a path, `invalid_workspace_id` or `not_found`.
 pub fn check(head: &RequestHeader) -> Result<(), Rejection> {
     let refuse = |why: &'static str| Err(Rejection::new(Reason::InvalidRequest, why));
     if head.headers.len() > FIELDS_MAX {
@@ -69,7 +69,7 @@ pub fn check(head: &RequestHeader) -> Result<(), Rejection> {
     }
 }
 
-/// As [`check`]. Where a request that it refuses ends is not sure, so nothing behind it is read.
+/// Runs [`check`]. The end of a rejected request is uncertain, so the connection is not reused after it.
 ///
 /// # Errors
 /// As [`check`].
@@ -77,18 +77,18 @@ pub(super) fn require(session: &mut ServerSession) -> Result<(), Rejection> {
     check(session.req_header()).inspect_err(|_| session.set_keepalive(None))
 }
 
-/// Where a path is not spelt as it must be.
+/// The part of a path that is misspelt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// In the name of a workspace.
+    /// The name of a workspace.
     Name,
-    /// Elsewhere.
+    /// Any other part.
     Other,
 }
 
-/// A path has one spelling here: segments with something in them, none of them `.` or `..`, of
-/// characters that paths are made of (RFC 3986, 3.3) but for `;`, encoded only where they must be,
-/// and never a slash, a backslash, a percent sign or a control. One slash may end it.
+/// Finds a violation of the single spelling of paths. Segments are not empty and neither `.` nor `..`. They consist of
+/// the path characters of RFC 3986, 3.3 except `;`, percent-encoded only where necessary, and never contain an encoded
+/// slash, backslash, percent sign or control character. One slash may end the path.
 fn misspelt(path: &str) -> Option<Part> {
     let Some(path) = path.strip_prefix('/') else {
         return (path != "*").then_some(Part::Other);
@@ -142,8 +142,8 @@ fn decoded(digits: Option<&[u8]>) -> Option<u8> {
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
-/// One length, in digits. Pingora takes `5, 5` and two equal fields as well; RFC 9112, 6.3 lets us
-/// refuse them, and no honest client sends them.
+/// Requires at most one Content-Length, in digits. Pingora also accepts `5, 5` and two equal fields. RFC 9112, 6.3
+/// permits to reject them, and no legitimate client sends them.
 fn check_length(headers: &HeaderMap) -> Result<(), Rejection> {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     let digits = |v: &HeaderValue| !v.is_empty() && v.as_bytes().iter().all(u8::is_ascii_digit);
@@ -157,8 +157,8 @@ fn check_length(headers: &HeaderMap) -> Result<(), Rejection> {
     }
 }
 
-/// Whether a raw head has a Content-Length. Of a parsed head with a Transfer-Encoding nobody can
-/// tell: Pingora has dropped it by then.
+/// True if a raw head has a Content-Length. The parsed head does not show it beside a Transfer-Encoding: Pingora has
+/// dropped it by then.
 pub(super) fn states_length(raw: &[u8]) -> bool {
     raw.split(|b| *b == b'\n').any(|line| {
         line.get(..15)
@@ -166,7 +166,7 @@ pub(super) fn states_length(raw: &[u8]) -> bool {
     })
 }
 
-/// The host and port that the request is for: `:authority`, an absolute target's, or `Host`.
+/// Returns the host and port of the request: from `:authority`, an absolute target, or `Host`.
 pub(super) fn authority(head: &RequestHeader) -> Option<&str> {
     let from_target = head.uri.authority().map(http::uri::Authority::as_str);
     let from_field = || head.headers.get(header::HOST).and_then(|v| v.to_str().ok());

@@ -1,4 +1,4 @@
-//! One HTTP listener, whoever answers at it: the gateway, or a sidecar.
+//! One HTTP listener, in front of the gateway or of a sidecar.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::rejection::{Reason, Rejection};
 use crate::sidecar::Sidecar;
 use crate::telemetry::traces::Traces;
 
-/// How long the rest of a refused request is read, so that the refusal can be read by the caller.
+/// Maximum time for reading the rest of a rejected request, so that its caller can read the rejection.
 pub(super) const DRAIN: Duration = Duration::from_secs(5);
 
-/// What answers at a listener, and the HTTP in front of it.
+/// A listener: its HTTP front end and the service behind it.
 pub struct Listener {
     pub(super) relay: Arc<Relay>,
     behind: Behind,
@@ -37,10 +37,10 @@ enum Behind {
 }
 
 impl Listener {
-    /// The public listener of `gateway`; what is no A2A route goes to `control`.
+    /// Creates the public listener of `gateway`. Requests on other than A2A routes go to `control`.
     ///
     /// # Errors
-    /// When `forward.headers` names a field that may not be forwarded.
+    /// `forward.headers` names a field that may not be forwarded.
     pub fn of_gateway(
         gateway: Arc<Gateway>,
         control: axum::Router,
@@ -55,7 +55,7 @@ impl Listener {
         Ok(Self { relay, behind })
     }
 
-    /// What sends the calls that are made later; `None`: a sidecar has none.
+    /// Returns the dispatcher of deferred calls and delegations; `None` for a sidecar.
     pub fn dispatcher(&self) -> Option<Dispatcher> {
         match &self.behind {
             Behind::Gateway(proxy) => Some(Dispatcher::new(Arc::clone(proxy))),
@@ -63,7 +63,7 @@ impl Listener {
         }
     }
 
-    /// What explains how a message would fare; `None`: a sidecar does not.
+    /// Returns the service behind `GET /explain`; `None` for a sidecar.
     pub fn explainer(&self) -> Option<Explainer> {
         match &self.behind {
             Behind::Gateway(proxy) => Some(Explainer::new(Arc::clone(proxy))),
@@ -71,10 +71,10 @@ impl Listener {
         }
     }
 
-    /// The listener in front of an agent.
+    /// Creates the listener in front of an agent.
     pub fn of_sidecar(sidecar: &Arc<Sidecar>, traces: Traces) -> Self {
         let (config, metrics) = (sidecar.config.clone(), Arc::clone(&sidecar.metrics));
-        // Its events are numbered where the caller is: by the gateway.
+        // No stream store: the gateway, where the caller connects, numbers the events.
         let relay = Relay::new(config, metrics, Arc::clone(&sidecar.drain), None, traces);
         let relay = Arc::new(relay);
         let guard = Guard::new(Arc::clone(sidecar), Arc::clone(&relay));
@@ -82,7 +82,7 @@ impl Listener {
         Self { relay, behind }
     }
 
-    /// Leaves a record of what is no call for want of a head that could be read, where a call was meant.
+    /// Records a request on a call route with an unreadable head.
     pub(super) fn unreadable(
         &self,
         route: &Route<'_>,
@@ -96,7 +96,7 @@ impl Listener {
             (Behind::Gateway(proxy), _) => proxy.begin(request_id, false),
             (Behind::Sidecar(_), _) => Exchange::begin(&self.relay, None, request_id),
         };
-        // Of a head that cannot be read no field counts, so it is the peer, also where that is a proxy.
+        // No field of an unreadable head is trusted, so the client is the peer, even if that is a proxy.
         if let Some(peer) = peer {
             exchange = exchange.by_client(peer.to_canonical());
         }
@@ -127,25 +127,25 @@ impl Listener {
     }
 }
 
-/// The connection, of HTTP/2 the stream, had to be broken off.
+/// The connection (of HTTP/2, the stream) had to be aborted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BrokenOff {
     /// The caller left, or does not read.
     CallerLeft,
-    /// We did it: the agent broke off, or ran out of time, when part of its answer was sent.
+    /// The gateway aborted it: the agent broke off, or timed out, after part of its answer was sent.
     Ours,
 }
 
 impl BrokenOff {
-    /// What comes of an answer that is all ours: only its caller can keep it from going out.
+    /// Returns the outcome of sending the gateway's own answer: it fails only because of the caller.
     pub(super) fn unless<E>(answered: Result<(), E>) -> Result<(), Self> {
         answered.map_err(|_| Self::CallerLeft)
     }
 }
 
 impl Listener {
-    /// Serves the one request of a session, which is an HTTP/2 stream, or whose head is here.
-    /// Answers the connection, if another request may follow.
+    /// Serves the one request of a session: an HTTP/2 stream, or HTTP/1 with a complete head. Returns the connection if
+    /// another request may follow.
     pub(super) async fn request(
         self: &Arc<Self>,
         mut session: Box<ServerSession>,
@@ -177,22 +177,22 @@ impl Listener {
             return Err(broken);
         }
         drain(&mut session).await;
-        // Boxed: it would be the largest part of every request's future, and is its shortest.
+        // Boxed: it would be the largest part of every request's future, for its shortest step.
         patiently(limit, Box::pin(session.finish()))
             .await
             .map_err(|_| BrokenOff::CallerLeft)
     }
 }
 
-/// Reads what a refused request still sends, before the connection is closed: a close with unread
-/// bytes resets it, and the caller would never see the refusal.
+/// Reads the rest of a rejected request before the connection is closed. A close with unread bytes resets the
+/// connection, and the caller would never see the rejection.
 async fn drain(session: &mut ServerSession) {
     if session.get_keepalive().is_none() && !session.is_body_done() {
         let _ = timeout(DRAIN, session.drain_request_body()).await;
     }
 }
 
-/// Answers a head that is no HTTP, in JSON like every refusal, and closes.
+/// Rejects a head that is not HTTP, in JSON like every rejection, and closes.
 async fn refuse_unreadable(session: &mut ServerSession, error: &pingora::Error) {
     if *error.etype() != pingora::ErrorType::InvalidHTTPHeader {
         return;

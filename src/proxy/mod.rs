@@ -1,9 +1,11 @@
-//! The data plane, in the order a request meets it: [`hygiene`], [`origin`], [`mod@route`], [`mod@admit`],
-//! [`body`], [`relay`], [`cards`] or [`bridge`], [`reject`], and [`exchange`], which is left behind.
+//! The data plane, in the order of a request's steps: [`hygiene`], [`origin`], [`mod@route`], [`mod@admit`],
+//! [`body`], [`relay`], [`cards`] or [`bridge`], [`reject`], and the record in [`exchange`].
 //!
-//! The gateway is a Pingora `ServerApp` ([`Connections`]): it holds connection and session itself
-//! from the first byte to the last, since the phases of `ProxyHttp` can neither bound a body before
-//! forwarding it nor run a clock while an agent is silent (`ARCHITECTURE.md`, decisions).
+//! The gateway is a Pingora `ServerApp` ([`Connections`]) that owns connection and session from the first byte to
+//! the last. The phases of `ProxyHttp` can neither bound a body before it is forwarded nor run a clock while an agent
+//! is silent (`ARCHITECTURE.md`, decisions).
+//!
+//! Steps that are rarely taken are boxed futures: an inline one would enlarge the future of every exchange.
 
 mod addresses;
 mod admit;
@@ -55,7 +57,7 @@ use http::{HeaderName, Method};
 use pingora::protocols::http::ServerSession;
 
 use self::cards::{Cards, Whose};
-// Pure, and for `fuzz/` only: every byte that arrives is judged by these three.
+// Pure, and for `fuzz/` only: these parsers read every byte that arrives.
 pub use self::chunks::{Broken, Chunks};
 pub use self::connections::Connections;
 pub use self::dispatch::Dispatcher;
@@ -95,7 +97,7 @@ impl Proxy {
         relay: Arc<Relay>,
     ) -> Result<Self, String> {
         let config = gateway.config();
-        // Said at the start. A reload is checked before, and what it names wrongly would not pass.
+        // Errors surface at the start. A reload is checked before it is applied.
         extra_fields(&config.forward.headers)?;
         Ok(Self {
             relay,
@@ -115,7 +117,7 @@ impl Proxy {
         let request_id = hygiene::request_id(&head.headers);
         let route = route(head.uri.path());
         let dialect = route.dialect();
-        // Boxed, here and below: what is no call is rarer, and would widen every exchange's future.
+        // Boxed, here and below: rarely taken.
         match route {
             Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {
                 let whose = Whose::Workspace(target);
@@ -141,20 +143,20 @@ impl Proxy {
         }
     }
 
-    /// What holds for every request, whatever its route.
+    /// Runs the checks that apply to every request on any route.
     fn preliminaries(&self, session: &mut ServerSession) -> Result<(), Rejection> {
         hygiene::require(session)?;
         self.origins.get().check(session.req_header())?;
         self.relay.open()
     }
 
-    /// The same for what takes a place among the exchanges.
+    /// Runs the same checks, and takes a slot among the exchanges.
     fn enter(&self, session: &mut ServerSession) -> Result<Slot<'_>, Rejection> {
         self.preliminaries(session)?;
         self.relay.place()
     }
 
-    /// A call in one of its forms: from admission to the record.
+    /// Serves a call in one of its forms, from admission to the record.
     async fn a2a(
         self: &Arc<Self>,
         session: &mut ServerSession,
@@ -171,7 +173,7 @@ impl Proxy {
         exchange.dialect = asked.dialect();
         let ended = match asked {
             Asked::Call(target) => self.call(session, &mut exchange, target).await,
-            // Boxed: they are rarer, and would otherwise widen every exchange's future.
+            // Boxed: rarely taken.
             Asked::Below(target, tail, _) => {
                 Box::pin(self.rest(session, &mut exchange, target, &tail)).await
             }
@@ -183,7 +185,7 @@ impl Proxy {
         }
     }
 
-    /// Begins the record of an exchange. `heard`: who watches its target hears of it.
+    /// Begins the record of an exchange. `heard`: it is announced to subscribers of its target.
     fn begin(&self, request_id: RequestId, heard: bool) -> Exchange {
         let watchers = heard.then_some(&self.gateway.events);
         Exchange::begin(&self.relay, watchers, request_id)
@@ -191,7 +193,7 @@ impl Proxy {
             .shown(&self.gateway.console)
     }
 
-    /// Tells the caller of a refusal, with what it may still ask for.
+    /// Sends a rejection to the caller, with the remaining rate.
     async fn refuse(
         &self,
         session: &mut ServerSession,
@@ -207,7 +209,7 @@ impl Proxy {
         BrokenOff::unless(Box::pin(told).await)
     }
 
-    /// Hands everything else to the control plane.
+    /// Passes any other request to the control plane.
     async fn control(
         self: &Arc<Self>,
         session: &mut ServerSession,
@@ -230,7 +232,7 @@ impl Proxy {
         answered
     }
 
-    /// Answers a CORS preflight, before any credential is asked for.
+    /// Answers a CORS preflight, before any credential is checked.
     async fn preflight(
         &self,
         session: &mut ServerSession,
@@ -253,7 +255,7 @@ impl Proxy {
             .client_addr()
             .and_then(|a| a.as_inet())
             .map(std::net::SocketAddr::ip);
-        // Every listener of ours is TCP, so a peer without an address cannot be.
+        // All listeners are TCP, so every peer has an address.
         let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         client_address(
             peer,
@@ -267,9 +269,9 @@ impl Proxy {
 enum Asked {
     /// JSON-RPC at the base of a workspace.
     Call(Result<WorkspaceId, InvalidWorkspaceId>),
-    /// A path below it, or beside, as if it were below.
+    /// A path below the base, or beside it and treated as below.
     Below(Result<WorkspaceId, InvalidWorkspaceId>, String, Dialect),
-    /// `/tasks/{task_id}`, whosever agent it is at: the id as the path spells it.
+    /// `/tasks/{task_id}`, at any agent. The id is as spelled in the path.
     Task(String),
 }
 
@@ -294,14 +296,14 @@ impl Asked {
     }
 }
 
-/// `method_not_allowed`, with what is.
+/// Builds `method_not_allowed`, with the allowed methods.
 fn wrong_method(message: &'static str, allow: &'static str) -> Rejection {
     let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
     rejection.allow = Some(allow);
     rejection
 }
 
-/// One of `server.max_exchanges`. Dropping it frees the place.
+/// A slot, for example one of `server.max_exchanges`. Dropping it frees the slot.
 struct Slot<'a>(&'a AtomicUsize);
 
 impl<'a> Slot<'a> {
@@ -311,7 +313,7 @@ impl<'a> Slot<'a> {
         (before < max).then_some(slot)
     }
 
-    /// How many are taken, and whether one could be.
+    /// Returns the number of taken slots, and whether one is free.
     fn look(taken: &AtomicUsize, max: usize) -> (usize, bool) {
         let before = taken.load(Ordering::Relaxed);
         (before, before < max)

@@ -1,5 +1,5 @@
-//! The body of a request to the control plane, read from its caller piece by piece as the control plane asks for it: none
-//! of it before its credential is proven, and none at all for a route that takes no body.
+//! Reads the body of a request to the control plane piece by piece, as the control plane asks for it. None of it is
+//! read before the credential is proven, and none at all on a route without a body.
 
 use std::future::pending;
 
@@ -15,20 +15,20 @@ use super::ended::left;
 use super::{Proxy, Slot};
 use crate::rejection::{Reason, Refused, Rejection};
 
-/// The next piece of a body; `None`: its end.
+/// The next piece of a body; `None` at its end.
 type Piece = Result<Option<Bytes>, Refused>;
 
-/// Where the next piece is to go.
+/// The channel for the next piece.
 type Wanted = oneshot::Sender<Piece>;
 
 /// The caller's side of a body.
 pub(super) struct Feed {
-    /// `None`: there is nothing to read.
+    /// `None` if there is nothing to read.
     wanted: Option<mpsc::Receiver<Wanted>>,
     begun: bool,
 }
 
-/// The body of `session` for the control plane, and what feeds it.
+/// Returns the body of `session` for the control plane, and the feed that supplies it.
 pub(super) fn on_demand(session: &mut ServerSession) -> (Body, Feed) {
     let begun = false;
     if session.is_body_done() {
@@ -56,7 +56,7 @@ async fn next(ask: &mpsc::Sender<Wanted>) -> Piece {
     piece.await.unwrap_or_else(|_| Err(broke_off()))
 }
 
-/// The caller left. Whoever reads this sent less than it said.
+/// The caller left, or sent less of the body than it declared.
 fn broke_off() -> Refused {
     Refused(Rejection::new(
         Reason::InvalidRequest,
@@ -65,8 +65,8 @@ fn broke_off() -> Refused {
 }
 
 impl Feed {
-    /// Reads what is asked for. While the body is on its way, the request gives up its `place` among the exchanges.
-    /// Ends when the caller is gone.
+    /// Reads the pieces that are asked for. The request gives up its `place` among the exchanges while its body
+    /// arrives. Returns when the caller is gone.
     pub(super) async fn supply<'p>(
         &mut self,
         proxy: &'p Proxy,
@@ -110,7 +110,7 @@ impl Feed {
         }
     }
 
-    /// The request is answered. What was begun and not read to its end is read no more: the connection ends.
+    /// Ends the feed after the answer. If the body was only partly read, the connection is closed.
     pub(super) fn end(self, session: &mut ServerSession) {
         if self.begun && !session.is_body_done() {
             session.set_keepalive(None);
@@ -118,7 +118,7 @@ impl Feed {
     }
 }
 
-/// Ends when the caller of a request that is answered is gone. What it still sends of its body is passed over.
+/// Waits until the caller of an answered request is gone. Discards the rest of its body.
 pub(super) async fn gone(session: &mut ServerSession) {
     while !session.is_body_done() {
         match session.read_request_body().await {

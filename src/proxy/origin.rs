@@ -1,6 +1,6 @@
-//! Browsers: which `Host` is ours, which `Origin` may call, and the CORS fields (Fetch, 3.2).
+//! Browsers: accepted hosts (`Host`), allowed origins (`Origin`), and the CORS fields (Fetch, 3.2).
 //!
-//! The contract's order: checked before credentials, so that a hostile page learns nothing.
+//! Runs before credentials are checked, so that a hostile page learns nothing (`docs/api.md`, "Order of checks").
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,7 @@ const EXPOSE_HEADERS: &str = "x-request-id, retry-after, etag, www-authenticate,
 /// The value of `X-Content-Type-Options`.
 pub(super) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
-/// What the gateway answers to, and for whom. By default for nobody.
+/// The accepted hosts and allowed origins. The default accepts none.
 #[derive(Default)]
 pub(super) struct Origins {
     hosts: HashSet<String>,
@@ -35,7 +35,7 @@ pub(super) struct Origins {
 }
 
 impl Origins {
-    /// Reads `server.public_url`, `server.hosts` and `cors.origins` once.
+    /// Reads `server.public_url`, `server.hosts` and `cors.origins`.
     pub(super) fn new(config: &Config) -> Self {
         let port = config.server.listen.port();
         let (scheme, default_port) = if config.server.tls.cert.is_some() {
@@ -60,7 +60,7 @@ impl Origins {
                 hosts.insert(format!("{host}:{port}"));
             }
         }
-        // A page is our own only with our own port: what else listens on this machine is not ours.
+        // Only with the listener's own port: other servers on this machine are foreign origins.
         let mut own: HashSet<String> = ["localhost", "127.0.0.1", "[::1]"]
             .iter()
             .map(|name| format!("{scheme}://{name}:{port}"))
@@ -90,7 +90,7 @@ impl Origins {
         }
     }
 
-    /// Refuses requests for other hosts, and pages from elsewhere.
+    /// Rejects requests for other hosts, and pages of other origins.
     ///
     /// # Errors
     /// `misdirected` and `origin_forbidden`.
@@ -124,10 +124,10 @@ impl Origins {
         self.any && !origin.is_empty() || self.allowed.contains(origin) || self.own.contains(origin)
     }
 
-    /// Adds the fields that browsers go by to any answer, errors and the head of a stream too: those of CORS, and that
-    /// no other type is guessed than the one that is told.
+    /// Adds the browser fields to an answer, including errors and the heads of streams: those of CORS, and
+    /// `X-Content-Type-Options: nosniff`.
     pub(super) fn put_browser_fields(&self, request: &HeaderMap, response: &mut ResponseHeader) {
-        // Valid, as those below: the map's own limit is far above a handful of fields.
+        // Cannot fail, here and below: the map's limit is far above a handful of fields.
         let _ = response.insert_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
         let Some(origin) = origin(request).filter(|o| self.allows(o)) else {
             return;
@@ -153,7 +153,7 @@ impl Origins {
         }
     }
 
-    /// The answer to a preflight, if the request is one.
+    /// Returns the answer to a preflight, if the request is one.
     pub(super) fn preflight(&self, head: &RequestHeader) -> Option<ResponseHeader> {
         let asks = head
             .headers
@@ -178,7 +178,7 @@ impl Origins {
 }
 
 fn origin(headers: &HeaderMap) -> Option<&str> {
-    // One that is not text, or one of several, is none of ours: an empty string is in no list.
+    // An origin that is not text, or one of several, never matches: no list contains an empty string.
     let mut origins = headers.get_all(header::ORIGIN).iter();
     let first = origins.next()?.to_str().unwrap_or_default();
     Some(if origins.next().is_some() { "" } else { first })
@@ -190,8 +190,8 @@ fn fetched_cross_site(headers: &HeaderMap) -> bool {
         .is_some_and(|v| v.as_bytes() == b"cross-site")
 }
 
-/// Whether somebody follows a link to the canvas, in a window of its own: not in a frame, and nothing that the page with
-/// the link could read.
+/// True if a user follows a link to the canvas in a top-level window: not in a frame, and without access to the answer
+/// for the linking page.
 fn visits(head: &RequestHeader) -> bool {
     let says = |name: &str, what: &[u8]| {
         let value = head.headers.get(name);
@@ -203,7 +203,7 @@ fn visits(head: &RequestHeader) -> bool {
         && says("sec-fetch-dest", b"document")
 }
 
-/// Whether a browser seems to have made the request: it must say what its body is.
+/// True if a browser probably made the request. Such a request must declare the type of its body.
 pub(super) fn browser_made(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN)
         || headers
@@ -211,8 +211,8 @@ pub(super) fn browser_made(headers: &HeaderMap) -> bool {
             .any(|name| name.as_str().starts_with("sec-fetch-"))
 }
 
-/// Who the client is: the peer, or what a trusted proxy in front says (`server.trusted_proxies`). An
-/// address of IPv4 is one in whichever form it comes: a listener on `[::]` sees `::ffff:192.0.2.1`.
+/// Returns the client's address: the peer's, or the one forwarded by a trusted proxy (`server.trusted_proxies`).
+/// IPv4-mapped addresses are converted: a listener on `[::]` sees `::ffff:192.0.2.1`.
 pub(super) fn client_address(
     peer: IpAddr,
     headers: &HeaderMap,
@@ -223,13 +223,13 @@ pub(super) fn client_address(
     if !is_trusted(&peer) {
         return peer;
     }
-    // Bytes: a line that is not text, as a whole, must not hide what a proxy added to it.
+    // Bytes: a non-text line must not hide the address that a proxy appended to it.
     let lines = headers.get_all("x-forwarded-for").iter();
     let hops: Vec<&[u8]> = lines
         .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
         .collect();
-    // From the right: the first hop that is not one of our own proxies is the client. Left of a hop
-    // that says nothing is only what the caller wrote.
+    // From the right: the first hop that is not a trusted proxy is the client. Hops to the left of an unreadable one
+    // were written by the caller.
     let mut client = peer;
     for hop in hops.iter().rev() {
         let Some(ip) = hop_address(hop) else { break };
@@ -241,7 +241,7 @@ pub(super) fn client_address(
     client
 }
 
-/// `203.0.113.9`, `2001:db8::1`; some proxies add the port.
+/// Parses `203.0.113.9` or `2001:db8::1`; some proxies add the port.
 fn hop_address(hop: &[u8]) -> Option<IpAddr> {
     let hop = std::str::from_utf8(hop).ok()?.trim();
     let with_port = || hop.parse().map(|address: SocketAddr| address.ip());
@@ -266,7 +266,7 @@ mod tests {
         };
         let lb = "10.0.0.1";
         let cases: [(&str, &[&[u8]], &str); 13] = [
-            // A stranger can write what it likes.
+            // An untrusted peer can write any value.
             ("192.0.2.7", &[b"203.0.113.9"], "192.0.2.7"),
             (lb, &[b"203.0.113.9"], "203.0.113.9"),
             (lb, &[b"6.6.6.6, 203.0.113.9, 10.2.3.4"], "203.0.113.9"),
@@ -277,7 +277,7 @@ mod tests {
             (lb, &[b"6.6.6.6,"], lb),
             (lb, &[b"10.9.9.9"], "10.9.9.9"),
             (lb, &[], lb),
-            // As a listener on `[::]` sees them.
+            // Addresses as a listener on `[::]` sees them.
             ("::ffff:10.0.0.1", &[b"203.0.113.9"], "203.0.113.9"),
             (
                 lb,

@@ -1,18 +1,18 @@
-//! `Prefer` (RFC 7240), as far as the gateway heeds it.
+//! `Prefer` (RFC 7240): the preferences that the gateway applies.
 
 use std::time::Duration;
 
 use http::HeaderMap;
 
-/// `wait=N`: how long a caller would wait for the answer. The first one counts (RFC 7240, 2); what is no
-/// whole number of seconds is passed over, as every preference may be.
+/// Returns `wait=N`: the seconds that a caller would wait for the answer. The first value counts (RFC 7240, 2). A value
+/// that is not a whole number is ignored, as every preference may be.
 pub(super) fn wait(headers: &HeaderMap) -> Option<Duration> {
     let said = preferences(headers).find(|(name, _)| name.eq_ignore_ascii_case("wait"))?;
     let seconds = said.1.trim_matches('"').parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
-/// `respond-async`: a caller would rather have its call kept than refused (RFC 7240, 4.1).
+/// True for `respond-async`: the caller prefers a deferred call to a rejection (RFC 7240, 4.1).
 pub(super) fn respond_async(headers: &HeaderMap) -> bool {
     preferences(headers).any(|(name, _)| name.eq_ignore_ascii_case("respond-async"))
 }

@@ -1,5 +1,5 @@
-//! One question to an agent, and its answer whole: over the connections that messages go over, to the vetted
-//! address, within one clock and one bound.
+//! One request to an agent, with an answer that is read whole. It uses the connections of messages, a vetted address,
+//! one deadline and one size limit.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use super::relay::{Relay, content_length, refuse_by_framing};
 use super::upstream::{Call, Connection};
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// A request whose answer is read whole.
+/// A request with an answer that is read whole.
 pub(super) struct Question<'a> {
-    /// Whom: an address that may be dialled.
+    /// The agent, at an address that passed the check.
     pub(super) peer: &'a HttpPeer,
-    /// The request for the wire.
+    /// The request in wire format.
     pub(super) call: Call,
-    /// When the answer must be whole.
+    /// The deadline of the whole answer.
     pub(super) deadline: Instant,
-    /// Longest body.
+    /// Maximum bytes of the body.
     pub(super) bytes_max: usize,
-    /// How long the connection is kept after it.
+    /// The time for which the connection is pooled afterwards.
     pub(super) idle: Duration,
-    /// What is said when there is none by then.
+    /// Builds the rejection after the deadline.
     pub(super) late: fn() -> Rejection,
 }
 
 impl Question<'_> {
-    /// Asks once.
+    /// Sends the request once.
     ///
     /// # Errors
     /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, `response_too_large`.
@@ -42,7 +42,7 @@ impl Question<'_> {
         self.ask_over(connection, relay).await
     }
 
-    /// The same over a connection that was made before.
+    /// Sends the request over an established connection.
     ///
     /// # Errors
     /// As [`Question::ask`].
@@ -90,7 +90,7 @@ impl Question<'_> {
     }
 }
 
-/// The head of the answer, past informational ones.
+/// Returns the head of the answer, after informational ones.
 async fn head(session: &mut HttpSession) -> Result<ResponseHeader, Rejection> {
     loop {
         let read = session.read_response().await;

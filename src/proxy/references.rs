@@ -1,5 +1,5 @@
-//! What a call refers to, asked of the rooms before it is forwarded: may the caller ask for these tasks, and
-//! may the agent be asked to call these URLs? And whose the task is that the answer is about.
+//! Checks the references of a call before it is forwarded: the caller may ask for these tasks, and the agent may be
+//! asked to call these URLs. Also records the owner of the task in the answer.
 
 use super::admit::Admitted;
 use super::exchange::Exchange;
@@ -11,7 +11,7 @@ use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
-/// Checks what the call refers to. One that refers to nothing asks nobody.
+/// Checks the references of a call. A call without references causes no lookup.
 ///
 /// # Errors
 /// `task_not_found`, `push_not_supported`, `address_forbidden`; `store_unavailable`.
@@ -29,7 +29,7 @@ pub(super) async fn check(
     check_for(gateway, exchange.method, push, (proof, target), refs).await
 }
 
-/// The same, whether or not the agent can be reached; `push`: whether callers may ask it for push
+/// Checks the references, whether or not the agent can be reached. `push`: callers may ask the agent for push
 /// notifications.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub(super) async fn check_for(
         let asked = gateway
             .tasks
             .check(&gateway.hierarchy, proof, target, &refs.tasks);
-        // Boxed, here and below: rare, and their futures would widen every exchange's.
+        // Boxed, here and below: rarely taken.
         Box::pin(asked).await?;
     }
     for url in &refs.push_urls {
@@ -55,7 +55,7 @@ pub(super) async fn check_for(
     Ok(())
 }
 
-/// Has the answer to a message looked at for its task, and that to a question for a task for where that stands.
+/// Starts to search the answer to a message for its task, and the answer to a task request for the task's state.
 pub(super) fn follow(
     gateway: &Gateway,
     exchange: &mut Exchange,
@@ -71,11 +71,13 @@ pub(super) fn follow(
     }
 }
 
-/// Whether a call has to do with push notifications.
+/// True if a call is about push notifications.
 pub(super) fn is_about_push(method: Method, refs: &Refs) -> bool {
     method.is_of_push() || refs.sets_push
 }
 
+/// Rejects a call about push notifications if the target does not support them.
+///
 /// # Errors
 /// `push_not_supported`.
 pub(super) fn require_push(allowed: bool, method: Method, refs: &Refs) -> Result<(), Rejection> {

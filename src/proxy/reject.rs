@@ -13,12 +13,12 @@ use crate::dialect::ReplyForm;
 use crate::ids::RequestId;
 use crate::rejection::{REFUSED, Reason, Rejection};
 
-/// Writes the refusal whole. An error that A2A itself defines comes as an event where the caller asked for a stream:
-/// clients of the streaming methods read nothing else from an answer with status 200. The connection stays usable: framing is exact, and the rest of the
-/// request is drained by Pingora within its bound.
+/// Writes the whole rejection. An error that A2A defines is sent as an event if the caller asked for a stream: clients
+/// of the streaming methods read only events from an answer with status 200. The connection stays usable: framing is
+/// exact, and Pingora drains the rest of the request within its bound.
 ///
 /// # Errors
-/// When the caller cannot be written to.
+/// The caller cannot be written to.
 pub(super) async fn answer(
     session: &mut ServerSession,
     origins: &Origins,
@@ -47,7 +47,7 @@ pub(super) async fn answer(
     write_response(session, head, body).await
 }
 
-/// A refusal as bytes, for a connection on which no request could be read. It ends with them.
+/// Formats a rejection as bytes, for a connection without a readable request. The connection is closed after it.
 pub(super) fn wire(
     rejection: &Rejection,
     request_id: &RequestId,
@@ -78,7 +78,7 @@ pub(super) fn wire(
     answer
 }
 
-/// The head of a refusal in the plain dialect, for a request whose own head could not be read.
+/// Builds the head of a rejection in the plain dialect, for a request with an unreadable head.
 pub(super) fn head_of(
     rejection: &Rejection,
     request_id: &RequestId,
@@ -122,7 +122,7 @@ fn head(
     Ok(head)
 }
 
-/// Refuses an exchange: notes it in the record, counts failures of proof, and answers.
+/// Rejects an exchange: records the rejection, counts failures of proof, and answers.
 pub(super) async fn refuse(
     session: &mut ServerSession,
     origins: &Origins,

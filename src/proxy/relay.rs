@@ -1,5 +1,4 @@
-//! Forwards an admitted call and brings the answer back under its clocks and bounds. Who admitted it,
-//! the gateway or a sidecar, makes no difference here.
+//! Forwards an admitted call and relays the answer within its clocks and bounds, for the gateway and for a sidecar.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -35,50 +34,50 @@ use crate::shares::{Bound, Full, Share, Shares};
 use crate::standing::CutOff;
 use crate::telemetry::traces::Traces;
 
-/// Pooled connections to agents at most, over all of them.
+/// Maximum pooled connections to all agents.
 const POOL_SIZE: usize = 4096;
 
-/// What forwarding takes, whoever admits: connections to agents, clocks and bounds, the way to the end.
+/// The state of forwarding, for the gateway or a sidecar: connections to agents, configuration, bounds and shutdown.
 pub(super) struct Relay {
-    /// In force.
+    /// The configuration in force.
     pub(super) config: Live,
-    /// Of this process.
+    /// The metrics of this process.
     pub(super) metrics: Arc<Metrics>,
-    /// How the process ends.
+    /// The shutdown of this process.
     pub(super) drain: Arc<Drain>,
     /// Connections to agents.
     pub(super) upstream: Upstream,
-    /// What bodies of requests take.
+    /// The memory that request bodies take.
     pub(super) bodies: Arc<Shares>,
-    /// What passed in streams. `None`: nothing is kept.
+    /// The store of streamed events. `None`: streams cannot be resumed.
     pub(super) streams: Option<Arc<Streams>>,
-    /// Whose rooms say whether a stream may go on. `None`: nobody takes back what was let in.
+    /// The gateway that can revoke a caller's access to a stream. `None`: access is never revoked.
     standing: Option<Arc<Gateway>>,
-    /// Where spans go.
+    /// The exporter of spans.
     pub(super) traces: Traces,
-    /// Which fields of agents' answers pass.
+    /// The fields of agents' answers that pass.
     pub(super) response_fields: Derived<ResponseFields>,
     exchanges: AtomicUsize,
 }
 
-/// What is forwarded.
+/// A call to forward.
 pub(super) struct Forward {
-    /// Where to: an address that may be dialled.
+    /// The agent, at an address that passed the check.
     pub(super) peer: Box<HttpPeer>,
-    /// The request for the wire.
+    /// The request in wire format.
     pub(super) call: Call,
-    /// The room that its body takes, until it is sent.
+    /// The memory share of its body, until it is sent.
     pub(super) share: Share,
-    /// When it must be over.
+    /// The clocks of the exchange.
     pub(super) clocks: Clocks,
-    /// How the answer is changed on its way.
+    /// The rewrite of the answer.
     pub(super) rewrite: Option<Rewrite>,
-    /// The call's place at its target, until it is over.
+    /// The concurrency slot of the call at its target, until it is over.
     pub(super) slot: Option<directory::Slot>,
 }
 
 impl Relay {
-    /// Connects to nothing.
+    /// Creates the state. Opens no connection.
     pub(super) fn new(
         config: Live,
         metrics: Arc<Metrics>,
@@ -100,7 +99,7 @@ impl Relay {
         }
     }
 
-    /// With the rooms of `gateway`, which end a stream whose caller may not follow it any more.
+    /// Sets the gateway, which ends a stream when its caller loses access.
     pub(super) fn of(self, gateway: &Arc<Gateway>) -> Self {
         Self {
             standing: Some(Arc::clone(gateway)),
@@ -108,7 +107,7 @@ impl Relay {
         }
     }
 
-    /// Ends when the caller may not follow the target's stream any more. `None`: it always may.
+    /// Returns a future that ends when the caller loses access to the target's stream. `None` if it never does.
     pub(super) fn cut_off(
         &self,
         proof: Option<&Arc<Proof>>,
@@ -118,7 +117,7 @@ impl Relay {
         Some(gateway.cut_off(Arc::clone(proof), target?.clone()))
     }
 
-    /// Whether anything new may begin.
+    /// Checks that new work may begin.
     ///
     /// # Errors
     /// `shutting_down`.
@@ -131,11 +130,11 @@ impl Relay {
         Ok(())
     }
 
-    /// Room for `bytes` more of a body.
+    /// Reserves memory for `bytes` more of a body.
     ///
     /// # Errors
-    /// `overloaded` when all bodies together would take more than `limits.bodies_bytes`, or those of
-    /// their caller more than half of what others leave, and more than one of them may have.
+    /// `overloaded` if all bodies together would exceed `limits.bodies_bytes`, or if those of this caller would exceed
+    /// both half of what other callers leave free and the maximum of one body.
     pub(super) fn hold(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
         let limits = &self.config.get().limits;
         let (all, least) = (limits.bodies_bytes.bytes(), limits.request_bytes.bytes());
@@ -146,15 +145,15 @@ impl Relay {
         })
     }
 
-    /// A place for one more exchange.
+    /// Takes a slot for one more exchange.
     ///
     /// # Errors
-    /// `overloaded` when `server.max_exchanges` are in progress.
+    /// `overloaded` if `server.max_exchanges` are in progress.
     pub(super) fn place(&self) -> Result<Slot<'_>, Rejection> {
         Slot::take(&self.exchanges, self.config.get().server.max_exchanges).ok_or_else(no_place)
     }
 
-    /// Whether there would be one, while `witness` hears how many there are. None is taken.
+    /// Checks for a free slot without taking it, and records the number of taken slots in `witness`.
     ///
     /// # Errors
     /// As [`Relay::place`].
@@ -168,8 +167,8 @@ impl Relay {
         there_is_one.then_some(()).ok_or_else(no_place)
     }
 
-    /// Forwards, and passes the answer back under the head that `answer` makes of the agent's.
-    /// Dropping the future cancels the call.
+    /// Forwards the call, and relays the answer with the head that `answer` builds from the agent's. Dropping the
+    /// future cancels the call.
     pub(super) async fn run(
         &self,
         session: &mut ServerSession,
@@ -181,7 +180,7 @@ impl Relay {
             &Exchange,
         ) -> Result<ResponseHeader, Rejection>,
     ) -> Result<Ended, Ended> {
-        // Used in place: what is moved out of an argument takes room in the future twice.
+        // Used in place: a value moved out of an argument takes space in the future twice.
         let clocks = forward.clocks;
         let mut cut = self.drain.watch();
         exchange.calls();
@@ -194,7 +193,7 @@ impl Relay {
             () = cut.requested() => return Err(shutting_down(Delivery::Unknown).into()),
         };
         drop(forward.call);
-        // An answer that is changed takes its caller's room as the request did, until it is whole.
+        // An answer that is rewritten is charged to its caller's share, as the request was, until it is complete.
         let share = forward.share;
         let whole = forward.rewrite.map(|rewrite| Whole {
             rewrite,
@@ -227,7 +226,7 @@ impl Relay {
                 slot: forward.slot,
                 cut_off: self.cut_off(exchange.proof.as_ref(), exchange.callee.as_ref()),
             };
-            // Boxed: what a stream needs while it waits is all that it should hold.
+            // Boxed: a waiting stream then holds only the state of the stream.
             let upstream = (upstream, home);
             Box::pin(stream::pass(
                 self, session, exchange, upstream, answer, begun,
@@ -250,7 +249,7 @@ impl Relay {
     }
 }
 
-/// `overloaded`, for want of room for a body.
+/// Builds `overloaded` for a body without memory.
 fn no_room(full: Full) -> Rejection {
     let message = match full {
         Full::All => "the gateway holds as many bytes of bodies as it may (limits.bodies_bytes)",
@@ -266,7 +265,7 @@ fn no_place() -> Rejection {
     Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
 }
 
-/// Waits for the head, past informational ones, until a clock or the caller, if it has one, ends it.
+/// Waits for the head, after informational ones, until a clock or the caller, if there is one, ends the wait.
 pub(super) async fn await_head(
     mut session: Option<&mut ServerSession>,
     upstream: &mut HttpSession,
@@ -301,8 +300,8 @@ pub(super) async fn await_head(
     Ok(())
 }
 
-/// Refuses an answer with a head that is too large, or whose end is a matter of opinion, or whose coding would be lost
-/// on the way, as we refuse such requests (RFC 9112, 6.1 and 6.3).
+/// Rejects an answer with a head that is too large, with ambiguous framing, or with a transfer coding that would be
+/// lost, as for requests (RFC 9112, 6.1 and 6.3).
 pub(super) fn refuse_by_framing(head: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection> {
     refuse_large_head(head, raw)?;
     let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
@@ -316,7 +315,7 @@ pub(super) fn refuse_by_framing(head: &ResponseHeader, raw: &[u8]) -> Result<(),
     Ok(())
 }
 
-/// A redirect is never followed, and never passed on: its target was judged by nobody.
+/// Rejects a redirect. It is neither followed nor passed on: its target was not checked.
 pub(super) fn refuse_redirect(head: &ResponseHeader) -> Result<(), Rejection> {
     if !head.status.is_redirection() {
         return Ok(());
@@ -326,7 +325,7 @@ pub(super) fn refuse_redirect(head: &ResponseHeader) -> Result<(), Rejection> {
     Err(Rejection::new(Reason::AgentRedirected, message).delivered(Delivery::Sent))
 }
 
-/// Refuses an answer by its head, before anything of it is passed on.
+/// Rejects an answer by its head, before any part of it is passed on.
 pub(super) fn refuse_answer(
     head: &ResponseHeader,
     raw: &[u8],
@@ -370,7 +369,7 @@ pub(super) fn content_length_of(headers: &http::HeaderMap) -> Option<u64> {
         .ok()
 }
 
-/// Decided by the response, never by the method: a streaming call may be answered by one error.
+/// True for an event stream. The response decides, not the method: a streaming call may be answered by one error.
 pub(super) fn is_event_stream(head: &ResponseHeader) -> bool {
     const TYPE: &[u8] = b"text/event-stream";
     head.headers.get(header::CONTENT_TYPE).is_some_and(|value| {
@@ -379,7 +378,7 @@ pub(super) fn is_event_stream(head: &ResponseHeader) -> bool {
             .get(..TYPE.len())
             .is_some_and(|essence| essence.eq_ignore_ascii_case(TYPE))
             && matches!(value.get(TYPE.len()), None | Some(b';' | b' ' | b'\t'))
-            // Of a list a browser takes the last one.
+            // A browser takes the last type of a list.
             && !value.contains(&b',')
     })
 }

@@ -1,4 +1,4 @@
-//! Writes answers of one body that the gateway itself gives: a rejection, a card, a kept result, an inbox's reply.
+//! Writes the gateway's own answers with one body: rejections, cards, replayed results and replies of an inbox.
 
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
@@ -11,7 +11,7 @@ use super::exchange::Exchange;
 /// Writes head and body within the session's write timeout.
 ///
 /// # Errors
-/// When the client left, or does not read.
+/// The client left, or does not read.
 pub(super) async fn write_response(
     session: &mut ServerSession,
     head: ResponseHeader,
@@ -24,7 +24,7 @@ pub(super) async fn write_response(
     .await
 }
 
-/// Writes the answer to an exchange within `timeouts.write`, and notes its status and size in the record.
+/// Writes the answer to an exchange within `timeouts.write`, and records its status and size.
 ///
 /// # Errors
 /// [`Ended::CallerLeft`].

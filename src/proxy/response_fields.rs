@@ -1,6 +1,6 @@
-//! Which fields of an agent's answer pass to its caller: a closed list, and what `forward.response_headers` adds.
-//! An agent answers from the gateway's origin, so a field that speaks for an origin, or commands a proxy in front,
-//! would be the gateway's word.
+//! The fields of an agent's answer that pass to its caller: a closed list, plus `forward.response_headers`. The answer
+//! comes from the gateway's origin, so fields that set policy for an origin, or instruct a proxy in front, would act
+//! with the gateway's authority.
 
 use std::collections::HashSet;
 
@@ -13,14 +13,14 @@ use super::relay::is_event_stream;
 use crate::config::Config;
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// Most bytes of the head of an agent's answer.
+/// Maximum bytes of the head of an agent's answer.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Most fields in it.
+/// Maximum fields of that head.
 const FIELDS_MAX: usize = 100;
 
-/// Fields that pass besides `forward.response_headers`. The length is the gateway's own, and `WWW-Authenticate` passes
-/// on a 401 only.
+/// Fields that pass besides `forward.response_headers`. The gateway sets the length itself, and `WWW-Authenticate`
+/// passes on a 401 only.
 const PASSED: [&str; 14] = [
     "content-type",
     "content-encoding",
@@ -38,13 +38,13 @@ const PASSED: [&str; 14] = [
     "tracestate",
 ];
 
-/// The names of `forward.response_headers`, parsed.
+/// The parsed names of `forward.response_headers`.
 pub(super) struct ResponseFields {
     added: HashSet<HeaderName>,
 }
 
 impl ResponseFields {
-    /// The check of the configuration refused every other name before.
+    /// Parses the names. The check of the configuration has already rejected invalid ones.
     pub(super) fn new(config: &Config) -> Self {
         let names = config.forward.response_headers.iter();
         let added = names.filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok());
@@ -53,15 +53,15 @@ impl ResponseFields {
         }
     }
 
-    /// The agent's head with the fields that pass, and room for the gateway's own. What is neither JSON nor an event
-    /// stream is sandboxed, so that a browser that opens it runs nothing in the gateway's origin.
+    /// Returns the agent's head with the fields that pass, and capacity for the gateway's own. A type other than JSON
+    /// or an event stream is sandboxed, so that a browser that opens it runs no code in the gateway's origin.
     ///
     /// # Errors
-    /// When a field cannot be built, which the parser of the answer rules out.
+    /// A field cannot be built. The parser of the answer rules this out.
     pub(super) fn passed(&self, agent: &ResponseHeader) -> pingora::Result<ResponseHeader> {
         let mut head = ResponseHeader::build(agent.status, Some(agent.headers.len() + 12))?;
         for (name, value) in &agent.headers {
-            // Of several media types a browser takes the last one, and the first is the one that is judged here.
+            // Of several media types a browser takes the last one, but the check below reads the first.
             let repeats = *name == header::CONTENT_TYPE && head.headers.contains_key(name);
             if self.passes(name, agent) && !repeats {
                 head.append_header(name, value)?;
@@ -86,7 +86,7 @@ impl ResponseFields {
 
 fn is_json_answer(agent: &ResponseHeader) -> bool {
     let content_type = agent.headers.get(header::CONTENT_TYPE);
-    // A browser takes the last of a list.
+    // A browser takes the last type of a list.
     content_type.is_some_and(|value| {
         value
             .to_str()
@@ -94,8 +94,10 @@ fn is_json_answer(agent: &ResponseHeader) -> bool {
     })
 }
 
+/// Rejects an answer with a head that is too large.
+///
 /// # Errors
-/// `agent_protocol_error` when the head is longer, or has more fields, than one may.
+/// `agent_protocol_error` if the head has too many bytes or fields.
 pub(super) fn refuse_large_head(agent: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection> {
     let message = if raw.len() > HEAD_BYTES_MAX {
         format!(

@@ -1,5 +1,5 @@
-//! How an agent's answer is changed before it goes to the caller: where the gateway translated the
-//! call, or where the answer says what is not for this caller.
+//! Changes an agent's answer before it goes to the caller: if the gateway translated the call, or if the answer
+//! contains data that this caller must not see.
 
 use std::sync::Arc;
 
@@ -19,29 +19,29 @@ use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// What is done to an answer.
+/// The rewrite of an answer.
 pub(super) enum Rewrite {
-    /// The call came without JSON-RPC, and was translated: its result goes back bare.
+    /// The call came without JSON-RPC and was translated: its result is returned without an envelope.
     BareResult,
-    /// The agent's card is in it, with its addresses.
+    /// The answer contains the agent's card, with the agent's addresses.
     ExtendedCard(Binding, Box<ExtendedCard>),
-    /// Tasks are in it, some of them other callers'.
+    /// The answer lists tasks, some of them of other callers.
     Tasks(Binding, Box<OwnTasks>),
 }
 
-/// Whose tasks a list may show.
+/// The filter of a task list: the caller may see only its own tasks.
 pub(super) struct OwnTasks {
     pub(super) gateway: Arc<Gateway>,
-    /// Who asks.
+    /// The proven caller.
     pub(super) proof: Arc<Proof>,
-    /// Whom.
+    /// The asked agent.
     pub(super) target: WorkspaceId,
 }
 
-/// Most tasks in one list. A2A 1.0 allows 100 (`pageSize`).
+/// Maximum tasks in one list. A2A 1.0 allows 100 (`pageSize`).
 const LISTED_MAX: usize = 1000;
 
-/// Fields that speak of the body as it was.
+/// Fields that describe the unchanged body.
 const OF_THE_BODY: [&str; 6] = [
     "etag",
     "last-modified",
@@ -52,7 +52,7 @@ const OF_THE_BODY: [&str; 6] = [
 ];
 
 impl Rewrite {
-    /// Refuses what could not be read.
+    /// Rejects an answer that cannot be rewritten.
     ///
     /// # Errors
     /// `agent_protocol_error`.
@@ -75,10 +75,10 @@ impl Rewrite {
         Ok(())
     }
 
-    /// The body that goes to the caller, and the head with it.
+    /// Returns the body for the caller, and adjusts the head to it.
     ///
     /// # Errors
-    /// `agent_protocol_error` when it can't be read; `store_unavailable`.
+    /// `agent_protocol_error` if the body cannot be read; `store_unavailable`.
     pub(super) async fn answer(
         self,
         head: &mut ResponseHeader,
@@ -103,7 +103,7 @@ impl Rewrite {
         Ok(changed.into())
     }
 
-    /// Whole events as they go to the caller.
+    /// Rewrites complete events.
     pub(super) fn events(&self, events: Bytes) -> Bytes {
         match self {
             Self::BareResult => bare_result::events(&events).into(),
@@ -113,7 +113,7 @@ impl Rewrite {
 }
 
 impl OwnTasks {
-    /// The list without other callers' tasks, and without what is no task. `None`: it is already.
+    /// Returns the list without other callers' tasks and without invalid entries. `None` if it is unchanged.
     async fn only(&self, text: &str) -> Result<Option<String>, Rejection> {
         let list = TaskList::read(text)
             .ok_or_else(|| unreadable("the agent's answer holds no list of tasks"))?;
@@ -135,7 +135,7 @@ impl OwnTasks {
     }
 }
 
-/// The answer with another result; `None`: it passes as it is, as the agent's own errors do.
+/// Returns the answer with a changed result. `None` if it passes unchanged, as the agent's own errors do.
 async fn with_result(
     binding: Binding,
     success: bool,
@@ -166,7 +166,7 @@ fn bare_result(head: &mut ResponseHeader, body: &[u8]) -> Result<Option<String>,
     let reply = Reply::read(body);
     if let Some(error) = reply.as_ref().and_then(Reply::error) {
         let error = RpcError::read(error);
-        // The agent's own status, where it says itself that something is wrong.
+        // An error status of the agent stays.
         if head.status.is_success() {
             let status = StatusCode::from_u16(error.http());
             head.set_status(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))

@@ -1,9 +1,9 @@
-//! Path to A2A route, or to the control plane.
+//! Maps a path to an A2A route, or to the control plane.
 
 use crate::dialect::Dialect;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 
-/// Where cards are looked for: A2A 0.3 and 1.0, and 0.2.
+/// Well-known paths of cards: A2A 0.3 and 1.0, then 0.2.
 const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
 
 /// The A2A routes, by HTTP method and pattern. `HEAD` goes with `GET`.
@@ -17,8 +17,8 @@ pub const ROUTES: [(&str, &str); 7] = [
     ("GET", "/.well-known/agent-card.json"),
 ];
 
-/// Routes of tasks and of the HTTP+JSON binding of A2A 1.0, by HTTP method and pattern: those that are
-/// described. Which there are in all, [`rest::read`](crate::a2a::rest::read) says.
+/// Described routes of tasks and of the HTTP+JSON binding of A2A 1.0, by HTTP method and pattern.
+/// [`rest::read`](crate::a2a::rest::read) accepts the complete set.
 pub const REST_ROUTES: [(&str, &str); 17] = [
     ("POST", "/workspaces/{id}/a2a/tasks/send"),
     ("POST", "/workspaces/{id}/a2a/tasks/send/stream"),
@@ -51,29 +51,29 @@ pub const REST_ROUTES: [(&str, &str); 17] = [
     ("GET", "/tasks/{task_id}"),
 ];
 
-/// Where a request goes.
+/// The route of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Route<'p> {
     /// `/workspaces/{id}/a2a` or `/workspaces/{id}/a2a/`: the JSON-RPC endpoint of one workspace.
     A2a(Result<WorkspaceId, InvalidWorkspaceId>),
-    /// Where the card of one workspace is, below the base: an A2A route.
+    /// The card of one workspace, below the base: an A2A route.
     Card(Result<WorkspaceId, InvalidWorkspaceId>),
-    /// The same beside the base, for clients that resolve `.well-known` against it.
+    /// The same card beside the base, for clients that resolve `.well-known` against it.
     CardBeside(Result<WorkspaceId, InvalidWorkspaceId>),
     /// `/.well-known/agent-card.json`: the card of `a2a.default_workspace`.
     DefaultCard,
-    /// Below the base: the rest of the path, without the slash before it.
+    /// A path below the base, without the slash before it.
     Below(Result<WorkspaceId, InvalidWorkspaceId>, &'p str),
     /// `tasks/{task_id}` beside the base.
     TaskBeside(Result<WorkspaceId, InvalidWorkspaceId>, &'p str),
-    /// `/tasks/{task_id}`: a task, wherever it is.
+    /// `/tasks/{task_id}`: a task of any workspace.
     Task(&'p str),
-    /// Everything else.
+    /// Any other path.
     Control,
 }
 
 impl Route<'_> {
-    /// In which form the gateway's own answers are told there.
+    /// Returns the dialect of the gateway's own answers on the route.
     pub(super) const fn dialect(&self) -> Dialect {
         match self {
             Self::A2a(_) | Self::Card(_) => Dialect::JsonRpc,
@@ -87,8 +87,8 @@ impl Route<'_> {
     }
 }
 
-/// Classes a raw, still encoded path. An encoded id is no id: `%` is not in its alphabet, so two
-/// spellings of one path never name the same workspace.
+/// Classifies a raw, still encoded path. An encoded id is invalid: `%` is not in its alphabet, so two spellings of one
+/// path never name the same workspace.
 pub(super) fn route(path: &str) -> Route<'_> {
     if path == WELL_KNOWN[0] {
         return Route::DefaultCard;
@@ -106,7 +106,7 @@ pub(super) fn route(path: &str) -> Route<'_> {
     if is_card(rest) {
         return Route::CardBeside(WorkspaceId::parse(id));
     }
-    // For clients that take the workspace, and not its base, for the agent.
+    // For clients that take the path of the workspace for the agent's base.
     if rest.strip_prefix("tasks/").and_then(one_segment).is_some() {
         return Route::TaskBeside(WorkspaceId::parse(id), rest);
     }
@@ -121,7 +121,7 @@ pub(super) fn route(path: &str) -> Route<'_> {
     }
 }
 
-/// The one segment that `path` is, without a slash at its end.
+/// Returns `path` if it is one segment, without a slash at its end.
 fn one_segment(path: &str) -> Option<&str> {
     let segment = path.strip_suffix('/').unwrap_or(path);
     (!segment.is_empty() && !segment.contains('/')).then_some(segment)
@@ -144,7 +144,7 @@ mod tests {
                 Route::Task(task) => rest::read(verb, &format!("tasks/{task}"), None),
                 _ => Err(rest::NoRoute::Path),
             };
-            // No version of A2A has these.
+            // No version of A2A has these routes.
             let ours = ["/send", "/stream", "/cancel"];
             let ours = ours.iter().any(|end| path.ends_with(end));
             assert_eq!(read.map(|rest| rest.is_own), Ok(ours), "{verb} {path}");

@@ -1,5 +1,5 @@
-//! One answer in one body: held back while it is short, so that a failure can still be told as an
-//! error instead of a broken connection.
+//! Relays one answer in one body. A short answer is held back, so that a failure can still be answered with an error
+//! instead of a broken connection.
 
 use bytes::{Bytes, BytesMut};
 use http::{StatusCode, header};
@@ -20,38 +20,38 @@ use crate::drain::Cut;
 use crate::rejection::Delivery;
 use crate::shares::Share;
 
-/// A unary answer is held back up to this size, so that most failures can still be told as an error
-/// instead of a broken connection. A caller cannot use half a JSON document anyway.
+/// Maximum bytes of a unary answer that are held back, so that most failures can still be answered with an error. A
+/// caller cannot use half a JSON document anyway.
 const HELD_BYTES_MAX: usize = 32 * 1024;
 
 /// One answer in one body.
 pub(super) struct Unary<'a> {
-    /// Most bytes of the body.
+    /// Maximum bytes of the body.
     pub(super) limit: usize,
-    /// Whether it was asked for without its body.
+    /// True if the caller asked for no body.
     pub(super) head_only: bool,
-    /// Its clocks.
+    /// The clocks of the exchange.
     pub(super) clocks: &'a Clocks,
-    /// Says when a drain is over.
+    /// The end of the shutdown's grace period.
     pub(super) cut: Cut,
-    /// It is changed on its way, for which it must be whole.
+    /// Set if the answer is rewritten, for which it must be complete.
     pub(super) whole: Option<Whole<'a>>,
-    /// Its head, until that is sent.
+    /// The head, until it is sent.
     pub(super) head: Option<Box<ResponseHeader>>,
 }
 
-/// What an answer needs that is not passed on before it is whole.
+/// The state of an answer that is passed on only when it is complete.
 pub(super) struct Whole<'a> {
-    /// How it is changed.
+    /// The rewrite of the answer.
     pub(super) rewrite: Rewrite,
-    /// Where it takes room.
+    /// The relay with the memory bound.
     pub(super) relay: &'a Relay,
-    /// The room that it takes.
+    /// The memory share that the answer takes.
     pub(super) share: Share,
 }
 
 impl Unary<'_> {
-    /// Passes the answer on whole.
+    /// Relays the whole answer.
     pub(super) async fn pass(
         &mut self,
         session: &mut ServerSession,
@@ -60,7 +60,7 @@ impl Unary<'_> {
         length: Option<u64>,
     ) -> Result<Ended, Ended> {
         if self.head_only {
-            // Its connection is dropped: what an agent sends behind such a head is anybody's guess.
+            // The connection is dropped: the bytes after such a head are undefined.
             let length = length.filter(|_| self.whole.is_none());
             self.begin(session, length).await?;
             self.write(session, exchange, Bytes::new(), true).await?;
@@ -86,7 +86,7 @@ impl Unary<'_> {
                     Some(_) => rejection.into(),
                 });
             }
-            // Before the caller has the id: it may ask for the task at once.
+            // Before the caller gets the id: it may ask for the task at once.
             exchange.look_at(&piece).await;
             if let Some(whole) = &mut self.whole {
                 let taken = whole.relay.hold(&mut whole.share, piece.len());
@@ -122,7 +122,7 @@ impl Unary<'_> {
         Ok(Ended::Answered)
     }
 
-    /// Sends the head, unless it went out before.
+    /// Sends the head, unless it was sent before.
     async fn begin(
         &mut self,
         session: &mut ServerSession,
@@ -159,7 +159,7 @@ impl Unary<'_> {
     }
 }
 
-/// The next piece of the body, or what ended the wait for it: a clock, or the caller, if there is one.
+/// Returns the next piece of the body, or what ended the wait: a clock, or the caller, if there is one.
 pub(super) async fn next_piece(
     mut session: Option<&mut ServerSession>,
     upstream: &mut HttpSession,

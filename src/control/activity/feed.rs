@@ -1,5 +1,5 @@
-//! An inbox as an event stream: what is there, then what comes. It reads from the store what its reader
-//! takes, so nothing is held for one that is slow.
+//! An inbox as an event stream: first the stored entries, then new ones. Entries are read from the store as the reader
+//! takes them, so nothing is buffered for a slow reader (backpressure).
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,13 +23,13 @@ use crate::ids::WorkspaceId;
 use crate::metrics::InboxReader;
 use crate::rejection::{Reason, Rejection};
 
-/// Entries that are read at once.
+/// Entries read at once.
 const PAGE: u32 = 100;
 
-/// Octets of one piece towards the reader: whoever takes none for 10 s is cut, and an entry may be large.
+/// Maximum bytes of one piece to the reader. A reader that takes none for 10 s is cut, and an entry may be large.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Pause before the store is asked again.
+/// Pause before the store is read again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Answers with the stream.
@@ -70,28 +70,28 @@ pub(super) async fn open(
     Ok(event_stream(Body::from_stream(pieces)))
 }
 
-/// The credential of one who stays is no good any more.
+/// Builds the rejection for a reader with a credential that is no longer valid.
 pub(super) fn credential_gone() -> Rejection {
     let message = "the credential was revoked or has expired; come again with a live one";
     Rejection::new(Reason::Unauthenticated, message)
 }
 
-/// One who follows.
+/// The state of one reader's stream.
 struct Feed {
     gateway: Arc<Gateway>,
     id: WorkspaceId,
     reader: Reader,
     proof: Arc<Proof>,
     filter: Filter,
-    /// The number up to which it has what it asked for, once `items` are sent.
+    /// The number of the reader's last entry, once `items` are sent.
     after: i64,
-    /// Whether nothing may be missing after `after`: what was pruned before it began is nobody's loss.
+    /// True if no entry after `after` may be missing. Entries pruned before the stream began do not count.
     resumed: bool,
-    /// Whether there may be more.
+    /// True if the store may have more entries.
     look: bool,
-    /// Read, and not sent.
+    /// Entries that were read and not yet sent.
     items: VecDeque<Item>,
-    /// Of an entry that is being sent.
+    /// The rest of an entry that is being sent.
     rest: Bytes,
     check: Instant,
     comment: Instant,
@@ -99,7 +99,7 @@ struct Feed {
 }
 
 impl Feed {
-    /// The next piece; `None`: it is over.
+    /// Returns the next piece; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if !self.rest.is_empty() {
@@ -109,7 +109,7 @@ impl Feed {
             if self.over {
                 return None;
             }
-            // Only between two entries is there room for a last event.
+            // A last event is valid only between two entries.
             if self.gateway.draining() {
                 self.end(
                     "end",
@@ -138,7 +138,7 @@ impl Feed {
         let inbox = &self.gateway.delivery.inbox;
         let start = Start::After(self.after);
         let Ok(page) = inbox.page(&self.id, self.filter, start, PAGE).await else {
-            // What is there stays there; the comments say that we are, too.
+            // The entries stay in the store, and comments keep the connection alive.
             sleep(RETRY_PAUSE).await;
             return;
         };
@@ -157,12 +157,12 @@ impl Feed {
         self.items = page.items.into();
     }
 
-    /// Whether entries that it has not seen are there no more.
+    /// True if entries after the reader's last one were pruned.
     fn is_behind(&self, page: &Page) -> bool {
         self.after + 1 < page.oldest
     }
 
-    /// Waits until there is something to do.
+    /// Waits until there is work.
     async fn wait(&mut self) {
         tokio::select! {
             biased;
@@ -179,7 +179,7 @@ impl Feed {
     }
 }
 
-/// An event of one line of data: JSON has no line ends but between its tokens.
+/// Builds an event with one line of data. JSON has line breaks only between its tokens, so spaces can replace them.
 fn event(item: &Item) -> Bytes {
     let mut data = serde_json::to_vec(item).unwrap_or_default();
     for byte in &mut data {

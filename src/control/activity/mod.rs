@@ -1,4 +1,4 @@
-//! A workspace's inbox (contract §6.1): read, waited for, acknowledged; and what it tells its user.
+//! The inbox of a workspace (`docs/api.md`, "Inboxes"): read, wait, acknowledge; and notices to its user.
 
 mod feed;
 mod query;
@@ -23,13 +23,14 @@ use crate::ids::WorkspaceId;
 use crate::metrics::InboxReader;
 use crate::rejection::{Reason, Rejection};
 
-/// How often the credential of one who stays is looked at again: a revoked one ends it within 2 s.
+/// Interval of credential checks for waiting readers: a revocation ends their request within 2 s.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// The agent of an inbox is there: it reads, follows, replies or acknowledges. An operator who looks is no sign of it.
+/// Records that the agent of an inbox is alive: it reads, follows, replies or acknowledges. An operator's read is no
+/// evidence of it.
 pub(super) async fn note_life(gateway: &Gateway, proof: &Proof, id: &WorkspaceId) {
     if proof.principal.workspace() == Some(id) && gateway.delivery.inbox.note_life(id).await {
-        // Boxed: it is rare, and would otherwise widen every request's future.
+        // Boxed: rarely taken, and an inline future would enlarge that of every request.
         Box::pin(gateway.directory.shows_life(id)).await;
     }
 }
@@ -46,7 +47,7 @@ pub(super) async fn list(
     read(gateway, id, caller, page, query).await
 }
 
-/// `GET /activity`: of the workspace that the token proves.
+/// `GET /activity`: the inbox of the workspace that the token proves.
 pub(super) async fn list_own(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
@@ -99,7 +100,7 @@ async fn read(
     Ok(page.linked(&found.items, next))
 }
 
-/// What one who waits looks for.
+/// The query of a waiting reader.
 struct Asked {
     id: WorkspaceId,
     filter: Filter,
@@ -107,7 +108,7 @@ struct Asked {
     limit: u32,
 }
 
-/// Looks again whenever there may be more, until there is some, the time is over or the gateway ends.
+/// Reads again whenever there may be new entries, until there are some, the time is over or the gateway shuts down.
 async fn wait(
     gateway: &Gateway,
     caller: &Caller,
@@ -152,7 +153,7 @@ pub(super) struct UpTo {
 #[derive(Serialize)]
 pub(super) struct Acknowledged {
     status: &'static str,
-    /// Entries that were not before.
+    /// The number of newly acknowledged entries.
     acknowledged: i64,
 }
 

@@ -1,4 +1,4 @@
-//! `?since_id=&type=&source=&wait=`, and whether a stream is wanted.
+//! The query of an inbox, `?since_id=&type=&source=&wait=`, and the choice of an event stream.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::a2a::accept::prefers_stream;
 use crate::delivery::inbox::{ActivityType, Filter, SourceKind};
 use crate::rejection::{Reason, Rejection};
 
-/// Longest wait, in seconds: what sits between the gateway and an agent cuts what is silent for longer.
+/// Maximum wait, in seconds: proxies between gateway and agent cut connections that are silent for longer.
 const WAIT_MAX: u64 = 60;
 
-/// What is asked for, but for the page.
+/// The query besides the page.
 pub(in crate::control) struct Query {
-    /// The entry after which to go on.
+    /// The entry after which to continue.
     pub(super) since_id: Option<String>,
     pub(super) filter: Filter,
-    /// How long to wait for an entry where there is none.
+    /// The time to wait for an entry if there is none.
     pub(super) wait: Duration,
-    /// Whether it is to go on for ever.
+    /// True if an event stream is requested.
     pub(super) streams: bool,
 }
 
@@ -57,7 +57,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
         }
         let streams = prefers_stream(&parts.headers);
         let last = parts.headers.get("last-event-id").filter(|_| streams);
-        // What is not text is no id that we gave.
+        // A value that is not text cannot be an id of the gateway.
         let last = last.map(|value| value.to_str().unwrap_or("-").to_owned());
         let since_id = last.filter(|id| !id.is_empty()).or(raw.since_id);
         Ok(Self {

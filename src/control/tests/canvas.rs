@@ -1,4 +1,4 @@
-//! The canvas: there where it is enabled, and for everybody alike.
+//! The canvas: served only if enabled, and the same for all users.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Every route through the router, on the embedded stores.
+//! Tests of every route through the router, on the embedded stores.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl House {
             toml::from_str(include_str!("../../../config/default.toml")).unwrap();
         config.stores.sql = format!("sqlite:{}", dir.path().join("gw.db").display()).into();
         config.keys.dir = dir.path().join("keys");
-        // Where all cases register.
+        // The origin at which all cases register.
         let shared = crate::config::AgentPrefix::parse("http://127.0.0.1:9");
         config.registry.shared_origins = vec![shared.unwrap()];
         change(&mut config);
@@ -109,7 +109,7 @@ impl House {
         self.call("POST", path, token, body).await
     }
 
-    /// Creates and registers a workspace; answers with its token.
+    /// Creates and registers a workspace. Returns its token.
     async fn workspace(&self, new: Value) -> String {
         let created = self.post("/workspaces", self.admin(), new).await;
         assert_eq!(created.status, 201, "{}", created.json);
@@ -159,7 +159,7 @@ async fn a_workspace_comes_to_be_registers_beats_and_is_found() {
     assert_eq!(created.json["status"], "provisioning");
     let enrolment = created.text("enrolment_token");
 
-    // What fails does not use the enrolment token up; what succeeds does.
+    // A failed registration does not consume the enrolment token; a successful one does.
     let mut broken = registration("pm");
     broken["url"] = "ftp://127.0.0.1".into();
     let refused = house.post("/registry/register", &enrolment, broken).await;

@@ -1,4 +1,4 @@
-//! What the control plane says no to, whoever asks.
+//! Rejections by the control plane, for all kinds of callers.
 
 use super::*;
 use crate::audit::change::event;
@@ -122,7 +122,7 @@ const PASSED_OVER: [&str; 3] = [
     "/workspaces/{id}/activity/ack",
 ];
 
-/// What is read and leaves one all the same: a token is issued there, or an answer taken up again.
+/// Reads that leave a record: they issue a token, or resume an answer.
 const READ_AND_RECORDED: [&str; 2] = [
     "/registry/discover/{id}",
     "/workspaces/{id}/streams/{stream}",

@@ -1,5 +1,5 @@
-//! Below `/workspaces/{id}/a2a`: the HTTP+JSON binding, forwarded as it came to agents that have it;
-//! for those that have none, a few routes that are translated to JSON-RPC.
+//! The HTTP+JSON binding, below `/workspaces/{id}/a2a`. Requests are forwarded unchanged to agents with an HTTP+JSON
+//! interface. For agents without one, a few routes are translated to JSON-RPC.
 
 mod routes;
 
@@ -36,7 +36,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::shares::Share;
 
 impl Proxy {
-    /// Admission, body, relay.
+    /// Runs admission, body and relay.
     pub(super) async fn rest(
         self: &Arc<Self>,
         session: &mut ServerSession,
@@ -63,7 +63,7 @@ impl Proxy {
             check_media_type(&session.req_header().headers)?;
         }
         let account = admitted.account();
-        // Before the card, so that it shows when the caller leaves while the agent is asked for it.
+        // Before the card is fetched, so that the caller's departure during the fetch is noticed.
         let received = body::read(&self.relay, &exchange.config, session, account).await?;
         if rest.is_own
             && rest.method.sends()
@@ -115,7 +115,7 @@ impl Proxy {
         self.forward(session, exchange, admitted, outgoing).await
     }
 
-    /// `/tasks/{task_id}`: the caller's own task, at whichever agent it was started.
+    /// Handles `/tasks/{task_id}`: a task of the caller, at whatever agent it was started.
     pub(super) async fn task(
         self: &Arc<Self>,
         session: &mut ServerSession,
@@ -147,7 +147,7 @@ impl Proxy {
             .target_of(&proof, params["id"].as_str().unwrap_or_default());
         let mut target = target.await?;
         if target.is_none() {
-            // What outlives this process, and the memory of whose tasks they are.
+            // Inboxes outlive this process and its record of task owners.
             let id = params["id"].as_str().unwrap_or_default();
             target = self.inbox_of(&proof, id).await?;
         }
@@ -168,7 +168,7 @@ impl Proxy {
         self.forward(session, exchange, admitted, outgoing).await
     }
 
-    /// A message that came with its envelope: as at the base.
+    /// Handles a message in a JSON-RPC envelope, as at the base.
     async fn enveloped(
         self: &Arc<Self>,
         session: &mut ServerSession,
@@ -186,7 +186,7 @@ impl Proxy {
         self.rpc(session, exchange, admitted, received).await
     }
 
-    /// A message that came without its envelope.
+    /// Handles a message without an envelope.
     async fn send_call(
         &self,
         session: &mut ServerSession,
@@ -197,7 +197,7 @@ impl Proxy {
     ) -> Result<Outgoing, Ended> {
         let generation = self.spoken(session, exchange, admitted, words);
         let shape = CallShape {
-            // The route itself asks for an envelope, whatever `a2a.complete` says.
+            // The translation needs an envelope, whatever `a2a.complete` is.
             complete: match admitted.manners().complete {
                 Complete::Off => Complete::Bare,
                 complete => complete,
@@ -227,7 +227,7 @@ impl Proxy {
         })
     }
 
-    /// How a request gets to the target.
+    /// Returns how a request gets to the target.
     async fn way(
         &self,
         session: &mut ServerSession,
@@ -248,10 +248,10 @@ impl Proxy {
         })
     }
 
-    /// In whose words a route is translated.
+    /// Returns the generation that a route is translated to.
     ///
     /// # Errors
-    /// That nobody waits for it any more.
+    /// The caller left.
     async fn spoken(
         &self,
         session: &mut ServerSession,
@@ -268,7 +268,7 @@ impl Proxy {
         }
     }
 
-    /// A call about one task, and whether the caller may make it.
+    /// Builds a call about one task, after checking that the caller may make it.
     async fn about_task(
         &self,
         session: &mut ServerSession,
@@ -287,7 +287,7 @@ impl Proxy {
     }
 }
 
-/// The body as it came, but for who says to send it.
+/// Returns the body unchanged, or with the caller's identity if `a2a.complete` is `full`.
 fn rest_body(exchange: &Exchange, admitted: &Admitted, body: Bytes) -> Result<RestBody, Rejection> {
     if admitted.manners().complete != Complete::Full {
         let refs = Refs::of_rest(&body, exchange.method).map_err(refusal)?;
@@ -301,7 +301,7 @@ fn rest_body(exchange: &Exchange, admitted: &Admitted, body: Bytes) -> Result<Re
     RestBody::complete(body, exchange.method, caller).map_err(refusal)
 }
 
-/// The request as it came, below the path that the agent has it at.
+/// Builds the unchanged request, below the path of the agent's interface.
 fn raw(
     session: &ServerSession,
     exchange: &mut Exchange,
@@ -329,18 +329,18 @@ fn raw(
     }
 }
 
-/// What a body for [`send`] is.
+/// Message for a body that [`send`] does not accept.
 const MESSAGE_WANTED: &str = "this route takes a message alone, {\"message\": {…}}, or in a JSON-RPC call that sends one; POST other calls to \
      /workspaces/{id}/a2a";
 
-/// `message/send` or `message/stream` of what was sent as its params.
+/// Builds `message/send` or `message/stream` with the body as its params.
 fn send(
     exchange: &mut Exchange,
     admitted: &Admitted,
     shape: &CallShape,
     received: Bytes,
 ) -> Result<Completed, Rejection> {
-    // Of what is no object at all nobody can say more than what would be right.
+    // A body that is not even an object gets the general message.
     let is_object = received.trim_ascii_start().starts_with(b"{");
     let completed = body::complete(exchange, &admitted.permit, received, shape);
     let completed = completed.map_err(|refusal| match is_object {
@@ -358,7 +358,7 @@ fn send(
     Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED))
 }
 
-/// A call about tasks, as a JSON-RPC one.
+/// Builds a JSON-RPC call about tasks.
 fn task_call(
     exchange: &mut Exchange,
     generation: Generation,

@@ -1,4 +1,4 @@
-//! Which call a route stands for that is not forwarded as it came.
+//! Maps HTTP+JSON routes that are not forwarded unchanged to JSON-RPC calls.
 
 use pingora::http::RequestHeader;
 use serde_json::{Value, json};
@@ -10,26 +10,26 @@ use crate::hops::whole_number;
 use crate::proxy::wrong_method;
 use crate::rejection::{Reason, Rejection};
 
-/// How a request gets to the agent.
+/// The way in which a request gets to the agent.
 pub(super) enum Way {
-    /// As it came, below the path of the agent's HTTP+JSON interface.
+    /// Unchanged, below the path of the agent's HTTP+JSON interface.
     Raw { interface: String },
-    /// As the send call that `tasks/send` or `tasks/send/stream` stands for: the body is its `params`.
+    /// As the send call of `tasks/send` or `tasks/send/stream`: the body is its `params`.
     Send {
         stream: bool,
-        /// In whose words; `None`: in the agent's.
+        /// The generation of the call; `None` for the agent's.
         words: Option<Generation>,
     },
     /// As a call about one task.
     Task {
         method: Method,
         params: Value,
-        /// As above.
+        /// The generation of the call; `None` for the agent's.
         words: Option<Generation>,
     },
 }
 
-/// The call that a route of an agent that polls stands for. The gateway speaks HTTP+JSON of 1.0 for it.
+/// Returns the call of a route of an agent that polls. The gateway implements HTTP+JSON of 1.0 for it.
 ///
 /// # Errors
 /// As [`translated`]; `push_not_supported`.
@@ -43,7 +43,7 @@ pub(super) fn polled(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection
                 words,
             })
         }
-        // The id is what stands before the last colon.
+        // The id is the part before the last colon.
         method @ (Method::CancelTask | Method::SubscribeToTask) if !rest.is_own => Ok(Way::Task {
             method,
             params: json!({"id": rest.tasks.last().ok_or_else(no_such_route)?}),
@@ -65,7 +65,7 @@ pub(super) fn polled(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection
         }
         _ => {
             let mut way = translated(head, rest)?;
-            // The same route is in 1.0, whose clients say so.
+            // 1.0 has the same route, and its clients declare their version.
             if let Way::Task { words: spoken, .. } = &mut way
                 && speaks_1_0(head)
             {
@@ -76,16 +76,16 @@ pub(super) fn polled(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection
     }
 }
 
-/// ExtendedAgentCardNotConfiguredError.
+/// The error code of ExtendedAgentCardNotConfiguredError.
 const NO_EXTENDED_CARD: i32 = -32_007;
 
-/// Whether the caller says that it speaks 1.x (A2A 1.0, 3.6.1).
+/// True if the caller declares 1.x (A2A 1.0, 3.6.1).
 fn speaks_1_0(head: &RequestHeader) -> bool {
     let version = head.headers.get("a2a-version");
     version.is_some_and(|version| version.as_bytes().starts_with(b"1."))
 }
 
-/// What a list of tasks is to hold, from its query (A2A 1.0, 11.3).
+/// Reads the params of a task list from its query (A2A 1.0, 11.3).
 ///
 /// # Errors
 /// `invalid_params`.
@@ -110,10 +110,10 @@ fn whole_numbers() -> Rejection {
     Rejection::new(Reason::InvalidParams, message)
 }
 
-/// The call that a route stands for where there is no HTTP+JSON.
+/// Returns the call of a route, for an agent without HTTP+JSON.
 ///
 /// # Errors
-/// `not_found`, `invalid_params` for its query.
+/// `not_found`, `invalid_params` for an invalid query.
 pub(super) fn translated(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection> {
     let id = || rest.tasks.first().ok_or_else(no_such_route);
     let words = None;
@@ -148,7 +148,7 @@ pub(super) fn translated(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejec
     }
 }
 
-/// The refusal of a request that is none of a route's.
+/// Builds the rejection of a request that matches no route.
 pub(super) fn refused(why: &NoRoute) -> Rejection {
     match *why {
         NoRoute::Path => no_such_route(),
@@ -174,7 +174,7 @@ pub(super) fn refused(why: &NoRoute) -> Rejection {
     }
 }
 
-/// `history_length`, or `historyLength` as A2A spells it.
+/// Reads `history_length`, or `historyLength` as A2A spells it.
 ///
 /// # Errors
 /// `invalid_params`.

@@ -1,5 +1,5 @@
-//! Which header fields pass through a sidecar. More than through the gateway, which the request came
-//! through already: all but those that end at a hop, or say who calls.
+//! The header fields that pass through a sidecar: all but hop-by-hop fields and those that identify the caller. The
+//! list is wider than the gateway's, because the request has already passed the gateway.
 
 use http::{HeaderName, header};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -14,13 +14,13 @@ use crate::ids::{RequestId, WorkspaceId};
 use crate::sidecar::Agent;
 use crate::trust::PairClaims;
 
-/// Who calls, whoever it is: a workspace, `canvas:<user>`, `org:<org>`.
+/// The caller of any kind: a workspace, `canvas:<user>`, `org:<org>`.
 pub(super) const CALLER: &str = "x-a2a-caller";
 
-/// The calling workspace; absent for all others.
+/// The calling workspace; absent for other callers.
 pub(super) const WORKSPACE: &str = "x-workspace-id";
 
-/// Writes the request head for the wire.
+/// Writes the request head in wire format.
 pub(super) fn request_head(
     head: &RequestHeader,
     agent: &Agent,
@@ -68,7 +68,7 @@ pub(super) fn request_head(
     wire
 }
 
-/// Some servers take `_` for `-`, so a field with one could pass for one that says who calls.
+/// True if a field passes. Fields with `_` do not: some servers read `_` as `-`, so one could forge the caller.
 fn passes(name: &HeaderName, head: &RequestHeader) -> bool {
     let set_here = matches!(
         name.as_str(),
@@ -82,8 +82,8 @@ fn passes(name: &HeaderName, head: &RequestHeader) -> bool {
         && !named_by_connection(name, &head.headers)
 }
 
-/// What passes of a request for the card from nobody knows whom: how to answer, and on which way it
-/// came. Nothing that is a credential, or that some servers take for another method or path.
+/// True if a field passes on an unauthenticated request for the card: those of content negotiation and of the route
+/// taken, no credentials, and none that some servers read as another method or path.
 fn is_anybodys(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -103,7 +103,7 @@ fn is_anybodys(name: &HeaderName) -> bool {
     )
 }
 
-/// The fields that say who calls.
+/// Returns the fields that identify the caller.
 pub(super) fn identity(claims: &PairClaims) -> impl Iterator<Item = (&'static str, String)> {
     let workspace = WorkspaceId::parse(&claims.sub).ok();
     let workspace = workspace.map(|id| (WORKSPACE, id.as_str().to_owned()));
@@ -112,7 +112,7 @@ pub(super) fn identity(claims: &PairClaims) -> impl Iterator<Item = (&'static st
         .chain(workspace)
 }
 
-/// A name as a field can carry it: what is no visible ASCII, and `%`, percent-encoded (RFC 3986, 2.1).
+/// Percent-encodes bytes that are not visible ASCII, and `%` (RFC 3986, 2.1), so that a field can carry the name.
 fn visible(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -125,11 +125,11 @@ fn visible(name: &str) -> String {
     text
 }
 
-/// The head that goes back: the agent's, less what ends at a hop and what would command a proxy in front. The sidecar's
-/// origin is the agent's own, so what speaks for an origin passes.
+/// Builds the head of the answer: the agent's, without hop-by-hop fields and those that instruct a proxy in front. The
+/// sidecar's origin is the agent's own, so fields that set policy for an origin pass.
 ///
 /// # Errors
-/// When a field cannot be built, which the parsers on both sides rule out.
+/// A field cannot be built. The parsers on both sides rule this out.
 pub(super) fn response_head(
     upstream: &ResponseHeader,
     request_id: &RequestId,

@@ -1,5 +1,5 @@
-//! In front of one agent (contract §7.3): the same relay as the gateway's, behind the verification of
-//! pair tokens. Whatever path and method the agent serves passes; two paths are the sidecar's own.
+//! The sidecar in front of one agent (`docs/api.md`, "Sidecar"): the gateway's relay, behind the verification of pair
+//! tokens. Any path and method that the agent serves passes; `/auth/verify` and `/auth/ready` are the sidecar's own.
 
 mod fields;
 mod verify;
@@ -33,27 +33,27 @@ use crate::rejection::{Reason, Rejection};
 use crate::shares::Share;
 use crate::sidecar::{Card, Sidecar};
 
-/// Asks whether a request may pass, for a proxy that forwards it itself.
+/// Path on which a proxy that forwards requests itself asks whether one may pass.
 const VERIFY: &str = "/auth/verify";
 
-/// Says whether callers can be verified.
+/// Path of the readiness probe: 200 once callers can be verified.
 const READY: &str = "/auth/ready";
 
-/// Where agents' cards are: since A2A 0.3, and before.
+/// Paths of agents' cards: since A2A 0.3, and before.
 const CARDS: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
 
-/// Every method that agents serve. `CONNECT` asks for a tunnel, and what answers `TRACE` repeats what
-/// it received: both are for nobody.
+/// The methods that agents serve. `CONNECT` asks for a tunnel, and an answer to `TRACE` repeats the request: neither
+/// is allowed.
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// Where a token comes when the agent has credentials of its own.
+/// The field of the token if the agent has credentials of its own.
 const CALLER_TOKEN: HeaderName = HeaderName::from_static("x-a2a-caller-token");
 
 /// The sidecar's data plane.
 pub(super) struct Guard {
     sidecar: Arc<Sidecar>,
     relay: Arc<Relay>,
-    /// None: pages have no business here, and an agent's CORS fields are its own.
+    /// Empty: browser pages are not served here, and an agent's CORS fields are its own.
     origins: Origins,
 }
 
@@ -77,7 +77,7 @@ impl Guard {
         }
     }
 
-    /// From the token to the record.
+    /// Handles a request from its token to the record.
     async fn pass(
         &self,
         session: &mut ServerSession,
@@ -105,7 +105,7 @@ impl Guard {
         let _place = self.preliminaries(session)?;
         exchange.callee = Some(self.sidecar.settings.workspace.clone());
         refuse_method(&session.req_header().method)?;
-        // Who needs no token sends no body either, so that no stranger keeps a place with a slow one.
+        // A request without a token must have no body, so that a stranger cannot hold a slot with a slow one.
         let public = session.is_body_empty() && self.is_public(session.req_header());
         let head = session.req_header();
         refuse_declared_oversize(&exchange.config.limits, head)?;
@@ -114,7 +114,7 @@ impl Guard {
         } else {
             let token = presented(&self.sidecar, head)?;
             exchange.pair = Some(self.sidecar.authenticate(token).await?);
-            // All come through gateways, which give each caller its share.
+            // All requests come through gateways, which bound the share of each caller.
             body::read(&self.relay, &exchange.config, session, 0).await?
         };
         exchange.request_bytes = body.len() as u64;
@@ -132,7 +132,7 @@ impl Guard {
         self.relay.run(session, exchange, forward, answer).await
     }
 
-    /// What holds for every request that takes a place.
+    /// Runs the checks of every request that takes a slot.
     fn preliminaries(&self, session: &mut ServerSession) -> Result<super::Slot<'_>, Rejection> {
         hygiene::require(session)?;
         self.relay.open()?;
@@ -185,6 +185,8 @@ impl Guard {
     }
 }
 
+/// Rejects methods that agents do not serve.
+///
 /// # Errors
 /// `method_not_allowed`.
 fn refuse_method(method: &Method) -> Result<(), Rejection> {
@@ -197,10 +199,10 @@ fn refuse_method(method: &Method) -> Result<(), Rejection> {
     Err(rejection)
 }
 
-/// The token that a request carries: in its own field, or as the credential.
+/// Returns the token of a request: from its own field, or from the credential.
 ///
 /// # Errors
-/// `unauthenticated`; `invalid_request` when the field stands twice.
+/// `unauthenticated`; `invalid_request` if the field is repeated.
 fn presented<'h>(sidecar: &Sidecar, head: &'h RequestHeader) -> Result<&'h str, Rejection> {
     let text = |field: &'h [u8]| {
         std::str::from_utf8(field).map_err(|_| sidecar.no_token("the token is not text"))
@@ -221,13 +223,13 @@ fn presented<'h>(sidecar: &Sidecar, head: &'h RequestHeader) -> Result<&'h str, 
     Ok(token.trim())
 }
 
-/// Notes the JSON-RPC id and method of a call for the record and for refusals; answers the method.
+/// Reads the JSON-RPC id and method of a call, for the record and for rejections. Returns the method.
 fn read_call<'b>(
     head: &RequestHeader,
     body: &'b [u8],
     exchange: &mut Exchange,
 ) -> Option<Cow<'b, str>> {
-    /// A member that stands twice makes it no call.
+    /// The members that are read. A duplicate key makes the body invalid as a call.
     #[derive(Deserialize)]
     struct Read<'b> {
         #[serde(borrow)]
@@ -238,7 +240,7 @@ fn read_call<'b>(
     if head.method != Method::POST {
         return None;
     }
-    // With `a2a.complete = "off"` the gateway leaves a byte order mark where it was.
+    // With `a2a.complete = "off"` the gateway leaves a byte order mark in place.
     let text = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     let read: Read<'_> = serde_json::from_slice(text).ok()?;
     exchange.rpc_id = read
@@ -250,7 +252,7 @@ fn read_call<'b>(
     Some(method)
 }
 
-/// What ends here, besides hop-by-hop fields: who calls is said by the sidecar alone.
+/// True for fields that end here besides hop-by-hop fields: only the sidecar sets the identity of the caller.
 fn is_ours(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -258,7 +260,7 @@ fn is_ours(name: &HeaderName) -> bool {
     )
 }
 
-/// Whether the credential was the token, which goes no further than to where it was verified.
+/// True if the credential was the token. A token is not passed beyond the sidecar that verifies it.
 fn is_spent(name: &HeaderName, head: &RequestHeader) -> bool {
     *name == header::AUTHORIZATION && !head.headers.contains_key(CALLER_TOKEN)
 }

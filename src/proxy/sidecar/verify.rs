@@ -1,7 +1,7 @@
-//! `GET /auth/verify`, for a proxy that forwards by itself and asks first (nginx `auth_request`,
-//! Traefik ForwardAuth, Caddy `forward_auth`), and `GET /auth/ready`, for probes.
+//! `GET /auth/verify`, for a proxy that forwards requests itself after asking (nginx `auth_request`, Traefik
+//! ForwardAuth, Caddy `forward_auth`), and `GET /auth/ready`, for probes.
 //!
-//! The body of the request that is asked about is not seen here, so it is not compared.
+//! The sidecar does not see the body of the request in question, so it does not compare its hash.
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, header};
@@ -23,7 +23,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::trust::PairClaims;
 
 impl Guard {
-    /// 200 with the fields that say who calls, or the refusal.
+    /// Answers 200 with the fields that identify the caller, or the rejection.
     pub(super) async fn verify(
         &self,
         session: &mut ServerSession,
@@ -46,7 +46,7 @@ impl Guard {
         self.say(session, request_id, (VERIFY, started), said).await
     }
 
-    /// 200 once callers can be verified.
+    /// Answers 200 once callers can be verified.
     pub(super) async fn ready(
         &self,
         session: &mut ServerSession,
@@ -97,7 +97,7 @@ impl Guard {
         if let Err(rejection) = &said {
             metrics.refusals.count(Plane::Control, rejection.reason);
         }
-        // What the request about which is asked had for a body did not come along.
+        // The proxy does not send the body of the request in question.
         match said {
             Ok(fields) => BrokenOff::unless(write(session, request_id, &fields).await),
             Err(rejection) => {

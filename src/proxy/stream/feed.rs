@@ -1,5 +1,5 @@
-//! The agent's side of a stream, whoever reads it: cut into events, numbered and kept for those who come
-//! back, and ended in words when it is cut. Nothing of it is the caller's, so it can go on alone.
+//! The agent's side of a stream. Splits it into events, numbers and stores them for resumption, and ends a cut stream
+//! with an event that gives the reason. Holds nothing of the caller's, so it can continue without a caller.
 
 use std::sync::Arc;
 
@@ -25,58 +25,58 @@ use crate::tasks::Learner;
 pub(in crate::proxy) struct Feed {
     pub(super) upstream: Box<HttpSession>,
     clocks: Clocks,
-    /// As it was when the exchange began.
+    /// The configuration at the start of the exchange.
     config: Arc<Config>,
-    /// Says when a drain is over.
+    /// The end of the shutdown's grace period.
     cut: Cut,
-    /// Ends when its caller may not follow it any more.
+    /// Ends when the caller loses access.
     cut_off: Option<CutOff>,
-    /// Whether the agent's framing says where the body ends.
+    /// True if the agent's framing marks the end of the body.
     framed: bool,
-    /// How events are changed on their way.
+    /// The rewrite of events.
     rewrite: Option<Rewrite>,
-    /// Looks for the task, until it is found.
+    /// Searches for the task, until it is found.
     learner: Option<Box<Learner>>,
-    /// The task that it is about, once it said so.
+    /// The task of the stream, once it is known.
     pub(super) task: Option<String>,
-    /// For the last event, if it is ours.
+    /// The request id in a last event that the gateway writes.
     request_id: RequestId,
     form: ReplyForm,
-    /// What its caller knows it by, and its agent does not.
+    /// The name by which the caller resumes it. The agent does not know it.
     pub(super) name: String,
-    /// What is kept for those who come back. `None`: nobody can.
+    /// The stored events. `None` if the stream cannot be resumed.
     pub(super) log: Option<Log>,
-    /// The call's place at its target.
+    /// The concurrency slot of the call at its target.
     _slot: Option<Slot>,
     splitter: Splitter,
-    /// Measures its events.
+    /// Measures the events.
     pace: Pace,
-    /// When the agent was last heard.
+    /// The time of the agent's last bytes.
     heard: Instant,
-    /// When the first final event came, if one did.
+    /// The time of the first final event, if there was one.
     finished: Option<Instant>,
-    /// Bytes of whole events so far, as they came.
+    /// Bytes of complete events so far, as received.
     bytes: u64,
 }
 
-/// What a wait ended with.
+/// The end of a wait.
 pub(in crate::proxy) enum Arrived {
     Piece(Bytes),
     AgentEnded,
-    /// It left a stream open that was final.
+    /// The agent left a stream open after its final event.
     Finished,
     Cut(Rejection),
 }
 
-/// What goes to the caller.
+/// Bytes for the caller.
 #[derive(Default)]
 pub(in crate::proxy) struct Passed {
     pub(in crate::proxy) bytes: Bytes,
-    /// Events of the agent in there.
+    /// The number of the agent's events in `bytes`.
     pub(super) events: u32,
-    /// It is the last.
+    /// True for the last bytes.
     pub(in crate::proxy) over: bool,
-    /// Why, if the agent did not end it itself.
+    /// The rejection, if the agent did not end the stream itself.
     pub(super) cut: Option<Rejection>,
 }
 
@@ -114,12 +114,12 @@ impl Feed {
         }
     }
 
-    /// When it must be over.
+    /// Returns the deadline of the stream.
     pub(super) fn deadline(&self) -> Instant {
         self.clocks.stream
     }
 
-    /// Waits for the next thing to happen. May be dropped and called again without losing any.
+    /// Waits for the next event of any kind. Cancel-safe: dropping it loses nothing.
     pub(in crate::proxy) async fn wait(&mut self) -> Arrived {
         let idle = self.heard + self.clocks.idle;
         let grace = self.finished;
@@ -128,7 +128,7 @@ impl Feed {
         let wake = wake.min(self.clocks.stream);
         tokio::select! {
             biased;
-            // First: an agent that sends without a pause must not keep it from being noticed.
+            // First: an agent that sends without a pause must not delay the end of the caller's access.
             why = cut_off(&mut self.cut_off) => Arrived::Cut(why),
             read = self.upstream.read_body_bytes() => match read {
                 Ok(Some(piece)) => Arrived::Piece(piece),
@@ -146,15 +146,14 @@ impl Feed {
         }
     }
 
-    /// What becomes of it.
+    /// Processes the end of a wait.
     pub(in crate::proxy) async fn take(&mut self, arrived: Arrived) -> Passed {
         match arrived {
             Arrived::Piece(piece) => {
                 self.heard = Instant::now();
                 self.piece(piece).await
             }
-            // Without framing a connection that breaks looks like one that ends: half an event tells the
-            // two apart.
+            // Without framing, a broken connection looks like one that ends. A partial event reveals it.
             Arrived::AgentEnded if !self.framed && !self.splitter.at_boundary() => {
                 self.part(broken_http(None))
             }
@@ -163,7 +162,7 @@ impl Feed {
                 let rest = std::mem::take(&mut self.splitter).take_rest();
                 let rest = self.changed(rest);
                 if whole {
-                    // An event without an id of ours would pass for one of the gateway's.
+                    // An event without a number of the gateway's would look like one of the gateway's own events.
                     let last = self.numbered(rest);
                     return Passed {
                         bytes: last,
@@ -177,7 +176,7 @@ impl Feed {
         }
     }
 
-    /// The events that the piece completed.
+    /// Returns the events that the piece completed.
     async fn piece(&mut self, piece: Bytes) -> Passed {
         let passed = self.splitter.push(piece);
         self.bytes += passed.bytes.len() as u64;
@@ -204,7 +203,7 @@ impl Feed {
         }
     }
 
-    /// Ends it with an event that says why.
+    /// Ends the stream with an event that gives the reason.
     pub(super) fn part(&mut self, cut: Rejection) -> Passed {
         let last = cut.last_event(&self.form, &self.request_id, &self.name, self.framing());
         let bytes = self.numbered(last);
@@ -219,7 +218,7 @@ impl Feed {
         }
     }
 
-    /// Ends it with what the agent left unfinished.
+    /// Ends the stream with the rest that the agent left incomplete.
     fn over(&mut self, rest: Bytes) -> Passed {
         if let Some(log) = self.log.take() {
             log.end(&rest);
@@ -249,17 +248,17 @@ impl Feed {
         let Some(learner) = &mut self.learner else {
             return;
         };
-        // Its state is told by `pace`, as are those of later events.
+        // `pace` observes the state in these events and later ones.
         if let Some(task) = learner.look_at_events(events)
             && let Some(learner) = self.learner.take()
         {
             self.task = Some(task.clone());
-            // Boxed: once in a stream, and it would widen every one's future.
+            // Boxed: rarely taken.
             Box::pin(learner.learn(task)).await;
         }
     }
 
-    /// What keeps the stream alive while the agent is silent.
+    /// Returns the bytes that keep the stream alive while the agent is silent.
     pub(super) fn keepalive(&self) -> &'static str {
         let numbered = self.log.as_ref().is_some_and(|log| log.last() > 0);
         self.framing().keepalive(numbered)

@@ -1,4 +1,4 @@
-//! A stream whose caller has left goes on for a while: for those who come back for it (contract §6.3).
+//! Continues a stream for a while after its caller left, for resumption (`docs/api.md`, "Resuming a stream").
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use crate::drain::Drain;
 use crate::proxy::ended::shutting_down;
 use crate::rejection::Delivery;
 
-/// How often it is looked whether anybody reads.
+/// Interval of checks for readers.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Lets it go on in a task of its own, if anybody can come back: who was sent no event has no name for it.
+/// Continues the stream in a task of its own if it can be resumed: a caller that got no event has no name for it.
 pub(super) fn linger(feed: Feed, config: Live, drain: Arc<Drain>) {
     let log = feed.log.as_ref().filter(|log| log.last() > 0);
     let Some(lingering) = log.and_then(|log| log.linger()) else {
         return;
     };
-    // Where another process follows it may go on to its end.
+    // After a handover to another process it may continue to its end.
     let running = drain.enter();
     tokio::spawn(async move {
         let _running = running;
@@ -29,8 +29,8 @@ pub(super) fn linger(feed: Feed, config: Live, drain: Arc<Drain>) {
     });
 }
 
-/// Follows the stream to its end; dropping it cancels the call, frees its place, and says to readers that
-/// there was more. Answers how it ended.
+/// Follows the stream to its end, and returns how it ended. Dropping the future cancels the call, frees its slot, and
+/// tells readers that the stream was cut.
 async fn follow(mut feed: Feed, config: &Live, drain: &Drain) -> &'static str {
     let mut look = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,11 +1,10 @@
-//! Passes a stream of events on, event by event, and ends it in words when it is cut.
+//! Relays a stream of events, event by event, and ends a cut stream with an event that gives the reason.
 //!
-//! Only whole events go out, so the caller is always between two events: that is where our comments
-//! and the last event may stand, and a half-received event is dropped by not having been sent.
-
+//! Only complete events are sent, so the caller is always between two events. Comments and the gateway's last event
+//! are valid at that point, and a partly received event is dropped by not being sent.
 //!
-//! [`feed`] has the agent's side, the loop here the caller's. When the caller leaves, the first goes on
-//! without the second ([`mod@linger`]).
+//! [`feed`] is the agent's side, and the loop in `pass` is the caller's. When the caller leaves, the agent's side
+//! continues alone ([`mod@linger`]).
 
 mod feed;
 mod linger;
@@ -35,18 +34,18 @@ use crate::metrics::InProgress;
 use crate::rejection::STREAM;
 use crate::standing::CutOff;
 
-/// A stream that begins, besides its connections.
+/// The state of a stream that begins, besides its connections.
 pub(super) struct Begun {
     pub(super) clocks: Clocks,
-    /// Says when a drain is over.
+    /// The end of the shutdown's grace period.
     pub(super) cut: Cut,
-    /// Whether the agent's framing says where the body ends.
+    /// True if the agent's framing marks the end of the body.
     pub(super) framed: bool,
-    /// How events are changed on their way.
+    /// The rewrite of events.
     pub(super) rewrite: Option<Rewrite>,
-    /// The call's place at its target.
+    /// The concurrency slot of the call at its target.
     pub(super) slot: Option<Slot>,
-    /// Ends when its caller may not follow it any more. `None`: it always may.
+    /// Ends when the caller loses access. `None` if it never does.
     pub(super) cut_off: Option<CutOff>,
 }
 
@@ -65,7 +64,7 @@ pub(super) async fn pass(
     let log = log(relay, exchange);
     let pace = Pace::new(Arc::clone(&exchange.metrics), exchange.started);
     let mut feed = Feed::new((upstream, pace), begun, config, ids, learner, log);
-    // Boxed, here and below: what a stream does once, or for a moment, it should not hold while it waits.
+    // Boxed, here and below: a waiting stream should not hold the state of steps that run once or briefly.
     Box::pin(begin(session, exchange, head, &feed.name)).await?;
     let mut caller = Caller {
         session,
@@ -86,7 +85,7 @@ pub(super) async fn pass(
     }
 }
 
-/// Sends the head of a stream, with the name by which its caller knows it.
+/// Sends the head of a stream, with the name by which its caller can resume it.
 pub(super) async fn begin(
     session: &mut ServerSession,
     exchange: &Exchange,
@@ -109,7 +108,7 @@ pub(super) async fn begin(
     .await
 }
 
-/// What is kept of it, in the name of whoever asked. `None`: nothing is.
+/// Begins the log of a stream, owned by its caller. `None` if nothing is stored.
 fn log(relay: &Relay, exchange: &Exchange) -> Option<Log> {
     let streams = relay.streams.as_ref()?;
     let (proof, target) = (exchange.proof.as_ref()?, exchange.callee.as_ref()?);
@@ -120,17 +119,17 @@ fn log(relay: &Relay, exchange: &Exchange) -> Option<Log> {
 struct Caller<'a> {
     session: &'a mut ServerSession,
     exchange: &'a mut Exchange,
-    /// When the caller was last written to.
+    /// The time of the last write to the caller.
     written: Instant,
-    /// When the stream must be over.
+    /// The deadline of the stream.
     stream: Instant,
 }
 
 impl Caller<'_> {
-    /// Passes events on until the stream is over. What is left to write is returned.
+    /// Relays events until the stream is over. Returns the bytes still to be written.
     ///
     /// # Errors
-    /// When the caller left.
+    /// The caller left.
     async fn follow(&mut self, feed: &mut Feed) -> Result<Bytes, Ended> {
         loop {
             let keepalive = self.written + self.exchange.config.stream.keepalive;

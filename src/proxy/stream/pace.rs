@@ -1,4 +1,4 @@
-//! What is measured of a stream's events: when they come, and the states of tasks that they tell.
+//! Metrics of a stream's events: the times between them, and the task states that they report.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use tokio::time::Instant;
 use crate::a2a::event::states_told;
 use crate::metrics::Metrics;
 
-/// One stream's events as its agent sends them.
+/// The measurement of one stream's events, as the agent sends them.
 pub(in crate::proxy) struct Pace {
     metrics: Arc<Metrics>,
-    /// The request head at first, then the last event.
+    /// The time of the request head at first, then of the last event.
     since: Instant,
     begun: bool,
 }
 
 impl Pace {
-    /// Of a stream whose request head had been read at `started`.
+    /// Creates the measurement of a stream whose request head was complete at `started`.
     pub(in crate::proxy) fn new(metrics: Arc<Metrics>, started: Instant) -> Self {
         Self {
             metrics,
@@ -25,7 +25,7 @@ impl Pace {
         }
     }
 
-    /// Takes whole events that came together at `now`: they are one beat.
+    /// Observes complete events that arrived together at `now`: they count as one arrival.
     pub(super) fn events(&mut self, now: Instant, events: &[u8]) {
         let waited = now.duration_since(self.since).as_secs_f64();
         let streams = &self.metrics.streams;

@@ -1,4 +1,4 @@
-//! What spans say, in the names of the OpenTelemetry semantic conventions.
+//! Attributes of spans, by the OpenTelemetry semantic conventions.
 
 use http::Method as Verb;
 
@@ -7,13 +7,13 @@ use crate::ids::WorkspaceId;
 use crate::rejection::Reason;
 use crate::telemetry::traces::{KeyValue, Status};
 
-/// Longest name of a caller in a span, in bytes: spans that wait take memory.
+/// Maximum bytes of a caller's name in a span: spans that wait for export take memory.
 const CALLER_MAX: usize = 256;
 
-/// What a method is called that no version has.
+/// The name of a method that no version of A2A has.
 const OTHER: &str = "_OTHER";
 
-/// What a server did wrong is an error; what it refused, rightly, is none of its own.
+/// Returns the status of a server span. Only statuses from 500 on are errors; a correct rejection is not.
 pub(super) fn server_status(status: u16) -> Status {
     if status >= 500 {
         Status::error("")
@@ -22,7 +22,7 @@ pub(super) fn server_status(status: u16) -> Status {
     }
 }
 
-/// Why it failed: our reason, or the status from which on an answer is a failure.
+/// Returns `error.type`: the gateway's reason, or the status if it is `least` or higher.
 pub(super) fn error_of(reason: Option<Reason>, status: u16, least: u16) -> Option<KeyValue> {
     match reason {
         Some(reason) => Some(KeyValue::new("error.type", reason.word())),
@@ -58,7 +58,7 @@ pub(super) fn number(key: &'static str, value: u64) -> KeyValue {
     KeyValue::new(key, i64::try_from(value).unwrap_or(i64::MAX))
 }
 
-/// The HTTP method as a part of a name: callers may write any.
+/// Returns the HTTP method for a span's name: callers may send any.
 pub(super) fn verb(verb: &Verb) -> &str {
     const KNOWN: [Verb; 7] = [
         Verb::GET,

@@ -1,4 +1,4 @@
-//! The span of a call to an agent, whose id the agent sees as its parent.
+//! The span of a call to an agent. The agent receives its id as the parent.
 
 use std::borrow::Cow;
 
@@ -10,23 +10,23 @@ use crate::ids::WorkspaceId;
 use crate::rejection::Reason;
 use crate::telemetry::traces::{KeyValue, Span, SpanContext, SpanKind, Status};
 
-/// Whom a call goes to, and how.
+/// The target of a call, and its transport.
 pub(in crate::proxy) struct Callee<'a> {
     /// The HTTP method.
     pub(in crate::proxy) verb: &'a Verb,
-    /// Name or address.
+    /// The name or address.
     pub(in crate::proxy) host: &'a str,
-    /// TCP port.
+    /// The TCP port.
     pub(in crate::proxy) port: u16,
-    /// Whether by TLS.
+    /// True for TLS.
     pub(in crate::proxy) tls: bool,
-    /// Whether it is JSON-RPC.
+    /// True for JSON-RPC.
     pub(in crate::proxy) rpc: bool,
 }
 
-/// The call to the agent. It ends when it is dropped, and leaves nothing if the call was never made.
+/// The span of the call to the agent. It ends when it is dropped, and is discarded if the call was never sent.
 pub(in crate::proxy) struct CallSpan {
-    /// Taken when it ends.
+    /// Taken at its end.
     span: Option<Span>,
     attributes: Vec<KeyValue>,
     name: Cow<'static, str>,
@@ -77,12 +77,12 @@ impl CallSpan {
         call
     }
 
-    /// What the agent is told.
+    /// Returns the context that the agent receives.
     pub(super) fn context(&self) -> Option<&SpanContext> {
         self.span.as_ref().map(Span::context)
     }
 
-    /// It is made now.
+    /// Records that the call is being sent, and restarts the span's clock.
     pub(in crate::proxy) fn made(&mut self) {
         self.sent = true;
         if let Some(span) = &mut self.span {
@@ -90,12 +90,12 @@ impl CallSpan {
         }
     }
 
-    /// The agent answered with a status.
+    /// Records the status of the agent's answer.
     pub(in crate::proxy) fn answered(&mut self, status: StatusCode) {
         self.status = Some(status);
     }
 
-    /// It ended by a refusal of ours.
+    /// Records that the gateway ended the call with a rejection.
     pub(in crate::proxy) fn failed(&mut self, reason: Reason) {
         self.failed = Some(reason);
     }

@@ -11,7 +11,7 @@ use crate::telemetry::traces::{KeyValue, Parent, Span, SpanKind, Told};
 
 /// The span of one request to the control plane. It ends when it is dropped.
 pub(in crate::proxy) struct ControlSpan {
-    /// Taken when it ends.
+    /// Taken at its end.
     span: Option<Span>,
     told: Told,
     verb: Verb,
@@ -21,7 +21,7 @@ pub(in crate::proxy) struct ControlSpan {
 }
 
 impl Proxy {
-    /// Begins the span of a request to the control plane; `None`: nothing is traced.
+    /// Begins the span of a request to the control plane. `None` if nothing is traced.
     pub(in crate::proxy) fn control_span(
         &self,
         session: &ServerSession,
@@ -45,12 +45,12 @@ impl Proxy {
 }
 
 impl ControlSpan {
-    /// Where the control plane says which route it took the request for, and why it refused it.
+    /// Returns the recorder with which the control plane reports the matched route and the reason of a rejection.
     pub(in crate::proxy) fn told(&self) -> Told {
         self.told.clone()
     }
 
-    /// The answer that went out, if one did.
+    /// Records the status of the answer, if one was sent.
     pub(in crate::proxy) fn answered(&mut self, session: &ServerSession) {
         self.status = session
             .response_written()

@@ -1,8 +1,8 @@
-//! The spans of an exchange: one for the whole of it, which the caller's is the parent of, and below it one for the
-//! call to the agent ([`call`]). And one for each request to the control plane ([`control`]).
+//! The spans of an exchange: one for the whole exchange, whose parent is the caller's, and below it one for the call
+//! to the agent ([`call`]). Requests to the control plane have a span each ([`control`]).
 //!
-//! Names are those of the OpenTelemetry semantic conventions (1.42: HTTP, RPC, GenAI) where there are any, else
-//! `a2a.…` (`docs/operations.md`, traces). Nothing is said that a caller wrote, but for ids.
+//! Names are those of the OpenTelemetry semantic conventions (1.42: HTTP, RPC, GenAI) if there are any, else `a2a.…`
+//! (`docs/operations.md`, "Traces"). Spans contain no text from a caller except ids.
 
 mod attributes;
 mod call;
@@ -24,19 +24,19 @@ use crate::metrics::{Outcome, Shape};
 use crate::rejection::Rejection;
 use crate::telemetry::traces::{KeyValue, Parent, Span, SpanContext, SpanKind, TraceId, context};
 
-/// How an exchange came about.
+/// The origin of an exchange.
 #[derive(Clone, Copy)]
 pub(super) struct Came {
     /// The pattern of its route, if it has one.
     pub(super) route: Option<&'static str>,
-    /// Whether it is JSON-RPC.
+    /// True for JSON-RPC.
     pub(super) rpc: bool,
-    /// Whether it is a call that was accepted before and is made now.
+    /// True for an accepted call (deferred, or a delegation) that is made now.
     pub(super) later: bool,
 }
 
 impl Came {
-    /// By a request.
+    /// An exchange by a request on `route`.
     pub(super) const fn by(route: &'static str, rpc: bool) -> Self {
         Self {
             route: Some(route),
@@ -45,14 +45,14 @@ impl Came {
         }
     }
 
-    /// Accepted before, made now.
+    /// An exchange by an accepted call that is made now.
     pub(super) const LATER: Self = Self {
         route: None,
         rpc: true,
         later: true,
     };
 
-    /// Through a sidecar, which knows no routes.
+    /// An exchange through a sidecar, which has no routes.
     pub(super) fn past_sidecar(head: &RequestHeader) -> Self {
         Self {
             route: None,
@@ -62,21 +62,21 @@ impl Came {
     }
 }
 
-/// What an exchange leaves in its trace. Its span ends with the exchange.
+/// The trace data of an exchange. Its span ends with the exchange.
 pub(super) struct Trace {
     span: Span,
     came: Came,
     verb: Verb,
-    /// The code of a refusal, where it is not the reason's own.
+    /// The JSON-RPC code of a rejection, if it differs from the reason's own.
     code: Option<i32>,
     call: Option<Box<CallSpan>>,
 }
 
-/// Where W3C Trace Context is in a request.
+/// Request fields of W3C Trace Context.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// The context that a request came with. What `Connection` names ends here, as for all fields.
+/// Returns the trace context of a request. Like any field, one that `Connection` names ends here.
 fn parent(headers: &HeaderMap) -> Option<SpanContext> {
     let [traceparent, tracestate] = [&TRACEPARENT, &TRACESTATE].map(|name| {
         let ends_here = named_by_connection(name, headers);
@@ -88,12 +88,12 @@ fn parent(headers: &HeaderMap) -> Option<SpanContext> {
     context::read(traceparent, tracestate)
 }
 
-/// Whether a field is one of those that the gateway writes itself while it traces.
+/// True for fields that the gateway writes itself while tracing is on.
 pub(super) fn is_context(name: &HeaderName) -> bool {
     [TRACEPARENT, TRACESTATE].contains(name)
 }
 
-/// The fields that tell of a context.
+/// Returns the request fields of a context.
 pub(super) fn context_fields(context: &SpanContext) -> impl Iterator<Item = (HeaderName, String)> {
     let parent = (TRACEPARENT, context::traceparent(context));
     let state = context::tracestate(context).map(|state| (TRACESTATE, state));
@@ -101,7 +101,7 @@ pub(super) fn context_fields(context: &SpanContext) -> impl Iterator<Item = (Hea
 }
 
 impl Exchange {
-    /// Begins its span, as a child of what `head` says. Nothing happens while tracing is off.
+    /// Begins the span, as a child of the context in `head`. Does nothing while tracing is off.
     pub(super) fn trace(&mut self, relay: &Relay, head: &RequestHeader, came: Came) {
         let whose = if came.later {
             Parent::Ours
@@ -123,23 +123,23 @@ impl Exchange {
         });
     }
 
-    /// The trace that it belongs to; `None`: nothing is traced.
+    /// Returns the trace of the exchange. `None` if nothing is traced.
     pub(super) fn trace_id(&self) -> Option<TraceId> {
         self.trace.as_ref().map(|trace| trace.span.trace_id())
     }
 
-    /// The same, if it is recorded.
+    /// Returns the trace of the exchange if it is recorded.
     pub(super) fn recorded_trace(&self) -> Option<TraceId> {
         let trace = self.trace.as_ref().filter(|trace| trace.span.recorded());
         trace.map(|trace| trace.span.trace_id())
     }
 
-    /// What is told to those that follow from it without a call of now.
+    /// Returns the context for work that follows from the exchange without an immediate call.
     pub(super) fn context(&self) -> Option<&SpanContext> {
         self.trace.as_ref().map(|trace| trace.span.context())
     }
 
-    /// Makes the id of the call to the agent, which goes into the head of the request.
+    /// Creates the span of the call to the agent. Its id goes into the head of the request.
     pub(super) fn will_call(&mut self, callee: &Callee<'_>) {
         let (method, target) = (self.method, self.callee.as_ref());
         if let Some(trace) = &mut self.trace {
@@ -148,40 +148,40 @@ impl Exchange {
         }
     }
 
-    /// The context for the agent: that of the call, if one is to be made.
+    /// Returns the context for the agent: that of the call, if there is one.
     pub(super) fn outgoing(&self) -> Option<&SpanContext> {
         let trace = self.trace.as_ref()?;
         let call = trace.call.as_ref().and_then(|call| call.context());
         Some(call.unwrap_or(trace.span.context()))
     }
 
-    /// The call is made now.
+    /// Records that the call is being sent.
     pub(super) fn calls(&mut self) {
         if let Some(call) = self.trace.as_mut().and_then(|trace| trace.call.as_mut()) {
             call.made();
         }
     }
 
-    /// The agent answered the call with a status.
+    /// Records the status of the agent's answer.
     pub(super) fn called(&mut self, status: StatusCode) {
         if let Some(call) = self.trace.as_mut().and_then(|trace| trace.call.as_mut()) {
             call.answered(status);
         }
     }
 
-    /// The call goes on by itself, apart from the exchange.
+    /// Takes the span of the call, which continues apart from the exchange.
     pub(super) fn take_call(&mut self) -> Option<Box<CallSpan>> {
         self.trace.as_mut()?.call.take()
     }
 
-    /// A refusal may have a code of its own.
+    /// Records the JSON-RPC code of a rejection, which may have one of its own.
     pub(super) fn trace_refusal(&mut self, rejection: &Rejection) {
         if let Some(trace) = &mut self.trace {
             trace.code = rejection.rpc_code;
         }
     }
 
-    /// Ends its span, and that of its call.
+    /// Ends the span and that of the call.
     pub(super) fn end_trace(&mut self, outcome: Outcome) {
         let Some(mut trace) = self.trace.take() else {
             return;
@@ -259,7 +259,7 @@ impl Trace {
         }
     }
 
-    /// Of few words: what the call asks for, or the pattern of its route.
+    /// Returns a name of low cardinality: the called method, or the pattern of the route.
     fn name(&self, method: Method) -> Cow<'static, str> {
         match (method.name(), self.came.route) {
             (Some(name), _) if self.came.later => format!("make {name}").into(),
