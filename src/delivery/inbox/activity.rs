@@ -148,7 +148,7 @@ pub(super) fn octets(text: Option<&String>) -> usize {
 /// An entry that was committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// Its name; that of its task, too, if it begins one.
+    /// Its id, which is also that of the task that it begins.
     pub id: String,
     /// Its number in the inbox.
     pub seq: i64,
@@ -156,7 +156,7 @@ pub struct Activity {
     pub task_id: Option<String>,
     /// The conversation of that task.
     pub context_id: Option<String>,
-    /// When it was put there.
+    /// Time at which it was put.
     pub created_at: Timestamp,
 }
 
