@@ -245,8 +245,8 @@ impl Gateway {
             self.directory.follow(),
             self.directory.follow_lapses(),
             self.events.run(&self.hierarchy),
-            // Boxed: together they would overflow the stack of a thread, whose size cannot be set in
-            // Pingora's runtime.
+            // Boxed: together they would overflow a thread's stack, and Pingora's runtime has no setting for
+            // its size.
             Box::pin(self.delivery.run()),
             Box::pin(self.console.run()),
             self.shared.probe_regularly(),

@@ -68,7 +68,7 @@ pub enum Rule {
     Descendant,
     /// An explicit, unexpired grant.
     Grant,
-    /// A canvas user whose token covers the target.
+    /// A canvas user with a token that covers the target.
     Canvas,
     /// An integration of the target's org.
     Org,

@@ -187,7 +187,8 @@ impl Filling {
     }
 }
 
-/// Derives the lineage of a workspace whose parent is in `own`, without reading it: that of most candidates.
+/// Derives the lineage of a workspace below `own` or one of its ancestors, without reading it. Most
+/// candidates are.
 fn place_near(own: &Lineage, step: &Step) -> Option<Lineage> {
     let ancestors: Vec<_> = match &step.parent_id {
         None => Vec::new(),

@@ -168,7 +168,7 @@ impl Identity {
         }
     }
 
-    /// Rejects a canvas token whose maker's org token has ended. Does nothing for any other credential.
+    /// Rejects a canvas token if its maker's org token has ended. Does nothing for any other credential.
     async fn require_maker(
         &self,
         hash: CredentialHash,

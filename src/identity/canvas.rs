@@ -52,7 +52,7 @@ struct Claims {
 pub struct NewCanvas<'a> {
     /// The user.
     pub user: &'a str,
-    /// The org whose workspaces the user can reach.
+    /// The org that the user can reach.
     pub org: Option<&'a str>,
     /// If present, only these workspaces.
     pub workspaces: Option<&'a [WorkspaceId]>,

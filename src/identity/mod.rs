@@ -77,7 +77,7 @@ pub enum Principal {
     Canvas {
         /// The user name, as the issuer of the token gives it.
         user: String,
-        /// The org whose workspaces the user can reach.
+        /// The org that the user can reach.
         org: Option<String>,
         /// If present, only these.
         workspaces: Option<Vec<WorkspaceId>>,

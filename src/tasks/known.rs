@@ -90,7 +90,7 @@ impl Memory {
         self.unknown.insert(key.to_owned(), ());
     }
 
-    /// Returns the lifetime of an entry here whose time to live in the store is `ttl`.
+    /// Returns the lifetime of a cached entry that lives for `ttl` in the store.
     pub(super) fn lasts(&self, ttl: Duration, shared: bool) -> Duration {
         if shared {
             ttl.min(ASKED_AGAIN_AFTER)

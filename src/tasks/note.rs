@@ -203,8 +203,7 @@ impl Tasks {
         }
     }
 
-    /// Retries until the note is written: other replicas let through requests for tasks whose owner they do
-    /// not know.
+    /// Retries until the note is written: other replicas let through requests for tasks of an unknown owner.
     async fn write(&self, shared: &Shared, note: Note) {
         let mut told = false;
         while let Err(error) = self.try_write(shared, &note).await {

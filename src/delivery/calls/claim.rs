@@ -15,7 +15,7 @@ use crate::telemetry::Chain;
 pub struct Free {
     calls: Arc<Calls>,
     key: Key,
-    /// The run whose key it takes over; empty: none.
+    /// The run that it replaces; empty: none.
     replaced: String,
     tell: Option<watch::Sender<Option<Outcome>>>,
 }
@@ -128,8 +128,7 @@ impl Claim {
         kept
     }
 
-    /// Settles a call that the gateway rejected, or whose response it cut off. If nothing was delivered the
-    /// key is free again.
+    /// Settles a call that the gateway rejected or cut off. If nothing was delivered the key is free again.
     pub async fn refused(mut self, rejection: Rejection) {
         let end = match rejection.delivered {
             None | Some(Delivery::NotSent) => End::Release,

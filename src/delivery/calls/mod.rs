@@ -38,7 +38,7 @@ use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shared::{Notice, Shared};
 use crate::telemetry::Chain;
 
-/// The channel for scopes whose call has an outcome.
+/// The channel on which the scopes of finished calls are announced.
 const CHANNEL: &str = "gw:idem";
 
 /// Duration of a lease without a renewal.
@@ -162,7 +162,7 @@ pub struct Calls {
     holder: String,
     /// Calls that run or are waited for on this replica, by scope. More than one per scope only briefly.
     open: Mutex<HashMap<String, Vec<Open>>>,
-    /// Claims whose end is not written yet.
+    /// Claims without a written end.
     loose: Mutex<Vec<(String, End)>>,
 }
 
@@ -372,7 +372,7 @@ fn unknown() -> Rejection {
     .delivered(Delivery::Unknown)
 }
 
-/// Returns the rejection of a call whose answer was passed on once and not kept.
+/// Returns the rejection for an answer that was passed on once and not kept.
 fn unkept() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,

@@ -134,7 +134,7 @@ impl Table {
         self.0.run("call_find", work).await
     }
 
-    /// Claims the key; true if that succeeded. `replaced`: a run whose key is taken over.
+    /// Claims the key; true if that succeeded. `replaced`: the run that it replaces.
     pub(super) async fn claim(
         &self,
         key: &Key,

@@ -55,7 +55,7 @@ impl Calls {
         Ok((tell, news))
     }
 
-    /// Removes the entry of a call that has no waiters, or whose outcome is in the table.
+    /// Removes the entry of a call that has no waiters, or has an outcome in the table.
     pub(super) fn close(&self, key: &Key) {
         let mut open = self.open();
         if let Some(of_scope) = open.get_mut(&key.scope) {

@@ -36,7 +36,7 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 /// `Retry-After` of a full inbox: its agent must fetch and acknowledge.
 const FULL_PAUSE: Duration = Duration::from_secs(15);
 
-/// The message for a sender whose message has no room. The limits follow.
+/// The rejection of a message for which there is no room. The limits follow.
 const NO_ROOM: &str = "the inbox is full: its agent must answer its messages and acknowledge them; what is kept for it has";
 
 /// A queued entry, with the channel for its outcome.

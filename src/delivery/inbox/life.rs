@@ -1,6 +1,6 @@
 //! Heartbeats of agents that poll: each read, reply or acknowledgement is one. They are kept in the shared
-//! state for `registry.heartbeat_ttl`, so every gateway can count the inboxes whose messages wait for an
-//! agent that is gone.
+//! state for `registry.heartbeat_ttl`, so every gateway can count the inboxes with messages for an agent that
+//! is gone.
 
 use dashmap::DashMap;
 use sqlx::Row as _;
@@ -17,8 +17,8 @@ const SIGNS_PER_TTL: u32 = 3;
 /// Inboxes that one check reads at most.
 const UNREAD_MAX: i64 = 1000;
 
-/// Inboxes whose oldest unacknowledged entry is a message that has waited since before $1. Agents with an
-/// address have only delegation results in theirs, which need not be read.
+/// Inboxes in which the oldest unacknowledged entry is a message from before $1. Agents with an address have
+/// only delegation results in theirs, which need not be read.
 const UNREAD: &str = "SELECT h.workspace_id AS id FROM inbox_heads h \
     JOIN activity_logs f ON f.workspace_id = h.workspace_id \
     AND f.seq = (SELECT MIN(seq) FROM activity_logs \

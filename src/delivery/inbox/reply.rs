@@ -34,7 +34,7 @@ const UPDATE_BYTES: i64 = 256;
 /// tasks can be deleted.
 const LAST_WORD_BYTES: i64 = 4096;
 
-/// The message for an agent whose reply has no room. The limits follow.
+/// The rejection of a reply for which there is no room. The limits follow.
 const NO_ROOM: &str = "there is no room for the reply; end tasks with at most 4096 bytes and acknowledge them: what is kept for the workspace has";
 
 /// Updates that are read at once.
@@ -75,7 +75,7 @@ const LIST: &str = "SELECT id, workspace_id, owner, context_id, status, updates,
 pub struct InboxTask {
     /// Its id: that of the entry which began it.
     pub id: String,
-    /// The workspace whose agent works on it.
+    /// The workspace of the agent that works on it.
     pub target: WorkspaceId,
     /// [`Proof::owner`](crate::identity::Proof::owner) of the caller that began it.
     pub owner: String,
@@ -231,7 +231,7 @@ impl Inbox {
         let concerned = concerned.into_inner().map(Topic::Task);
         match &replied {
             Ok(Ok(_)) => {}
-            // The task may have ended by a reply whose commit was not confirmed.
+            // The task may have ended by a reply without a confirmed commit.
             Ok(Err(_)) => self.hub.wake(concerned),
             // This reply may be committed all the same.
             Err(_) => self.wake_late(concerned),

@@ -1,4 +1,4 @@
-//! Targets whose jobs were put off on this replica, and those of them that have changed since.
+//! Targets with jobs that were put off on this replica, and those of them that have changed since.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,7 +99,7 @@ impl Away {
         std::mem::take(&mut self.targets().returned)
     }
 
-    /// Puts targets back whose jobs could not be made due.
+    /// Puts targets back after a failure to make their jobs due.
     pub(super) fn put_back(&self, returned: HashSet<WorkspaceId>) {
         self.targets().returned.extend(returned);
     }

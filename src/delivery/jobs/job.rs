@@ -149,7 +149,7 @@ pub struct Job {
     pub kind: Kind,
     /// The owner of the job, and of the task that it starts.
     pub owner: String,
-    /// The caller in whose name it is sent, for [`Identity::recall`](crate::identity::Identity::recall).
+    /// The caller that it is sent for, as read by [`Identity::recall`](crate::identity::Identity::recall).
     pub caller: String,
     /// The calling workspace, if the caller is one.
     pub source: Option<WorkspaceId>,
@@ -245,7 +245,7 @@ pub(super) fn error(why: &Rejection) -> Value {
     error
 }
 
-/// Returns the rejection of a call whose deadline passed.
+/// Returns the rejection of a call that expired.
 pub fn expired(delivered: Delivery) -> Rejection {
     let message = match delivered {
         Delivery::NotSent => {
@@ -260,7 +260,7 @@ pub fn expired(delivered: Delivery) -> Rejection {
         .delivered(delivered)
 }
 
-/// Returns the rejection of a call whose sender crashed, with an unknown outcome.
+/// Returns the rejection of a call after its sender crashed: the outcome is unknown.
 pub(super) fn lost() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
@@ -269,7 +269,7 @@ pub(super) fn lost() -> Rejection {
     .delivered(Delivery::Unknown)
 }
 
-/// Returns the rejection of a call whose answer was not kept, for want of room.
+/// Returns the rejection for an answer that was not kept, for want of room.
 pub(super) fn unkept() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,

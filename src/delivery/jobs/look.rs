@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Rows of one kind per scan. A full scan is followed by the next at once.
 const BATCH: u32 = 64;
 
-/// Jobs whose ends are written concurrently.
+/// Ends of jobs that are written concurrently.
 const AT_ONCE: usize = 8;
 
 /// Longest pause between two attempts to deliver a result: a full inbox may be emptied.
@@ -213,7 +213,7 @@ impl Looks {
 /// Time that live holders need to renew their leases once the store is back.
 const SPARED: Duration = RENEWAL.saturating_add(GRACE);
 
-/// Returns the rejection of a job whose holder crashed.
+/// Returns the rejection of a job after its holder crashed.
 fn lost_job(job: &Job) -> Rejection {
     tracing::warn!(
         job = job.id,

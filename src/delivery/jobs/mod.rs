@@ -63,7 +63,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Attempts to put a job back.
 const PUT_BACK_TRIES: u32 = 3;
 
-/// The message for a caller whose delegation has no room. The limits follow.
+/// The rejection of a delegation for which there is no room. The limits follow.
 const NO_ROOM: &str =
     "there is no room for another delegation or deferred call: what is kept for this caller has";
 

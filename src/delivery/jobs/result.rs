@@ -132,7 +132,7 @@ impl Jobs {
         } else if let Ok(Some(now)) = self.table.find(&job.id).await
             && now.state == State::Canceled
         {
-            // Canceled a moment before. If this fails, the agent has a message whose answer is not used.
+            // Canceled a moment before. If this fails, the agent answers a message in vain.
             let canceled = self.inbox.cancel(&job.target, &id, Source::Canvas, owner);
             let _ = canceled.await;
         }
@@ -188,8 +188,8 @@ impl Jobs {
         Ok(())
     }
 
-    /// Ends jobs whose tasks in inboxes are over, or whose deadlines passed: of the next page beyond the id
-    /// `after`, which is advanced, so that all jobs are checked in turn.
+    /// Ends jobs that expired, or that wait for a task which is over: of the next page beyond the id `after`,
+    /// which is advanced, so that all jobs are checked in turn.
     pub(super) async fn look_at_inboxes(&self, after: &mut String) -> Result<(), Unavailable> {
         let (waiting, next) = self.table.waiting(after, WAITING_PAGE).await?;
         for job in &waiting {
@@ -266,7 +266,7 @@ pub(super) async fn apart<T>(job: &str, work: impl Future<Output = T>) -> Option
     done.ok()
 }
 
-/// Returns the rejection of a job whose inbox entry was pruned before there was an answer.
+/// Returns the rejection of a job after its inbox entry was pruned without an answer.
 fn forgotten() -> Rejection {
     let message = "the agent acknowledged the message without a reply, or it is older than inbox.retention, and it \
         was forgotten: there will be no answer";

@@ -25,7 +25,7 @@ use crate::workspace::Timestamp;
 pub(super) enum Claim {
     /// Jobs to be sent now.
     Due,
-    /// Jobs whose deadline has passed and of which nothing was sent.
+    /// Jobs that expired before anything was sent.
     Overdue,
     /// Jobs that were sent by a replica that crashed.
     Lost,
@@ -337,8 +337,7 @@ impl Table {
         self.db.run(operation, work).await
     }
 
-    /// Returns the ids of jobs whose result is to be delivered to the delegator now; the longest waiting
-    /// first.
+    /// Returns the ids of jobs with a result to deliver to the delegator now; the longest waiting first.
     pub(super) async fn untold(
         &self,
         now: Timestamp,

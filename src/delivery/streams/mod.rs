@@ -43,10 +43,10 @@ use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 
-/// Interval between checks for logs whose retention has ended.
+/// Interval between checks for logs beyond their retention.
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 
-/// Logs whose copies wait to be deleted, at most.
+/// Logs with copies that wait to be deleted, at most.
 const GONE_MAX: usize = 10_000;
 
 /// Events kept of a stream that is read only from its log, where logs are off.

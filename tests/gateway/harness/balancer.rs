@@ -1,4 +1,4 @@
-//! Real load balancers, configured as the documents say.
+//! Real load balancers, configured as in the documentation.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +20,7 @@ impl Balancer {
         Self::start("haproxy", "-f", |_, address| config(address))
     }
 
-    /// nginx; `http` is what stands within `http {}`.
+    /// nginx; `http` is the contents of `http {}`.
     pub(crate) fn nginx(http: impl Fn(SocketAddr) -> String) -> Self {
         Self::start("nginx", "-c", |folder, address| {
             let path = folder.display();
@@ -63,7 +63,7 @@ impl Balancer {
         balancer
     }
 
-    /// What it said.
+    /// Its log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
