@@ -382,14 +382,14 @@ impl Gateway {
     }
 }
 
-/// Returns the configured name, or else a random id.
+/// Returns an id that begins with the configured name, or else with the host name.
 fn replica_id(config: &Config) -> ReplicaId {
     let named = config.server.replica.as_deref();
     named.map_or_else(ReplicaId::random, ReplicaId::named)
 }
 
-/// Returns the contents of this run's first record: its keys, and the settings that differ from the defaults.
-/// So changes that were made while no gateway ran, or by a first start, are recorded as well.
+/// Returns the contents of this run's first record: its keys, and the settings that were set explicitly. So
+/// changes that were made while no gateway ran, or by a first start, are recorded as well.
 fn beginning(config: &Live, keys: &Keys, seal: &Seal) -> Value {
     let told = config.told();
     let made = told.settings.iter();

@@ -187,8 +187,8 @@ impl Filling {
     }
 }
 
-/// Derives the lineage of a workspace below `own` or one of its ancestors, without reading it. Most
-/// candidates are.
+/// Derives the lineage of a root, or of a child of `own` or of one of its ancestors, without reading it: most
+/// candidates are of these.
 fn place_near(own: &Lineage, step: &Step) -> Option<Lineage> {
     let ancestors: Vec<_> = match &step.parent_id {
         None => Vec::new(),

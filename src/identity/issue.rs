@@ -199,7 +199,8 @@ impl Identity {
 
     /// Makes an enrolment token valid again after its registration failed.
     ///
-    /// # Errors When the store cannot be asked; an operator then has to issue a workspace token.
+    /// # Errors
+    /// When the store cannot be asked; an operator then has to issue a workspace token.
     pub async fn restore_enrolment(&self, proof: &Proof) -> Result<(), Unavailable> {
         match proof.hash {
             Some(hash) => self.tokens.restore(hash).await,

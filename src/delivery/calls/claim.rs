@@ -157,7 +157,7 @@ impl Claim {
             // The head of the stream could not be written, so there is nothing to replay.
             Ok(false) => self.calls.settle(&self.run, End::Unknown).await,
             Err(error) => {
-                tracing::debug!(error = %Chain(&error), "failed to record the end of a stream; will retry");
+                tracing::debug!(error = %Chain(&error), "failed to record the end of a stream");
                 self.calls.settle_later(self.run.clone(), End::Unknown);
             }
         }
@@ -171,7 +171,7 @@ impl Claim {
         self.calls.tell(&self.key.scope).await;
     }
 
-    /// Removes the entry of this call. Must happen once: the key may have a new owner afterwards.
+    /// Removes the entry of this call. Must run once: the key may have a new owner afterwards.
     fn close(&mut self) {
         self.stage = Stage::Settled;
         self.calls.close(&self.key);

@@ -1,6 +1,6 @@
-//! Heartbeats of agents that poll: each read, reply or acknowledgement is one. They are kept in the shared
-//! state for `registry.heartbeat_ttl`, so every gateway can count the inboxes with messages for an agent that
-//! is gone.
+//! Heartbeats of agents that poll: each read, follow, reply or acknowledgement is one. They are kept in the
+//! shared state for `registry.heartbeat_ttl`, so every gateway can count the inboxes with messages for an
+//! agent that is gone.
 
 use dashmap::DashMap;
 use sqlx::Row as _;

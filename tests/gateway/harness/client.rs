@@ -69,7 +69,7 @@ impl Answer {
             .to_lowercase()
     }
 
-    /// One fact of a refusal of JSON-RPC or HTTP+JSON.
+    /// Returns one fact of a rejection over JSON-RPC or HTTP+JSON.
     pub(crate) fn fact(&self, name: &str) -> Option<String> {
         let error = &self.json()["error"];
         let list = if error["details"].is_array() {
@@ -185,7 +185,7 @@ impl Connection {
         }
     }
 
-    /// A connection that was made elsewhere.
+    /// Wraps a connection that is already open.
     pub(crate) fn over(stream: TcpStream) -> Self {
         let host = stream.peer_addr().expect("connected").to_string();
         Self {
@@ -210,7 +210,7 @@ impl Connection {
     /// Sends a request and reads its answer.
     pub(crate) async fn call(&mut self, request: &Request) -> Answer {
         let wire = request.wire(&self.host);
-        // A refusal may come before the body was taken: then the rest of the write may fail.
+        // A rejection may come before the body was read: then the rest of the write may fail.
         let _ = self.stream.write_all(&wire).await;
         self.answer().await
     }

@@ -56,7 +56,8 @@ impl Prometheus {
 
     /// The numbers that an expression has now, one of each series.
     ///
-    /// # Errors Prometheus' message about an invalid expression.
+    /// # Errors
+    /// Prometheus' message about an invalid expression.
     pub(crate) async fn query(&self, expression: &str) -> Result<Vec<f64>, String> {
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         let query = query.append_pair("query", expression).finish();

@@ -1,6 +1,6 @@
-//! Real Redis and PostgreSQL servers on free ports, in folders of their own. They never touch a
-//! server that already runs, and they end with the test process however that ends: each is held by a
-//! shell that reads from a pipe of ours, and cleans up when the pipe closes.
+//! Real Redis and PostgreSQL servers on free ports, in folders of their own. They never touch a server that
+//! already runs, and they end with the test process however it ends: each is held by a shell that reads from
+//! a pipe of the test process, and cleans up when the pipe closes.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -19,8 +19,10 @@ use super::relay::Relay;
 /// Time that a server may take to answer for the first time, on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// PostgreSQL ends at once on QUIT, which shells make others ignore; Redis ends on TERM. Runs "$@", tells its id, and ends it when standard input ends. The folder goes too, unless the
-/// last word was `keep`. A group of its own, so that what ends the tests does not end the shell first.
+/// Runs "$@", prints its id, and ends it when standard input ends. PostgreSQL ends at once on QUIT, which
+/// shells make their children ignore; Redis ends on TERM. Deletes the folder as well, unless the last input
+/// was `keep`. In a process group of its own, so that a signal that ends the tests does not end the shell
+/// first.
 const KEEPER: &str = r#"
 trap '' HUP INT TERM
 folder=$1; shift
