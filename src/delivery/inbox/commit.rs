@@ -62,7 +62,7 @@ const ROW_COLUMNS: usize = 18;
 /// An entry to be committed.
 pub(super) struct Entry {
     pub(super) new: NewActivity,
-    /// The state that the task which it continues is in afterwards.
+    /// The state of the task that it continues, after the commit.
     pub(super) continues_as: TaskState,
 }
 
