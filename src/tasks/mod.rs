@@ -1,13 +1,12 @@
-//! Ownership of tasks (`docs/api.md`, "Tasks"). The owner of a task is the caller that started it, learnt
-//! from the agent's response. Behind a gateway all callers look the same to an agent, so the gateway has to
-//! keep callers apart.
+//! Ownership of tasks (`docs/api.md`, "Tasks"). The owner of a task is the first caller that started it,
+//! learnt from the agent's response: all callers look the same to the agent, so the gateway has to keep them
+//! apart.
 //!
 //! Owns `gw:task:{target}:{task}` (the owner) and `gw:task-at:{owner}:{task}` (the target) in the shared
-//! state, both for `a2a.task_ttl` after the owner's last use, and `gw:tasks-of:{owner}`, which bounds each
-//! caller to `a2a.tasks_per_caller`. A gateway without Redis uses the table `task_owners` instead. The first
-//! caller to start a task owns it. A new owner takes effect on this replica at once; on other replicas, and
-//! after a restart, once it is written, which happens in the background and does not delay the response. If
-//! one caller has two tasks with the same id, the id resolves to the first.
+//! state, both for `a2a.task_ttl` after the owner's last use, and `gw:tasks-of:{owner}`, which bounds a
+//! caller to `a2a.tasks_per_caller`; without Redis the table `task_owners`. A new owner counts on this
+//! replica at once, and on others or after a restart once a background task has written it. If one caller has
+//! two tasks with the same id, the id resolves to the first.
 //!
 //! Invariants: a request for a task that is known to belong to another caller is never let through; a store
 //! that cannot be read is not treated as "unknown".
