@@ -1,4 +1,4 @@
-//! In which form the gateway answers a request itself: the body, status and last event of a refusal in each.
+//! The forms of the gateway's own responses: body, status and last event of a rejection in each.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -9,27 +9,27 @@ use crate::a2a::event::{Framing, final_event};
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
 
-/// The domain of refusals that A2A does not define.
+/// The domain of rejections that A2A does not define.
 const OWN_DOMAIN: &str = "a2a-gateway";
 
-/// The form of the gateway's own answers. The route decides it (`proxy/route.rs`), and for an envelope at a route of
-/// HTTP+JSON the body.
+/// The form of the gateway's own responses. The route decides it (`proxy/route.rs`), and for an envelope at a
+/// route of HTTP+JSON the body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dialect {
     /// A JSON-RPC error.
     #[default]
     JsonRpc,
-    /// A google.rpc.Status (A2A 1.0, 11.6), with the members beside it that clients of 0.3 look for.
+    /// A google.rpc.Status (A2A 1.0, 11.6), with the additional members that clients of 0.3 read.
     HttpJson,
     /// `{"error","reason","request_id"}`.
     Plain,
 }
 
-/// The form of an answer to one request.
+/// The form of the response to one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplyForm {
-    /// Absent in what older gateways wrote.
+    /// Absent in data that older gateways wrote.
     #[serde(default)]
     pub dialect: Dialect,
     /// The request's JSON-RPC id, as it was spelled.
@@ -46,18 +46,19 @@ impl From<Dialect> for ReplyForm {
 }
 
 impl Rejection {
-    /// The JSON-RPC code.
+    /// Returns the JSON-RPC code.
     pub fn code(&self) -> i32 {
         self.rpc_code.unwrap_or_else(|| self.reason.rpc_code())
     }
 
-    /// The error that it is by A2A's own table.
+    /// Returns the error of A2A's own table with this code, if there is one.
     fn defined(&self) -> Option<Defined> {
         Defined::of(self.code().into())
     }
 
-    /// The HTTP status. An error that A2A defines has 200 in answer to a JSON-RPC call, as every A2A server's has, and
-    /// its own over HTTP+JSON. A wrong media type is found before a call is read: it is 415 in every form.
+    /// Returns the HTTP status. An error that A2A defines has 200 in response to a JSON-RPC call, as with
+    /// every A2A server, and its own status over HTTP+JSON. A wrong media type is detected before a call is
+    /// read: it is 415 in every form.
     pub fn status_in(&self, dialect: Dialect) -> u16 {
         let defined = self.defined();
         match (dialect, defined) {
@@ -68,7 +69,7 @@ impl Rejection {
         }
     }
 
-    /// The body of the answer.
+    /// Returns the body of the response.
     pub fn body(&self, form: &ReplyForm, request_id: &RequestId) -> String {
         match form.dialect {
             Dialect::JsonRpc => self.rpc_body(request_id, form.rpc_id.as_deref()),
@@ -77,8 +78,9 @@ impl Rejection {
         }
     }
 
-    /// The last event of a stream that was cut, with the name of the stream, which only the gateway and the caller know.
-    /// Over HTTP+JSON the event has a name: by that clients tell a stream that was cut from one that ended.
+    /// Returns the last event of a stream that was cut off, with the name of the stream, which only the
+    /// gateway and the caller know. Over HTTP+JSON the event has a name, by which clients distinguish a
+    /// stream that was cut off from one that ended.
     pub fn last_event(
         &self,
         form: &ReplyForm,
@@ -110,7 +112,8 @@ impl Rejection {
         metadata
     }
 
-    /// A JSON-RPC error that platform clients can read too. `rpc_id` is the request's own token, spelled as it came.
+    /// Returns a JSON-RPC error that platform clients can read as well. `rpc_id` is the request's own token,
+    /// as it was spelled.
     pub fn rpc_body(&self, request_id: &RequestId, rpc_id: Option<&str>) -> String {
         let reason = self.reason.word().to_uppercase();
         let data = info(&reason, OWN_DOMAIN, self.metadata(request_id));
@@ -121,7 +124,7 @@ impl Rejection {
         format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}{hints}}}"#)
     }
 
-    /// A google.rpc.Status.
+    /// Returns a google.rpc.Status.
     fn status_object(&self, request_id: &RequestId) -> Value {
         let metadata = self.metadata(request_id);
         let detail = match self.defined() {
@@ -139,7 +142,7 @@ impl Rejection {
         format!(r#"{{"error":{status},"code":{code},"message":{message}{hints}}}"#)
     }
 
-    /// What platform clients look for at top level.
+    /// Returns the members that platform clients read at the top level.
     fn hints(&self) -> String {
         let mut hints = String::new();
         if let Some(seconds) = self.retry_after {

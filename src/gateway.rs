@@ -1,4 +1,4 @@
-//! The rooms, assembled, and what they do besides answering.
+//! The gateway: all modules, assembled, with their background tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,77 +32,78 @@ use crate::telemetry::Chain;
 use crate::trust::{KeyError, Keys, Seal};
 use crate::workspace::{Status, Workspaces};
 
-/// How often lapsed leases are looked for: `offline` is promised within 2 s of the lapse.
+/// Interval of checks for lapsed leases: `offline` is promised within 2 s of the lapse.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// How often what changed by heartbeats is written to SQL, in batches.
+/// Interval at which changes by heartbeats are written to SQL, in batches.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// How often the stores' clocks are compared with this machine's.
+/// Interval at which the stores' clocks are compared with this machine's.
 const COMPARE_CLOCKS: Duration = Duration::from_secs(30);
 
-/// How often the keys are looked at: a rotation is in force everywhere within two of these.
+/// Interval at which the keys are read: a rotation is in force on all replicas within two of these.
 const LOOK_AT_KEYS: Duration = Duration::from_secs(1);
 
-/// How often what was heard of workspaces that fell silent is forgotten.
+/// Interval at which state of silent workspaces is dropped.
 const FORGET: Duration = Duration::from_secs(60);
 
-/// How often a database that is away is tried again.
+/// Pause between two attempts to prepare an unavailable database.
 const PREPARE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Everything that both planes share.
+/// State shared by the data plane and the control plane.
 pub struct Gateway {
-    /// In force; [`Gateway::config`] is a look at it.
+    /// The configuration in force; [`Gateway::config`] reads it.
     pub config: Live,
-    /// Of this process.
+    /// Metrics of this process.
     pub metrics: Arc<Metrics>,
-    /// Durable facts.
+    /// The SQL database.
     pub db: Db,
-    /// Shared state.
+    /// The shared state.
     pub shared: Shared,
-    /// Who is told when a fact changes.
+    /// Cache invalidation.
     pub coherence: Arc<Coherence>,
-    /// What this gateway signs with.
+    /// The keys of this gateway.
     pub keys: Arc<Keys>,
-    /// Who asks.
+    /// Authentication.
     pub identity: Identity,
-    /// How often each may.
+    /// Rate limits.
     pub rates: Rates,
-    /// Which run of which gateway this is.
+    /// The id of this replica and of its run.
     pub replica: ReplicaId,
-    /// Who called whom, and who changed what.
+    /// The audit records of calls and changes.
     pub audit: Arc<Audit>,
-    /// Who exists.
+    /// The table of workspaces.
     pub workspaces: Workspaces,
-    /// May they.
+    /// Access control.
     pub hierarchy: Hierarchy,
-    /// Whose task is it.
+    /// Ownership of tasks.
     pub tasks: Arc<Tasks>,
-    /// What happened.
+    /// Events for subscribers.
     pub events: Arc<Events>,
-    /// Where is the agent.
+    /// Addresses and liveness of agents.
     pub directory: Directory,
-    /// What outlives a connection.
+    /// Inboxes, jobs, idempotent calls and stream logs.
     pub delivery: Arc<Delivery>,
-    /// What operators look at.
+    /// The feed of the operators' console.
     pub console: Arc<Console>,
-    /// How the process ends.
+    /// The shutdown of the process.
     pub drain: Arc<Drain>,
 }
 
-/// Why the rooms cannot be assembled. No store is asked for it: one that is away can come back.
+/// The reason why the gateway cannot be assembled. Stores are not contacted: an unavailable one can come
+/// back.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// `stores.sql` or `stores.shared` is no URL of a store.
+    /// `stores.sql` or `stores.shared` is not a URL of a store.
     #[error("a store's address cannot be used")]
     Store(#[from] InvalidUrl),
-    /// A key cannot be read or made.
+    /// A key cannot be read or created.
     #[error("the keys in keys.dir, or keys.seal_key, cannot be used")]
     Keys(#[from] KeyError),
 }
 
 impl Gateway {
-    /// Assembles the rooms. Connects to nothing; reads, or makes, the keys in `keys.dir`.
+    /// Assembles the modules. Connects to nothing; reads, or creates, the keys in `keys.dir`.
     ///
     /// # Errors
     /// When a store's address or a key cannot be used.
@@ -179,13 +180,13 @@ impl Gateway {
         }))
     }
 
-    /// The configuration in force, for a look: of two looks the second may see another one.
+    /// Returns the configuration in force, for a short read: two calls may return different ones.
     pub fn config(&self) -> Guard<Arc<Config>> {
         self.config.get()
     }
 
-    /// Brings the database up to date, trying until it answers, and makes an admin token where there
-    /// is none at all: to be shown once. Until then what needs SQL is `store_unavailable`.
+    /// Migrates the database, retrying until it answers, and creates an admin token if there is none, to be
+    /// shown once. Until then requests that need SQL are `store_unavailable`.
     pub async fn prepare(&self) -> Option<SecretString> {
         let mut told = false;
         let candidate = FirstAdmin::default();
@@ -195,7 +196,7 @@ impl Gateway {
                 Err(error) if !told => {
                     told = true;
                     let error = Chain(&error);
-                    tracing::error!(%error, "The database cannot be prepared; trying again until it can");
+                    tracing::error!(%error, "the database cannot be prepared; retrying");
                 }
                 Err(_) => {}
             }
@@ -217,7 +218,8 @@ impl Gateway {
         Ok(made)
     }
 
-    /// Warns if `a2a.default_workspace` names nobody: its card is nowhere until somebody is that.
+    /// Warns if the workspace of `a2a.default_workspace` does not exist: there is no card at the root until
+    /// it does.
     pub async fn look_for_default_workspace(&self) {
         let Some(id) = self.config().a2a.default_workspace.clone() else {
             return;
@@ -228,12 +230,12 @@ impl Gateway {
                 tracing::warn!(workspace.id = %id, "a2a.default_workspace names a workspace that does not exist, or not yet: no card is at the root until it does");
             }
             Err(error) => {
-                tracing::debug!(error = %Chain(&error), "a2a.default_workspace was not looked for");
+                tracing::debug!(error = %Chain(&error), "failed to look up a2a.default_workspace");
             }
         }
     }
 
-    /// Everything that goes on beside requests, until it is dropped.
+    /// Runs all background tasks, until it is dropped.
     pub async fn run(&self) {
         tokio::join!(
             self.coherence.run(),
@@ -243,8 +245,8 @@ impl Gateway {
             self.directory.follow(),
             self.directory.follow_lapses(),
             self.events.run(&self.hierarchy),
-            // Boxed: together they would be too much for the stack of a thread, whose size Pingora's runtime takes
-            // from nobody.
+            // Boxed: together they would overflow a thread's stack, and Pingora's runtime has no setting for
+            // its size.
             Box::pin(self.delivery.run()),
             Box::pin(self.console.run()),
             self.shared.probe_regularly(),
@@ -263,13 +265,16 @@ impl Gateway {
             tick.tick().await;
             match self.directory.sweep().await {
                 Ok(lapsed) if lapsed.is_empty() => {}
-                Ok(lapsed) => tracing::info!(count = lapsed.len(), "Workspaces went offline"),
-                Err(error) => tracing::debug!(error = %Chain(&error), "No sweep this time"),
+                Ok(lapsed) => tracing::info!(count = lapsed.len(), "workspaces went offline"),
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), "sweep of lapsed leases failed")
+                }
             }
         }
     }
 
-    /// Warns while the clock of a store and this machine's differ: leases, tokens and records are judged by both.
+    /// Warns while the clock of a store differs from this machine's: leases, tokens and records depend on
+    /// both.
     async fn watch_clocks(&self) {
         let mut tick = interval(COMPARE_CLOCKS);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -287,12 +292,12 @@ impl Gateway {
         loop {
             tick.tick().await;
             if let Err(error) = self.directory.flush_last_seen().await {
-                tracing::debug!(error = %Chain(&error), "Heartbeats are not written down this time");
+                tracing::debug!(error = %Chain(&error), "failed to write heartbeats; will retry");
             }
         }
     }
 
-    /// Takes over what `keys rotate`, or another replica, does to the keys.
+    /// Applies changes of the keys by `keys rotate`, or by another replica.
     async fn follow_keys(&self) {
         let mut tick = interval(LOOK_AT_KEYS);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -301,7 +306,7 @@ impl Gateway {
         loop {
             tick.tick().await;
             let keys = Arc::clone(&self.keys);
-            // The disk may be a network's.
+            // The disk may be a network file system.
             let read = spawn_blocking(move || keys.refresh().map(|changed| (changed, keys.ages())));
             let read = read.await;
             let failed_before = self.metrics.keys.current.get() == 0;
@@ -309,7 +314,8 @@ impl Gateway {
                 Ok(Ok((changed, ages))) => {
                     self.metrics.keys.set(ages);
                     self.metrics.keys.current.set(1);
-                    // A rotation touches the folder more than once, and who meets an unknown key looks, too.
+                    // A rotation touches the folder more than once, and requests with an unknown key read the
+                    // keys as well.
                     if let Some(detail) = known.renew(&self.keys) {
                         self.audit
                             .record(Draft::new(EventType::KeysChanged).with(detail));
@@ -317,7 +323,7 @@ impl Gateway {
                     if changed || failed_before {
                         tracing::info!(
                             active = self.keys.kid(),
-                            "The trust keys in keys.dir are in force"
+                            "the trust keys in keys.dir are in force"
                         );
                     }
                 }
@@ -328,7 +334,7 @@ impl Gateway {
                 }
                 Err(error) => {
                     self.metrics.keys.current.set(0);
-                    tracing::error!(%error, "The trust keys could not be looked at; those known before stay in force");
+                    tracing::error!(%error, "failed to check the trust keys; the previous ones stay in force");
                 }
             }
         }
@@ -343,22 +349,23 @@ impl Gateway {
         }
     }
 
-    /// From here on nothing is changed but by what runs already: the record of it might not be written any more.
+    /// Rejects further changes, except by work that runs already: their audit records might not be written
+    /// any more.
     pub fn close(&self) {
         self.directory.close();
         self.delivery.jobs.close();
     }
 
-    /// Writes down all that heartbeats said, whose tasks are, and how streams ended: before the end.
+    /// Writes pending heartbeats, task owners and ends of streams, during shutdown.
     pub async fn flush(&self) {
         self.tasks.flush().await;
         self.delivery.streams.flush().await;
         if let Err(error) = self.directory.flush_all().await {
-            tracing::warn!(error = %Chain(&error), "The last heartbeats are not written down");
+            tracing::warn!(error = %Chain(&error), "shutdown: the last heartbeats were not written");
         }
     }
 
-    /// Why no other process may serve beside this one, if none may.
+    /// Returns the reason why no other process may serve beside this one, if there is one.
     pub fn alone(&self) -> Option<&'static str> {
         if self.db.is_embedded() {
             Some("stores.sql is a SQLite file, which one process has for itself")
@@ -369,26 +376,26 @@ impl Gateway {
         }
     }
 
-    /// Whether the process is on its way out.
+    /// True if the process is shutting down.
     pub fn draining(&self) -> bool {
         self.drain.leaving()
     }
 }
 
-/// By the name that is configured, else by the machine's.
+/// Returns an id that begins with the configured name, or else with the host name.
 fn replica_id(config: &Config) -> ReplicaId {
     let named = config.server.replica.as_deref();
     named.map_or_else(ReplicaId::random, ReplicaId::named)
 }
 
-/// What this run begins with, for its first record: its keys, and the settings that somebody made. So that also what
-/// was changed while no gateway ran, or was made by a first start, is written down.
+/// Returns the contents of this run's first record: its keys, and the settings that were set explicitly. So
+/// changes that were made while no gateway ran, or by a first start, are recorded as well.
 fn beginning(config: &Live, keys: &Keys, seal: &Seal) -> Value {
     let told = config.told();
     let made = told.settings.iter();
     let made = made.filter(|setting| setting.source != Source::Default);
     let mut made = settings(made);
-    // It comes by the environment alone, and so is no setting that is shown.
+    // It comes from the environment only, and so is not among the shown settings.
     let token = operator_token(&config.get());
     if !token.is_null() {
         made.insert(ADMIN_TOKEN.to_owned(), token);
@@ -401,7 +408,7 @@ fn beginning(config: &Live, keys: &Keys, seal: &Seal) -> Value {
     })
 }
 
-/// Which trust keys were in force when somebody last looked.
+/// The trust keys in force at the last check.
 struct KnownKeys {
     active: String,
     all: Vec<String>,
@@ -415,7 +422,7 @@ impl KnownKeys {
         }
     }
 
-    /// What has changed since, for a record: which keys came, and which went.
+    /// Returns the changes since the last check, for a record: the keys that came, and those that went.
     fn renew(&mut self, keys: &Keys) -> Option<Value> {
         let old = std::mem::replace(self, Self::of(keys));
         let without = |these: &[String], those: &[String]| -> Vec<String> {

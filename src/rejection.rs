@@ -1,4 +1,4 @@
-//! Why the gateway answered instead of the agent: the only table from reason to status and code.
+//! Rejections: the gateway's own responses, and the table from reason to status and code.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use std::borrow::Cow;
@@ -9,19 +9,19 @@ use serde_json::{Map, Value};
 use crate::ids::{InvalidWorkspaceId, RequestId};
 use crate::store::Unavailable;
 
-/// The closed set of reasons (`docs/api.md`, errors). The same word is the JSON `reason`, the
-/// metric label and the outcome in the record. In the order of the contract's table.
+/// The closed set of reasons (`docs/api.md`, "Reasons"). The same name is the JSON `reason`, the metric label
+/// and the outcome in records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     /// The body is not JSON.
     ParseError,
-    /// JSON, but not a call that can be made; or a head that is not the HTTP we accept.
+    /// JSON, but not a call that can be made; or a head that is not acceptable HTTP.
     InvalidRequest,
     /// Arguments that contradict each other, the path or their type.
     InvalidParams,
-    /// A browser page from elsewhere.
+    /// A browser page of another origin.
     OriginForbidden,
-    /// `Host` is not one of ours.
+    /// `Host` is not a name of this gateway.
     Misdirected,
     /// Not the form of a workspace id.
     InvalidWorkspaceId,
@@ -29,13 +29,13 @@ pub enum Reason {
     Unauthenticated,
     /// `X-Workspace-ID` is not what the credential proves.
     CallerMismatch,
-    /// The rule, the scope or the grant says no.
+    /// Denied by the rule, the scope or the grant.
     NotPermitted,
     /// No such route on this listener.
     NotFound,
-    /// The caller may know of it, and it does not exist.
+    /// The workspace does not exist, and the caller may know that.
     WorkspaceNotFound,
-    /// A task that another caller started.
+    /// A task that another caller started, or that does not exist.
     TaskNotFound,
     /// Push notifications are switched off for the workspace.
     PushNotSupported,
@@ -45,54 +45,54 @@ pub enum Reason {
     RequestTimeout,
     /// It exists already, or the change contradicts the present state.
     Conflict,
-    /// Same key, different body.
+    /// The same idempotency key with a different body.
     IdempotencyConflict,
     /// The workspace was removed.
     WorkspaceRemoved,
-    /// An entry of an inbox from which to go on that is not there, or not any more.
+    /// The entry of an inbox to continue from does not exist, or was pruned.
     CursorGone,
     /// Over `limits.request_bytes`.
     BodyTooLarge,
-    /// Not JSON by its own word, or encoded.
+    /// Declared as another type than JSON, or encoded.
     UnsupportedMediaType,
-    /// Only WebSocket is spoken there.
+    /// The route accepts only WebSocket.
     UpgradeRequired,
-    /// Too many requests of this caller, or too many refused ones from this address.
+    /// Too many requests of this caller, or too many rejected ones from this address.
     RateLimited,
     /// A bug.
     Internal,
     /// No connection to the agent; nothing was delivered.
     AgentUnreachable,
-    /// The agent broke HTTP or broke off.
+    /// The agent violated HTTP or broke off.
     AgentProtocolError,
     /// The agent answered 3xx.
     AgentRedirected,
-    /// The address policy refuses the address.
+    /// The address policy forbids the address.
     AddressForbidden,
     /// Over `limits.response_bytes`, or `limits.stream_bytes` in a stream.
     ResponseTooLarge,
-    /// The target can't be reached now.
+    /// The target cannot be reached now.
     WorkspaceOffline,
-    /// The target is on its way up.
+    /// The target is starting.
     WorkspaceRestarting,
     /// The target's concurrency limit is reached.
     AgentBusy,
     /// A fact needed to decide safely cannot be read.
     StoreUnavailable,
-    /// The gateway's own limits.
+    /// A limit of the gateway itself.
     Overloaded,
-    /// Draining.
+    /// The gateway is shutting down.
     ShuttingDown,
     /// `timeouts.connect`, `.head`, `.total` or `.stream` passed.
     AgentTimeout,
     /// `timeouts.idle` passed.
     AgentSilent,
-    /// The call went through too many gateways.
+    /// The call passed too many gateways.
     LoopDetected,
 }
 
 impl Reason {
-    /// All of them, for metrics and tests.
+    /// All reasons, for metrics and tests.
     pub const ALL: [Self; 38] = [
         Self::ParseError,
         Self::InvalidRequest,
@@ -134,9 +134,9 @@ impl Reason {
         Self::LoopDetected,
     ];
 
-    /// The word on the wire, HTTP status and JSON-RPC code, in one row each.
+    /// Returns the name on the wire, the HTTP status and the JSON-RPC code.
     ///
-    /// -32000 is used for what is ours, because A2A claims -32001 to -32099 (A2A 1.0, 9.5).
+    /// -32000 is used for the gateway's own errors, because A2A claims -32001 to -32099 (A2A 1.0, 9.5).
     const fn row(self) -> (&'static str, u16, i32) {
         match self {
             Self::ParseError => ("parse_error", 400, -32_700),
@@ -180,24 +180,24 @@ impl Reason {
         }
     }
 
-    /// The word on the wire: `workspace_offline`.
+    /// Returns the name on the wire: `workspace_offline`.
     pub const fn word(self) -> &'static str {
         self.row().0
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     pub const fn status(self) -> u16 {
         self.row().1
     }
 
-    /// The JSON-RPC error code.
+    /// Returns the JSON-RPC error code.
     pub const fn rpc_code(self) -> i32 {
         self.row().2
     }
 }
 
-/// Whether the agent got a request that was not answered. An idempotency key is free again, and a deferred call is sent
-/// again, only after [`Delivery::NotSent`].
+/// Delivery of a request that was not answered. An idempotency key is released, and a deferred call is
+/// retried, only after [`Delivery::NotSent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// No byte of the request reached the agent.
@@ -209,7 +209,7 @@ pub enum Delivery {
 }
 
 impl Delivery {
-    /// The value of `delivered` on the wire.
+    /// Returns the value of `delivered` on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NotSent => "false",
@@ -219,39 +219,40 @@ impl Delivery {
     }
 }
 
-/// The response field that says that the gateway refused, by its reason. An agent's own of that name is dropped
-/// wherever its answer passes, so the field proves what a body cannot: agents may write any body.
+/// The response field with the reason of a rejection by the gateway. An agent's own field of that name is
+/// dropped from all responses, so the field proves what a body cannot: agents may write any body.
 pub const REFUSED: &str = "x-a2a-refused";
 
-/// The response field with the name of a stream, which its caller knows and its agent does not. So it proves, in the last
-/// event of the stream, that this is the gateway's ([`Rejection::last_event`]). An agent's own of that name is dropped.
+/// The response field with the name of a stream, which its caller knows and its agent does not. So, in the
+/// last event of the stream, it proves that the event is the gateway's ([`Rejection::last_event`]). An
+/// agent's own field of that name is dropped.
 pub const STREAM: &str = "x-a2a-stream";
 
-/// A refusal, ready to be told to the caller: the reason, a sentence that says what to do, and facts.
+/// A rejection: the reason, a message with the next step, and facts.
 #[derive(Clone, Debug)]
 pub struct Rejection {
-    /// Which row of the table.
+    /// The row of the table.
     pub reason: Reason,
     /// A sentence for the caller. Never a token, a body, an address or a driver's text.
     pub message: Cow<'static, str>,
-    /// When to try again, in whole seconds; also the `Retry-After` field.
+    /// The time to wait, in whole seconds; also the `Retry-After` field.
     pub retry_after: Option<u64>,
     /// The JSON-RPC code, where it is not the reason's own.
     pub rpc_code: Option<i32>,
     /// The `Allow` field of a 405.
     pub allow: Option<&'static str>,
-    /// Response fields besides, such as the `RateLimit-*` ones.
+    /// Further response fields, such as the `RateLimit-*` ones.
     pub fields: Vec<(&'static str, String)>,
-    /// Whether the agent got the request, where it could have.
+    /// Delivery to the agent, where it was possible.
     pub delivered: Option<Delivery>,
     /// Further facts for `metadata` (`clock`, `limit`) and, on other routes, top level.
     pub facts: Vec<(&'static str, String)>,
-    /// What the log should say besides: the chain of causes. Never sent.
+    /// The cause, for the log: the chain of causes. Never sent.
     pub cause: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Rejection {
-    /// A refusal with its sentence.
+    /// Creates a rejection with its message.
     pub fn new(reason: Reason, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             reason,
@@ -266,14 +267,14 @@ impl Rejection {
         }
     }
 
-    /// Says when to try again.
+    /// Sets the time to wait.
     #[must_use]
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after.as_secs().max(1));
         self
     }
 
-    /// Another JSON-RPC code than the reason's own.
+    /// Sets another JSON-RPC code than the reason's own.
     #[must_use]
     pub fn rpc_code(mut self, code: i32) -> Self {
         self.rpc_code = Some(code);
@@ -287,14 +288,14 @@ impl Rejection {
         self
     }
 
-    /// States whether the agent got the request.
+    /// Sets the delivery to the agent.
     #[must_use]
     pub fn delivered(mut self, delivery: Delivery) -> Self {
         self.delivered = Some(delivery);
         self
     }
 
-    /// The facts as they are sent, by name.
+    /// Returns the facts as they are sent, by name.
     pub fn facts(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let delivered = self
             .delivered
@@ -306,7 +307,8 @@ impl Rejection {
         facts.chain(delivered)
     }
 
-    /// The change was made, or with `partly` a part of it, and what failed came after: asking again completes it.
+    /// Marks a rejection after a change that was made, or with `partly` a part of it: a repeated request
+    /// completes it.
     #[must_use]
     pub fn after_commit(mut self, partly: bool) -> Self {
         if self.committed().is_some() {
@@ -323,7 +325,7 @@ impl Rejection {
         self.fact(COMMITTED, if partly { "partly" } else { "true" })
     }
 
-    /// What [`Rejection::after_commit`] said of it.
+    /// Returns the mark of [`Rejection::after_commit`].
     pub fn committed(&self) -> Option<Value> {
         let said = self.facts.iter().find(|(name, _)| *name == COMMITTED);
         said.map(|(_, value)| fact(value))
@@ -336,14 +338,14 @@ impl Rejection {
         self
     }
 
-    /// Keeps the cause for the log.
+    /// Sets the cause for the log.
     #[must_use]
     pub fn cause(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.cause = Some(std::sync::Arc::new(cause));
         self
     }
 
-    /// The body on every other route.
+    /// Returns the body in the plain form.
     pub fn plain_body(&self, request_id: &RequestId) -> String {
         let mut body = Map::new();
         body.insert("error".into(), Value::from(self.message.as_ref()));
@@ -365,7 +367,7 @@ impl Rejection {
 /// The fact that a change was made all the same.
 pub const COMMITTED: &str = "committed";
 
-/// A fact in JSON: `"reregister":true` is what agents look for (contract §4.2).
+/// Returns a fact as JSON: agents read `"reregister":true` (`docs/api.md`, "`POST /registry/heartbeat`").
 fn fact(value: &str) -> Value {
     match value {
         "true" => Value::Bool(true),
@@ -373,8 +375,8 @@ fn fact(value: &str) -> Value {
     }
 }
 
-/// The refusal of a request to the control plane whose route is not asked, as an extension: nothing of it is done. Of a
-/// body, as its error: it is not read any further.
+/// The rejection of a request to the control plane, as a request extension: the route's handler must not run.
+/// As the error of a body: the body is not read any further.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("refused: {}", .0.message)]
 pub struct Refused(pub Rejection);

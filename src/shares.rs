@@ -1,27 +1,28 @@
-//! Bounds that callers share: memory, places, connections. No caller gets more than half of what the others leave free,
-//! so that there is room for one more. Numbers only: the rooms say in words what is full.
+//! Bounds that callers share: memory, places, connections. No caller gets more than half of what other
+//! callers leave free, so that there is always room for one more. Numbers only: other modules write the
+//! messages.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How much there is.
+/// A bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// For all callers together.
+    /// The total of all callers.
     pub all: usize,
-    /// What a caller may have in any case, while there is so much: one place, one body.
+    /// The amount that a caller may always have, as far as the total allows: one place, one body.
     pub least: usize,
-    /// What a caller may have at most, however much there is.
+    /// The amount that a caller may have at most, however large the total.
     pub each: usize,
 }
 
 impl Bound {
-    /// So many places.
+    /// Returns a bound of `all` places.
     pub fn places(all: usize) -> Self {
         Self::with_least(all, 1)
     }
 
-    /// So much, of which a caller may have `least` in any case.
+    /// Returns a bound of which a caller may always have `least`.
     pub fn with_least(all: usize, least: usize) -> Self {
         Self {
             all,
@@ -30,36 +31,37 @@ impl Bound {
         }
     }
 
-    /// The most that one caller may have while all others have `others`.
+    /// Returns the most that one caller may have while all other callers together have `others`.
     pub fn most(self, others: usize) -> usize {
         (self.all.saturating_sub(others) / 2).max(self.least)
     }
 }
 
-/// Why nothing is given.
+/// The reason why nothing is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// All of the bound is taken.
+    /// The total is used up.
     All,
-    /// The caller has half of what the others leave.
+    /// The caller has half of what other callers leave.
     Share,
     /// The caller has as much as each may have.
     Each,
 }
 
-/// What is taken of one bound, and by which callers.
+/// The amounts taken of one bound, by caller.
 #[derive(Debug, Default)]
 pub struct Shares(Mutex<Taken>);
 
 #[derive(Debug, Default)]
 struct Taken {
     all: usize,
-    /// By [`Proof::account`](crate::identity::Proof::account). Nobody is in it with nothing.
+    /// By [`Proof::account`](crate::identity::Proof::account). Has no entries of amount 0.
     by_account: HashMap<u64, usize>,
 }
 
 impl Shares {
-    /// Gives `amount` to `account`; 0: to callers that cannot be told apart, and have no share but all.
+    /// Gives `amount` to `account`; 0: to callers that cannot be distinguished, which are bounded only by the
+    /// total.
     ///
     /// # Errors
     /// [`Full`], and nothing is given.
@@ -74,12 +76,12 @@ impl Shares {
         Ok(share)
     }
 
-    /// How much is taken.
+    /// Returns the amount that is taken.
     pub fn taken(&self) -> usize {
         self.lock().all
     }
 
-    /// Whether `account` would be given one more.
+    /// Checks if `account` would be given one more.
     ///
     /// # Errors
     /// [`Full`].
@@ -88,7 +90,7 @@ impl Shares {
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
-        // Each step leaves the numbers whole, so a panic elsewhere cannot have broken them.
+        // Each step leaves the numbers consistent, so a panic elsewhere cannot have broken them.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -109,7 +111,7 @@ impl Taken {
     }
 }
 
-/// What one caller has of a bound. Dropping it gives it back.
+/// The share of one caller in a bound. Dropping it gives it back.
 #[derive(Debug)]
 pub struct Share {
     shares: Arc<Shares>,
@@ -118,7 +120,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Nothing yet.
+    /// Returns a share of amount 0.
     pub fn empty(shares: &Arc<Shares>, account: u64) -> Self {
         Self {
             shares: Arc::clone(shares),
@@ -208,7 +210,7 @@ mod tests {
         let one = shares.take(1, 1, few).unwrap();
         assert_eq!(shares.look(1, few), Err(Full::Each));
         drop(one);
-        // Those who cannot be told apart have all of it.
+        // Callers that cannot be distinguished may have all of it.
         shares.take(0, 30, body).unwrap();
         assert_eq!(shares.taken(), 0);
     }

@@ -1,6 +1,6 @@
-//! Whether what was let in may go on: a stream lasts for minutes, and its caller's token may be revoked meanwhile, or
-//! one of its ends be moved, paused or removed. It is asked again when coherence tells of such a change, from memory in
-//! steady state, and never for an event that passes.
+//! Checks that an open stream may continue: its caller's token may be revoked meanwhile, or one of its ends
+//! be moved, paused or removed. The check is repeated when coherence announces such a change, from memory in
+//! steady state, and never for each event.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,13 +13,14 @@ use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
-/// Between two looks, since changes come in crowds. An open stream ends within 2 s of the change that ends it.
+/// Minimum interval of checks, since changes come in bursts. An open stream ends within 2 s of the change
+/// that ends it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Ends with the reason why a stream must end.
+/// A future that resolves with the reason why a stream must end.
 pub type CutOff = Pin<Box<dyn Future<Output = Rejection> + Send>>;
 
-/// Waits for the end that the rooms put to a stream, if they may put one.
+/// Waits until a stream must end, if it can be ended.
 pub async fn cut_off(waits: &mut Option<CutOff>) -> Rejection {
     match waits {
         Some(waits) => waits.await,
@@ -28,11 +29,11 @@ pub async fn cut_off(waits: &mut Option<CutOff>) -> Rejection {
 }
 
 impl Gateway {
-    /// Waits until the caller that `proof` proves may not follow what `target` sends any more.
+    /// Waits until the caller may no longer follow the stream of `target`.
     pub fn cut_off(self: &Arc<Self>, proof: Arc<Proof>, target: WorkspaceId) -> CutOff {
         let gateway = Arc::clone(self);
         Box::pin(async move {
-            // Before the first look, so that no change comes unnoticed between the two.
+            // Subscribed before the first check, so that no change between the two is missed.
             let mut changes = gateway.coherence.access_changes();
             loop {
                 if let Some(why) = gateway.why_cut_off(&proof, &target).await {
@@ -44,7 +45,8 @@ impl Gateway {
         })
     }
 
-    /// `None`: it may go on, or a store is away, and what was let in stays so.
+    /// Returns the reason to end the stream. `None`: it may continue, or a store is unavailable, and access
+    /// once given stays.
     async fn why_cut_off(&self, proof: &Proof, target: &WorkspaceId) -> Option<Rejection> {
         if !self.identity.stands(proof).await {
             return Some(Rejection::new(
@@ -61,7 +63,7 @@ impl Gateway {
                 "an operator paused the workspace that sends this stream; call again once it is resumed",
             )),
             Ok(_) => None,
-            // The caller knew of it: that it is gone is no secret.
+            // The caller knew of the workspace, so its removal is no secret.
             Err(_) if removed => Some(Rejection::new(
                 Reason::WorkspaceRemoved,
                 "the workspace that sends this stream was removed",

@@ -1,4 +1,5 @@
-//! What all replicas told, put together for the readers of this one: one event a second, made once for all of them.
+//! Merges the samples of all replicas for the readers of this one: one event per second, built once for all
+//! of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,37 +14,37 @@ use super::sample::{Sample, UNKNOWN};
 use super::tally::Passed;
 use crate::workspace::{Outline, Timestamp};
 
-/// Seconds that a reader may be behind before it is cut. They are shared, so this bounds all readers together.
+/// Events that a reader may be behind before it is disconnected. Readers share them.
 const BEHIND_MAX: usize = 16;
 
 /// Replicas that are shown at most.
 const REPLICAS_MAX: usize = 64;
 
-/// A replica that said nothing for so long is gone: it crashed, since one that ends says so.
+/// Time without a sample after which a replica is dropped: it crashed, since a shutdown sends a last one.
 const REPLICA_SHOWN_FOR: Duration = Duration::from_secs(120);
 
-/// After so long without a word its open streams are not taken to be open any more.
+/// Time without a sample after which a replica's open streams no longer count.
 const STREAMS_COUNT_FOR: Duration = Duration::from_secs(5);
 
 /// Workspaces that one event counts at most, over all replicas.
 const COUNTED_MAX: usize = 20_000;
 
-/// Exchanges that one event tells of at most, over all replicas.
+/// Exchanges that one event lists at most, over all replicas.
 const TOLD_MAX: usize = 300;
 
-/// What new readers get of what was: so many pieces, each of so many seconds.
+/// The history for new readers: the number of pieces, and the seconds of each.
 const PIECES: usize = 6;
 const PIECE_SECONDS: usize = 10;
 
-/// What is known of a replica.
+/// The state of a replica.
 struct Replica {
-    /// Its last second, without what was counted in it.
+    /// Its last sample, without the counts.
     last: Sample,
     heard: Instant,
     streams: HashMap<String, u32>,
 }
 
-/// What the next event will say.
+/// The contents of the next event.
 #[derive(Default)]
 struct Pending {
     rows: Vec<Outline>,
@@ -67,11 +68,11 @@ struct State {
     replicas: BTreeMap<String, Replica>,
     pending: Pending,
     minute: VecDeque<Piece>,
-    /// Since when all is counted, in milliseconds since 1970.
+    /// Start of the counts, in milliseconds since 1970.
     since: Option<i64>,
 }
 
-/// The hub.
+/// Merges samples and broadcasts events to readers.
 pub(super) struct Hub {
     state: Mutex<State>,
     live: broadcast::Sender<Bytes>,
@@ -87,15 +88,15 @@ impl Default for Hub {
 }
 
 impl Hub {
-    /// Takes a second of this replica in: there is always a place for it.
+    /// Adds a sample of this replica: it always gets a place.
     pub(super) fn take_own(&self, sample: Sample) {
         let mut state = self.state();
         state.make_room(&sample.replica, Duration::ZERO);
         state.take(sample);
     }
 
-    /// Takes a second of another replica in. Whether there was a place: where all are taken, one is free of whoever
-    /// was silent longest, and for so long that its streams do not count any more.
+    /// Adds a sample of another replica. If all places are taken, it gets that of the replica that has been
+    /// silent longest, provided that replica's streams no longer count. False if there was none.
     pub(super) fn take(&self, sample: Sample) -> bool {
         let mut state = self.state();
         let room = state.make_room(&sample.replica, STREAMS_COUNT_FOR);
@@ -105,18 +106,18 @@ impl Hub {
         room
     }
 
-    /// Workspaces that changed.
+    /// Adds changed workspaces.
     pub(super) fn changed(&self, rows: Vec<Outline>) {
         self.state().pending.rows.extend(rows);
     }
 
-    /// Heartbeats: whose, when, and how many tasks it has.
+    /// Adds heartbeats: the workspace, the time, and its number of tasks.
     pub(super) fn seen(&self, seen: impl Iterator<Item = (String, i64, u32)>) {
         self.state().pending.seen.extend(seen);
     }
 
-    /// Tells the readers what was in this second. `known`: whether a workspace has this id; what strangers called it
-    /// is counted together, so that they cannot fill the page with names.
+    /// Sends the events of this second to the readers. `known`: true if a workspace has this id; counts of
+    /// other ids are merged, so that unauthenticated callers cannot fill the page with names.
     pub(super) fn beat(&self, now: Timestamp, known: impl Fn(&str) -> bool) {
         let mut state = self.state();
         state.forget_replicas();
@@ -139,11 +140,11 @@ impl Hub {
             "more": pending.more,
             "replicas": state.shown(),
         });
-        // Under the lock, so that whoever comes meanwhile gets it once. Nobody may listen.
+        // Under the lock, so that a new reader gets it exactly once. There may be no receiver.
         let _ = self.live.send(event_text("tick", &event));
     }
 
-    /// What a new reader begins with, and what comes after.
+    /// Returns the first event of a new reader, and the subscription to the following ones.
     pub(super) fn open(&self, replica: &str) -> (Bytes, broadcast::Receiver<Bytes>) {
         let mut state = self.state();
         let now = Timestamp::now().0;
@@ -171,20 +172,19 @@ impl Hub {
         (event_text("begin", &begin), live)
     }
 
-    /// Nobody looks any more: what was is forgotten.
+    /// Clears all state, since there are no readers.
     pub(super) fn clear(&self) {
         *self.state() = State::default();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each step leaves the state whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the state consistent, so a panic elsewhere cannot have broken it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pending {
-    /// Counts ids that no workspace has in one row. What was answered for somebody has a workspace, though perhaps
-    /// for a moment only.
+    /// Merges the counts of unknown ids into one row. An id with an answered request belongs to a workspace.
     fn count_unknown(&mut self, known: impl Fn(&str) -> bool) {
         let mut unknown = (0_u32, 0_u32);
         self.counts.retain(|id, (exchanges, refusals)| {
@@ -201,7 +201,7 @@ impl Pending {
     }
 }
 
-/// Adds to what was counted of `id`, if there is room for it.
+/// Adds to the counts of `id`, if there is room for it.
 fn add(counted: &mut HashMap<String, (u32, u32)>, id: &str, (exchanges, refusals): (u32, u32)) {
     if let Some(counts) = counted.get_mut(id) {
         counts.0 = counts.0.saturating_add(exchanges);
@@ -212,7 +212,7 @@ fn add(counted: &mut HashMap<String, (u32, u32)>, id: &str, (exchanges, refusals
 }
 
 impl State {
-    /// Whether `id` has a place, if need be that of the one that has been silent longest, and longer than `silent`.
+    /// Makes a place for `id`, if necessary that of the replica silent longest, and longer than `silent`.
     fn make_room(&mut self, id: &str, silent: Duration) -> bool {
         if self.replicas.contains_key(id) || self.replicas.len() < REPLICAS_MAX {
             return true;
@@ -229,7 +229,7 @@ impl State {
         true
     }
 
-    /// Takes a second of a replica in that has a place.
+    /// Adds a sample of a replica that has a place.
     fn take(&mut self, sample: Sample) {
         for (id, exchanges, refusals) in &sample.counts {
             add(&mut self.pending.counts, id, (*exchanges, *refusals));
@@ -336,7 +336,7 @@ fn counted(counts: &HashMap<String, (u32, u32)>) -> impl Iterator<Item = (&str, 
     counts.map(|(id, (exchanges, refusals))| (id.as_str(), *exchanges, *refusals))
 }
 
-/// One event of an event stream.
+/// Formats one event of an event stream.
 pub(super) fn event_text(name: &str, data: &serde_json::Value) -> Bytes {
     format!("event: {name}\ndata: {data}\n\n").into()
 }

@@ -1,9 +1,9 @@
-//! What an operator's page is fed with: the workspaces in outline and what passes through the gateway, of all replicas,
-//! once a second. Never content.
+//! The feed of the operators' console: outlines of workspaces and the traffic of all replicas, once a second.
+//! Never content.
 //!
-//! While nobody looks it costs an exchange one load, and an open stream one entry in a map. While somebody does, each
-//! replica counts, and tells those that have readers once a second; there it is put together once for all readers, who
-//! are bounded in number, and cut when they fall behind.
+//! Without readers it costs an exchange one load, and an open stream one entry in a map. With readers, each
+//! replica counts and sends a sample per second to the replicas that have them; there the samples are merged
+//! once for all readers, who are bounded in number and disconnected when they fall behind.
 
 mod hub;
 mod reader;
@@ -36,25 +36,25 @@ pub use self::reader::{Cut, READERS_MAX, Reader};
 pub use self::rows::ROWS_MAX;
 pub use self::tally::{OpenStream, Passed};
 
-/// On which replicas tell one another what passed, and who looks.
+/// The channel on which replicas exchange samples and announce readers.
 const CHANNEL: &str = "gw:console";
 
-/// On the channel: the replica that says it has readers.
+/// On the channel: the prefix of a replica that has readers.
 const WATCHING: &str = "watching:";
 
-/// How often what passed is told.
+/// Interval of samples.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How often all open streams are told, instead of those that changed.
+/// Seconds after which all open streams are sent, instead of those that changed.
 const STREAMS_EVERY: u32 = 15;
 
-/// How long the last word may take.
+/// Time limit of the last sample.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 
-/// How often the stores are asked whether they answer.
+/// Interval of health checks of the stores.
 const HEALTH_EVERY: Duration = Duration::from_secs(5);
 
-/// The room.
+/// Counts traffic and feeds the console's readers.
 pub struct Console {
     metrics: Arc<Metrics>,
     db: Db,
@@ -69,12 +69,12 @@ pub struct Console {
     hub: Hub,
     sql_answers: AtomicBool,
     shared_answers: AtomicBool,
-    /// The last word was said.
+    /// True once the last sample was sent.
     gone: AtomicBool,
 }
 
 impl Console {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(
         (db, shared, workspaces): (Db, Shared, Workspaces),
         coherence: &Arc<Coherence>,
@@ -104,8 +104,8 @@ impl Console {
         })
     }
 
-    /// Counts an exchange that has ended, if anybody looks. `tell` makes it known word by word, and is not called for
-    /// nobody.
+    /// Counts an exchange that has ended, if there are readers. `tell` builds its details, and is not called
+    /// without readers.
     pub fn count(
         &self,
         target: Option<&WorkspaceId>,
@@ -122,7 +122,7 @@ impl Console {
         OpenStream::new(&self.tally, target)
     }
 
-    /// Counts and tells, as long as somebody looks. A background task; runs until it is dropped.
+    /// Counts and publishes, as long as there are readers. A background task; runs until it is dropped.
     pub async fn run(self: &Arc<Self>) {
         tokio::join!(
             self.tell(),
@@ -167,11 +167,11 @@ impl Console {
             self.lost(LostSample::Cut);
         }
         if let Err(error) = self.shared.publish(CHANNEL, &text).await {
-            tracing::debug!(error = %Chain(&error), "Nobody elsewhere was told what passed");
+            tracing::debug!(error = %Chain(&error), "failed to publish a console sample to other replicas");
         }
     }
 
-    /// Says to replicas with readers that this one ends, so that nobody is shown what it had: before the end.
+    /// Notifies replicas with readers that this one shuts down, so that its state is no longer shown.
     pub async fn goodbye(&self) {
         self.gone.store(true, Ordering::Release);
         if !self.shared.is_embedded() && self.changes.watched.elsewhere() {
@@ -184,7 +184,7 @@ impl Console {
         self.metrics.queues.console_sample_lost(why);
     }
 
-    /// What was since the last time.
+    /// Returns the sample since the last call.
     fn sample(&self, all_streams: bool) -> Sample {
         let second = self.tally.take();
         let counts = second.counts.into_iter();
@@ -214,7 +214,7 @@ impl Console {
         }
     }
 
-    /// Hears what other replicas tell, and which of them have readers.
+    /// Receives samples and announcements of other replicas.
     async fn listen(&self) {
         if self.shared.is_embedded() {
             return;
@@ -222,7 +222,7 @@ impl Console {
         let mut told = self.shared.subscribe(CHANNEL);
         loop {
             let Notice::Message(text) = told.next().await else {
-                // Without a link it is missed, as by whoever was not here.
+                // Without a link samples are missed, as on a replica without readers.
                 continue;
             };
             if let Some(replica) = text.strip_prefix(WATCHING) {
@@ -241,7 +241,7 @@ impl Console {
                         tracing::debug!(
                             ?flaw,
                             bytes = text.len(),
-                            "What a replica told of what passed is not taken"
+                            "console sample of another replica discarded"
                         );
                         self.lost(match flaw {
                             Flaw::TooLong => LostSample::TooLong,
@@ -253,7 +253,7 @@ impl Console {
         }
     }
 
-    /// Says on all replicas that there are readers here, at once and then regularly.
+    /// Announces readers of this replica to all others, at once and then regularly.
     async fn announce(&self) {
         if self.shared.is_embedded() {
             return;
@@ -264,7 +264,7 @@ impl Console {
             if watched.readers() > 0
                 && let Err(error) = self.shared.publish(CHANNEL, &word).await
             {
-                tracing::debug!(error = %Chain(&error), "Nobody was told that somebody looks here");
+                tracing::debug!(error = %Chain(&error), "failed to announce console readers to other replicas");
             }
             // A new reader ends the wait.
             let _ = timeout(ANNOUNCE_EVERY, watched.came.notified()).await;

@@ -1,4 +1,5 @@
-//! One reader: all workspaces, page by page, then what happens. Its events are made by whoever asks for the next.
+//! One reader: first all workspaces, page by page, then live events. Each event is built when the reader asks
+//! for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +16,17 @@ use crate::metrics::EventReader;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 
-/// Pages that may be open at once on one replica.
+/// Consoles that may be open at once on one replica.
 pub const READERS_MAX: usize = 16;
 
-/// How long it waits after a page that cannot be read, before it tries again.
+/// Pause after a page that cannot be read.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// The reader fell too far behind: what it missed is not in memory any more.
+/// The reader fell too far behind: the events that it missed are no longer in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut;
 
-/// How far it has come.
+/// The position of a reader.
 enum Position {
     Begin(Bytes),
     Rows(Page),
@@ -34,15 +35,15 @@ enum Position {
 
 /// The page of workspaces that comes next.
 struct Page {
-    /// After the workspace of this id.
+    /// The id after which it begins.
     after: String,
-    /// So many came before.
+    /// The number of workspaces before it.
     before: usize,
-    /// Not before then: it could not be read.
+    /// Time of the next attempt, if it could not be read.
     retry: Option<Instant>,
 }
 
-/// Someone who looks. Dropping it ends that.
+/// A reader of the console. Dropping it closes it.
 pub struct Reader {
     console: Arc<Console>,
     live: broadcast::Receiver<Bytes>,
@@ -50,7 +51,7 @@ pub struct Reader {
 }
 
 impl Console {
-    /// Lets an operator look.
+    /// Opens a reader for an operator.
     ///
     /// # Errors
     /// `overloaded` beyond [`READERS_MAX`].
@@ -71,7 +72,7 @@ impl Console {
 }
 
 impl Reader {
-    /// The next event, as one of an event stream. Waits for it; may be dropped and called again without losing any.
+    /// Waits for the next event, in the form of an event stream. Cancel-safe: no event is lost.
     ///
     /// # Errors
     /// When it fell too far behind.
@@ -105,12 +106,12 @@ impl Reader {
     }
 }
 
-/// The next page of workspaces, or that it cannot be read for now.
+/// Returns the next page of workspaces, or an event that it cannot be read now.
 async fn rows(console: &Console, page: &Page) -> (Bytes, Position) {
     let rows = match console.workspaces.outlines(&page.after, PAGE).await {
         Ok(rows) => rows,
         Err(error) => {
-            tracing::debug!(error = %Chain(&error), "A console was shown no workspaces yet");
+            tracing::debug!(error = %Chain(&error), "failed to read workspaces for a console; retrying");
             let message = "the database does not answer; workspaces are shown as soon as it does";
             let trouble = json!({"reason": "store_unavailable", "message": message});
             let again = Page {

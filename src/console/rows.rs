@@ -1,4 +1,4 @@
-//! Which workspaces changed since the last look, and what they are now. While nobody looks nothing is noted.
+//! Detects changed workspaces and reads their current outlines. Without readers changes are not recorded.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
@@ -16,19 +16,19 @@ use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::{Outline, Status, Timestamp};
 
-/// Between two looks at what changed.
+/// Interval of checks for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Between two looks at heartbeats, and at all where changes are not told.
+/// Interval of checks for heartbeats, and of full reads where changes are not announced.
 const SEEN_EVERY: Duration = Duration::from_secs(5);
 
-/// How far behind the table's heartbeats may be.
+/// Delay of heartbeats in the table, at most.
 const SEEN_LATE: Duration = Duration::from_secs(3);
 
-/// Heartbeats of one look at most.
+/// Heartbeats of one check at most.
 const SEEN_MAX: usize = 5_000;
 
-/// Names of changed workspaces that are kept. One more, and all are read again.
+/// Ids of changed workspaces that are kept. Beyond it all are read again.
 const CHANGED_MAX: usize = 2_000;
 
 /// Rows of one read.
@@ -37,10 +37,10 @@ pub(super) const PAGE: usize = 1_000;
 /// Workspaces that are shown at most.
 pub const ROWS_MAX: usize = 20_000;
 
-/// What changed.
+/// The set of changed workspaces.
 #[derive(Debug, PartialEq, Eq)]
 enum Changed {
-    /// Nobody knows: anything.
+    /// Unknown: any may have changed.
     All,
     /// These.
     Only(BTreeSet<WorkspaceId>),
@@ -52,7 +52,7 @@ impl Default for Changed {
     }
 }
 
-/// Changes, as they come.
+/// Collects changes.
 #[derive(Default)]
 pub(super) struct Changes {
     pub(super) watched: Watched,
@@ -61,7 +61,7 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// A fact is no longer true.
+    /// Records an invalidation.
     pub(super) fn note(&self, what: &Invalidation) {
         if !self.watched.here() {
             return;
@@ -83,7 +83,7 @@ impl Changes {
         }
     }
 
-    /// All are to be read again.
+    /// Marks all workspaces to be read again.
     pub(super) fn all(&self) {
         *self.changed() = Changed::All;
     }
@@ -92,7 +92,7 @@ impl Changes {
         std::mem::take(&mut *self.changed())
     }
 
-    /// Whether there is a workspace of this id, as far as it has been told.
+    /// True if a workspace of this id has been sent to readers.
     pub(super) fn is_known(&self, id: &str) -> bool {
         let known = self.known();
         known.as_ref().is_some_and(|known| known.0.contains_key(id))
@@ -107,19 +107,19 @@ impl Changes {
     }
 }
 
-/// What there is, each row by its hash: where all are read again, those that are as before are not told.
+/// The workspaces that were sent, each with the hash of its row: unchanged rows are not sent again.
 #[derive(Default)]
 pub(super) struct Known(HashMap<WorkspaceId, u64>);
 
 impl Known {
     fn news(&mut self, rows: Vec<Outline>) -> Vec<Outline> {
         let news = rows.into_iter().filter(|row| {
-            // It is told once, and then it is no workspace any more.
+            // A removed workspace is sent once.
             if row.status == Status::Removed {
                 return self.0.remove(&row.id).is_some();
             }
             let mut hasher = DefaultHasher::new();
-            // Heartbeats are told another way.
+            // Heartbeats are sent separately.
             let quiet = Outline {
                 last_seen: None,
                 active_tasks: 0,
@@ -134,19 +134,19 @@ impl Known {
 }
 
 impl Changes {
-    /// Those of `rows` that are not as they were told.
+    /// Returns those of `rows` that differ from the rows that were sent.
     fn news(&self, rows: Vec<Outline>) -> Vec<Outline> {
         self.known().get_or_insert_default().news(rows)
     }
 
-    /// Who was told of and is not `there`.
+    /// Returns the workspaces that were sent and are not in `there`.
     fn missing(&self, there: &BTreeSet<WorkspaceId>) -> Vec<WorkspaceId> {
         let known = self.known();
         let ids = known.iter().flat_map(|known| known.0.keys());
         ids.filter(|id| !there.contains(*id)).cloned().collect()
     }
 
-    /// There is no trace of them any more.
+    /// Drops ids that no longer exist.
     fn forget(&self, ids: &[WorkspaceId]) {
         if let Some(known) = &mut *self.known() {
             known.0.retain(|id, _| !ids.contains(id));
@@ -155,7 +155,7 @@ impl Changes {
 }
 
 impl Console {
-    /// Tells the readers of this replica which workspaces changed, until it is dropped.
+    /// Sends changed workspaces to the readers of this replica, until it is dropped.
     pub(super) async fn follow_rows(self: &Arc<Self>) {
         let mut tick = interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -168,7 +168,7 @@ impl Console {
                 continue;
             }
             if seen.0.elapsed() >= SEEN_EVERY {
-                // Others may write what nobody tells us.
+                // Other programs may write to the tables without an announcement.
                 if self.coherence.max_age() <= Duration::from_secs(1) {
                     self.changes.all();
                 }
@@ -177,7 +177,7 @@ impl Console {
                 self.tell_seen(from).await;
             }
             if let Err(error) = self.look().await {
-                tracing::debug!(error = %Chain(&error), "No look at what changed this time");
+                tracing::debug!(error = %Chain(&error), "failed to read changed workspaces for the console; retrying");
                 self.changes.all();
             }
         }
@@ -191,7 +191,7 @@ impl Console {
                 self.hub.seen(seen);
             }
             Err(error) => {
-                tracing::debug!(error = %Chain(&error), "No look at heartbeats this time");
+                tracing::debug!(error = %Chain(&error), "failed to read heartbeats for the console; retrying");
             }
         }
     }
@@ -200,7 +200,7 @@ impl Console {
         if self.changes.known().is_some() {
             return self.tell_changed().await;
         }
-        // Readers have read them, or will; what changes from now on is told.
+        // Readers have read these rows, or will; later changes are sent.
         let mut all = Known::default();
         self.all(|rows| drop(all.news(rows))).await?;
         *self.changes.known() = Some(all);

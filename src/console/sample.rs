@@ -1,5 +1,5 @@
-//! One second of a replica, as replicas tell one another: bounded as it leaves, and judged as it comes, since whoever
-//! can write to the store can write this.
+//! The sample of one second that replicas exchange: bounded when it is sent, and validated when it is
+//! received, since any writer to the store can send one.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,34 +10,34 @@ use crate::workspace::Timestamp;
 /// Bytes of one at most.
 pub(super) const BYTES_MAX: usize = 1 << 20;
 
-/// Characters of a word in one: the longest is a caller, as records have them.
+/// Characters of a text in one: the longest is a caller, as records name them.
 const WORD_MAX: usize = 512;
 
-/// How far the clock of another replica may be from ours, in milliseconds: a day.
+/// Difference of another replica's clock at most, in milliseconds: a day.
 const CLOCKS_APART_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// Stands in counts for every id that no workspace has. No workspace can be called so.
+/// Stands in counts for all ids that no workspace has. No workspace can have this id.
 pub(super) const UNKNOWN: &str = "unknown:";
 
-/// One second of a replica.
+/// The sample of one second of a replica.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sample {
     pub(super) replica: String,
     pub(super) version: String,
-    /// When it started, in milliseconds since 1970.
+    /// Time of its start, in milliseconds since 1970.
     pub(super) started: i64,
     /// Its clock.
     pub(super) at: i64,
-    /// Whether its stores answer.
+    /// True if SQL answers.
     pub(super) sql: bool,
     pub(super) shared: bool,
     pub(super) draining: bool,
-    /// The last one: the replica ends.
+    /// True for the last sample: the replica shuts down.
     #[serde(default)]
     pub(super) gone: bool,
     /// Exchanges in progress.
     pub(super) open: i64,
-    /// Exchanges and refusals by workspace.
+    /// Exchanges and rejections by workspace.
     pub(super) counts: Vec<(String, u32, u32)>,
     /// Open streams by workspace: those that changed, or all.
     pub(super) streams: Vec<(String, u32)>,
@@ -46,7 +46,7 @@ pub(super) struct Sample {
     pub(super) more: u64,
 }
 
-/// Why a sample is not taken.
+/// The reason why a sample is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
     TooLong,
@@ -54,10 +54,10 @@ pub(super) enum Flaw {
 }
 
 impl Sample {
-    /// Reads what another replica told.
+    /// Parses a sample of another replica.
     ///
     /// # Errors
-    /// When it is longer than ours are, or not of their form.
+    /// When it is longer than samples of this release are, or not of their form.
     pub(super) fn read(text: &str) -> Result<Self, Flaw> {
         if text.len() > BYTES_MAX {
             return Err(Flaw::TooLong);
@@ -76,7 +76,7 @@ impl Sample {
             && self.version.len() <= WORD_MAX
             && self.told.len() <= TOLD_ALL_MAX
             && is_near(self.at)
-            // It may run for years, but has begun.
+            // A replica may run for years, but its start is not in the future.
             && 0 <= self.started
             && (self.started < self.at || is_near(self.started))
             && self.told.iter().all(|told| is_short(told) && is_near(told.at))
@@ -87,11 +87,11 @@ impl Sample {
                 .all(|(id, ..)| id == UNKNOWN || is_id(id))
     }
 
-    /// As text, and whether something had to be left out for it to be short enough.
+    /// Returns the sample as text, and whether something was left out to make it short enough.
     pub(super) fn text(mut self) -> (String, bool) {
         let mut left_out = false;
         loop {
-            // Strings, numbers and booleans: nothing of it can fail to be JSON.
+            // Strings, numbers and booleans: serialization cannot fail.
             let text = serde_json::to_string(&self).unwrap_or_default();
             if text.len() <= BYTES_MAX {
                 return (text, left_out);
@@ -105,11 +105,11 @@ impl Sample {
         }
     }
 
-    /// The same as the last word: the replica ends.
+    /// Returns the sample as the last one of this replica.
     pub(super) fn goodbye(self) -> Self {
         Self {
             gone: true,
-            // Whoever does not know the word forgets its streams at least.
+            // An older release, which does not know `gone`, at least drops the streams.
             streams: Vec::new(),
             all_streams: true,
             ..self
@@ -117,7 +117,7 @@ impl Sample {
     }
 }
 
-/// Whether a time, in milliseconds since 1970, is one of about now.
+/// True if a time, in milliseconds since 1970, is about now.
 fn is_near(at: i64) -> bool {
     Timestamp::now().0.abs_diff(at) <= CLOCKS_APART_MAX
 }

@@ -1,5 +1,5 @@
-//! What passes through this replica: counted by workspace, a few exchanges of each second word by word, and the
-//! streams that are open. Bounded, whoever calls whom.
+//! Counts the traffic of this replica: exchanges by workspace, details of a few exchanges of each second, and
+//! open streams. All of it is bounded, whatever callers send.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,66 +8,66 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::WorkspaceId;
 
-/// Workspaces that are counted in one second. A caller may name any it likes, so there is an end to it.
+/// Workspaces that are counted in one second. A caller may name arbitrary ids, so this is bounded.
 const COUNTED_MAX: usize = 10_000;
 
-/// Exchanges of one second that are told one by one.
+/// Exchanges of one second that are listed.
 pub(super) const TOLD_MAX: usize = 200;
 
-/// Refusals of one second that are told besides those.
+/// Rejections of one second that are listed in addition.
 const REFUSALS_TOLD_MAX: usize = 50;
 
-/// All that are told of one second.
+/// Listed exchanges of one second, rejections included.
 pub(super) const TOLD_ALL_MAX: usize = TOLD_MAX + REFUSALS_TOLD_MAX;
 
-/// Of the workspaces that are counted in one second, those of which nobody knows whether they exist: what was refused
-/// before that was looked at may be any name. More of them are counted together.
+/// Workspaces counted in one second that may not exist: a request that was rejected before the look-up may
+/// name any id. Further ones are counted together.
 const UNPROVEN_MAX: usize = 2_000;
 
-/// One exchange, as it is told: who called whom and what came of it, never content.
+/// One exchange as it is listed: caller, target and outcome, never content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Passed {
     /// The request's id.
     pub id: String,
-    /// When it ended, in milliseconds since 1970.
+    /// Time of its end, in milliseconds since 1970.
     pub at: i64,
-    /// Who asked, as records name callers; `None`: nobody was proven.
+    /// The caller, as records name it; `None`: not authenticated.
     pub caller: Option<String>,
     /// The workspace of the path.
     pub target: Option<String>,
     /// The JSON-RPC method.
     pub method: String,
-    /// Which rule let it pass.
+    /// The rule that permitted it.
     pub rule: Option<String>,
-    /// `answered`, `caller_left`, or the reason of a refusal.
+    /// `answered`, `caller_left`, or the reason of a rejection.
     pub outcome: String,
-    /// Whether the gateway refused it, or broke it off.
+    /// True if the gateway rejected it, or broke it off.
     pub refused: bool,
     /// The HTTP status; 0: none was sent.
     pub status: u16,
-    /// How long it took, in milliseconds.
+    /// Its duration, in milliseconds.
     pub ms: u64,
-    /// Whether the answer was a stream.
+    /// True if the response was a stream.
     pub stream: bool,
 }
 
-/// What a second was.
+/// The counts of one second.
 #[derive(Debug, Default)]
 pub(super) struct Second {
-    /// Exchanges and refusals by workspace.
+    /// Exchanges and rejections by workspace.
     pub(super) counts: HashMap<WorkspaceId, (u32, u32)>,
-    /// And of ids that had no place among them.
+    /// The same, of ids that had no place in `counts`.
     pub(super) others: (u32, u32),
-    /// Those in `counts` that came with a refusal.
+    /// Entries of `counts` that began with a rejection.
     unproven: usize,
-    /// The first of them, one by one.
+    /// The first exchanges, with details.
     pub(super) told: Vec<Passed>,
     refusals_told: usize,
-    /// Those that are not.
+    /// The number of the remaining ones.
     pub(super) more: u64,
 }
 
-/// Counts of open streams that changed since somebody looked.
+/// Counts of open streams that changed since the last read.
 #[derive(Default)]
 struct Streams {
     open: HashMap<WorkspaceId, u32>,
@@ -82,7 +82,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts an exchange that has ended. `tell`: makes it known word by word, if there is room.
+    /// Counts an exchange that has ended. `tell` builds its details, if there is room.
     pub(super) fn count(
         &self,
         target: Option<&WorkspaceId>,
@@ -103,12 +103,12 @@ impl Tally {
         second.told.push(passed);
     }
 
-    /// What was since the last time.
+    /// Returns the counts since the last call.
     pub(super) fn take(&self) -> Second {
         std::mem::take(&mut *lock(&self.second))
     }
 
-    /// Counts of open streams: those that changed since the last time, or all.
+    /// Returns counts of open streams: those that changed since the last call, or all.
     pub(super) fn streams(&self, all: bool) -> Vec<(WorkspaceId, u32)> {
         let mut streams = lock(&self.streams);
         let changed = std::mem::take(&mut streams.changed);
@@ -154,7 +154,7 @@ impl Second {
 }
 
 impl Streams {
-    /// Nobody may look for long: as many are noted as may be counted.
+    /// Without readers changes are never taken, so they are bounded like counts.
     fn note(&mut self, id: &WorkspaceId) {
         if self.changed.len() < COUNTED_MAX {
             self.changed.insert(id.clone());
@@ -162,7 +162,7 @@ impl Streams {
     }
 }
 
-/// A stream that is open. Dropping it closes it, whatever ends it.
+/// An open stream. Dropping it closes it, however it ends.
 pub struct OpenStream {
     tally: Arc<Tally>,
     target: WorkspaceId,
@@ -185,7 +185,7 @@ impl Drop for OpenStream {
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each step leaves the counts whole, so a panic elsewhere cannot have broken them.
+    // Each step leaves the counts consistent, so a panic elsewhere cannot have broken them.
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -232,7 +232,7 @@ pub(super) mod tests {
         for n in 0..COUNTED_MAX + 5 {
             tally.count(Some(&id(&format!("w{n}"))), true, || passed(true));
         }
-        // And there is room for those that are there.
+        // And there is room for existing workspaces.
         tally.count(Some(&id("here")), false, || passed(false));
         let second = tally.take();
         assert_eq!(second.counts.len(), UNPROVEN_MAX + 1);

@@ -1,4 +1,4 @@
-//! Whether anybody looks, here or on another replica: nothing is counted for nobody.
+//! Tracks readers, on this and on other replicas: without readers nothing is counted.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,31 +7,31 @@ use tokio::sync::Notify;
 
 use crate::until::Until;
 
-/// How often a replica with readers says so.
+/// Interval of announcements of a replica with readers.
 pub(super) const ANNOUNCE_EVERY: Duration = Duration::from_secs(3);
 
-/// How long that counts: two announcements may be lost.
+/// Lifetime of an announcement: two may be lost.
 const COUNTS_FOR: Duration = Duration::from_secs(10);
 
-/// How long all goes on after the last reader left: it may only have loaded its page again.
+/// Time for which counting continues after the last reader left: it may only have reloaded its page.
 const LINGERS_FOR: Duration = Duration::from_secs(30);
 
-/// Who looks.
+/// The readers of all replicas.
 #[derive(Default)]
 pub(super) struct Watched {
     readers: AtomicUsize,
-    /// Until when they count who have left.
+    /// The end of the time for which readers that left still count.
     lingering: Until,
-    /// Until when some other replica's word counts.
+    /// The end of the time for which another replica's announcement counts.
     elsewhere: Until,
-    /// Both, as of the last second or later: what an exchange looks at.
+    /// True if either holds, updated each second: exchanges read only this.
     counts: AtomicBool,
-    /// A reader has come.
+    /// Notified when a reader comes.
     pub(super) came: Notify,
 }
 
 impl Watched {
-    /// Whether exchanges are to be counted. Costs a load.
+    /// True if exchanges are to be counted. Costs a load.
     pub(super) fn counts(&self) -> bool {
         self.counts.load(Ordering::Relaxed)
     }
@@ -48,34 +48,34 @@ impl Watched {
         taken.is_ok()
     }
 
-    /// A reader has left.
+    /// Frees the place of a reader.
     pub(super) fn leave(&self) {
         self.lingering.extend(LINGERS_FOR);
         self.readers.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Readers of this replica, now.
+    /// Returns the current number of readers of this replica.
     pub(super) fn readers(&self) -> usize {
         self.readers.load(Ordering::Acquire)
     }
 
-    /// Whether there are readers here, or were a moment ago.
+    /// True if there are readers here, or were a moment ago.
     pub(super) fn here(&self) -> bool {
         self.readers() > 0 || self.lingering.holds()
     }
 
-    /// Whether another replica has readers.
+    /// True if another replica has readers.
     pub(super) fn elsewhere(&self) -> bool {
         self.elsewhere.holds()
     }
 
-    /// Another replica has readers.
+    /// Records an announcement of another replica.
     pub(super) fn announced(&self) {
         self.elsewhere.extend(COUNTS_FOR);
         self.counts.store(true, Ordering::Relaxed);
     }
 
-    /// Whether anybody looks; from now on exchanges know.
+    /// Updates the flag that exchanges read. True if there are readers.
     pub(super) fn look(&self) -> bool {
         let looked_at = self.here() || self.elsewhere();
         self.counts.store(looked_at, Ordering::Relaxed);

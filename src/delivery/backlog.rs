@@ -1,5 +1,5 @@
-//! What waits in SQL, for those who watch: how much, and for how long. Every replica looks now and then, and all see
-//! the same.
+//! Measures the backlog in SQL for metrics: the number of waiting entries, and the age of the oldest. Every
+//! replica measures, with the same result.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
 
-/// Between two looks: as often as Prometheus usually asks.
+/// Interval of measurements: the usual scrape interval of Prometheus.
 const EVERY: Duration = Duration::from_secs(15);
 
-/// What waits in one table.
+/// The backlog of one table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Backlog {
-    /// How much.
+    /// Number of waiting entries.
     pub(super) entries: i64,
-    /// Since when the oldest of it has.
+    /// Time since which the oldest one has waited.
     pub(super) oldest: Option<Timestamp>,
 }
 
 impl Delivery {
-    /// Looks regularly, until it is dropped. While SQL is away the last look counts.
+    /// Measures regularly, until it is dropped. While SQL is unavailable the last values stay.
     pub(super) async fn measure(&self) {
         let mut tick = interval(EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
             if let Err(error) = self.look_at_backlog().await {
-                tracing::debug!(error = %Chain(&error), "No look at what waits this time");
+                tracing::debug!(error = %Chain(&error), "backlog measurement failed; will retry");
             }
         }
     }

@@ -1,8 +1,8 @@
-//! What outlives a connection (contract §6): messages that wait to be fetched, calls that are made later,
-//! calls that are sent again, streams that are taken up again where they broke off.
+//! State that outlives a connection: inboxes of agents that poll, jobs (delegations and deferred calls),
+//! idempotent calls and their replay, logs of streams that callers resume.
 //!
-//! Everything that was acknowledged is in SQL; the shared state only carries the word that there is news,
-//! and may be away.
+//! Everything that was acknowledged is in SQL. The shared state only carries wake-ups, and may be
+//! unavailable.
 
 mod backlog;
 pub mod calls;
@@ -26,22 +26,22 @@ use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 
-/// The room.
+/// Inboxes, idempotent calls, stream logs and jobs.
 pub struct Delivery {
-    /// Messages for those who fetch them, and the tasks that they begin.
+    /// Messages for agents that poll, and the tasks that they begin.
     pub inbox: Arc<Inbox>,
-    /// Calls with a key, and what came of them.
+    /// Calls with an idempotency key, and their answers.
     pub calls: Arc<Calls>,
-    /// What passed in streams, for those who come back.
+    /// Logs of streams, for callers that resume them.
     pub streams: Arc<Streams>,
-    /// Calls that are made later.
+    /// Delegations and deferred calls.
     pub jobs: Arc<Jobs>,
     kept: Arc<KeptBytes>,
     metrics: Arc<Metrics>,
 }
 
 impl Delivery {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(
         config: Live,
         (db, shared): (Db, Shared),
@@ -79,7 +79,7 @@ impl Delivery {
         })
     }
 
-    /// The work in the background. Runs until it is dropped.
+    /// Runs the background tasks. Runs until it is dropped.
     pub async fn run(&self) {
         tokio::join!(
             self.calls.run(),

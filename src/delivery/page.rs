@@ -1,9 +1,9 @@
-//! How much of a list is one page of it: a page is in memory as a whole.
+//! The size of a page of a list: a page is in memory as a whole.
 
-/// Octets of bodies after which a page ends. One entry is a page in any case.
+/// Octets of bodies after which a page ends. A page has at least one entry.
 const BYTES_MAX: i64 = 4 << 20;
 
-/// How many of the entries with these sizes make a page of at most `limit`.
+/// Returns the number of entries, of these sizes, that make a page of at most `limit`.
 pub(super) fn fitting(sizes: &[i64], limit: u32) -> usize {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut bytes = 0;

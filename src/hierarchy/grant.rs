@@ -1,8 +1,8 @@
-//! Explicit grants (contract §8.3): the table `access_grants`, and what is remembered of it. All of
-//! its SQL but one join, by which a page of peers is found (`workspace/reach.rs`).
+//! Explicit grants (`docs/api.md`, "Grants"): the table `access_grants` and its cache. All SQL for it is
+//! here, except one join that finds a page of peers (`workspace/reach.rs`).
 //!
-//! Whether a pair has a grant is kept until a change of that pair is told, also when the answer is
-//! no; when it expires is compared at each use, so an entry needs no other end.
+//! The grant of a pair, or its absence, is cached until a change of that pair is announced. The expiry is
+//! compared at each use, so entries need no other lifetime.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use crate::workspace::Timestamp;
 const FIND: &str = "SELECT id, expires_at FROM access_grants \
     WHERE caller_id = $1 AND target_id = $2 AND removed_at IS NULL";
 
-// The pair's row is taken over. A grant that still holds keeps its id; one that was taken back or has
-// expired is over, and this is another.
+// Takes over the pair's row. A grant that is in force keeps its id; one that was removed or has expired is
+// replaced by a new one.
 const PUT: &str = "INSERT INTO access_grants (id, caller_id, target_id, note, expires_at, created_at) \
     VALUES ($1, $2, $3, $4, $5, $6) \
     ON CONFLICT (caller_id, target_id) DO UPDATE SET \
@@ -45,42 +45,42 @@ const LIST: &str = "SELECT id, caller_id, target_id, note, expires_at, created_a
 const HELD: &str = "SELECT id FROM access_grants WHERE caller_id = $1 AND removed_at IS NULL \
     AND (expires_at IS NULL OR expires_at > $2) LIMIT 1";
 
-// Idempotent: whoever lost the first answer repeats it, and the replicas are told again.
+// Idempotent: a caller that lost the first response repeats the request, and the replicas are notified again.
 const REMOVE: &str = "UPDATE access_grants SET removed_at = COALESCE(removed_at, $2) WHERE id = $1";
 
 const PAIR: &str = "SELECT caller_id, target_id FROM access_grants WHERE id = $1";
 
-/// A grant that is to be made.
+/// A grant to be made.
 #[derive(Clone, Debug)]
 pub struct NewGrant {
-    /// Who may then message the target.
+    /// The workspace that may then message the target.
     pub caller: WorkspaceId,
-    /// Whom.
+    /// The target.
     pub target: WorkspaceId,
-    /// Why, in its maker's words.
+    /// The note of its maker.
     pub note: Option<String>,
-    /// Until when; `None`: until it is taken back.
+    /// The expiry; `None`: until it is removed.
     pub expires_at: Option<Timestamp>,
 }
 
 /// A grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Its name. Ordered by time.
+    /// Its id. Ordered by time.
     pub id: String,
-    /// Who may message the target.
+    /// The workspace that may message the target.
     pub caller: WorkspaceId,
-    /// Whom.
+    /// The target.
     pub target: WorkspaceId,
-    /// Why, in its maker's words.
+    /// The note of its maker.
     pub note: Option<String>,
-    /// From this instant on it counts no more.
+    /// The time from which it is no longer in force.
     pub expires_at: Option<Timestamp>,
-    /// When it was made.
+    /// Time of its creation.
     pub created_at: Timestamp,
 }
 
-/// What is known of one ordered pair.
+/// The cached state of one ordered pair.
 #[derive(Clone, Debug)]
 enum Known {
     Nothing,
@@ -98,7 +98,7 @@ impl Known {
         }
     }
 
-    /// For whoever listens.
+    /// Returns the state as JSON, for a witness.
     fn json(&self, now: Timestamp) -> Value {
         match self {
             Self::Nothing => json!({"granted": false}),
@@ -109,7 +109,7 @@ impl Known {
     }
 }
 
-/// The table, and the pairs that were asked for.
+/// The table, and a cache of pairs.
 pub(super) struct Grants {
     db: Db,
     coherence: Arc<Coherence>,
@@ -151,7 +151,7 @@ impl Grants {
         }
     }
 
-    /// Whether `caller` may message `target` by a grant, now.
+    /// True if `caller` may message `target` by a grant, now.
     pub(super) async fn hold(
         &self,
         caller: &WorkspaceId,
@@ -173,7 +173,7 @@ impl Grants {
         Ok(known.holds(now))
     }
 
-    /// Whether `caller` holds a grant for any target, now. By the store.
+    /// True if `caller` holds a grant for any target, now. Reads the store.
     async fn held_by(&self, caller: &WorkspaceId) -> Result<bool, Unavailable> {
         let query = sqlx::query(HELD)
             .bind(caller.as_str())
@@ -233,7 +233,7 @@ impl Grants {
         self.db.run("grant_list", work).await
     }
 
-    /// The ends of a grant, also of one that was taken back.
+    /// Returns the pair of a grant, even if it was removed.
     async fn pair(&self, id: &str) -> Result<Option<(WorkspaceId, WorkspaceId)>, Unavailable> {
         let query = sqlx::query(PAIR).bind(id);
         let work = async {
@@ -252,7 +252,7 @@ impl Grants {
 }
 
 impl Hierarchy {
-    /// Whether `caller` holds a grant that is in force.
+    /// True if `caller` holds a grant that is in force.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -260,8 +260,8 @@ impl Hierarchy {
         self.grants.held_by(caller).await
     }
 
-    /// Refuses a workspace that holds a grant: only operators hand out credentials of it. An org token that got one
-    /// would use a grant that was made for the agent, and reach another org by it.
+    /// Rejects a workspace that holds a grant, since only operators issue credentials for it. With such a
+    /// credential an org token could use a grant that was made for the agent, and reach another org.
     ///
     /// # Errors
     /// `not_permitted`; `store_unavailable`.
@@ -275,11 +275,11 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// Lets the caller message the target, whatever the hierarchy says. A pair has one grant at most: if
-    /// there is one, its note and its end become the new ones, and it keeps its id.
+    /// Lets the caller message the target, whatever the hierarchy. A pair has at most one grant: an existing
+    /// one keeps its id and gets the new note and expiry.
     ///
     /// # Errors
-    /// `invalid_params` for a pair of one, or an end that has passed; `workspace_not_found`,
+    /// `invalid_params` for a pair of one, or an expiry that has passed; `workspace_not_found`,
     /// `workspace_removed`; `store_unavailable`.
     pub async fn grant(&self, new: &NewGrant) -> Result<Grant, Rejection> {
         let wrong = |message| Err(Rejection::new(Reason::InvalidParams, message));
@@ -312,8 +312,8 @@ impl Hierarchy {
         Ok(self.forget_grant(pair, granted).await?)
     }
 
-    /// Grants that were not taken back, expired ones too, oldest first, beyond the id `after`, at most
-    /// `limit`; of one caller or to one target if asked for.
+    /// Returns grants that were not removed, expired ones included, oldest first, beyond the id `after`, at
+    /// most `limit`; optionally of one caller or to one target.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -327,13 +327,14 @@ impl Hierarchy {
         Ok(self.grants.list(caller, target, after, limit).await?)
     }
 
-    /// Takes a grant back, in force on every replica within 1 s; false when there never was one of
-    /// this id. Repeating it is no error.
+    /// Removes a grant, in force on every replica within 1 s; false if there never was one of this id.
+    /// Idempotent.
     ///
     /// # Errors
     /// `store_unavailable`.
     pub async fn remove_grant(&self, id: &str) -> Result<bool, Rejection> {
-        // Before: where the store does not say whether it is gone, it must be known whose it was.
+        // Read before the change: if the change is not confirmed, the pair must be known to invalidate
+        // caches.
         let Some(pair) = self.grants.pair(id).await? else {
             return Ok(false);
         };
@@ -342,7 +343,7 @@ impl Hierarchy {
         Ok(true)
     }
 
-    /// After the change, before the answer.
+    /// Invalidates caches after the change, before the response.
     async fn forget_grant<T>(
         &self,
         (caller, target): (WorkspaceId, WorkspaceId),

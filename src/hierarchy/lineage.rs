@@ -1,9 +1,9 @@
-//! Loading and remembering lineages. An entry is dropped when its workspace or any of its ancestors
-//! moves, is created or is removed.
+//! Loads and caches lineages. An entry is invalid once its workspace or any of its ancestors moves, is
+//! created or is removed.
 //!
-//! A move of one workspace changes the lineage of all below it. Instead of searching the cache for
-//! them, each move is noted in a short log, and an entry looks at the notes it has not seen yet when
-//! it is next asked for: one comparison when there are none.
+//! A move of one workspace changes the lineage of all below it. Instead of searching the cache for them, each
+//! move is appended to a short log, and an entry reads the part of the log that it has not seen when it is
+//! next used: one comparison when there is none.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +21,13 @@ use crate::metrics::{self, Metrics};
 use crate::store::Unavailable;
 use crate::workspace::{LINE_MAX, Step, Workspaces};
 
-/// How long "there is no such workspace" counts: enough that a caller who guesses ids costs little.
+/// Lifetime of a cached absence: long enough that guessed ids cost little.
 const ABSENT_TTL: Duration = Duration::from_secs(1);
 
-/// Moves remembered. An entry that missed more than these is loaded again.
+/// Moves in the log. An entry that missed more than these is loaded again.
 const MOVES_MAX: usize = 1024;
 
-/// The moves of the last time, numbered from 1.
+/// The latest moves, numbered from 1.
 #[derive(Default)]
 struct Moves {
     /// The number of the newest.
@@ -49,8 +49,8 @@ impl Moves {
         self.newest.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether a move after number `seen` touched `lineage`, or so many were made that nobody knows.
-    /// With it the number up to which this is the answer.
+    /// Returns true if a move after number `seen` touched `lineage`, or if the log no longer has all of them;
+    /// and the number up to which this holds.
     fn touched(&self, seen: u64, id: &WorkspaceId, lineage: Option<&Lineage>) -> (bool, u64) {
         let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
         let newest = self.newest();
@@ -65,7 +65,7 @@ impl Moves {
     }
 }
 
-/// A lineage as it was read, or that there is none.
+/// A lineage as it was read, or its absence.
 struct Known {
     id: WorkspaceId,
     lineage: Option<Arc<Lineage>>,
@@ -92,7 +92,7 @@ impl Known {
     }
 }
 
-/// What a decision is made by.
+/// A lineage for a decision.
 pub(super) struct Found {
     /// `None`: there never was such a workspace.
     pub(super) lineage: Option<Arc<Lineage>>,
@@ -109,7 +109,7 @@ impl Found {
         }
     }
 
-    /// For whoever listens.
+    /// Returns the lineage as a fact, for a witness.
     pub(super) fn fact(&self, check: Check, id: &WorkspaceId) -> Fact {
         let value = match self.lineage.as_deref() {
             None => json!({"workspace": id.as_str(), "exists": false}),
@@ -131,7 +131,7 @@ impl Found {
     }
 }
 
-/// The lineages, in memory where they still count.
+/// The lineages, with a cache.
 pub(super) struct Lineages {
     workspaces: Workspaces,
     moves: Arc<Moves>,
@@ -174,7 +174,7 @@ impl Lineages {
         }
     }
 
-    /// The lineage of `id`.
+    /// Returns the lineage of `id`.
     pub(super) async fn find(&self, id: &WorkspaceId) -> Result<Found, Arc<Unavailable>> {
         if let Some(known) = self.known.get(id).await {
             return Ok(Found::new(&known, Source::Memory));
@@ -184,7 +184,7 @@ impl Lineages {
         Ok(Found::new(&known, Source::Sql))
     }
 
-    /// The same by the store, whatever is remembered.
+    /// As [`Lineages::find`], from the store instead of the cache.
     pub(super) async fn find_afresh(
         &self,
         id: &WorkspaceId,
@@ -197,7 +197,7 @@ impl Lineages {
         let loaded_at = Instant::now();
         let lineage = Lineage::of_line(self.workspaces.line(id).await?);
         if lineage.as_ref().is_some_and(|lineage| lineage.cyclic) {
-            tracing::error!(workspace.id = %id, "The hierarchy has a cycle above this workspace: it reaches nobody");
+            tracing::error!(workspace.id = %id, "hierarchy cycle above this workspace; it can reach no other workspace");
         }
         Ok(Arc::new(Known {
             id: id.clone(),
@@ -210,9 +210,9 @@ impl Lineages {
 }
 
 impl Lineage {
-    /// Of the first of `line`, as the rows say; `None` when there are none. Pure.
+    /// Builds the lineage of the first step of `line`; `None` when it is empty. Pure.
     pub fn of_line(line: Vec<Step>) -> Option<Self> {
-        // The query looks one step further than any line may be.
+        // The query reads one step more than a line may have.
         let mut cyclic = line.len() > LINE_MAX;
         let generation = line.iter().map(|step| step.generation).max().unwrap_or(0);
         let mut steps = line.into_iter();
@@ -225,7 +225,7 @@ impl Lineage {
                 break;
             }
             ancestors.push(parent);
-            // Beyond a removed ancestor, or one that does not exist, nothing is related.
+            // Beyond a removed or missing ancestor nothing is related.
             above = steps
                 .next()
                 .filter(|step| !step.removed)

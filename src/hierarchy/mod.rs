@@ -1,8 +1,9 @@
-//! May they: CanCommunicate, the rule of contract §2.1. Its relations are pure, here; facts are loaded
-//! in [`lineage`] and [`grant`], and the rule is asked in [`permit`] and [`reach`].
+//! CanCommunicate, the access rule (`docs/api.md`, "CanCommunicate"). Its relations are pure functions in
+//! this file; facts are loaded in [`lineage`] and [`grant`], and the rule is applied in [`permit`] and
+//! [`reach`].
 //!
-//! Invariants: no relation crosses orgs and only a grant does, none reaches a removed workspace or goes through one, and
-//! data with a cycle denies. A [`Permit`] exists only where the rule said yes.
+//! Invariants: no relation crosses orgs, only a grant does; no relation reaches a removed workspace or passes
+//! through one; data with a cycle denies. A [`Permit`] exists only where the rule allowed it.
 
 mod grant;
 mod lineage;
@@ -16,29 +17,29 @@ pub use self::grant::{Grant, NewGrant};
 pub use self::permit::{Hierarchy, Permit};
 pub use self::reach::Reached;
 
-/// A workspace's place: who is above it, nearest first.
+/// The place of a workspace in the hierarchy: its ancestors, nearest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lineage {
     /// The workspace.
     pub id: WorkspaceId,
-    /// Whom it belongs to; no org counts as one org.
+    /// The org; workspaces without an org count as one org.
     pub org: Option<String>,
-    /// Its parent, the parent's parent, and so on. Ends with the first removed one, which is kept,
-    /// since its other children are still siblings.
+    /// Its parent, the parent's parent, and so on. Ends with the first removed one, which is included, since
+    /// its other children are still siblings.
     pub ancestors: Vec<WorkspaceId>,
-    /// Whether it was removed.
+    /// True if it was removed.
     pub removed: bool,
-    /// Whether an operator paused it. A place that was told of or concluded does not say so.
+    /// True if an operator paused it. A lineage that was derived rather than read does not have this.
     pub paused: bool,
-    /// Whether the line leads back into itself, or is longer than any that we made.
+    /// True if the line leads back into itself, or is longer than the gateway allows.
     pub cyclic: bool,
-    /// The access generation: when anyone in the line last moved, in milliseconds since 1970, so that
-    /// it grows with each move. 0: nobody ever did; or the place was told of or concluded, and not read.
+    /// The access generation: the time of the last move in the line, in milliseconds since 1970, so that it
+    /// grows with each move. 0: there was none; or the lineage was derived rather than read.
     pub generation: i64,
 }
 
 impl Lineage {
-    /// The workspace above it.
+    /// Returns the parent.
     pub fn parent(&self) -> Option<&WorkspaceId> {
         self.ancestors.first()
     }
@@ -48,26 +49,26 @@ impl Lineage {
     }
 }
 
-/// What the caller is to the target: why it may. The first that holds, in this order.
+/// The relation of the caller to the target that allows access. The first that holds, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// It is the target.
+    /// The caller is the target.
     SelfRule,
-    /// It is the target's parent.
+    /// The caller is the target's parent.
     Parent,
-    /// It is the target's child.
+    /// The caller is the target's child.
     Child,
     /// Both have the same parent.
     Sibling,
-    /// Both have none, in one org.
+    /// Both have no parent, in one org.
     RootSibling,
-    /// It is further up the target's line.
+    /// The caller is a further ancestor of the target.
     Ancestor,
-    /// It is further down the target's line.
+    /// The caller is a further descendant of the target.
     Descendant,
     /// An explicit, unexpired grant.
     Grant,
-    /// A canvas user whose token covers the target.
+    /// A canvas user with a token that covers the target.
     Canvas,
     /// An integration of the target's org.
     Org,
@@ -76,7 +77,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// The word in answers, the record and the log.
+    /// Returns the name in responses, records and logs.
     pub const fn word(self) -> &'static str {
         match self {
             Self::SelfRule => "self",
@@ -94,7 +95,7 @@ impl Rule {
     }
 }
 
-/// Why the rule says no. For the log and for operators; a caller is told no more than `not_permitted`.
+/// The reason why the rule denies access. For logs and operators; a caller gets only `not_permitted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// One of the two was removed, and is in no relation.
@@ -118,14 +119,14 @@ pub enum Denied {
 }
 
 impl Denied {
-    /// Whether a grant may say otherwise.
+    /// True if a grant can allow the access.
     const fn may_be_granted(self) -> bool {
         matches!(self, Self::OtherOrg | Self::FurtherUp | Self::Unrelated)
     }
 }
 
-/// The relations of CanCommunicate (contract §2.1): whether `caller` may message `target` by its place,
-/// and as what. The whole rule, grants included, is [`Hierarchy::rule`].
+/// Decides by the relations of CanCommunicate whether `caller` may message `target`. The whole rule, grants
+/// included, is [`Hierarchy::rule`].
 ///
 /// # Errors
 /// [`Denied`], with the first reason that applies.
@@ -149,7 +150,7 @@ fn relation(caller: &Lineage, target: &Lineage, reach: LineageReach) -> Result<R
     match (caller.parent(), target.parent()) {
         (_, Some(parent)) if *parent == caller.id => return Ok(Rule::Parent),
         (Some(parent), _) if *parent == target.id => return Ok(Rule::Child),
-        // Also when that parent was removed: children keep their place, and one another.
+        // Holds also if that parent was removed: its children keep their place and stay siblings.
         (Some(one), Some(other)) if one == other => return Ok(Rule::Sibling),
         (None, None) => return Ok(Rule::RootSibling),
         _ => {}

@@ -1,4 +1,4 @@
-//! Whom one may reach, page by page. The table says who could be near; the rule says who is.
+//! Pages of the workspaces that a caller may reach. The table supplies candidates; the rule decides on each.
 
 use super::{Hierarchy, Lineage, Rule};
 use crate::config::LineageReach;
@@ -7,26 +7,26 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{Among, LINE_MAX, Near, Step, Timestamp, Wish};
 
-/// Agent cards in one page, in bytes: the page ends before the one that would make it longer, but has
-/// one workspace at least. Cards are a few KiB, and may be 256.
+/// Bytes of agent cards in one page: the page ends before the card that would exceed it, but has at least one
+/// workspace. Cards are a few KiB, and at most 256.
 const PAGE_CARD_BYTES_MAX: u64 = 512 << 10;
 
 /// A page of workspaces, in order of id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// Whom, and why.
+    /// The workspaces, with the rule that allows each.
     pub found: Vec<(WorkspaceId, Rule)>,
-    /// Whether there are more beyond the last.
+    /// True if there are more beyond the last.
     pub more: bool,
 }
 
 impl Hierarchy {
-    /// The workspaces that whom `proof` proves may reach: for a workspace, itself too.
+    /// Returns the workspaces that the caller may reach: for a workspace, itself included.
     ///
     /// # Errors
-    /// `not_permitted` where a removed one is asked for that only operators see; `store_unavailable`.
+    /// `not_permitted` where removed ones are requested, which only operators see; `store_unavailable`.
     pub async fn visible(&self, proof: &Proof, wish: &Wish<'_>) -> Result<Reached, Rejection> {
-        // Development on loopback: whoever connects is the canvas of every org.
+        // Development on loopback: any client is the canvas of every org.
         let open = proof.kind == CredentialKind::Open;
         match &proof.principal {
             Principal::Canvas { .. } if open => self.all(Among::Everyone, Rule::Canvas, wish).await,
@@ -49,7 +49,7 @@ impl Hierarchy {
         }
     }
 
-    /// The workspaces that `id` may message, without itself and removed ones.
+    /// Returns the workspaces that `id` may message, without itself and removed ones.
     ///
     /// # Errors
     /// `workspace_not_found`, `workspace_removed`; `store_unavailable`.
@@ -76,7 +76,7 @@ impl Hierarchy {
         Ok(page.reached)
     }
 
-    /// Those of a list that are in the org of `scope`, if there is one.
+    /// Returns the workspaces of a list, restricted to the org of `scope`, if there is one.
     async fn listed(
         &self,
         list: &[WorkspaceId],
@@ -119,8 +119,7 @@ impl Hierarchy {
             now: Timestamp::now(),
         };
         let mut after = wish.after.to_owned();
-        // Candidates that the rule denies are those that moved just now, so the first round is the
-        // last, but for them.
+        // The rule denies only candidates that moved just now, so one round is usually enough.
         loop {
             let look_ahead = Wish {
                 after: &after,
@@ -157,7 +156,7 @@ impl Hierarchy {
     }
 }
 
-/// A page that fills.
+/// A page that is being filled.
 struct Filling {
     reached: Reached,
     room: u32,
@@ -173,7 +172,7 @@ impl Filling {
         }
     }
 
-    /// False when it does not fit any more: then there are more.
+    /// Adds a workspace. False when it does not fit: then there are more.
     fn take(&mut self, id: WorkspaceId, rule: Rule, card_bytes: u64) -> bool {
         let card_bytes = self.card_bytes.saturating_add(card_bytes);
         let heavy = card_bytes > PAGE_CARD_BYTES_MAX && !self.reached.found.is_empty();
@@ -188,7 +187,8 @@ impl Filling {
     }
 }
 
-/// The lineage of a workspace whose parent is known to `own`, without asking for it: most of those near.
+/// Derives the lineage of a root, or of a child of `own` or of one of its ancestors, without reading it: most
+/// candidates are of these.
 fn place_near(own: &Lineage, step: &Step) -> Option<Lineage> {
     let ancestors: Vec<_> = match &step.parent_id {
         None => Vec::new(),
@@ -212,7 +212,7 @@ fn place_near(own: &Lineage, step: &Step) -> Option<Lineage> {
     })
 }
 
-/// Why the rule says no, in words that an operator can act on.
+/// Returns the reason for a denial, in terms that an operator can act on.
 pub(super) fn why_not(caller: &Lineage, target: &Lineage, denied: super::Denied) -> String {
     use super::Denied::{Cyclic, FurtherUp, OtherOrg, Removed, Unrelated};
     let (one, other) = (&caller.id, &target.id);
@@ -238,7 +238,7 @@ pub(super) fn why_not(caller: &Lineage, target: &Lineage, denied: super::Denied)
     }
 }
 
-/// The words for an end that does not exist.
+/// Returns the message for a workspace that does not exist.
 pub(super) fn unknown(id: &WorkspaceId) -> String {
     format!("there is no workspace `{id}`: create it with POST /workspaces")
 }

@@ -1,4 +1,4 @@
-//! The rule as tables, and its properties over every forest that can be drawn.
+//! The rule as tables, and property tests of it over random forests.
 
 use proptest::prelude::*;
 
@@ -92,7 +92,7 @@ fn a_removed_workspace_is_in_no_relation_and_its_children_keep_one_another() {
         decide(&at("dev"), &at("qa"), LineageReach::Direct),
         Ok(Rule::Sibling)
     );
-    // They are not roots: their parent is gone, not absent.
+    // They are not roots: their parent was removed, not absent.
     assert_eq!(
         decide(&at("dev"), &at("ops"), LineageReach::Direct),
         Err(Denied::Unrelated)
@@ -159,7 +159,7 @@ fn forest() -> impl Strategy<Value = Vec<Lineage>> {
     })
 }
 
-/// What the target is to the caller.
+/// Returns the relation of the target to the caller.
 fn mirrored(rule: Rule) -> Rule {
     match rule {
         Rule::Parent => Rule::Child,

@@ -1,5 +1,5 @@
-//! From the field `Authorization` to a proof. Steady state asks no store: a good credential is
-//! answered from memory until it is revoked, ages or expires.
+//! Authentication: from the field `Authorization` to a proof. In steady state no store is read: a valid
+//! credential is cached until it is revoked, ages or expires.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::trust::{PAIR_TYP, TokenError, own_type};
 
-/// Between two notes of the same token's use.
+/// Minimum interval between two recorded uses of one token.
 const USE_NOTED_EVERY_MS: i64 = 60_000;
 
-/// Why a credential proves nothing. Which one is no secret: it depends on the credential alone.
+/// The reason why a credential proves nothing. It is not secret, since it depends on the credential alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// In no table: never made, revoked, or its workspace was removed.
+    /// In no table: never issued, revoked, or its workspace was removed.
     Unknown,
-    /// A signed token that is not good.
+    /// A signed token of this gateway that is invalid.
     Signed(TokenError),
-    /// Likewise, from an issuer of `auth.issuers` by its own word.
+    /// An invalid token that names an issuer of `auth.issuers`.
     Foreign(TokenError),
-    /// A pair token that was made for one forwarded request.
+    /// A pair token that was issued for one forwarded request.
     Bound,
 }
 
-/// What a signed token proves.
+/// The contents of a valid signed token.
 pub(super) struct Signed {
     pub(super) principal: Principal,
     pub(super) kind: CredentialKind,
     /// Milliseconds since 1970.
     pub(super) expires_at: i64,
     pub(super) signer: Signer,
-    /// The org token by which it was made.
+    /// The org token with which it was made.
     pub(super) maker: Option<CredentialHash>,
     pub(super) only_to: Option<WorkspaceId>,
 }
@@ -75,11 +75,11 @@ impl Refusal {
     }
 }
 
-/// Why there is no proof.
+/// The reason why there is no proof.
 enum NoProof {
     Refused(Refusal),
     Unavailable(Unavailable),
-    /// The keys of its issuer are not known.
+    /// The keys of its issuer are unavailable.
     NoKeys(Rejection),
 }
 
@@ -90,12 +90,13 @@ impl From<Unavailable> for NoProof {
 }
 
 impl Identity {
-    /// Who the value of an `Authorization` field proves. `None`: the request has no such field.
+    /// Returns the principal that the value of an `Authorization` field proves. `None`: the request has no
+    /// such field.
     ///
     /// # Errors
-    /// `unauthenticated`, also for an enrolment token, which is good only where
-    /// [`Identity::authenticate_enrolment`] asks; `not_permitted` for a pair token, which is good only
-    /// where [`Identity::authenticate_message`] asks; `store_unavailable` when the fact cannot be read.
+    /// `unauthenticated`, also for an enrolment token, which only [`Identity::authenticate_enrolment`] accepts;
+    /// `not_permitted` for a pair token, which only [`Identity::authenticate_message`] accepts;
+    /// `store_unavailable` when the credential cannot be read.
     pub async fn authenticate(
         &self,
         authorization: Option<&[u8]>,
@@ -110,11 +111,11 @@ impl Identity {
         Ok(proof)
     }
 
-    /// As [`Identity::authenticate`], for a message: there a pair token counts, if it is for the target.
-    /// That is asked with the permit.
+    /// As [`Identity::authenticate`], for a message, where a pair token for the target is valid as well. The
+    /// target is compared with the permit.
     ///
     /// # Errors
-    /// As [`Identity::authenticate`], but for pair tokens.
+    /// As [`Identity::authenticate`], except for pair tokens.
     pub async fn authenticate_message(
         &self,
         authorization: Option<&[u8]>,
@@ -141,7 +142,7 @@ impl Identity {
             ));
         }
         let hash = credential.hash();
-        // Good credentials are the usual ones: the memory of wrong ones is asked second.
+        // Most credentials are valid, so the cache of rejected ones is read second.
         if let Some(proof) = self.proofs.get(&hash).await {
             return self.require_maker(hash, proof).await;
         }
@@ -155,7 +156,7 @@ impl Identity {
             Ok(proof) => self.require_maker(hash, proof).await,
             Err(no_proof) => match &*no_proof {
                 NoProof::Refused(refusal) => {
-                    // A key may come to be known at any moment.
+                    // The key may become known at any moment.
                     if *refusal != Refusal::Signed(TokenError::UnknownKey) {
                         Box::pin(self.refusals.insert(hash, *refusal)).await;
                     }
@@ -167,7 +168,7 @@ impl Identity {
         }
     }
 
-    /// Refuses a canvas token whose maker's org token has ended. Asks nothing for any other credential.
+    /// Rejects a canvas token if its maker's org token has ended. Does nothing for any other credential.
     async fn require_maker(
         &self,
         hash: CredentialHash,
@@ -176,14 +177,14 @@ impl Identity {
         if proof.maker.is_none() || self.maker_stands(&proof).await? {
             return Ok(proof);
         }
-        // Remembered as wrong, so that its next use asks no store.
+        // Cached as rejected, so that its next use reads no store.
         self.proofs.forget(&hash).await;
         Box::pin(self.refusals.insert(hash, Refusal::Unknown)).await;
         Err(self.refused(Refusal::Unknown))
     }
 
-    /// Whether the org token by which a credential was made, if there was one, is still good. From memory in steady
-    /// state: it is remembered as if it had been sent.
+    /// True if the org token with which a credential was made, if there was one, is still valid. Cached as if
+    /// the org token itself had been presented.
     pub(super) async fn maker_stands(&self, proof: &Proof) -> Result<bool, Unavailable> {
         let Some(maker) = proof.maker else {
             return Ok(true);
@@ -213,8 +214,8 @@ impl Identity {
         }
     }
 
-    /// As [`Identity::authenticate`], for the one route that takes an enrolment token. Nothing is
-    /// used up: [`Identity::redeem_enrolment`] does that.
+    /// As [`Identity::authenticate`], for the one route that accepts an enrolment token. The token stays
+    /// unused; [`Identity::redeem_enrolment`] uses it up.
     ///
     /// # Errors
     /// As [`Identity::authenticate`].
@@ -227,7 +228,7 @@ impl Identity {
             _ => return self.authenticate(authorization).await,
         };
         let hash = credential.hash();
-        // Never cached: it is shown once.
+        // Never cached: it is presented once.
         let found = self.tokens.find_enrolment(hash, now_ms()).await?;
         let id = found.ok_or_else(|| {
             self.flawed(
@@ -241,8 +242,8 @@ impl Identity {
         Ok(Arc::new(proof))
     }
 
-    /// Whether what the caller says of itself is what it proved. `claimed` is the value of
-    /// `X-Workspace-ID`: a claim, never a proof (contract §2).
+    /// Checks `claimed`, the value of `X-Workspace-ID`, against the proven principal. The field is a claim,
+    /// never a proof (`docs/api.md`, "Credentials").
     ///
     /// # Errors
     /// `caller_mismatch` when it names anything else, or when the credential proves no workspace.
@@ -274,7 +275,7 @@ impl Identity {
         refusal.rejection()
     }
 
-    /// Counts a credential that proves nothing, and says so.
+    /// Counts a credential that proves nothing, and returns its rejection.
     fn flawed(&self, flaw: CredentialFlaw, message: &'static str) -> Rejection {
         self.metrics.refusals.credential(flaw);
         unauthenticated(message)
@@ -306,13 +307,14 @@ impl Identity {
                 (Principal::Operator, CredentialKind::Admin)
             }
             Form::Jwt => return self.load_signed(credential, hash).await,
-            // `authenticate` has refused them.
+            // `authenticate` has rejected them.
             Form::Enrolment | Form::Ticket => return Err(unknown),
         };
         Ok(Arc::new(prove(principal, kind, credential, hash)))
     }
 
-    /// A canvas token of a foreign issuer, if it says so; else a canvas or pair token of our own.
+    /// Verifies a canvas token of the foreign issuer that it names, or else a canvas or pair token of this
+    /// gateway.
     async fn load_signed(
         &self,
         credential: Credential<'_>,
@@ -327,7 +329,7 @@ impl Identity {
         let signed = match foreign {
             Some(signed) => signed,
             None => match self.verify_own(text) {
-                // Another replica may have made it just now.
+                // Another replica may have created the key just now.
                 Err(Refusal::Signed(TokenError::UnknownKey)) => {
                     self.look_for_key().await.map_err(NoProof::NoKeys)?;
                     self.verify_own(text)
@@ -352,7 +354,7 @@ impl Identity {
         self.verify_canvas(token).map_err(Refusal::Signed)
     }
 
-    /// Reads the trust keys again, since one is not known.
+    /// Reads the trust keys again, since the key of a token is unknown.
     pub(super) async fn look_for_key(&self) -> Result<(), Rejection> {
         self.keys.look_again().await.map_err(|error| {
             Rejection::new(
@@ -364,7 +366,7 @@ impl Identity {
         })
     }
 
-    /// Has the use written down, at most once a minute a token. A full queue drops it.
+    /// Queues a use to be recorded, at most once a minute per token. A full queue drops it.
     fn note_use(&self, token_id: String, last_used_at: Option<i64>) {
         if last_used_at.is_none_or(|at| now_ms() - at >= USE_NOTED_EVERY_MS) {
             let _ = self.uses.try_send(token_id);

@@ -12,22 +12,22 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::trust::{TOKEN_BYTES_MAX, TokenError};
 
-/// The `typ` of the header, so that no other token of ours passes for one.
+/// The `typ` of the header, so that no other token of this gateway is accepted as one.
 pub const TYP: &str = "a2a-canvas+jwt";
 
-/// The one scope.
+/// The only scope.
 pub const SCOPE: &str = "a2a:canvas";
 
-/// How long one lasts when nothing is asked for: a working hour, since it cannot be revoked.
+/// Default lifetime: a working hour, since a canvas token cannot be revoked.
 pub const CANVAS_TTL_DEFAULT: Duration = Duration::from_secs(3600);
 
-/// The longest that may be asked for.
+/// Longest lifetime that can be requested.
 pub const CANVAS_TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Longest name of a user or an org, in characters.
+/// Characters of the longest name of a user or an org.
 const NAME_CHARS_MAX: usize = 256;
 
-/// What the token says. Times are seconds since 1970.
+/// The claims of the token. Times are seconds since 1970.
 #[derive(Debug, Serialize, Deserialize)]
 struct Claims {
     iss: String,
@@ -42,32 +42,32 @@ struct Claims {
     org: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     workspaces: Option<Vec<String>>,
-    /// SHA-256 of the org token by which it was made: it ends with that one, and reaches that org only.
+    /// SHA-256 of the org token with which it was made: it ends with that token, and reaches only that org.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     via: Option<String>,
 }
 
-/// A canvas token that is to be made.
+/// A canvas token to be issued.
 #[derive(Clone, Copy)]
 pub struct NewCanvas<'a> {
-    /// For whom.
+    /// The user.
     pub user: &'a str,
-    /// The org whose workspaces may be reached.
+    /// The org that the user can reach.
     pub org: Option<&'a str>,
-    /// If present, only these.
+    /// If present, only these workspaces.
     pub workspaces: Option<&'a [WorkspaceId]>,
-    /// How long it lasts.
+    /// The lifetime.
     pub ttl: Duration,
-    /// Who asks for it. With an org token it ends with that.
+    /// The caller that issues it. With an org token it ends with that token.
     pub maker: Option<&'a Proof>,
 }
 
 impl Identity {
-    /// Signs a canvas token: for its workspaces if given, else for all of its org. Answers with the token and when it
-    /// expires, in milliseconds since 1970.
+    /// Signs a canvas token: for its workspaces if given, else for all of its org. Returns the token and its
+    /// expiry, in milliseconds since 1970.
     ///
     /// # Errors
-    /// `invalid_params` when a name or the lifetime is out of bounds, or the list too long.
+    /// `invalid_params` when a name or the lifetime is out of bounds, or the list is too long.
     pub fn issue_canvas_token(&self, new: &NewCanvas<'_>) -> Result<(String, i64), Rejection> {
         let NewCanvas {
             user,
@@ -117,7 +117,7 @@ impl Identity {
         Ok((token, exp * 1000))
     }
 
-    /// Who a canvas token of this gateway proves, and until when.
+    /// Verifies a canvas token of this gateway.
     pub(super) fn verify_canvas(&self, token: &str) -> Result<Signed, TokenError> {
         let issuer = self.config.get().issuer();
         let verified = self.keys.verify(token, TYP, &issuer, &issuer)?;

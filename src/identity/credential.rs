@@ -1,5 +1,5 @@
-//! A credential as presented: which form it has, and its hash. The text itself goes no further than
-//! the look-up, and is never printed.
+//! A credential as presented: its form and its hash. The text is used for the look-up only, and is never
+//! printed.
 
 use std::fmt;
 
@@ -15,28 +15,28 @@ use crate::config::value::Sha256Hex;
 /// Characters of 256 random bits in base64url.
 const RANDOM_LEN: usize = 43;
 
-/// Characters of a credential that may be shown and kept (contract §10).
+/// Characters of a credential that may be shown and stored.
 const PREFIX_LEN: usize = 8;
 
-/// What a credential looks like. Decides where it is looked up, and proves nothing.
+/// The form of a credential. It decides where the credential is looked up, and proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// `a2aa_` + 43.
     Admin,
-    /// `a2ae_` + 43: once, to register.
+    /// `a2ae_` + 43: single use, to register.
     Enrolment,
     /// Three parts between two dots.
     Jwt,
     /// `a2ao_` + 43.
     Org,
-    /// `a2at_` + 43: once, to watch.
+    /// `a2at_` + 43: single use, to open an event stream.
     Ticket,
     /// `a2aw_` + 43, or a platform's bare 43.
     Workspace,
 }
 
 impl Form {
-    /// What stands before the 43 characters of the tokens that we make.
+    /// Returns the prefix of the 43 characters in tokens of this gateway.
     const fn label(self) -> &'static str {
         match self {
             Self::Admin => "a2aa_",
@@ -76,11 +76,11 @@ fn is_base64url(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
 
-/// The field `Authorization` cannot be read as one bearer credential of a form that we know.
+/// The field `Authorization` is not one bearer credential of a known form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
-/// What stands in `Authorization`, borrowed from the request.
+/// The credential in `Authorization`, borrowed from the request.
 #[derive(Clone, Copy)]
 pub(super) struct Credential<'a> {
     text: &'a str,
@@ -88,12 +88,12 @@ pub(super) struct Credential<'a> {
 }
 
 impl<'a> Credential<'a> {
-    /// Reads the value of an `Authorization` field: `Bearer`, in any case, and exactly one credential.
+    /// Parses the value of an `Authorization` field: `Bearer`, in any case, and exactly one credential.
     pub(super) fn parse(field: &'a [u8]) -> Result<Self, Unreadable> {
         let field = std::str::from_utf8(field).map_err(|_| Unreadable)?;
         let (scheme, rest) = field.trim_matches(' ').split_once(' ').ok_or(Unreadable)?;
         let text = rest.trim_matches(' ');
-        // No character of another credential, a list or a control can be inside.
+        // Excludes separators of several credentials or list entries, and control characters.
         let clean = text.bytes().all(|b| is_base64url(b) || b == b'.');
         if !scheme.eq_ignore_ascii_case("bearer") || !clean {
             return Err(Unreadable);
@@ -102,18 +102,18 @@ impl<'a> Credential<'a> {
         Ok(Self { text, form })
     }
 
-    /// The text, for verifying a signature.
+    /// Returns the text, for verifying a signature.
     pub(super) fn text(&self) -> &'a str {
         self.text
     }
 
-    /// The characters that may be shown.
+    /// Returns the characters that may be shown.
     pub(super) fn prefix(&self) -> &'a str {
         // The text is ASCII and, by its form, longer; a shorter one (`a.b.`) is shown whole.
         self.text.get(..PREFIX_LEN).unwrap_or(self.text)
     }
 
-    /// SHA-256 of the text.
+    /// Returns the SHA-256 of the text.
     pub(super) fn hash(&self) -> CredentialHash {
         CredentialHash::of(self.text)
     }
@@ -127,7 +127,7 @@ impl fmt::Debug for Credential<'_> {
     }
 }
 
-/// SHA-256 of a credential's text: what is stored, and the key of the cache.
+/// SHA-256 of a credential's text, as it is stored; also the key of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CredentialHash([u8; 32]);
 
@@ -137,17 +137,17 @@ impl CredentialHash {
         Self(Sha256::digest(text).into())
     }
 
-    /// 64 lower-case hexadecimal digits, as in the tables.
+    /// Returns 64 lower-case hexadecimal digits, as in the tables.
     pub fn to_hex(self) -> String {
         hex::encode(self.0)
     }
 
-    /// Reads what [`CredentialHash::to_hex`] wrote.
+    /// Parses the output of [`CredentialHash::to_hex`].
     pub(super) fn from_hex(text: &str) -> Option<Self> {
         hex::FromHex::from_hex(text).ok().map(Self)
     }
 
-    /// Whether it is one of `known`, in a time that tells nothing of which.
+    /// True if it is one of `known`. The comparison takes constant time.
     pub(super) fn is_one_of(&self, known: &[Self]) -> bool {
         known
             .iter()
@@ -157,7 +157,7 @@ impl CredentialHash {
             .into()
     }
 
-    /// A number that tells hashes apart, for counting. Not secret.
+    /// Returns a number that distinguishes hashes, for counting. Not secret.
     pub(super) fn number(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
@@ -176,7 +176,7 @@ impl fmt::Debug for CredentialHash {
     }
 }
 
-/// A credential just made. Its text is handed out once.
+/// A credential that was just made. Its text is returned to the caller once.
 pub(super) struct Fresh {
     pub(super) text: SecretString,
     pub(super) prefix: String,
@@ -184,7 +184,7 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// A new random credential of an opaque `form`.
+    /// Generates a random credential of an opaque `form`.
     pub(super) fn new(form: Form) -> Self {
         let mut random = [0; 32];
         rand::rng().fill_bytes(&mut random);
@@ -197,13 +197,13 @@ impl Fresh {
     }
 }
 
-/// Whether `text` has the form of an admin token: `a2aa_` and 43 base64url characters.
+/// True if `text` has the form of an admin token: `a2aa_` and 43 base64url characters.
 pub fn is_admin_token(text: &str) -> bool {
     Form::of(text) == Some(Form::Admin)
 }
 
-/// Whether `text` may be a credential, or hold one: it has the form of one, or what the tokens that we make begin
-/// with. A name of this form that nothing is known by is not written down.
+/// True if `text` may be or contain a credential: it has the form of one, or contains a prefix of this
+/// gateway's tokens. An unknown name of this form is not written to logs or records.
 pub fn may_be_credential(text: &str) -> bool {
     let ours =
         |part: &[u8]| part.starts_with(b"a2a") && part[3].is_ascii_lowercase() && part[4] == b'_';

@@ -1,4 +1,4 @@
-//! Tokens given out, listed and taken back.
+//! Issues, lists and revokes tokens.
 
 use secrecy::{ExposeSecret as _, SecretString};
 
@@ -10,22 +10,21 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 
-/// How long an enrolment token waits for its agent.
+/// Lifetime of an enrolment token.
 const ENROLMENT_TTL_MS: i64 = 24 * 3600 * 1000;
 
-/// How long ago a token may have ended for its end to be told again: longer than any replica trusts a
-/// proof.
+/// Age up to which the end of a token is published again: longer than any replica trusts a cached proof.
 const RETOLD_MS: i64 = 1_000_000;
 
-/// How often it is tried to end a token that nobody knows.
+/// Attempts to revoke a token that was never returned to a caller.
 const WITHDRAWALS_MAX: u32 = 5;
 
 impl Identity {
-    /// A new token of `workspace`.
+    /// Issues a token for `workspace`.
     ///
     /// # Errors
-    /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `workspace_not_found` when it does not
-    /// exist or was removed.
+    /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `workspace_not_found` when it does not exist or was
+    /// removed.
     pub async fn issue_workspace_token(
         &self,
         workspace: &WorkspaceId,
@@ -34,8 +33,8 @@ impl Identity {
         issued.ok_or_else(|| too_many("workspace"))
     }
 
-    /// The first token of `workspace`, or `None` if it has a live one. Of several at the same moment
-    /// one gets it.
+    /// Issues the first token of `workspace`; `None` if it has a live one. Of several concurrent requests one
+    /// succeeds.
     ///
     /// # Errors
     /// `workspace_not_found` when it does not exist or was removed.
@@ -69,8 +68,8 @@ impl Identity {
         }
     }
 
-    /// Ends a token that nobody knows, if it was made all the same when the store did not answer in time: it would keep its
-    /// workspace from a first one. Best effort, as long as the process lives.
+    /// Revokes a token that no caller got, in case the store committed it after its timeout: it would keep
+    /// the workspace from a first token. Best effort, as long as the process lives.
     fn withdraw_later(&self, workspace: &WorkspaceId, token_id: &str) {
         let (tokens, doubt) = (self.tokens.clone(), self.coherence.doubt());
         let (workspace, token_id) = (workspace.clone(), token_id.to_owned());
@@ -85,7 +84,7 @@ impl Identity {
         });
     }
 
-    /// How many live tokens `workspace` has.
+    /// Returns the number of live tokens of `workspace`.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -94,7 +93,7 @@ impl Identity {
         Ok(u64::try_from(live).unwrap_or(0))
     }
 
-    /// Live tokens of `workspace` after the token id `after` (empty: from the first), oldest first.
+    /// Returns live tokens of `workspace` after the token id `after` (empty: from the first), oldest first.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -107,8 +106,9 @@ impl Identity {
         self.tokens.list_workspace(workspace, after, limit).await
     }
 
-    /// Ends a token of `workspace`, an enrolment token too, here at once and on every replica within a second. With the
-    /// last of them end its enrolment tokens. Repeating it is harmless. `false`: the workspace never had such a token.
+    /// Revokes a token of `workspace`, or one of its enrolment tokens: here at once, and on every replica
+    /// within a second. Revoking the last token ends the enrolment tokens as well. Idempotent. `false`: the
+    /// workspace never had such a token.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -121,13 +121,13 @@ impl Identity {
             let ended = self.tokens.end_enrolments_with_last(workspace, now_ms());
             return ended.await.map(|()| true);
         }
-        // Never in memory: there is nothing to be told to others.
+        // Enrolment tokens are never cached, so there is nothing to invalidate.
         let revoked = self.tokens.revoke_enrolment(workspace, token_id, now_ms());
         Ok(revoked.await?.is_some())
     }
 
-    /// Ends every token of `workspace`, its enrolment tokens included, here at once and on every
-    /// replica within a second. Repeating it is harmless, and tells the replicas again.
+    /// Revokes every token of `workspace`, its enrolment tokens included: here at once, and on every replica
+    /// within a second. Idempotent; a repetition invalidates the replicas' caches again.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -138,7 +138,8 @@ impl Identity {
         self.tell_revoked(known, revoked).await
     }
 
-    /// A token for one registration of `workspace`, good for 24 h, and when it ends in milliseconds since 1970.
+    /// Issues a token for one registration of `workspace`, valid for 24 h, and returns its expiry in
+    /// milliseconds since 1970.
     ///
     /// # Errors
     /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `store_unavailable`.
@@ -160,8 +161,8 @@ impl Identity {
         Ok((token, expires_at))
     }
 
-    /// Ends the enrolment tokens of `workspace`, which has registered, but for the one behind `proof`, which is used up
-    /// already.
+    /// Ends the enrolment tokens of `workspace`, which has registered, except the one behind `proof`, which
+    /// is used up already.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -174,19 +175,18 @@ impl Identity {
         ended.await
     }
 
-    /// Takes an enrolment token back that nobody was told of.
+    /// Deletes an enrolment token that no caller got.
     ///
     /// # Errors
-    /// When the store cannot be asked; it then waits for its end, known to nobody.
+    /// When the store cannot be asked; the unused token then stays until it expires.
     pub async fn withdraw_enrolment(&self, token: &SecretString) -> Result<(), Unavailable> {
         let hash = CredentialHash::of(token.expose_secret());
         self.tokens.withdraw(hash).await
     }
 
-    /// Uses up the enrolment token behind `proof`. Of several at the same moment one gets `true`. Where
-    /// no token of the workspace follows within two minutes, the registration broke off, and it is good
-    /// again.
-    /// A proof by another credential has nothing to use up and is `true`.
+    /// Uses up the enrolment token behind `proof`. Of several concurrent requests one gets `true`. If the
+    /// workspace gets no token within two minutes, the registration was interrupted, and the enrolment token
+    /// is valid again. A proof by another credential has nothing to use up and is `true`.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -197,7 +197,7 @@ impl Identity {
         }
     }
 
-    /// Gives an enrolment token back whose registration failed after it was redeemed.
+    /// Makes an enrolment token valid again after its registration failed.
     ///
     /// # Errors
     /// When the store cannot be asked; an operator then has to issue a workspace token.
@@ -208,7 +208,7 @@ impl Identity {
         }
     }
 
-    /// A new token of `org`, with a note of what it is for.
+    /// Issues a token for `org`, with a note of its purpose.
     ///
     /// # Errors
     /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already.
@@ -224,7 +224,7 @@ impl Identity {
         Ok(token)
     }
 
-    /// Live tokens of `org` after the token id `after` (empty: from the first), oldest first.
+    /// Returns live tokens of `org` after the token id `after` (empty: from the first), oldest first.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -237,7 +237,7 @@ impl Identity {
         self.tokens.list_org(org, after, limit).await
     }
 
-    /// Ends a token of `org`, likewise.
+    /// As [`Identity::revoke_workspace_token`], for a token of `org`.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -245,9 +245,10 @@ impl Identity {
         self.revoke(Owner::Org(org), token_id).await
     }
 
-    /// Whether there was something to revoke.
+    /// Revokes a token. True if there was one.
     async fn revoke(&self, owner: Owner<'_>, token_id: &str) -> Result<bool, Unavailable> {
-        // Before: whoever gets no answer to the change must know what to drop.
+        // Read before the change: if the change is not confirmed, the hash must be known to invalidate
+        // caches.
         let Some(hash) = self.tokens.hash(owner, token_id).await? else {
             return Ok(false);
         };
@@ -258,7 +259,8 @@ impl Identity {
         Ok(true)
     }
 
-    /// After the commit, before the answer. `known` is what may be over where the store did not say so in time.
+    /// Invalidates caches after the commit, before the response. `known`: the hashes to invalidate if the
+    /// store did not confirm the change in time.
     async fn tell_revoked(
         &self,
         known: Vec<String>,

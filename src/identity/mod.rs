@@ -1,8 +1,8 @@
-//! WHO ASKS: from a credential to a proven principal, the credentials themselves, and how often
-//! each may ask.
+//! Identity: authenticates credentials into proven principals, issues and revokes the credentials, and limits
+//! the rate of each principal.
 //!
-//! Invariants: a principal exists only with a proof; nothing here widens access when a store is
-//! away; a credential's text is never kept, logged or compared outside of its hash.
+//! Invariants: a principal exists only with a proof; an unavailable store never widens access; a credential's
+//! text is never stored, logged or compared except by its hash.
 
 mod account;
 mod authenticate;
@@ -47,45 +47,46 @@ use crate::metrics::{self, Metrics};
 use crate::store::Unavailable;
 use crate::trust::Keys;
 
-/// Credentials remembered as wrong: in a cache of their own, so that guesses evict no good one.
+/// Entries of the cache of rejected credentials. It is a cache of its own, so that guesses evict no valid
+/// credential.
 const REFUSALS_MAX: u64 = 10_000;
 
-/// How long a wrong credential is remembered: it takes the edge off a loop, and a token that another
-/// program writes into the table works within a second.
+/// Lifetime of a rejected credential: it damps retry loops, and a token that another program writes into the
+/// table works within a second.
 const REFUSAL_TTL: Duration = Duration::from_secs(1);
 
-/// Uses waiting to be written down. Beyond it a use is forgotten; the next one is noted.
+/// Uses that wait to be recorded. Further ones are dropped; the next use is recorded.
 const USES_MAX: usize = 1024;
 
-/// Between two writes of what was used: one statement for all of them.
+/// Interval of writes of token uses: one statement for all of them.
 const USES_NOTED_EVERY: Duration = Duration::from_secs(1);
 
-/// Where a request came from, by its connection or by what a trusted proxy says.
+/// The address of the client: that of its connection, or the one that a trusted proxy sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientAddr(pub std::net::IpAddr);
 
-/// Who a credential proves.
+/// The identity that a credential proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Principal {
     /// An agent in its workspace.
     Workspace {
-        /// Which.
+        /// Its id.
         id: WorkspaceId,
     },
     /// A browser user.
     Canvas {
-        /// As the issuer of the token named them.
+        /// The user name, as the issuer of the token gives it.
         user: String,
-        /// The org whose workspaces may be reached.
+        /// The org that the user can reach.
         org: Option<String>,
         /// If present, only these.
         workspaces: Option<Vec<WorkspaceId>>,
-        /// Whether these count only while they are in `org`: the token was made with an org token.
+        /// True if these count only while they are in `org`: the token was made with an org token.
         confined: bool,
     },
     /// An integration that acts in one org.
     Org {
-        /// Which.
+        /// Its name.
         org: String,
     },
     /// The holder of an admin token.
@@ -93,7 +94,7 @@ pub enum Principal {
 }
 
 impl Principal {
-    /// The workspace, if it is one.
+    /// Returns the workspace, if the principal is one.
     pub fn workspace(&self) -> Option<&WorkspaceId> {
         match self {
             Self::Workspace { id } => Some(id),
@@ -102,8 +103,8 @@ impl Principal {
     }
 }
 
-/// As records name a caller: a workspace by its id, others with their kind in front. `:` is in no
-/// workspace id, so none can pass for another.
+/// The caller's name in records: a workspace by its id, other principals with their kind as a prefix. `:` is
+/// in no workspace id, so the names cannot collide.
 impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -115,29 +116,29 @@ impl fmt::Display for Principal {
     }
 }
 
-/// By which kind of credential.
+/// The kind of a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialKind {
     /// `a2aa_…`.
     Admin,
     /// A canvas JWT.
     Canvas,
-    /// `a2ae_…`: good for one registration, and for nothing else.
+    /// `a2ae_…`: valid for one registration only.
     Enrolment,
-    /// None, in `auth.mode = "open"`.
+    /// No credential, in `auth.mode = "open"`.
     Open,
     /// `a2ao_…`.
     Org,
     /// A pair JWT: a workspace, to one target.
     Pair,
-    /// None any more: what was asked for then is done now.
+    /// No credential any more: a deferred request that is executed now.
     Stored,
     /// `a2aw_…`, or a platform's token.
     Workspace,
 }
 
 impl CredentialKind {
-    /// The word in logs and records.
+    /// Returns the name in logs and records.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Admin => "admin",
@@ -152,35 +153,36 @@ impl CredentialKind {
     }
 }
 
-/// A principal, and what proved it. Only [`Identity`] makes one.
+/// A principal, with the credential that proved it. Only [`Identity`] creates one.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Proof {
-    /// Who asks.
+    /// The principal.
     pub principal: Principal,
-    /// What they showed.
+    /// The kind of the credential.
     pub kind: CredentialKind,
-    /// Its first 8 characters; never more. Empty in open mode.
+    /// The first 8 characters of the credential; never more. Empty in open mode.
     pub prefix: String,
-    /// The number under which rates, and shares of memory, places and connections are counted: one a principal, whatever
-    /// it presents, but one a token of an operator. 0 in open mode, where callers cannot be told apart.
+    /// The account under which rates, and shares of memory, places and connections are counted: one per
+    /// principal, whatever credential it presents, but one per token of an operator. 0 in open mode, where
+    /// callers cannot be distinguished.
     pub account: u64,
-    /// When it ends by itself: milliseconds since 1970.
+    /// Expiry: milliseconds since 1970.
     expires_at: Option<i64>,
-    /// What an enrolment is redeemed by.
+    /// The hash by which an enrolment token is redeemed.
     hash: Option<CredentialHash>,
-    /// What is looked up again while something stays open. `None` in open mode.
+    /// The hash that is looked up again while a stream stays open. `None` in open mode.
     credential: Option<CredentialHash>,
-    /// What it is signed with.
+    /// The key that signed it.
     signer: Option<Signer>,
-    /// The org token by which it was made: it ends with that one.
+    /// The org token with which it was made: it ends with that token.
     maker: Option<CredentialHash>,
-    /// The one target that it proves anything to.
+    /// The only target for which it is valid.
     pub(crate) only_to: Option<WorkspaceId>,
 }
 
 impl Proof {
-    /// For tests of the rooms that demand one.
+    /// For tests of modules that need one.
     #[cfg(test)]
     pub(crate) fn of(principal: Principal) -> Self {
         Self {
@@ -191,14 +193,14 @@ impl Proof {
         .with_account()
     }
 
-    /// Who owns what the caller starts. Like the principal's name, but for canvas users, whose names only
-    /// say who they are together with their org and whoever vouches for them. `:` is in no workspace id.
+    /// Returns the owner of what the caller starts. It is the principal's name, except for canvas users:
+    /// their names are unique only together with their org and the issuer. `:` is in no workspace id.
     pub fn owner(&self) -> String {
         let Principal::Canvas { user, org, .. } = &self.principal else {
             return self.principal.to_string();
         };
         let issuer = self.signer.as_ref().and_then(|by| by.named.issuer.as_ref());
-        // Names are anybody's text: JSON keeps them apart.
+        // Names are arbitrary text: JSON keeps them apart.
         format!("canvas:{}", serde_json::json!([issuer, org, user]))
     }
 
@@ -208,7 +210,7 @@ impl Proof {
     }
 }
 
-/// The credentials and who they prove.
+/// Authenticates credentials, and issues and revokes tokens.
 pub struct Identity {
     config: Live,
     keys: Arc<Keys>,
@@ -220,14 +222,14 @@ pub struct Identity {
     admins: Derived<Vec<CredentialHash>>,
     proofs: Coherent<CredentialHash, Arc<Proof>>,
     refusals: Cache<CredentialHash, Refusal>,
-    /// Of whoever shows nothing, in open mode.
+    /// The proof of requests without a credential, in open mode.
     open: Arc<Proof>,
     uses: mpsc::Sender<String>,
     uses_to_note: Mutex<mpsc::Receiver<String>>,
 }
 
 impl Identity {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(
         config: Live,
         db: Db,
@@ -263,19 +265,19 @@ impl Identity {
         }
     }
 
-    /// What proves a request without a credential: nothing, but in open mode.
+    /// Returns the proof of a request without a credential: none, except in open mode.
     fn open(&self) -> Option<Arc<Proof>> {
         let open = self.config.get().auth.mode == AuthMode::Open;
         open.then(|| Arc::clone(&self.open))
     }
 
-    /// Writes down when tokens were used, and keeps the keys of foreign issuers fresh, off the way of
-    /// the requests. A background task; runs until it is dropped.
+    /// Records uses of tokens, and keeps the keys of foreign issuers fresh, outside of requests. A background
+    /// task; runs until it is dropped.
     pub async fn run(&self) {
         tokio::join!(self.note_uses(), self.issuers.run());
     }
 
-    /// Other `auth.issuers` from now on. What one signed that is gone proves nothing any more.
+    /// Replaces `auth.issuers`. Tokens of an issuer that is removed are invalid at once.
     pub fn set_issuers(&self, issuers: &[config::Issuer]) {
         self.issuers.set(issuers);
     }
@@ -284,20 +286,20 @@ impl Identity {
         let mut uses = self.uses_to_note.lock().await;
         let mut batch = Vec::new();
         while uses.recv_many(&mut batch, USES_MAX).await > 0 {
-            // In one order on all replicas, so that they do not wait for each other's rows in a circle.
+            // Sorted, so that statements of several replicas do not deadlock.
             batch.sort_unstable();
             batch.dedup();
             if let Err(error) = self.tokens.note_uses(&batch, now_ms()).await {
-                tracing::debug!(%error, "the last use of tokens was not noted");
+                tracing::debug!(%error, "failed to record the last use of tokens");
             }
             batch.clear();
             tokio::time::sleep(USES_NOTED_EVERY).await;
         }
     }
 
-    /// Makes an admin token if there is none at all: neither configured nor stored. To be printed
-    /// once by the caller; every replica that starts at the same time gets `None` but one. Whoever tries
-    /// again does so with the same `candidate`: where the store did not answer in time it may be there.
+    /// Creates an admin token if there is none, neither configured nor stored. The caller prints it once. Of
+    /// several replicas that start at the same time, all but one get `None`. A retry must pass the same
+    /// `candidate`: if the store timed out, it may be stored already.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -314,17 +316,17 @@ impl Identity {
     }
 }
 
-/// The admin token that a first start is to have.
+/// The admin token to be stored by a first start.
 pub struct FirstAdmin(Fresh);
 
 impl Default for FirstAdmin {
-    /// A new one.
+    /// Generates a new one.
     fn default() -> Self {
         Self(Fresh::new(Form::Admin))
     }
 }
 
-/// Hashes of the operators' tokens that the configuration and the environment name.
+/// Returns the hashes of the admin tokens in the configuration and the environment.
 fn admins(config: &Config) -> Vec<CredentialHash> {
     let listed = config.auth.admin_token_sha256.iter().copied();
     let token = config.auth.admin_token.as_ref();
@@ -345,7 +347,7 @@ fn forget_what_changes(coherence: &Coherence, proofs: &Coherent<CredentialHash, 
                     None => proofs.forget_all(),
                 },
                 Invalidation::Everything => proofs.forget_all(),
-                // A token says which workspace; what may be done with it is other rooms' matter.
+                // A proof contains only the workspace's id; other modules cache its other facts.
                 Invalidation::Address(_)
                 | Invalidation::Grant(..)
                 | Invalidation::Lineage(_)
@@ -375,7 +377,7 @@ fn open_proof() -> Proof {
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))

@@ -1,7 +1,7 @@
-//! Whom records name, for whoever explains what a message of theirs would meet: a principal without a
-//! credential, and what is known of its credentials.
+//! Principals without a credential, for `GET /explain`: the caller that a question names, and the known state
+//! of its credentials.
 //!
-//! No request can come by such a proof. It is good for asking the rooms what they would decide.
+//! No request can be made with such a proof. It serves only to ask other modules for their decisions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,34 +18,34 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 
-/// Tokens that an explanation shows at most; more are counted.
+/// Tokens that an explanation lists at most; further ones are counted.
 const SHOWN_MAX: usize = 10;
 
-/// Whom a question names.
+/// The caller that a question names.
 pub struct Named {
     principal: Principal,
-    /// Whether the org and the workspaces of a canvas user are the question's own.
+    /// True if the question gives the org and the workspaces of a canvas user.
     claimed: bool,
 }
 
-/// A credential of whoever is named: what may be shown of it, and whose allowance it has.
+/// A credential of the named caller: its visible prefix, and its rate account.
 struct Known {
     prefix: Option<String>,
     account: u64,
 }
 
-/// What was found of the credentials of whoever is named.
+/// The known credentials of the named caller.
 pub struct Credentials {
     known: Vec<Known>,
-    /// Whether there are no others.
+    /// True if there are no further ones.
     complete: bool,
     source: Source,
     age: Duration,
 }
 
 impl Named {
-    /// Reads a caller as [`Principal`] writes itself: a workspace id, `canvas:<user>`, `org:<org>`, or
-    /// `operator:`, here also without the colon.
+    /// Parses a caller in the form in which [`Principal`] is displayed: a workspace id, `canvas:<user>`,
+    /// `org:<org>`, or `operator:`, here also without the colon.
     ///
     /// # Errors
     /// `invalid_params`.
@@ -88,7 +88,7 @@ impl Named {
         Ok(Self { principal, claimed })
     }
 
-    /// The workspace, if it is one.
+    /// Returns the workspace, if the caller is one.
     pub fn workspace(&self) -> Option<&WorkspaceId> {
         self.principal.workspace()
     }
@@ -100,13 +100,14 @@ const CLAIMS: &str = "`org` and `workspaces` are what the token of a canvas user
 const FORMS: &str = "`caller` is what records name a caller by: a workspace id, `operator`, `canvas:<user>` or `org:<org>`";
 
 impl Identity {
-    /// What a credential of whoever is named would prove, while `witness` hears what is known of it.
+    /// Returns the proof that a credential of the named caller would give, and reports its credentials to
+    /// `witness`.
     ///
-    /// Of a canvas user what the question says, else what the newest of their tokens says that was used
-    /// here of late, else a token without claims.
+    /// The claims of a canvas user are those of the question, else those of the user's newest token that was
+    /// recently used on this replica, else none.
     ///
     /// # Errors
-    /// `unauthenticated`, when there is none that could prove it; `store_unavailable`.
+    /// `unauthenticated`, when no credential could prove it; `store_unavailable`.
     pub async fn named(
         &self,
         named: Named,
@@ -137,8 +138,8 @@ impl Identity {
         Ok((proof, credentials))
     }
 
-    /// Those in the tables and in the configuration; while SQL is away, those that were used here, by which
-    /// a message would still be let in.
+    /// Returns the credentials in the tables and in the configuration; while SQL is unavailable, those in the
+    /// cache, which would still be accepted.
     async fn credentials(&self, principal: &Principal) -> Result<Credentials, Unavailable> {
         let holder = match principal {
             Principal::Workspace { id } => Holder::Workspace(id),
@@ -199,14 +200,14 @@ impl Identity {
         (proof_of(proof.principal.clone()), credentials)
     }
 
-    /// Proofs in memory.
+    /// Returns cached proofs.
     fn used(&self, of: impl Fn(&Proof) -> bool) -> Vec<(Arc<Proof>, Instant)> {
         self.proofs.all().filter(|(proof, _)| of(proof)).collect()
     }
 }
 
 impl Credentials {
-    /// None that is known, of some that there may be.
+    /// Returns an empty, incomplete list.
     fn none() -> Self {
         Self {
             known: Vec::new(),
@@ -216,7 +217,7 @@ impl Credentials {
         }
     }
 
-    /// Whether it is known that there are none.
+    /// True if it is known that there are none.
     fn are_none(&self) -> bool {
         self.known.is_empty() && self.complete
     }
@@ -230,10 +231,11 @@ impl Credentials {
         })
     }
 
-    /// Whether one of them may ask now, while `witness` hears how often. Nothing is counted.
+    /// Checks if one of the credentials is within its rate now, and reports the rates to `witness`. Counts
+    /// nothing.
     ///
     /// # Errors
-    /// `rate_limited`, when none may: what is told to the one that may first.
+    /// `rate_limited`, when none is: the rejection with the shortest wait.
     pub fn look(&self, rates: &Rates, witness: &mut impl Witness) -> Result<(), Rejection> {
         let known = self.known.iter();
         let looked: Vec<_> = known.map(|known| rates.look(known.account)).collect();
@@ -255,7 +257,7 @@ impl Credentials {
     }
 }
 
-/// What a credential may still ask for.
+/// Returns the remaining allowance of a credential as JSON.
 fn told(prefix: Option<&str>, looked: &Result<Option<u64>, Rejection>) -> Value {
     match looked {
         Ok(remaining) => json!({"prefix": prefix, "may_ask": true, "remaining": remaining}),

@@ -1,5 +1,5 @@
-//! Pair tokens as credentials (contract §7.2): a workspace, to one target. Made at discovery, and
-//! anew for each forwarded request, where only its target may take it.
+//! Pair tokens (`docs/api.md`, "Pair tokens"): each proves a workspace to one target. They are issued at
+//! discovery, and for each forwarded request, where only the target accepts them.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use crate::trust::{
     CALLER_TTL, PAIR_TYP, Pair, PairClaims, SignError, TokenError, claimed_audience,
 };
 
-/// A pair token as it is handed out.
+/// A pair token to be returned to a caller.
 #[derive(Debug)]
 pub struct IssuedPair {
     /// The token.
     pub token: SecretString,
-    /// When it ends: milliseconds since 1970.
+    /// Expiry: milliseconds since 1970.
     pub expires_at: i64,
-    /// How long it lasts.
+    /// The lifetime.
     pub ttl: Duration,
 }
 
 impl Identity {
-    /// A token by which the caller of `pair`, a workspace, may message its target, for
+    /// Issues a token with which the caller of `pair`, a workspace, may message its target for
     /// `tokens.pair_ttl`.
     ///
     /// # Errors
@@ -42,8 +42,8 @@ impl Identity {
         })
     }
 
-    /// The token that tells the target of `pair` who calls, for one request of the JSON-RPC `method`
-    /// with this body.
+    /// Issues the token that proves the caller to the target of `pair`, for one request of the JSON-RPC
+    /// `method` with this body.
     ///
     /// # Errors
     /// `internal` when it cannot be signed.
@@ -58,11 +58,11 @@ impl Identity {
         Ok(token.map_err(unsigned)?.into())
     }
 
-    /// Who a pair token of this gateway proves, until when, and to whom.
+    /// Verifies a pair token of this gateway.
     pub(super) fn verify_pair(&self, token: &str) -> Result<Signed, Refusal> {
         let signed = Refusal::Signed;
         let issuer = self.config.get().issuer();
-        // Which target it is for is asked of it when that is known: it is one of the facts it proves.
+        // The audience is compared with the target later, when the target is known.
         let audience = claimed_audience(token).ok_or(signed(TokenError::Claims))?;
         let verified = self.keys.verify(token, PAIR_TYP, &issuer, &audience);
         let verified = verified.map_err(signed)?;

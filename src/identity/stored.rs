@@ -1,5 +1,4 @@
-//! Who asked, as what outlives the request keeps it: a call that is made later is made in the name of whoever
-//! asked for it, without their credential.
+//! Principals in tables: a deferred call is made in the name of its caller, without the caller's credential.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,12 +23,13 @@ enum Stored {
         org: String,
     },
     Operator,
-    /// Nobody showed anything, in open mode.
+    /// No credential, in open mode.
     Open,
 }
 
 impl Proof {
-    /// For a table of ours, and then [`Identity::recall`]. Holds nothing of the credential.
+    /// Serializes the principal for a table, to be read by [`Identity::recall`]. Contains nothing of the
+    /// credential.
     pub fn stored(&self) -> String {
         let stored = match &self.principal {
             _ if self.kind == CredentialKind::Open => Stored::Open,
@@ -50,15 +50,15 @@ impl Proof {
             Principal::Org { org } => Stored::Org { org: org.clone() },
             Principal::Operator => Stored::Operator,
         };
-        // Strings and lists of strings: it cannot fail.
+        // Strings and lists of strings: serialization cannot fail.
         serde_json::to_string(&stored).unwrap_or_default()
     }
 }
 
 impl Identity {
-    /// Whoever asked, by what [`Proof::stored`] kept: no request can make such a proof, and the permit is asked
-    /// for again with it. Its owner is not kept: see [`Proof::owner`]. `None`: it is none of ours, or is from
-    /// open mode, which is over.
+    /// Restores the principal from the output of [`Proof::stored`]. No request can create such a proof, and
+    /// permits are checked again with it. The owner is not stored: see [`Proof::owner`]. `None`: the text is
+    /// invalid, or it is from open mode, which is off now.
     pub fn recall(&self, stored: &str) -> Option<Proof> {
         let principal = match serde_json::from_str(stored).ok()? {
             Stored::Open => return self.open().map(|proof| Proof::clone(&proof)),

@@ -1,4 +1,4 @@
-//! The room on real embedded stores.
+//! Unit tests on real embedded stores.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl House {
         Self::new(None, |_| {}).await
     }
 
-    /// A row in the table of workspaces.
+    /// Inserts a row into the table of workspaces.
     async fn workspace(&self, id: &str) -> WorkspaceId {
         let text = "INSERT INTO workspaces (id, name, status, delivery_mode, liveness, created_at, \
             updated_at) VALUES ($1, $1, 'online', 'push', 'heartbeat', 0, 0)";
@@ -121,7 +121,7 @@ async fn a_revocation_that_the_store_is_too_slow_to_answer_for_is_not_overlooked
     for everything in [false, true] {
         let token = house.identity.issue_workspace_token(&id).await.unwrap();
         house.ask(text(&token)).await.unwrap();
-        // Somebody else writes, for longer than the clock allows.
+        // Another connection writes, for longer than the timeout allows.
         let mut slow = house.db.begin_reading().await.unwrap();
         let run = async |connection: &mut crate::db::Connection, text: &'static str| {
             sqlx::query(text).execute(connection).await.unwrap();
@@ -133,7 +133,7 @@ async fn a_revocation_that_the_store_is_too_slow_to_answer_for_is_not_overlooked
             let revoked = house.identity.revoke_workspace_token(&id, &token.token_id);
             revoked.await.unwrap_err();
         }
-        // And commits what nobody waits for any more.
+        // And commits the statement after its caller has timed out.
         run(&mut slow, "UPDATE workspace_auth_tokens SET revoked_at = 1").await;
         run(&mut slow, "COMMIT").await;
         drop(slow);
@@ -156,7 +156,7 @@ async fn steady_state_asks_no_store_and_a_crowd_asks_once() {
     assert_eq!(house.metrics.store_operations() - before, 1);
 }
 
-/// All at once, in one task each.
+/// Runs all of them at once, each in its own task.
 async fn futures_of<F: Future>(all: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut all: Vec<_> = all.map(Box::pin).collect();
     let mut done = Vec::new();
@@ -268,7 +268,7 @@ async fn an_enrolment_token_registers_once_and_does_nothing_else() {
     house.identity.restore_enrolment(&proof).await.unwrap();
     enrol().await.unwrap();
 
-    // Whoever held it went away in the middle, more than two minutes ago.
+    // Its holder crashed during the registration, more than two minutes ago.
     let tokens = &house.identity.tokens;
     assert!(
         tokens
@@ -280,7 +280,7 @@ async fn an_enrolment_token_registers_once_and_does_nothing_else() {
     assert!(house.identity.redeem_enrolment(&proof).await.unwrap());
     assert!(!house.identity.redeem_enrolment(&proof).await.unwrap());
     house.identity.restore_enrolment(&proof).await.unwrap();
-    // Likewise, but a token of the workspace was left behind: it came to the end.
+    // Likewise, but the workspace has a token: the registration completed.
     assert!(
         tokens
             .redeem(proof.hash.unwrap(), now_ms() - 121_000)
@@ -409,7 +409,7 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
 async fn a_cached_canvas_proof_does_not_outlive_its_token() {
     let house = House::plain().await;
     let now = now_ms() / 1000;
-    // Good by the leeway when it is first seen; past it when it is seen again.
+    // Valid by the leeway when it is first seen; beyond it when it is seen again.
     let token = house.canvas(|claims| claims["exp"] = (now - 2).into());
     house.ask(&token).await.unwrap();
     tokio::time::sleep(Duration::from_millis(4100)).await;

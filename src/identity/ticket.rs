@@ -1,5 +1,5 @@
-//! Tickets: how a browser, which cannot send `Authorization` with a WebSocket, proves who it is. And
-//! whether a credential that was good still is, for what stays open for hours.
+//! Tickets, with which a browser authenticates a WebSocket, where it cannot send `Authorization`. Also checks
+//! whether the credential of a long-lived stream is still valid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::shared::Shared;
 use crate::store::Unavailable;
 use crate::trust::{TOKEN_BYTES_MAX, TokenError, Verified};
 
-/// How long a ticket waits to be used (contract §8.4).
+/// Lifetime of a ticket.
 pub const TICKET_TTL: Duration = Duration::from_secs(30);
 
-/// The `typ` of what stands behind a canvas user's ticket.
+/// The `typ` of the claims of a canvas user's ticket.
 const TYP: &str = "a2a-ticket+jwt";
 
-/// What stands behind a ticket, under the ticket's hash. Whoever can write there gains nothing: a
-/// credential of a table is looked up again, and a canvas user's claims are signed.
+/// The value stored under a ticket's hash. Write access to the store gains nothing: a credential of a table
+/// is looked up again, and a canvas user's claims are signed.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     kind: String,
@@ -33,7 +33,7 @@ struct Stored {
     signed: Option<String>,
 }
 
-/// A canvas user, as the maker's token proved them. Times are seconds since 1970.
+/// A canvas user, as proven by the maker's token. Times are seconds since 1970.
 #[derive(Serialize, Deserialize)]
 struct Claims {
     iss: String,
@@ -44,11 +44,11 @@ struct Claims {
     user: String,
     org: Option<String>,
     workspaces: Option<Vec<String>>,
-    /// The org token by which the canvas token was made.
+    /// The org token with which the canvas token was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     via: Option<String>,
     until_ms: i64,
-    /// What the credential was signed with: when that is withdrawn, its tickets end too.
+    /// The key that signed the credential: when it is withdrawn, its tickets end as well.
     signer: Named,
 }
 
@@ -61,11 +61,11 @@ struct Vouched {
     maker: Option<CredentialHash>,
 }
 
-/// The credential behind a proof is no good any more.
+/// The credential behind a proof is no longer valid.
 struct Gone;
 
 impl Identity {
-    /// A ticket for whom `proof` proves, and when it lapses in milliseconds since 1970.
+    /// Issues a ticket for the caller, and returns its expiry in milliseconds since 1970.
     ///
     /// # Errors
     /// `store_unavailable`; `invalid_params` when a canvas token names too many workspaces.
@@ -90,11 +90,11 @@ impl Identity {
         Ok((fresh.text, lapses))
     }
 
-    /// Who made the ticket, once.
+    /// Redeems a ticket, once, and returns the proof of its maker.
     ///
     /// # Errors
-    /// `unauthenticated` when it is unknown, used, older than 30 s, or its maker's credential is no
-    /// good any more; `store_unavailable`.
+    /// `unauthenticated` when it is unknown, used, older than 30 s, or its maker's credential is no longer
+    /// valid; `store_unavailable`.
     pub async fn redeem_ticket(
         &self,
         shared: &Shared,
@@ -174,13 +174,14 @@ impl Identity {
         Ok(good.then(|| Arc::new(proof.with_account())))
     }
 
-    /// Whether the credential behind `proof` is still good. From memory in steady state, so that it
-    /// can be asked every second; when the store is away, what was good stays good.
+    /// True if the credential behind `proof` is still valid. From memory in steady state, so that it can be
+    /// called every second; while the store is unavailable, a valid credential stays valid.
     pub async fn still_good(&self, proof: &Proof) -> bool {
         proof.is_current() && self.stands(proof).await
     }
 
-    /// The same, but for its time: what began in time goes on when a token expires, not when it is revoked.
+    /// As [`Identity::still_good`], except for expiry: a stream that began in time continues when its token
+    /// expires, but not when it is revoked.
     pub async fn stands(&self, proof: &Proof) -> bool {
         if proof
             .signer
@@ -190,11 +191,11 @@ impl Identity {
             return false;
         }
         let Some(hash) = proof.credential else {
-            // Nothing was shown: good for as long as nothing has to be.
+            // No credential: valid as long as open mode is on.
             return proof.kind != CredentialKind::Open || self.open().is_some();
         };
         if matches!(proof.kind, CredentialKind::Canvas | CredentialKind::Pair) {
-            // Signed, so there is nothing to look up but the token by which it was made.
+            // Signed, so only the token with which it was made is looked up.
             return self.maker_stands(proof).await.unwrap_or(true);
         }
         let load = || async {
@@ -216,7 +217,7 @@ impl Identity {
         }
     }
 
-    /// Whom an opaque credential proves now.
+    /// Returns the principal that an opaque credential proves now.
     async fn principal_of(
         &self,
         kind: CredentialKind,
@@ -259,7 +260,7 @@ impl Identity {
         else {
             return Ok(None);
         };
-        // Every canvas token ends, and is signed by something.
+        // Every canvas token expires and is signed.
         let (Some(signer), Some(until_ms)) = (&proof.signer, proof.expires_at) else {
             return Err(Rejection::new(
                 Reason::Internal,
@@ -293,13 +294,13 @@ impl Identity {
         Ok(Some(signed))
     }
 
-    /// Whom it names. `None`: it is not good.
+    /// Verifies the claims of a ticket. `None`: they are invalid.
     async fn verify_signed(&self, signed: &str) -> Result<Option<Vouched>, Rejection> {
         let issuer = self.config.get().issuer();
         let verify = || self.keys.verify::<Claims>(signed, TYP, &issuer, &issuer);
         let mut verified = verify();
         if matches!(verified, Err(TokenError::UnknownKey)) {
-            // The replica that made it may have another key by now.
+            // The replica that signed it may use a newer key.
             self.look_for_key().await?;
             verified = verify();
         }
@@ -326,7 +327,7 @@ impl Identity {
     }
 }
 
-/// Where a ticket waits.
+/// Returns the key of a ticket in the shared state.
 fn key(ticket: CredentialHash) -> String {
     format!("gw:ticket:{}", ticket.to_hex())
 }

@@ -1,9 +1,10 @@
-//! Keys in the shared state. Ids of tasks are an agent's text, and names of users an issuer's: escaped, so
-//! that none can reach another key.
+//! Keys in the shared state. Task ids come from agents and user names from issuers, so both are escaped:
+//! neither can reach another key.
 
 use crate::ids::WorkspaceId;
 
-/// Whose it is. Agents may take ids that differ in case, or in spaces around, for the same.
+/// Returns the key of a task's owner. Agents may treat ids that differ in case or in surrounding spaces as
+/// equal, so the id is folded.
 pub(super) fn task(target: &WorkspaceId, task: &str) -> String {
     let mut key = format!("gw:task:{target}:");
     escape(&folded(task), &mut key);
@@ -14,12 +15,13 @@ fn folded(task: &str) -> String {
     task.trim_matches(is_space).to_ascii_lowercase()
 }
 
-/// Whether a parser may strip it from the ends of a text: white space of Unicode, and what has no width.
+/// True for characters that a parser may strip from the ends of a text: Unicode white space and zero-width
+/// characters.
 fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{feff}')
 }
 
-/// Where somebody's task is.
+/// Returns the key of the target at which `owner` started `task`.
 pub(super) fn at(owner: &str, task: &str) -> String {
     let mut key = "gw:task-at:".to_owned();
     escape(owner, &mut key);
@@ -28,14 +30,15 @@ pub(super) fn at(owner: &str, task: &str) -> String {
     key
 }
 
-/// The tasks of an owner.
+/// Returns the key of the list of an owner's tasks.
 pub(super) fn of_owner(owner: &str) -> String {
     let mut key = "gw:tasks-of:".to_owned();
     escape(owner, &mut key);
     key
 }
 
-/// What is in every workspace id stays as it is, and so do the ids that agents usually make.
+/// Percent-encodes `text`. The characters of workspace ids, and of the ids that agents usually generate, stay
+/// as they are.
 fn escape(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-') {

@@ -1,4 +1,4 @@
-//! What this replica knows of tasks, within a bound: it saves asking the store.
+//! A bounded cache of task owners and targets on this replica. It saves reads of the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,26 +11,27 @@ use tokio::time::Instant;
 
 use crate::ids::WorkspaceId;
 
-/// What owners and places may take, each, in bytes: some 200,000 tasks with ids of 36 bytes. Beyond it
-/// those that were not used for the longest time are forgotten.
+/// Bytes of `owners` and of `places` at most, each: some 200,000 tasks with ids of 36 bytes. Beyond it the
+/// least recently used entries are evicted.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// What an entry takes besides its texts.
+/// Bytes that an entry takes besides its texts.
 const ENTRY_BYTES: usize = 200;
 
-/// What names of which the store knows nothing may take, in bytes.
+/// Bytes of the names that the store does not have, at most.
 const UNKNOWN_BYTES_MAX: u64 = 8 << 20;
 
-/// How long the store is not asked again for a name of which it knew nothing.
+/// Lifetime of a negative entry: the store is not read again for this long.
 const UNKNOWN_FOR: Duration = Duration::from_secs(30);
 
-/// How long something counts that the store can be asked for again.
+/// Lifetime of an entry that can be read from the store again.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(300);
 
-/// Uses in between are not written down: the time to live is this much shorter than it could be, at most.
+/// Renewals of the time to live that are written within one time to live. Uses in between are not written, so
+/// an entry may lapse earlier by this fraction.
 const RENEWALS_IN_TTL: u32 = 8;
 
-/// The owner of a task. Times are milliseconds since the room was made.
+/// The owner of a task. Times are milliseconds since the cache was created.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) owner: Arc<str>,
@@ -38,7 +39,7 @@ pub(super) struct Known {
     renewed: AtomicU64,
 }
 
-/// Where a task is.
+/// The target at which a task runs.
 #[derive(Clone)]
 struct Placed {
     target: WorkspaceId,
@@ -48,7 +49,7 @@ struct Placed {
 pub(super) struct Memory {
     owners: Cache<String, Arc<Known>>,
     places: Cache<String, Placed>,
-    /// Names of which the store knows nothing.
+    /// Names that the store does not have.
     unknown: sync::Cache<String, ()>,
     started: Instant,
 }
@@ -80,7 +81,7 @@ impl Memory {
         }
     }
 
-    /// Whether the store was asked for the name a moment ago, and knew nothing.
+    /// True if the store was recently read for the name and did not have it.
     pub(super) fn is_unknown(&self, key: &str) -> bool {
         self.unknown.contains_key(key)
     }
@@ -89,7 +90,7 @@ impl Memory {
         self.unknown.insert(key.to_owned(), ());
     }
 
-    /// How long something counts here that lives for `ttl`.
+    /// Returns the lifetime of a cached entry that lives for `ttl` in the store.
     pub(super) fn lasts(&self, ttl: Duration, shared: bool) -> Duration {
         if shared {
             ttl.min(ASKED_AGAIN_AFTER)
@@ -98,7 +99,7 @@ impl Memory {
         }
     }
 
-    /// Who owns it, and whether that is `owner` from now on.
+    /// Returns the owner of the task, and whether `owner` has just become it.
     pub(super) async fn claim(
         &self,
         key: &str,
@@ -118,10 +119,10 @@ impl Memory {
         (entry.into_value(), fresh)
     }
 
-    /// Notes what the store says.
+    /// Caches an owner that was read from the store.
     pub(super) async fn put(&self, key: &str, owner: &str, lasts: Duration) -> Arc<Known> {
         let known = Arc::new(self.known(owner, lasts));
-        // How old it is there nobody knows: the next use renews it.
+        // Its age in the store is unknown: the next use renews it.
         known.renewed.store(0, Ordering::Relaxed);
         self.owners.insert(key.to_owned(), Arc::clone(&known)).await;
         known
@@ -132,7 +133,7 @@ impl Memory {
         (self.now() < known.until.load(Ordering::Relaxed)).then_some(known)
     }
 
-    /// It is there, unless it was somewhere else before.
+    /// Caches the task's target, unless another one is cached.
     pub(super) async fn claim_at(&self, key: &str, target: &WorkspaceId, lasts: Duration) {
         let now = self.now();
         let new = async {
@@ -148,7 +149,7 @@ impl Memory {
         self.unknown.invalidate(key);
     }
 
-    /// Notes what the store says.
+    /// Caches a target that was read from the store.
     pub(super) async fn put_at(&self, key: &str, target: &WorkspaceId, lasts: Duration) {
         let placed = Placed {
             target: target.clone(),
@@ -162,7 +163,7 @@ impl Memory {
         (self.now() < placed.until).then_some(placed.target)
     }
 
-    /// Whether the last renewal is long enough ago that a use is worth writing down. Then it counts as
+    /// True if a use is to be written, since the last renewal is long enough ago. The renewal then counts as
     /// written.
     pub(super) fn renew(&self, known: &Known, ttl: Duration, shared: bool) -> bool {
         let now = self.now();
@@ -171,7 +172,7 @@ impl Memory {
         }
         let last = known.renewed.load(Ordering::Relaxed);
         let due = last == 0 || now >= last + millis(ttl / RENEWALS_IN_TTL);
-        // Of several uses at once, one is written down.
+        // Of several concurrent uses one is written.
         let relaxed = Ordering::Relaxed;
         let renewed = &known.renewed;
         due && renewed
@@ -187,13 +188,13 @@ impl Memory {
         }
     }
 
-    /// Never 0, which says "never".
+    /// Never 0, which stands for "never".
     fn now(&self) -> u64 {
         millis(self.started.elapsed()).max(1)
     }
 }
 
 fn millis(span: Duration) -> u64 {
-    // A year at most, by the configuration.
+    // At most a year, by the configuration.
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX / 4)
 }

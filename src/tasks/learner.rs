@@ -1,4 +1,4 @@
-//! Follows one answer until it says which task it is about, and where that stands.
+//! Follows one response until the task id and the task's state are known.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use crate::a2a::state::TaskState;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::ids::WorkspaceId;
 
-/// Looks at an answer as it passes: the first task counts.
+/// Scans a response as it passes. The first task counts.
 pub struct Learner {
     scan: TaskScan,
-    /// `None`: whose the task is, is known, or nobody's matter here.
+    /// `None`: the owner is known already, or does not matter here.
     learns: Option<Learns>,
 }
 
-/// Who learns whose the task is.
+/// The owner and target to record for the task.
 struct Learns {
     tasks: Arc<Tasks>,
     owner: String,
@@ -39,7 +39,7 @@ impl Learner {
         }
     }
 
-    /// One that learns of no owner: it only sees where the task stands.
+    /// Returns a learner that records no owner and only reports the state of the task.
     pub fn of_state(binding: Binding) -> Self {
         Self {
             scan: TaskScan::new(binding),
@@ -47,27 +47,27 @@ impl Learner {
         }
     }
 
-    /// Takes the next piece of an answer in one body. The id, when it is there, is told once.
+    /// Reads the next piece of a unary response. Returns the task id once, when it is complete.
     pub fn look_at(&mut self, piece: &[u8]) -> Option<String> {
         self.scan.push(piece)
     }
 
-    /// Takes the next whole events of a stream.
+    /// Reads the next whole events of a stream.
     pub fn look_at_events(&mut self, events: &[u8]) -> Option<String> {
         self.scan.push_events(events)
     }
 
-    /// Where the task stands, told once, as soon as the answer has said it.
+    /// Returns the state of the task once, as soon as the response contains it.
     pub fn take_state(&mut self) -> Option<TaskState> {
         self.scan.take_state()
     }
 
-    /// There is nothing more to find. The rest of the answer need not be looked at.
+    /// True if there is nothing more to find. The rest of the response need not be scanned.
     pub fn is_over(&self) -> bool {
         self.scan.is_over()
     }
 
-    /// The caller owns `task`, if nobody did before.
+    /// Records the caller as the owner of `task`, if the task has none.
     pub async fn learn(&self, task: String) {
         if let Some(learns) = &self.learns {
             let (owner, target) = (&learns.owner, &learns.target);

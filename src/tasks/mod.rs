@@ -1,15 +1,15 @@
-//! Whose task is it (contract §5): the owner of a task is who started it, learnt from the agent's answer.
-//! Behind a gateway every caller looks the same to an agent, so nobody else can keep callers apart.
+//! Ownership of tasks (`docs/api.md`, "Tasks"). The owner of a task is the first caller that started it,
+//! learnt from the agent's response: all callers look the same to the agent, so the gateway has to keep them
+//! apart.
 //!
 //! Owns `gw:task:{target}:{task}` (the owner) and `gw:task-at:{owner}:{task}` (the target) in the shared
-//! state, both for `a2a.task_ttl` after the owner's last use, and `gw:tasks-of:{owner}`, by which each caller
-//! keeps to `a2a.tasks_per_caller`. A gateway without Redis has the table `task_owners` instead. The first who
-//! started a task owns it. What this replica learnt counts here at once, and for the others, and after a
-//! restart, as soon as it is written: in the background, off the way of the answer. Where one caller has two
-//! tasks of one id, the first is found by it.
+//! state, both for `a2a.task_ttl` after the owner's last use, and `gw:tasks-of:{owner}`, which bounds a
+//! caller to `a2a.tasks_per_caller`; without Redis the table `task_owners`. A new owner counts on this
+//! replica at once, and on others or after a restart once a background task has written it. If one caller has
+//! two tasks with the same id, the id resolves to the first.
 //!
-//! Invariants: a task that is known to be another caller's is never let through; a store that cannot be
-//! read is no "unknown".
+//! Invariants: a request for a task that is known to belong to another caller is never let through; a store
+//! that cannot be read is not treated as "unknown".
 
 mod key;
 mod known;
@@ -43,7 +43,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
 use crate::store::Unavailable;
 
-/// The room.
+/// Records and checks the owners of tasks.
 pub struct Tasks {
     config: Live,
     metrics: Arc<Metrics>,
@@ -54,20 +54,20 @@ pub struct Tasks {
     /// Notes that are queued or being written.
     unwritten: AtomicUsize,
     by_owner: std::sync::Mutex<Unwritten>,
-    /// Owners of rows that were written since they were last counted.
+    /// Owners of rows that were written since the last count.
     started: std::sync::Mutex<HashSet<Arc<str>>>,
 }
 
-/// Where owners are written down.
+/// The store of owners.
 enum Stored {
-    /// For all replicas.
+    /// Redis, shared by all replicas.
     Shared(Shared),
-    /// This gateway is alone.
+    /// SQL, for a single gateway.
     Sql(Table),
 }
 
 impl Tasks {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(config: Live, (db, shared): (Db, Shared), metrics: Arc<Metrics>) -> Arc<Self> {
         let (notes, to_write) = mpsc::channel(NOTES_MAX);
         Arc::new(Self {
@@ -87,7 +87,8 @@ impl Tasks {
         })
     }
 
-    /// Looks for the task in the answer to a call of whom `proof` proves, and learns whose it is.
+    /// Returns a scanner for the response to the caller that `proof` identifies. It finds the task id, for
+    /// which the caller is then recorded.
     pub fn learner(
         self: &Arc<Self>,
         proof: &Proof,
@@ -97,7 +98,7 @@ impl Tasks {
         Learner::new(Arc::clone(self), proof.owner(), target.clone(), binding)
     }
 
-    /// `task` of `target` was started by `owner`, unless it is known to be another's.
+    /// Records that `owner` started `task` of `target`, unless another owner is known.
     pub async fn learn(&self, owner: &str, target: &WorkspaceId, task: &str) {
         if task.is_empty() || task.len() > TASK_ID_BYTES_MAX {
             return;
@@ -124,11 +125,11 @@ impl Tasks {
         }
     }
 
-    /// Whether whom `proof` proves may ask for all of `tasks` of `target`: their owner, a workspace above
-    /// it, an operator. A task that nobody was seen to start is everybody's.
+    /// Checks that the caller may access all of `tasks` of `target`: as their owner, as a workspace above the
+    /// owner, or as an operator. A task without a known owner is open to every caller.
     ///
     /// # Errors
-    /// `task_not_found`; `store_unavailable` when nobody knows whose they are.
+    /// `task_not_found`; `store_unavailable` when the owners cannot be read.
     pub async fn check(
         &self,
         hierarchy: &Hierarchy,
@@ -146,7 +147,7 @@ impl Tasks {
         ))
     }
 
-    /// Which of `tasks` of `target` may be seen, in their order.
+    /// Returns for each of `tasks` of `target` whether the caller may see it, in their order.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -177,7 +178,7 @@ impl Tasks {
         Ok(visible)
     }
 
-    /// Whether whom `proof` proves may ask for a task of `owner`: the owner, a workspace above it, an operator.
+    /// True if the caller may access a task of `owner`: as the owner, a workspace above it, or an operator.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -191,7 +192,7 @@ impl Tasks {
         Ok(own || is_above(hierarchy, proof, owner).await?)
     }
 
-    /// At which workspace whom `proof` proves started `task`, if that is known.
+    /// Returns the workspace at which the caller started `task`, if it is known.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -229,7 +230,7 @@ impl Tasks {
         Ok(target)
     }
 
-    /// Who owns what the keys are of, as far as it is known.
+    /// Returns the owners under the keys, as far as they are known.
     async fn owners(&self, keys: &[String]) -> Result<Vec<Option<Arc<Known>>>, Unavailable> {
         let mut owners = Vec::with_capacity(keys.len());
         for key in keys {
@@ -250,7 +251,7 @@ impl Tasks {
         Ok(owners)
     }
 
-    /// The same of rows. That there is none is remembered as well, for a moment.
+    /// Returns owners from SQL. A missing row is cached as well, briefly.
     async fn owners_of_rows(
         &self,
         table: &Table,
@@ -275,7 +276,7 @@ impl Tasks {
         matches!(self.stored, Stored::Shared(_))
     }
 
-    /// The owner uses the task: it lives on.
+    /// Renews the time to live of a task that its owner uses.
     async fn renew(&self, known: &Known, target: &WorkspaceId, key: String, at: String) {
         let ttl = self.config.get().a2a.task_ttl;
         let alone = !self.is_shared();
@@ -296,7 +297,7 @@ impl Tasks {
     }
 }
 
-/// Whether whom `proof` proves may ask for a task of `owner`: that is who it is, or it is above, or an operator.
+/// True if the caller may see a task of `owner`: as the owner, a workspace above it, or an operator.
 ///
 /// # Errors
 /// `store_unavailable`.
@@ -307,9 +308,9 @@ pub async fn sees(hierarchy: &Hierarchy, proof: &Proof, owner: &str) -> Result<b
     is_above(hierarchy, proof, owner).await
 }
 
-/// Whether whom `proof` proves is a workspace above the one that owns a task.
+/// True if the caller is a workspace above the one that owns a task.
 async fn is_above(hierarchy: &Hierarchy, proof: &Proof, owner: &str) -> Result<bool, Rejection> {
-    // `:` is in no workspace's id, and in every other owner.
+    // `:` occurs in no workspace id, and in every other owner.
     match (proof.principal.workspace(), WorkspaceId::parse(owner)) {
         (Some(id), Ok(owner)) => hierarchy.is_above(id, &owner).await,
         _ => Ok(false),

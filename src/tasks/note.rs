@@ -1,5 +1,4 @@
-//! Writing down what this replica learnt, in the background: in Redis for all replicas, or in SQL where this gateway is
-//! alone.
+//! Writes learnt owners in the background: to Redis for all replicas, or to SQL for a single gateway.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -17,25 +16,25 @@ use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
 
-/// Notes that wait at most, as long as the store is away or behind.
+/// Queued notes at most, while the store is unavailable or slow.
 pub(super) const NOTES_MAX: usize = 4096;
 
-/// Notes that are written to Redis at the same time.
+/// Notes that are written to Redis concurrently.
 const AT_ONCE: usize = 64;
 
 /// Notes of one transaction.
 const BATCH_MAX: usize = 256;
 
-/// Between two tries to write.
+/// Pause between two attempts to write.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// How long the end of the process waits for what is not written yet.
+/// Time that shutdown waits for unwritten notes.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 
-/// How often the tasks of callers that started some are counted in SQL.
+/// Interval between counts of the tasks in SQL, for callers that started some.
 const BOUND_EVERY: Duration = Duration::from_secs(2);
 
-/// How often what lapsed is deleted from SQL.
+/// Interval between deletions of lapsed rows in SQL.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 
 /// A task that was started.
@@ -47,12 +46,12 @@ pub(super) struct Claimed {
     pub(super) target: WorkspaceId,
 }
 
-/// What is to be written.
+/// A pending write.
 #[derive(Debug)]
 pub(super) enum Note {
     /// A task was started.
     Claim(Claimed),
-    /// Its owner used it.
+    /// The owner used the task.
     Renew {
         key: String,
         at: String,
@@ -73,7 +72,7 @@ impl Note {
 pub(super) type Unwritten = HashMap<Arc<str>, usize>;
 
 impl Tasks {
-    /// Queues a note. One owner takes at most half of what is free, so that there is a place for the others.
+    /// Queues a note. One owner takes at most half of the free places, so that other owners find one.
     pub(super) fn note(&self, note: Note) {
         if self.takes_place(note.owner()) {
             let owner = Arc::clone(note.owner());
@@ -115,7 +114,7 @@ impl Tasks {
         self.metrics.queues.task_notes.dec();
     }
 
-    /// Writes down what is learnt. A background task; runs until it is dropped.
+    /// Writes learnt owners. A background task; runs until it is dropped.
     pub async fn run(&self) {
         match &self.stored {
             Stored::Shared(shared) => self.write_shared(shared).await,
@@ -146,7 +145,7 @@ impl Tasks {
                     Err(error) => {
                         if !std::mem::replace(&mut told, true) {
                             let error = Chain(&error);
-                            tracing::debug!(%error, "Owners of tasks are not written down yet");
+                            tracing::debug!(%error, "failed to write task owners; retrying");
                         }
                         sleep(RETRY_PAUSE).await;
                     }
@@ -166,7 +165,7 @@ impl Tasks {
         }
     }
 
-    /// Keeps what each caller has in SQL within its bound, and deletes what lapsed.
+    /// Bounds the rows of each caller in SQL, and deletes lapsed rows.
     async fn bound_rows(&self, table: &Table) {
         let mut tick = interval(BOUND_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -180,38 +179,38 @@ impl Tasks {
             };
             for owner in &started {
                 if let Err(error) = table.keep_newest(owner, max).await {
-                    tracing::debug!(error = %Chain(&error), "The tasks of a caller are not counted this time");
+                    tracing::debug!(error = %Chain(&error), "failed to bound the tasks of a caller; retrying when it starts another");
                 }
             }
             if purged.is_none_or(|at| at.elapsed() >= PURGE_EVERY) {
                 purged = Some(Instant::now());
                 if let Err(error) = table.purge().await {
-                    tracing::debug!(error = %Chain(&error), "Owners of tasks that lapsed are not deleted this time");
+                    tracing::debug!(error = %Chain(&error), "failed to delete lapsed task owners; will retry");
                 }
             }
         }
     }
 
-    /// Waits until everything is written, for a while.
+    /// Waits until all notes are written, at most `FLUSH_MAX`.
     pub async fn flush(&self) {
         let deadline = Instant::now() + FLUSH_MAX;
         while self.unwritten.load(Ordering::Acquire) > 0 {
             if Instant::now() >= deadline {
-                tracing::warn!("The owners of the last tasks are not written down");
+                tracing::warn!("shutdown: the last task owners were not written");
                 return;
             }
             sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// Tries until it is written: what other replicas do not know they let through.
+    /// Retries until the note is written: other replicas let through requests for tasks of an unknown owner.
     async fn write(&self, shared: &Shared, note: Note) {
         let mut told = false;
         while let Err(error) = self.try_write(shared, &note).await {
             if !told {
                 told = true;
                 let error = Chain(&error);
-                tracing::debug!(%error, "The owner of a task is not written down yet");
+                tracing::debug!(%error, "failed to write a task owner; retrying");
             }
             sleep(RETRY_PAUSE).await;
         }
@@ -229,7 +228,7 @@ impl Tasks {
             }) => {
                 let lasts = self.memory.lasts(ttl, true);
                 if let Some(first) = claim(shared, key, owner, ttl).await? {
-                    // Another replica was told of it before.
+                    // Another replica recorded an owner earlier.
                     self.memory.put(key, &first, lasts).await;
                     return Ok(());
                 }
@@ -246,7 +245,7 @@ impl Tasks {
         }
     }
 
-    /// Keeps what a caller has in Redis within its bound: beyond it its oldest tasks are forgotten.
+    /// Bounds the keys of a caller in Redis: beyond the bound its oldest tasks are deleted.
     async fn bound_keys(
         &self,
         shared: &Shared,
@@ -261,7 +260,7 @@ impl Tasks {
             let Some((key, at)) = member.split_once(' ') else {
                 continue;
             };
-            // Somebody else may have started one of that name since.
+            // Another caller may have started a task of that name since.
             let owned = shared.get(key).await?.is_some_and(|first| first == owner);
             let keys = if owned { &[at, key][..] } else { &[at][..] };
             shared.delete(keys).await?;
@@ -270,7 +269,7 @@ impl Tasks {
     }
 }
 
-/// Writes what nobody wrote before, or else lets it live on. Answers with what is there instead.
+/// Writes `value` if the key is free, or else renews the key. Returns the value that is there instead.
 async fn claim(
     shared: &Shared,
     key: &str,

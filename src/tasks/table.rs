@@ -1,4 +1,4 @@
-//! The table `task_owners`: owners of tasks of a gateway that is alone.
+//! The table `task_owners`: owners of tasks of a single gateway.
 
 use sqlx::Row as _;
 
@@ -11,7 +11,7 @@ use crate::workspace::Timestamp;
 /// Rows that one statement deletes at most.
 const DELETED_MAX: i64 = 1000;
 
-// One that lapsed is nobody's.
+// A lapsed row can be claimed by any owner.
 const CLAIM: &str = "INSERT INTO task_owners (task_key, at_key, owner, target, started, expires_at) \
     VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (task_key) DO UPDATE SET at_key = excluded.at_key, \
     owner = excluded.owner, target = excluded.target, started = excluded.started, \
@@ -25,7 +25,7 @@ const OWNER: &str = "SELECT owner FROM task_owners WHERE task_key = $1 AND expir
 const TARGET: &str = "SELECT target FROM task_owners WHERE at_key = $1 AND expires_at > $2 \
     ORDER BY started LIMIT 1";
 
-// The newest one that has no place among the tasks of its owner.
+// The newest row beyond the bound of its owner.
 const CUT: &str = "SELECT started FROM task_owners WHERE owner = $1 \
     ORDER BY started DESC LIMIT 1 OFFSET $2";
 
@@ -38,7 +38,8 @@ const DELETE_LAPSED: &str = "DELETE FROM task_owners WHERE task_key IN \
 pub(super) struct Table(pub(super) Db);
 
 impl Table {
-    /// Writes notes in one transaction. Answers those tasks that were another's before, with whose.
+    /// Writes notes in one transaction. Returns the tasks that belonged to another owner already, with that
+    /// owner.
     pub(super) async fn write(
         &self,
         notes: &[Note],
@@ -48,7 +49,7 @@ impl Table {
         let work = async {
             let mut tx = self.0.begin().await?;
             let mut others = Vec::new();
-            // Rows of one owner are in the order in which they were written.
+            // Rows of one owner are ordered as they were written.
             for (started, note) in (now.0.saturating_mul(1000)..).zip(notes) {
                 match note {
                     Note::Claim(claimed) => {
@@ -109,7 +110,7 @@ impl Table {
         }
     }
 
-    /// Deletes what lapsed.
+    /// Deletes lapsed rows.
     pub(super) async fn purge(&self) -> Result<(), Unavailable> {
         loop {
             let delete = sqlx::query(DELETE_LAPSED).bind(Timestamp::now().0);
@@ -122,7 +123,7 @@ impl Table {
     }
 }
 
-/// Whose it is, if it was another's before.
+/// Claims the task. Returns its owner if another one had claimed it before.
 async fn claim(
     tx: &mut Connection,
     claimed: &Claimed,

@@ -1,4 +1,5 @@
-//! The room without HTTP: who started first owns it, what is not known passes, what cannot be read does not.
+//! Unit tests without HTTP: the first caller owns a task, unknown tasks pass, a store that cannot be read
+//! rejects.
 
 use std::time::Duration;
 
@@ -68,7 +69,7 @@ fn canvas(user: &str, org: Option<&str>) -> Proof {
 }
 
 impl Room {
-    /// As another process finds it.
+    /// The same stores, as another process opens them.
     fn again(&self) -> Self {
         let (config, db, shared) = self.stores.clone();
         let metrics = Arc::clone(&self.metrics);
@@ -103,7 +104,7 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
         other,
         canvas("ann", None),
         canvas("bob", Some("acme")),
-        // What one name says in two parts, another says in one.
+        // Two parts of one name must not equal one part of another.
         canvas("acme\",\"ann", None),
         Proof::of(Principal::Org { org: "acme".into() }),
     ] {
@@ -117,7 +118,7 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
     );
     let at = room.tasks.target_of(&ann, "t-1").await.unwrap();
     assert_eq!(at, Some(id("dev")));
-    // Another agent cannot draw its caller's questions to itself.
+    // Another agent cannot redirect its caller's requests to itself.
     room.tasks.learn(&ann.owner(), &id("ops"), "t-1").await;
     let at = room.tasks.target_of(&ann, "t-1").await.unwrap();
     assert_eq!(at, Some(id("dev")));
@@ -156,14 +157,14 @@ async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use_and_kept_over_a_re
     room.tasks.learn(&ann.owner(), &id("dev"), "t").await;
     assert_eq!(room.sees(&bob, "t").await, Err(Reason::TaskNotFound));
     room.tasks.flush().await;
-    // Another process finds it written down.
+    // Another process reads it from the store.
     let again = room.again();
     assert_eq!(again.sees(&bob, "t").await, Err(Reason::TaskNotFound));
     assert_eq!(again.sees(&ann, "t").await, Ok(()));
     let at = again.tasks.target_of(&ann, "t").await.unwrap();
     assert_eq!(at, Some(id("dev")));
     assert_eq!(again.sees(&bob, "t-x").await, Ok(()), "unknown");
-    // What it learns of another's task changes nothing.
+    // Learning another owner's task changes nothing.
     let deadline = std::time::Instant::now() + 10 * ttl;
     while room.sees(&bob, "t").await.is_err() {
         assert!(
@@ -205,7 +206,7 @@ async fn a_caller_that_starts_many_tasks_forgets_its_own_oldest_ones() {
     for number in 0..1000 {
         let task = format!("t-{number}");
         room.tasks.learn(&bob.owner(), &id("dev"), &task).await;
-        // Bounded notes are not the point here.
+        // Keep the queue of notes within its bound.
         if number % 500 == 0 {
             room.tasks.flush().await;
         }
@@ -223,7 +224,7 @@ async fn a_caller_that_starts_many_tasks_forgets_its_own_oldest_ones() {
 
 #[tokio::test]
 async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bounded() {
-    // Nobody listens there, and nobody writes either.
+    // Nothing listens there, and no writer runs.
     let room = room_with("redis://127.0.0.1:1", |config| {
         config.stores.timeout = Duration::from_millis(200);
     })
@@ -241,7 +242,7 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
         let task = format!("t-{number}");
         room.tasks.learn(&ann.owner(), &id("dev"), &task).await;
     }
-    // One caller takes half of the places, and the next half of what is left.
+    // One caller takes half of the places, and the next one half of the rest.
     let half = u64::try_from(NOTES_MAX / 2).unwrap();
     assert_eq!(room.metrics.tasks.notes_dropped.get(), half + 10);
     for number in 0..half {

@@ -1,4 +1,4 @@
-//! A call that is ours to make.
+//! Claims on idempotency keys: the right to send a call once.
 
 use std::sync::Arc;
 
@@ -10,16 +10,17 @@ use crate::metrics::KeptKind;
 use crate::rejection::{Delivery, Rejection};
 use crate::telemetry::Chain;
 
-/// A key that nobody has: who comes with it here waits from now on. Dropped, it is anybody's again.
+/// An unclaimed key, reserved on this replica: concurrent callers here wait for it. Dropping it releases the
+/// reservation.
 pub struct Free {
     calls: Arc<Calls>,
     key: Key,
-    /// The run whose key it takes over; empty: none.
+    /// The run that it replaces; empty: none.
     replaced: String,
     tell: Option<watch::Sender<Option<Outcome>>>,
 }
 
-/// The right to make a call, once. Dropped without a word it leaves its outcome unknown.
+/// The right to send a call, once. Dropped without a result it leaves the outcome unknown.
 pub struct Claim {
     calls: Arc<Calls>,
     key: Key,
@@ -28,19 +29,19 @@ pub struct Claim {
     stage: Stage,
 }
 
-/// How far a claim has come.
+/// The stage of a claim.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It is being written; nothing was sent.
+    /// The claim is being written; nothing was sent.
     Claiming,
     /// The call may have been sent.
     Ours,
-    /// What came of it is written down, or somebody else had the key.
+    /// The outcome is written, or the key was claimed elsewhere.
     Settled,
 }
 
 impl Calls {
-    /// A key that was not found; it waits for whoever is faster here.
+    /// Reserves a key that was not found; waits if another task of this replica has reserved it.
     pub(super) fn free(self: &Arc<Self>, key: &Key, replaced: String) -> Asked {
         match self.begin(key) {
             Err(waiting) => Asked::Wait(waiting),
@@ -53,7 +54,7 @@ impl Calls {
         }
     }
 
-    /// Claims a free key. `None`: another replica was faster.
+    /// Claims a free key. `None`: another replica claimed it first.
     ///
     /// # Errors
     /// `store_unavailable`: nothing may be sent.
@@ -84,7 +85,7 @@ impl Calls {
 impl Drop for Free {
     fn drop(&mut self) {
         if let Some(tell) = self.tell.take() {
-            // First, so that whoever asks again finds nobody.
+            // First, so that the key can be reserved again before the waiters are notified.
             self.calls.close(&self.key);
             tell.send_replace(Some(Outcome::Nothing));
         }
@@ -92,7 +93,8 @@ impl Drop for Free {
 }
 
 impl Claim {
-    /// The agent answered whole. What it failed at (`5xx`) is not kept. Whether the answer is kept otherwise.
+    /// Stores the agent's complete answer, and returns whether it is kept for replay. A failure (`5xx`) is
+    /// not kept and releases the key.
     pub async fn answered(mut self, mut answer: Answer, task_state: Option<TaskState>) -> bool {
         if answer.status >= 500 {
             self.calls.settle(&self.run, End::Release).await;
@@ -114,7 +116,7 @@ impl Claim {
                     kept
                 }
                 Err(error) => {
-                    tracing::warn!(error = %Chain(&error), "An answer is not kept for the call that is sent again");
+                    tracing::warn!(error = %Chain(&error), "failed to store an answer for replay");
                     self.calls.metrics.calls.unstored.inc();
                     self.calls.settle_later(self.run.clone(), End::Unknown);
                     false
@@ -126,7 +128,7 @@ impl Claim {
         kept
     }
 
-    /// The gateway refused, or cut the answer. Where nothing was delivered the key is free again.
+    /// Settles a call that the gateway rejected or cut off. If nothing was delivered the key is free again.
     pub async fn refused(mut self, rejection: Rejection) {
         let end = match rejection.delivered {
             None | Some(Delivery::NotSent) => End::Release,
@@ -136,11 +138,11 @@ impl Claim {
         self.over(Outcome::Refused(rejection)).await;
     }
 
-    /// The agent streams: whoever comes may follow from now on.
+    /// Publishes the head of a streamed response: from now on other callers with the key follow the stream.
     pub async fn streams(&self, head: Answer, stream: String) {
         let written = self.calls.table.stream(&self.run, &head, &stream).await;
         if let Err(error) = written {
-            tracing::warn!(error = %Chain(&error), "A stream is not noted for the call that is sent again");
+            tracing::warn!(error = %Chain(&error), "failed to record a stream for replay");
             self.calls.metrics.calls.unstored.inc();
         }
         let outcome = Outcome::Stream(Arc::new(head), stream);
@@ -148,14 +150,14 @@ impl Claim {
         self.calls.tell(&self.key.scope).await;
     }
 
-    /// The stream is over.
+    /// Records that the stream is over.
     pub async fn ended(mut self, task_state: Option<TaskState>) {
         match self.calls.table.ended(&self.run, task_state).await {
             Ok(true) => {}
-            // That it streams could not be noted, so nobody can be given what came.
+            // The head of the stream could not be written, so there is nothing to replay.
             Ok(false) => self.calls.settle(&self.run, End::Unknown).await,
             Err(error) => {
-                tracing::debug!(error = %Chain(&error), "The end of a stream is not noted");
+                tracing::debug!(error = %Chain(&error), "failed to record the end of a stream");
                 self.calls.settle_later(self.run.clone(), End::Unknown);
             }
         }
@@ -164,12 +166,12 @@ impl Claim {
 
     pub(super) async fn over(&mut self, outcome: Outcome) {
         self.tell.send_replace(Some(outcome));
-        // Whoever comes now finds it written.
+        // A caller that comes now finds the outcome in the table.
         self.close();
         self.calls.tell(&self.key.scope).await;
     }
 
-    /// Once: from then on the key may be somebody else's.
+    /// Removes the entry of this call. Must run once: the key may have a new owner afterwards.
     fn close(&mut self) {
         self.stage = Stage::Settled;
         self.calls.close(&self.key);
@@ -186,7 +188,7 @@ impl Drop for Claim {
             Stage::Settled => {}
             Stage::Ours => self.calls.settle_later(self.run.clone(), End::Unknown),
             Stage::Claiming => {
-                // It may have been written all the same.
+                // The row may be committed all the same.
                 self.calls.settle_later(self.run.clone(), End::Release);
                 self.tell.send_replace(Some(Outcome::Nothing));
             }

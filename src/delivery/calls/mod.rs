@@ -1,12 +1,12 @@
-//! Calls that are sent again reach their agent once (contract §6.2): a key is claimed before anything is
-//! sent, the answer is stored before anybody gets it, and whoever comes with the key again gets that.
+//! Idempotent calls (`docs/api.md`, "Calls that are sent again"): an idempotency key is claimed before a call
+//! is sent, the answer is stored before any caller gets it, and later calls with the key get the stored
+//! answer.
 //!
-//! Owns the table `idempotent_calls` and the channel `gw:idem`, which only says where to look again: with
-//! it down, whoever waits looks once a second. A claim is held by a process for as long as it renews its
-//! lease; what a process had claimed when it died is unknown, and never sent again.
+//! Owns the table `idempotent_calls` and the channel `gw:idem`, which only carries wake-ups: without it,
+//! waiting requests read the table once a second. A claim is held by a process as long as it renews its
+//! lease. The outcome of the claims of a crashed process is unknown, and they are never sent again.
 //!
-//! Invariants: one dispatch for each key, whatever fails; an answer that is given as the kept one is the
-//! one that was stored.
+//! Invariants: one dispatch per key, whatever fails; a replayed answer is the one that was stored.
 
 mod claim;
 mod table;
@@ -38,36 +38,35 @@ use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shared::{Notice, Shared};
 use crate::telemetry::Chain;
 
-/// Where it is told that something came of a call: its scope.
+/// The channel on which the scopes of finished calls are announced.
 const CHANNEL: &str = "gw:idem";
 
-/// How long a claim counts as held after its process was last heard of.
+/// Duration of a lease without a renewal.
 const LEASE: Duration = Duration::from_secs(20);
 
-/// How often a process is heard of.
+/// Interval of lease renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 
-/// How often what lapsed is deleted.
+/// Interval of purges of lapsed rows.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 
-/// Claims whose end could not be written that are remembered. More of them lapse by themselves when this
-/// process ends.
+/// Claims without a written end that are remembered, at most. Further ones expire when this process ends.
 const LOOSE_MAX: usize = 10_000;
 
-/// What makes two calls the same one.
+/// The identity of a call: two calls with equal keys are one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Hash of the caller, the target and the key.
+    /// Hash of the caller, the target and the idempotency key.
     scope: String,
-    /// Whose it is, as `Proof::owner` has it.
+    /// The caller, as `Proof::owner`.
     owner: String,
-    /// Hash of what was asked for.
+    /// Hash of the method and the body.
     body: String,
-    /// Another body may follow when the agent waits for one.
+    /// True if a call with another body may follow when the agent waits for one.
     follows_up: bool,
 }
 
-/// Where a key was found.
+/// The source of an idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// `Idempotency-Key`
@@ -79,8 +78,8 @@ pub enum Source {
 }
 
 impl Key {
-    /// The key `name` of the caller `owner` (`Proof::owner`) for `target`, on a call of a method and a body
-    /// as they came.
+    /// Returns the key of a call: the idempotency key `name` of the caller `owner` (`Proof::owner`) for
+    /// `target`, with the method and the body as they arrived.
     pub fn new(
         (owner, target): (&str, &str),
         (source, name): (Source, &str),
@@ -105,7 +104,7 @@ impl Key {
     }
 }
 
-/// SHA-256 over parts, each with its length before it, in hexadecimal digits.
+/// Returns the SHA-256 hash over parts, each preceded by its length, in hexadecimal digits.
 fn hash(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -115,67 +114,67 @@ fn hash(parts: &[&[u8]]) -> String {
     format!("{:x}", hash.finalize())
 }
 
-/// What an agent answered.
+/// The agent's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
-    /// Its fields; of a stored one those that say what the body is.
+    /// The header fields; of a stored answer only those that describe the body.
     pub fields: HeaderMap,
-    /// The body; of a stream nothing.
+    /// The body; empty for a stream.
     pub body: Bytes,
-    /// Whether whoever comes with the key again gets it. Where `limits.kept_bytes` are used up it is passed on only.
+    /// True if later calls with the key get it. Where `limits.kept_bytes` are used up it is only passed on.
     pub kept: bool,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// The agent's answer.
     Whole(Arc<Answer>),
     /// A stream of that name, from its first event.
     Stream(Arc<Answer>, String),
-    /// The gateway's.
+    /// A rejection by the gateway.
     Refused(Rejection),
-    /// Nothing: the call was not made after all, and may be made now.
+    /// The call was not sent after all, and may be sent now.
     Nothing,
 }
 
-/// What is known of a key.
+/// The state of a key.
 pub enum Asked {
-    /// Nobody has it. What is in it says whose place is taken.
+    /// The key is unclaimed. Its value names the run that is replaced.
     Free(Free),
-    /// Its call runs.
+    /// The call is running.
     Wait(Waiting),
-    /// Its call was made.
+    /// The call has an outcome.
     Done(Outcome),
 }
 
-/// The room.
+/// Claims, waits for and replays idempotent calls.
 pub struct Calls {
     config: Live,
     metrics: Arc<Metrics>,
     table: Table,
     bytes: Arc<KeptBytes>,
-    /// For notices; `None`: there are no other replicas.
+    /// The wake-up channel; `None`: there are no other replicas.
     shared: Option<Shared>,
     /// The name of this process as a holder of claims.
     holder: String,
-    /// Calls that run here, or are waited for here, by scope: of one body, but for a moment.
+    /// Calls that run or are waited for on this replica, by scope. More than one per scope only briefly.
     open: Mutex<HashMap<String, Vec<Open>>>,
-    /// Claims whose end is not written yet.
+    /// Claims without a written end.
     loose: Mutex<Vec<(String, End)>>,
 }
 
-/// A call that somebody waits for.
+/// A call with waiters.
 struct Open {
     body: String,
     outcome: watch::Receiver<Option<Outcome>>,
-    /// It may be time to look again.
+    /// Notified when the table may have changed.
     news: Arc<Notify>,
 }
 
-/// What is to be written of a claim.
+/// The end of a claim that is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Release,
@@ -183,7 +182,7 @@ enum End {
 }
 
 impl Calls {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(
         config: Live,
         (db, shared): (Db, Shared),
@@ -202,11 +201,11 @@ impl Calls {
         })
     }
 
-    /// What became of the call with that key, so far.
+    /// Returns the state of the call with that key.
     ///
     /// # Errors
-    /// `idempotency_conflict` when it has another body; `agent_protocol_error` when nobody knows;
-    /// `store_unavailable`.
+    /// `idempotency_conflict` when the key was used with another body; `agent_protocol_error` when the outcome is
+    /// unknown; `store_unavailable`.
     pub async fn ask(self: &Arc<Self>, key: &Key) -> Result<Asked, Rejection> {
         if let Some(waiting) = self.waiting(key) {
             return Ok(Asked::Wait(waiting));
@@ -228,8 +227,8 @@ impl Calls {
         })
     }
 
-    /// Where the call of that key may follow up another one, notes the state that the task of that one is in
-    /// by now: its answer says what `state_of` looks for.
+    /// Refreshes the task state of an earlier call that the call of that key may follow up: `state_of` reads
+    /// it from the earlier answer.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -252,7 +251,7 @@ impl Calls {
         Ok(())
     }
 
-    /// What a row says came of its call; `None`: it runs.
+    /// Returns the outcome in a row; `None`: the call is running.
     async fn outcome(&self, row: Row) -> Option<Outcome> {
         match row.state {
             State::Kept(answer) => Some(Outcome::Whole(Arc::new(answer))),
@@ -260,7 +259,7 @@ impl Calls {
             State::Unknown => Some(Outcome::Refused(unknown())),
             State::Unkept => Some(Outcome::Refused(unkept())),
             State::Running => {
-                // Alone, this process holds what runs, or it was another one, which is gone.
+                // In a single gateway this process holds every running call; another holder has crashed.
                 let gone = match self.shared {
                     Some(_) => row.lease_until < now_ms(),
                     None => row.holder != self.holder,
@@ -274,8 +273,8 @@ impl Calls {
         }
     }
 
-    /// Renews what is held here, writes what could not be written, deletes what lapsed, and hears what comes
-    /// of calls elsewhere. A background task; runs until it is dropped.
+    /// Renews leases, retries failed writes, purges lapsed rows, and listens for outcomes on other replicas.
+    /// A background task; runs until it is dropped.
     pub async fn run(&self) {
         tokio::join!(self.hold(), self.purge_regularly(), self.listen());
     }
@@ -293,7 +292,7 @@ impl Calls {
                 continue;
             }
             if let Err(error) = self.table.renew(&self.holder, now_ms() + ms(LEASE)).await {
-                tracing::debug!(error = %Chain(&error), "Claims of calls are not renewed this time");
+                tracing::debug!(error = %Chain(&error), "failed to renew the leases of idempotent calls; will retry");
             }
         }
     }
@@ -326,7 +325,7 @@ impl Calls {
             End::Unknown => self.table.unknown(run).await,
         };
         if let Err(error) = written {
-            tracing::debug!(error = %Chain(&error), "The end of a call is not written down yet");
+            tracing::debug!(error = %Chain(&error), "failed to write the end of an idempotent call; will retry");
             self.settle_later(run.to_owned(), end);
         }
     }
@@ -338,17 +337,17 @@ impl Calls {
         }
     }
 
-    /// Tells other replicas that something came of it. Best effort: who waits looks by itself.
+    /// Wakes the waiters on other replicas. Best effort: they also poll the table.
     async fn tell(&self, scope: &str) {
         if let Some(shared) = &self.shared
             && let Err(error) = shared.publish(CHANNEL, scope).await
         {
-            tracing::debug!(error = %Chain(&error), "Other replicas are not told of an answer");
+            tracing::debug!(error = %Chain(&error), "failed to notify other replicas of an answer");
         }
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<String, Vec<Open>>> {
-        // Each step leaves it whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the map consistent, so a panic elsewhere cannot have broken it.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -364,7 +363,7 @@ fn conflict() -> Rejection {
     )
 }
 
-/// It may have been delivered, and nobody knows what came of it.
+/// Returns the rejection of a call that may have been delivered, with an unknown outcome.
 fn unknown() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
@@ -373,7 +372,7 @@ fn unknown() -> Rejection {
     .delivered(Delivery::Unknown)
 }
 
-/// The agent answered, and the answer was passed on once.
+/// Returns the rejection for an answer that was passed on once and not kept.
 fn unkept() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
@@ -392,7 +391,7 @@ fn times(ttl: Duration) -> Times {
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, ms)
 }

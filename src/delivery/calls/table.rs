@@ -1,4 +1,4 @@
-//! The table `idempotent_calls`, and nothing else.
+//! Queries on the table `idempotent_calls`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,10 +16,11 @@ use crate::store::Unavailable;
 /// Rows that one purge deletes at most.
 const PURGE_MAX: i64 = 1000;
 
-/// Longest value of a field that is kept.
+/// Bytes of the longest field value that is kept.
 const KEPT_FIELD_BYTES_MAX: usize = 1024;
 
-/// Fields of an agent that are kept with its answer: what its body is, and what was agreed upon.
+/// Header fields of an agent that are kept with its answer: they describe the body and the negotiated
+/// features.
 const KEPT_FIELDS: [&str; 6] = [
     "content-type",
     "preference-applied",
@@ -42,7 +43,7 @@ const CLAIM: &str = "INSERT INTO idempotent_calls \
      expires_at = excluded.expires_at \
      WHERE idempotent_calls.expires_at <= excluded.created_at OR idempotent_calls.run = $8";
 
-/// Of $8 bytes, where with them there are not more than $9 of this owner.
+/// Selects `$then` if the owner's kept bytes stay within $9 with another $8 bytes.
 macro_rules! if_kept {
     ($then:literal, $otherwise:literal) => {
         concat!(
@@ -72,11 +73,11 @@ const KEEP: &str = concat!(
 const STREAM: &str =
     "UPDATE idempotent_calls SET status = $2, fields = $3, stream = $4 WHERE run = $1";
 
-/// Of an answer that is there, or of a stream that was noted.
+/// Ends a row with an answer or a recorded stream.
 const ENDED: &str = "UPDATE idempotent_calls SET state = 'done', task_state = $2 \
      WHERE run = $1 AND status IS NOT NULL";
 
-/// A stream that was noted is what came of it.
+/// A row with a recorded stream keeps it as its outcome.
 const UNKNOWN: &str = "UPDATE idempotent_calls SET state = 'unknown' \
      WHERE run = $1 AND state = 'running' AND stream IS NULL";
 
@@ -88,7 +89,7 @@ const RENEW: &str =
 const PURGE: &str = "DELETE FROM idempotent_calls WHERE scope IN \
      (SELECT scope FROM idempotent_calls WHERE expires_at <= $1 LIMIT $2)";
 
-/// What is known of a key.
+/// The row of a key.
 pub(super) struct Row {
     pub(super) body_hash: String,
     pub(super) run: String,
@@ -98,22 +99,22 @@ pub(super) struct Row {
     pub(super) task_state: Option<TaskState>,
 }
 
-/// How far its call has come.
+/// The state of its call.
 pub(super) enum State {
     Running,
     Unknown,
-    /// Its agent answered, and the answer was passed on only.
+    /// The agent answered, and the answer was only passed on.
     Unkept,
-    /// Its agent answered.
+    /// The agent answered.
     Kept(Answer),
-    /// Its agent streams, or did.
+    /// The agent streams, or did.
     Streams {
         answer: Answer,
         stream: String,
     },
 }
 
-/// When a row is written.
+/// The times of a new row.
 #[derive(Clone, Copy)]
 pub(super) struct Times {
     pub(super) now: i64,
@@ -133,7 +134,7 @@ impl Table {
         self.0.run("call_find", work).await
     }
 
-    /// Whether it is ours now. `replaced`: a run whose key is taken over.
+    /// Claims the key; true if that succeeded. `replaced`: the run that it replaces.
     pub(super) async fn claim(
         &self,
         key: &Key,
@@ -154,7 +155,7 @@ impl Table {
         self.0.run("call_claim", work).await
     }
 
-    /// Whether there was room for it among what `bytes` bounds for the owner of the key.
+    /// Stores the answer; true if there was room for it within the bound of the key's owner.
     pub(super) async fn keep(
         &self,
         (run, owner, bytes): (&str, &str, &KeptBytes),
@@ -203,7 +204,7 @@ impl Table {
         self.0.run("call_stream", work).await
     }
 
-    /// Whether there was something to end.
+    /// Records the end; true if there was a row to end.
     pub(super) async fn ended(
         &self,
         run: &str,
@@ -216,14 +217,14 @@ impl Table {
         self.0.run("call_ended", work).await
     }
 
-    /// Nobody knows what came of it.
+    /// Records that the outcome is unknown.
     pub(super) async fn unknown(&self, run: &str) -> Result<(), Unavailable> {
         let query = sqlx::query(UNKNOWN).bind(run);
         let work = async { query.execute(self.0.pool()).await.map(drop) };
         self.0.run("call_unknown", work).await
     }
 
-    /// It never was: the key is free.
+    /// Deletes the row: the key is free.
     pub(super) async fn release(&self, run: &str) -> Result<(), Unavailable> {
         let query = sqlx::query(RELEASE).bind(run);
         let work = async { query.execute(self.0.pool()).await.map(drop) };
@@ -236,7 +237,7 @@ impl Table {
         self.0.run("call_renew", work).await
     }
 
-    /// Deletes what lapsed. Whether there may be more.
+    /// Deletes lapsed rows. True if there may be more.
     pub(super) async fn purge(&self, now: i64) -> Result<bool, Unavailable> {
         let query = sqlx::query(PURGE).bind(now).bind(PURGE_MAX);
         let work = async { Ok(query.execute(self.0.pool()).await?.rows_affected()) };
@@ -294,7 +295,7 @@ fn answer(row: &AnyRow) -> Result<Answer, sqlx::Error> {
     })
 }
 
-/// Those that are kept, as JSON. What is no text is none of them.
+/// Returns the fields to keep, as JSON, without values that are not text.
 fn fields(fields: &HeaderMap) -> String {
     let kept = KEPT_FIELDS.iter().flat_map(|name| {
         let values = fields.get_all(*name).iter();

@@ -1,4 +1,4 @@
-//! Keys: what tells two calls apart.
+//! Unit tests of keys: equality of calls, and concurrent claims.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn calls() -> Arc<Calls> {
 
 fn calls_in(folder: &tempfile::TempDir) -> Arc<Calls> {
     let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
-    // It is opened when something is asked of it, which is never.
+    // The database is opened on first use, which does not happen here.
     let sql = format!("sqlite:{}", folder.path().join("gateway.db").display());
     config.stores.sql = sql.into();
     config.stores.shared = "memory".to_owned().into();
@@ -84,7 +84,7 @@ async fn a_claim_that_is_over_leaves_the_key_to_the_next() {
     let mut first = claim().await;
     calls.settle(&first.run, End::Release).await;
     first.over(Outcome::Nothing).await;
-    // Somebody is faster than whoever drops what is over.
+    // Another caller claims the key before the first one drops its finished claim.
     let second = claim().await;
     drop(first);
     assert!(calls.waiting(&key).is_some(), "it runs, and is renewed");
@@ -115,7 +115,7 @@ async fn a_stream_that_could_not_be_noted_is_unknown_and_one_that_was_is_kept() 
         }
         let run = claim.run.clone();
         claim.ended(None).await;
-        // As where its end could not be written down at once.
+        // As when its end could not be written at once.
         calls.settle(&run, End::Unknown).await;
         let Asked::Done(outcome) = calls.ask(&key).await.unwrap() else {
             panic!("{name} is not over");

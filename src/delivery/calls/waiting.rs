@@ -1,4 +1,5 @@
-//! Waiting for what comes of a call that runs already, here or elsewhere: one look for all who wait here.
+//! Waiting for the outcome of a call that runs already, on this or another replica. All waiters of a replica
+//! share one poll of the table.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,25 +9,25 @@ use tokio::time::timeout;
 
 use super::{Calls, Key, Open, Outcome, now_ms, unknown};
 
-/// How often it is looked what came of a call elsewhere, without news of it.
+/// Interval of polls without a wake-up.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Someone who waits for what comes of a call.
+/// A request that waits for the outcome of a call.
 pub struct Waiting(pub(super) watch::Receiver<Option<Outcome>>);
 
 impl Waiting {
-    /// Waits for it, without a limit: its call has clocks. May be dropped and called again.
+    /// Waits for the outcome, without a limit: the call has its own timeouts. Cancel-safe.
     pub async fn outcome(&mut self) -> Outcome {
         match self.0.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),
-            // Whoever ran it is gone without a word: a bug.
+            // The task that ran it ended without a result, which is a bug.
             Ok(None) | Err(_) => Outcome::Refused(unknown()),
         }
     }
 }
 
 impl Calls {
-    /// The call of that key and body, if somebody waits for it here already.
+    /// Returns a waiter for the call of that key and body, if there is an entry for it here.
     pub(super) fn waiting(&self, key: &Key) -> Option<Waiting> {
         let open = self.open();
         let mut open = open.get(&key.scope)?.iter();
@@ -34,7 +35,7 @@ impl Calls {
         Some(Waiting(open.outcome.clone()))
     }
 
-    /// Notes a call that is waited for from here on. `Err`: it is already.
+    /// Adds an entry for a call. `Err`: there is one already.
     pub(super) fn begin(
         &self,
         key: &Key,
@@ -54,7 +55,7 @@ impl Calls {
         Ok((tell, news))
     }
 
-    /// Nobody waits for it any more, or it is known where to look.
+    /// Removes the entry of a call that has no waiters, or has an outcome in the table.
     pub(super) fn close(&self, key: &Key) {
         let mut open = self.open();
         if let Some(of_scope) = open.get_mut(&key.scope) {
@@ -74,13 +75,13 @@ impl Calls {
         let waiting = Waiting(tell.subscribe());
         let (calls, key) = (Arc::clone(self), key.clone());
         tokio::spawn(async move {
-            // One is in the table.
+            // The entry in the map holds one receiver.
             while tell.receiver_count() > 1 {
                 let _ = timeout(LOOK_EVERY, news.notified()).await;
                 let outcome = match calls.table.find(&key.scope, now_ms()).await {
                     Ok(Some(row)) if row.body_hash == key.body => calls.outcome(row).await,
                     Ok(_) => Some(Outcome::Nothing),
-                    // It is looked again until the store is back, or nobody waits.
+                    // Polls until the store is back, or no waiter is left.
                     Err(_) => None,
                 };
                 if outcome.is_some() {

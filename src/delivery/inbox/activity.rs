@@ -1,4 +1,4 @@
-//! What stands in an inbox: who put it there, what it is, how far its task has come.
+//! The entries of an inbox: type, source, bodies, and the state of their task.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -8,19 +8,19 @@ use crate::rejection::{Reason, Rejection};
 use crate::workspace::{Timestamp, words};
 
 words! {
-    /// What an entry is.
+    /// The type of an entry.
     ActivityType {
         /// A message for the workspace. The first of a conversation begins a task.
         A2aReceive => "a2a_receive",
-        /// The workspace told its user something.
+        /// A notice of the workspace to its user.
         Notify => "notify",
-        /// What became of something that the workspace delegated.
+        /// The result of a delegation of the workspace.
         DelegateResult => "delegate_result",
     }
 }
 
 words! {
-    /// From whom.
+    /// The kind of a source.
     SourceKind {
         /// Another workspace, or the workspace itself.
         Agent => "agent",
@@ -29,10 +29,10 @@ words! {
     }
 }
 
-/// What stands for a status where there is no task.
+/// The status of an entry without a task.
 pub(super) const STATUS_OK: &str = "ok";
 
-/// Who put an entry there, as far as readers may know.
+/// The source of an entry, as far as readers may know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A workspace.
@@ -57,35 +57,35 @@ impl Source {
     }
 }
 
-/// What is to be put into an inbox.
+/// An entry to be put into an inbox.
 #[derive(Clone, Debug)]
 pub struct NewActivity {
-    /// Whose inbox.
+    /// The workspace that owns the inbox.
     pub workspace: WorkspaceId,
-    /// What it is. A message begins a task, unless it continues one.
+    /// The type. A message begins a task, unless it continues one.
     pub kind: ActivityType,
-    /// Who put it there.
+    /// The source.
     pub source: Source,
-    /// For whom it was, if for a workspace.
+    /// The workspace it was meant for, if any.
     pub target: Option<WorkspaceId>,
     /// The JSON-RPC method.
     pub method: Option<String>,
-    /// What was asked, as it came.
+    /// The request, as it arrived.
     pub request_body: Option<String>,
-    /// What was answered, as it came.
+    /// The response, as it arrived.
     pub response_body: Option<String>,
-    /// The conversation of a new task; `None`: a new one. One that is continued keeps its own.
+    /// The conversation of a new task; `None`: a new one. A continued task keeps its own.
     pub context_id: Option<String>,
-    /// [`Proof::owner`](crate::identity::Proof::owner) of whoever put it there: the owner of a new task.
+    /// [`Proof::owner`](crate::identity::Proof::owner) of the sender: the owner of a new task.
     pub owner: String,
-    /// The task that it continues; it is `submitted` again.
+    /// The task that it continues; its state becomes `submitted` again.
     pub continues: Option<String>,
-    /// Its name, a UUID that nothing else has, where it must not be put there twice; `None`: a new one.
+    /// Its id, a UUID of its own, if the entry must be put at most once; `None`: a new id.
     pub id: Option<String>,
 }
 
 impl NewActivity {
-    /// A message of `owner` to `workspace`.
+    /// Returns a message of `owner` to `workspace`.
     pub fn message(
         workspace: &WorkspaceId,
         source: Source,
@@ -108,17 +108,17 @@ impl NewActivity {
         }
     }
 
-    /// Octets of both bodies.
+    /// Returns the octets of both bodies.
     pub(super) fn bytes(&self) -> usize {
         octets(self.request_body.as_ref()) + octets(self.response_body.as_ref())
     }
 
-    /// The same, as the tables count them.
+    /// Returns [`NewActivity::bytes`] in the type of the tables.
     pub(super) fn kept_bytes(&self) -> i64 {
         i64::try_from(self.bytes()).unwrap_or(i64::MAX)
     }
 
-    /// PostgreSQL keeps every text but one with a NUL, and that one would take a whole batch with it.
+    /// Rejects texts with a NUL. PostgreSQL does not store them, and one would fail its whole batch.
     pub(super) fn check(&self) -> Result<(), Rejection> {
         let texts = [
             &self.method,
@@ -136,7 +136,7 @@ impl NewActivity {
     }
 }
 
-/// Whether anything can have that name: PostgreSQL takes no NUL, and asked for one it fails.
+/// True if `name` can exist: PostgreSQL rejects queries with a NUL.
 pub(super) fn may_be(name: &str) -> bool {
     !name.contains('\0')
 }
@@ -145,10 +145,10 @@ pub(super) fn octets(text: Option<&String>) -> usize {
     text.map_or(0, String::len)
 }
 
-/// What became of it: it is committed.
+/// An entry that was committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// Its name; that of its task, too, if it begins one.
+    /// Its id, which is also that of the task that it begins.
     pub id: String,
     /// Its number in the inbox.
     pub seq: i64,
@@ -156,33 +156,33 @@ pub struct Activity {
     pub task_id: Option<String>,
     /// The conversation of that task.
     pub context_id: Option<String>,
-    /// When it was put there.
+    /// Time at which it was put.
     pub created_at: Timestamp,
 }
 
-/// An entry, as it reads (contract §6.1).
+/// An entry in the API's form (`docs/api.md`, "Inboxes").
 #[derive(Clone, Debug, Serialize)]
 pub struct Item {
-    /// Its name.
+    /// The id.
     pub id: String,
-    /// Its number in the inbox, without gaps, in the order of commits.
+    /// The number in the inbox, without gaps, in the order of commits.
     pub seq: i64,
-    /// What it is.
+    /// The type.
     pub activity_type: String,
-    /// The workspace it comes from.
+    /// The workspace that sent it.
     pub source_id: Option<String>,
-    /// The workspace it was for.
+    /// The workspace it was meant for.
     pub target_id: Option<String>,
     /// The JSON-RPC method.
     pub method: Option<String>,
-    /// What was asked: as JSON if it is.
+    /// The request: as JSON if it is JSON.
     pub request_body: Option<Box<RawValue>>,
-    /// The last answer: as JSON if it is.
+    /// The last response: as JSON if it is JSON.
     pub response_body: Option<Box<RawValue>>,
-    /// How far its task has come; `ok` where there is none.
+    /// The state of the task; `ok` for an entry without a task.
     pub status: String,
     /// The task that it begins or continues.
     pub task_id: Option<String>,
-    /// When it was put there.
+    /// Time at which it was put.
     pub created_at: Timestamp,
 }

@@ -1,5 +1,6 @@
-//! Group commit: entries wait in a bounded queue, and one task of this gateway commits them, as many at once
-//! as are there. Under load a commit is shared by hundreds; without, nobody waits for company.
+//! Group commit: entries wait in a bounded queue, and one task of this gateway commits all that are queued in
+//! one transaction. Under load hundreds of entries share a commit; an entry that comes alone does not wait
+//! for others to join.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,32 +21,32 @@ use crate::metrics::KeptKind;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::store::Unavailable;
 
-/// Entries that wait at most.
+/// Queued entries at most.
 const QUEUE_MAX: usize = 4096;
 
-/// Octets that wait at most, over all entries. They bound memory.
+/// Octets of all queued entries at most. They bound memory.
 const QUEUE_BYTES_MAX: u32 = 64 << 20;
 
 /// Entries of one transaction at most.
 const BATCH_MAX: usize = 256;
 
-/// Octets after which a transaction takes no more: PostgreSQL must get them within `stores.timeout`.
+/// Octets of one transaction, about: PostgreSQL must receive them within `stores.timeout`.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
-/// When to try again for room in an inbox: its agent must fetch and acknowledge.
+/// `Retry-After` of a full inbox: its agent must fetch and acknowledge.
 const FULL_PAUSE: Duration = Duration::from_secs(15);
 
-/// What is told a sender whose message has no room. The limits follow.
+/// The rejection of a message for which there is no room. The limits follow.
 const NO_ROOM: &str = "the inbox is full: its agent must answer its messages and acknowledge them; what is kept for it has";
 
-/// An entry that waits, and who waits for it.
+/// A queued entry, with the channel for its outcome.
 struct Pending {
     entry: Entry,
     answer: oneshot::Sender<Result<Activity, Rejection>>,
     _room: OwnedSemaphorePermit,
 }
 
-/// The entries that wait.
+/// The queue of entries.
 pub(super) struct Queue {
     waiting: mpsc::Sender<Pending>,
     to_commit: Mutex<mpsc::Receiver<Pending>>,
@@ -64,13 +65,13 @@ impl Default for Queue {
 }
 
 impl Inbox {
-    /// Puts an entry into an inbox. When this returns it is committed; when its future is dropped it may
-    /// still be.
+    /// Puts an entry into an inbox. It is committed when this returns; if the future is dropped it may still
+    /// be.
     ///
     /// # Errors
-    /// `agent_busy` when the inbox is full, `overloaded` when this gateway cannot keep up; `task_not_found`,
-    /// and `invalid_params` when the task that it continues is over; `conflict` when one of its id is there; `store_unavailable`: then `delivered`
-    /// says whether it may be there (`unknown`) or is not (`false`).
+    /// `agent_busy` when the inbox is full; `overloaded` when this gateway cannot keep up; `task_not_found`;
+    /// `invalid_params` when the task that it continues is over; `conflict` when an entry of its id exists;
+    /// `store_unavailable`: then `delivered` is `unknown` if it may be committed, and `false` otherwise.
     pub async fn put(&self, new: NewActivity) -> Result<Activity, Rejection> {
         self.append(Entry {
             new,
@@ -82,7 +83,7 @@ impl Inbox {
     pub(super) async fn append(&self, entry: Entry) -> Result<Activity, Rejection> {
         entry.new.check()?;
         let bytes = u32::try_from(entry.new.bytes()).unwrap_or(u32::MAX);
-        // One that is larger than all the room has it alone.
+        // An entry larger than the bound waits alone.
         let bytes = bytes.clamp(1, QUEUE_BYTES_MAX);
         let room = Arc::clone(&self.queue.room).try_acquire_many_owned(bytes);
         let Ok(room) = room else {
@@ -94,7 +95,7 @@ impl Inbox {
             answer,
             _room: room,
         };
-        // Before it can be taken out again.
+        // Before the writer can take it out again.
         self.metrics.inbox.waiting.inc();
         if self.queue.waiting.try_send(pending).is_err() {
             self.metrics.inbox.waiting.dec();
@@ -112,8 +113,8 @@ impl Inbox {
         overloaded()
     }
 
-    /// Whether an inbox would take one more message, while `witness` hears how many there are. Nothing is
-    /// put there, and nothing counted.
+    /// Checks that an inbox would take one more message, and reports the counts to `witness`. Puts and counts
+    /// nothing.
     ///
     /// # Errors
     /// As [`Inbox::put`].
@@ -148,10 +149,10 @@ impl Inbox {
         Ok(())
     }
 
-    /// Commits what waits, batch by batch.
+    /// Commits queued entries, batch by batch.
     pub(super) async fn write(&self) {
         let mut to_commit = self.queue.to_commit.lock().await;
-        // The sender is ours, so the channel stays open.
+        // This struct owns the sender, so the channel stays open.
         while let Some(first) = to_commit.recv().await {
             let mut bytes = first.entry.new.bytes();
             let mut batch = vec![first];
@@ -200,12 +201,12 @@ impl Inbox {
         };
         self.tell_of(&entries, &outcomes);
         for ((answer, _), outcome) in answers.into_iter().zip(outcomes) {
-            // Whoever does not wait any more does not need to know.
+            // The sender may have stopped waiting.
             let _ = answer.send(outcome.map_err(|why| self.refuse(why, max)));
         }
     }
 
-    /// Has whoever waits look for what may be there, now and when the store, by a clock of its own, has made up its mind.
+    /// Wakes waiters now, and again when the store, by its own clock, must have decided on the transaction.
     pub(super) fn wake_late(&self, topics: impl IntoIterator<Item = Topic>) {
         let topics: BTreeSet<_> = topics.into_iter().collect();
         let (hub, late) = (Arc::clone(&self.hub), 2 * self.db.timeout());
@@ -220,7 +221,8 @@ impl Inbox {
         let mut woken = BTreeSet::new();
         let mut written = 0;
         for (entry, outcome) in entries.iter().zip(outcomes) {
-            // One that is there already may have been committed behind the store's clock, and nobody heard of it.
+            // An entry that exists already may have been committed after the store timed out, without a
+            // wake-up.
             if !matches!(outcome, Ok(_) | Err(Refused::Known)) {
                 continue;
             }
@@ -264,7 +266,7 @@ impl Inbox {
     }
 }
 
-/// What an entry changes.
+/// Returns the topics that an entry changes.
 fn topics(entry: &Entry) -> impl Iterator<Item = Topic> {
     let inbox = Topic::Inbox(entry.new.workspace.clone());
     let task = entry.new.continues.clone().map(Topic::Task);
@@ -284,7 +286,7 @@ fn full(max: i64) -> Rejection {
         .fact("limit", max)
 }
 
-/// There is no such task, or not for whoever asks.
+/// Returns the rejection for a task that does not exist, or that the caller may not see.
 pub(super) fn no_task() -> Rejection {
     let message = "there is no such task for this caller: a task belongs to whoever started it";
     Rejection::new(Reason::TaskNotFound, message)

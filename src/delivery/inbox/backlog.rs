@@ -1,4 +1,4 @@
-//! How much waits in all inboxes, and since when.
+//! The backlog of inboxes: the number of unacknowledged entries, and the age of the oldest.
 
 use sqlx::Row as _;
 
@@ -8,8 +8,8 @@ use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
 
-// One look into the index for each inbox with anything that nobody acknowledged. Numbers are without gaps, so the first
-// of them that is still there tells how many are.
+// One index lookup for each inbox with unacknowledged entries. Numbers have no gaps, so the first such entry
+// that is still there gives their count.
 const BACKLOG: &str = "SELECT CAST(COALESCE(SUM(h.last_seq - f.seq + 1), 0) AS BIGINT) AS entries, \
     MIN(f.created_at) AS oldest \
     FROM inbox_heads h JOIN activity_logs f ON f.workspace_id = h.workspace_id \
@@ -24,7 +24,7 @@ const BACKLOG_OF: &str = "SELECT h.last_seq - f.seq + 1 AS entries, f.created_at
     WHERE h.workspace_id = $1 AND h.last_seq > h.acked_seq";
 
 impl Inbox {
-    /// How many entries of a workspace's inbox nobody acknowledged yet, and since when the oldest waits.
+    /// Returns the number of unacknowledged entries of a workspace's inbox, and the time of the oldest.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -44,7 +44,7 @@ impl Inbox {
         self.db.run("inbox_backlog_of", work).await
     }
 
-    /// What nobody acknowledged yet, over all inboxes.
+    /// Returns the unacknowledged entries of all inboxes.
     pub(in crate::delivery) async fn backlog(&self) -> Result<Backlog, Unavailable> {
         let work = async {
             let row = sqlx::query(BACKLOG).fetch_one(self.db.pool()).await?;

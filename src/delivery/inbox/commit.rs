@@ -1,8 +1,7 @@
-//! One batch of entries in one transaction: numbers, bounds, rows.
+//! Commits one batch of entries in one transaction: numbers, bounds, rows.
 //!
-//! The heads are locked first, in order, and until the commit. So the numbers of an inbox have no gaps, a
-//! number that can be read has none before it that is still to come, and no two batches wait for each other
-//! in a circle.
+//! The heads are locked first, in order, and until the commit. So the numbers of an inbox have no gaps, all
+//! numbers before one that can be read are committed, and two batches cannot deadlock.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
@@ -19,8 +18,8 @@ use crate::db::{Connection, Db};
 use crate::delivery::kept::kept_of;
 use crate::workspace::Timestamp;
 
-/// Rows that one statement inserts, from the most on: few texts, so that connections can keep all of them
-/// prepared.
+/// Rows per insert statement, the largest first: few distinct statements, so that connections can keep all of
+/// them prepared.
 const ROWS: [usize; 4] = [64, 16, 4, 1];
 
 const HEAD_COLUMNS: usize = 3;
@@ -34,7 +33,7 @@ const HEAD: &str = concat!(
     " AS kept FROM inbox_heads WHERE workspace_id = $1"
 );
 
-// The last one that is acknowledged stays: its reader goes on behind it. What is not answered stays as well.
+// The last acknowledged entry stays, since its reader continues after it. Unanswered entries stay as well.
 const FREE: &str = "DELETE FROM activity_logs WHERE id IN (SELECT id FROM activity_logs \
     WHERE workspace_id = $1 AND seq < $2 \
     AND status IN ('ok', 'completed', 'failed', 'canceled', 'rejected') ORDER BY seq LIMIT 32) \
@@ -60,17 +59,17 @@ pub(super) const SET_CONTINUING: &str =
 
 const ROW_COLUMNS: usize = 18;
 
-/// One entry on its way.
+/// An entry to be committed.
 pub(super) struct Entry {
     pub(super) new: NewActivity,
-    /// The state that the task which it continues is in afterwards.
+    /// The state of the task that it continues, after the commit.
     pub(super) continues_as: TaskState,
 }
 
-/// How much an inbox may hold, and all of them together.
+/// The bounds of an inbox, and of all inboxes together.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
-    /// Entries that are not acknowledged.
+    /// Unacknowledged entries.
     pub(super) messages: i64,
     /// Bytes that are kept for one workspace.
     pub(super) bytes: i64,
@@ -78,18 +77,18 @@ pub(super) struct Room {
     pub(super) bytes_in_all: i64,
 }
 
-/// Why an entry was not put there.
+/// The reason why an entry was not put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// The inbox has as many as it may hold that are not acknowledged.
+    /// The inbox has as many unacknowledged entries as allowed.
     Full,
     /// There is no room for its bytes.
     NoRoom,
-    /// The task that it continues is over, or has as many updates as it may have.
+    /// The task that it continues is over, or has as many updates as allowed.
     Over,
     /// There is no such task.
     NoTask,
-    /// It is there already.
+    /// An entry with its id exists already.
     Known,
 }
 
@@ -102,28 +101,28 @@ struct Head {
     /// The last number before this batch.
     last: i64,
     acked: i64,
-    /// Entries that it still takes.
+    /// Entries that it still accepts.
     room: i64,
-    /// Entries of this batch that it took.
+    /// Entries of this batch that it accepted.
     taken: i64,
     /// Bytes of this batch for it.
     wanted_bytes: i64,
     /// Bytes that are kept for its workspace.
     kept: i64,
-    /// Bytes that it still takes.
+    /// Bytes that it still accepts.
     room_bytes: i64,
 }
 
-/// What an inbox holds.
+/// The contents of an inbox.
 pub(super) struct Held {
-    /// Entries that count.
+    /// Entries that count toward the bound.
     pub(super) messages: i64,
     /// Bytes that are kept for its workspace.
     pub(super) bytes: i64,
 }
 
-/// Puts all of `entries` there but those that are refused, or none of them. `committing` is set once it may
-/// be done even if this fails.
+/// Commits all of `entries` except those that are refused, or none of them. `committing` is set once the
+/// commit may succeed even if this fails.
 pub(super) async fn commit(
     db: &Db,
     entries: &[Entry],
@@ -140,7 +139,7 @@ pub(super) async fn commit(
     let mut outcomes = Vec::with_capacity(entries.len());
     let mut named = HashSet::new();
     for entry in entries {
-        // Another of this batch is not in the table yet.
+        // An earlier entry of this batch is not in the table yet.
         let outcome = match &entry.new.id {
             Some(id) if named.contains(id) => Err(Refused::Known),
             _ if room.bytes_in_all < entry.new.kept_bytes() => Err(Refused::NoRoom),
@@ -167,7 +166,7 @@ pub(super) async fn commit(
     Ok(outcomes)
 }
 
-/// Takes as many numbers of each inbox as there are entries for it.
+/// Locks the heads, and takes as many numbers of each inbox as there are entries for it.
 async fn lock_heads<'e>(
     tx: &mut Connection,
     entries: &'e [Entry],
@@ -225,8 +224,8 @@ async fn lock_heads<'e>(
     wanted.into_iter().map(head).collect()
 }
 
-/// How many entries the inbox takes. Where there is no room, what is finished at its front counts as
-/// acknowledged: an agent that answers everything and acknowledges nothing must not be stuck.
+/// Computes the number of entries that the inbox accepts. If there is no room, finished entries at its front
+/// count as acknowledged: an agent that answers everything and acknowledges nothing must not get stuck.
 async fn make_room(
     tx: &mut Connection,
     workspace: &str,
@@ -246,15 +245,15 @@ async fn make_room(
     Ok(())
 }
 
-/// How many bytes the inbox takes. Where there is no room, what is acknowledged and answered is deleted, the oldest
-/// first; what is finished at its front counts as acknowledged.
+/// Computes the number of bytes that the inbox accepts. If there is no room, entries that are acknowledged
+/// and answered are deleted, the oldest first; finished entries at its front count as acknowledged.
 async fn make_room_for_bytes(
     tx: &mut Connection,
     workspace: &str,
     head: &mut Head,
     max: i64,
 ) -> Result<(), sqlx::Error> {
-    // What can never fit is no reason to delete anything.
+    // Nothing is deleted for entries that can never fit.
     let wanted = if max < head.wanted_bytes {
         0
     } else {
@@ -282,7 +281,7 @@ async fn make_room_for_bytes(
     Ok(())
 }
 
-/// Up to which number everything is finished, at the front of what is not acknowledged.
+/// Returns the number up to which all unacknowledged entries are finished.
 async fn finished(
     connection: &mut Connection,
     workspace: &str,
@@ -294,7 +293,7 @@ async fn finished(
     Ok(open.map_or(last, |seq| seq - 1))
 }
 
-/// How many entries an inbox holds that count, as a batch of one entry would find it.
+/// Returns the contents of an inbox, as a batch of one entry would find them.
 pub(super) async fn held(db: &Db, workspace: &str, max_messages: i64) -> Result<Held, sqlx::Error> {
     let mut connection = db.begin_reading().await?;
     let head = sqlx::query_as(HEAD).bind(workspace);
@@ -327,7 +326,7 @@ async fn take(
     let head = heads
         .get_mut(new.workspace.as_str())
         .ok_or(sqlx::Error::RowNotFound)?;
-    // Whoever gives a task up takes work from the agent. A task can be given up once, so this has a bound.
+    // A cancellation takes work from the agent. A task can be canceled once, so this is bounded.
     if head.room <= head.taken && entry.continues_as != TaskState::Canceled {
         return Ok(Err(Refused::Full));
     }
@@ -336,7 +335,7 @@ async fn take(
         return Ok(Err(Refused::NoRoom));
     }
     if let Some(id) = &new.id {
-        // Whoever puts it there has locked the head of this inbox first.
+        // Any writer of this id has locked the head of this inbox first.
         let known = sqlx::query(IS_ENTRY).bind(id);
         if known.fetch_optional(&mut *tx).await?.is_some() {
             return Ok(Err(Refused::Known));
@@ -367,7 +366,7 @@ async fn take(
     }))
 }
 
-/// Moves the task on that `entry` continues; answers its conversation.
+/// Moves the task on that `entry` continues; returns its conversation.
 async fn go_on(
     tx: &mut Connection,
     entry: &Entry,
@@ -438,7 +437,7 @@ async fn insert(tx: &mut Connection, taken: &[(&Entry, &Activity)]) -> Result<()
     Ok(())
 }
 
-/// As many pieces as it takes, of the sizes that statements have.
+/// Splits rows into chunks of the sizes in `ROWS`.
 fn chunks<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
     std::iter::from_fn(move || {
         let size = ROWS.into_iter().find(|size| *size <= rows.len())?;
@@ -448,7 +447,7 @@ fn chunks<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
-/// `($1, $2), ($3, $4)`: the markers of so many rows.
+/// Returns the placeholders of so many rows: `($1, $2), ($3, $4)`.
 fn values(rows: usize, columns: usize) -> String {
     let mut text = String::new();
     for marker in 1..=rows * columns {

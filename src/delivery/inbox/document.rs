@@ -1,7 +1,7 @@
-//! A task as JSON, in the shape of A2A 0.3: what it was at first, and each update on top. Pure.
+//! A task as JSON, in the form of A2A 0.3: its initial state, with each update applied to it. Pure.
 //!
-//! The updates are kept, not the task: an answer that comes in ten thousand pieces costs one row each, and
-//! not the whole of it each time.
+//! The updates are stored, not the task: an answer in ten thousand pieces takes one row per piece, rather
+//! than the whole answer each time.
 
 use serde_json::{Value, json};
 
@@ -11,11 +11,11 @@ use crate::a2a::update::Subject;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
 
-/// Levels of arrays and objects that an update may have. What keeps it adds some, and no more than 127 can be read
-/// again.
+/// Nesting of arrays and objects in an update at most. Stored forms add some levels, and at most 127 can be
+/// parsed.
 const LEVELS_MAX: usize = 100;
 
-/// Rejects an update that could not be read again once it is kept.
+/// Rejects an update that could not be parsed again once it is stored.
 ///
 /// # Errors
 /// `invalid_params` when it nests too deeply.
@@ -26,19 +26,19 @@ pub(super) fn check_depth(update: &Update) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Of a reply that nests too deeply.
+/// Returns the rejection of a reply that nests too deeply.
 pub fn too_deep() -> Rejection {
     let message = format!("the reply nests more than {LEVELS_MAX} levels deep");
     Rejection::new(Reason::InvalidParams, message)
 }
 
-/// The task as it was begun.
+/// Returns the task as it was begun.
 pub(super) fn begun(subject: &Subject<'_>, at: Timestamp) -> Value {
     json!({"kind": "task", "id": subject.task, "contextId": subject.context,
         "status": {"state": TaskState::Submitted.word(), "timestamp": at}})
 }
 
-/// Puts an update on top. It was `about` this task, and checked.
+/// Applies an update. It was made `about` this task, and checked.
 pub(super) fn apply(task: &mut Value, update: Update, at: Timestamp) {
     match update {
         Update::Message(message) => {
@@ -69,7 +69,7 @@ fn set_status(task: &mut Value, state: TaskState, at: Timestamp, message: Value)
     task["status"] = json!({"state": state.word(), "timestamp": at, "message": message});
 }
 
-/// What the status said is history now.
+/// Moves the message of the status to the history.
 fn keep_said(task: &mut Value) {
     let said = task["status"]["message"].take();
     if said.is_object() {
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(task["artifacts"][0]["parts"][1]["text"], "k");
         let task = folded(vec![piece("o", false), piece("new", false)]);
         assert_eq!(task["artifacts"][0]["parts"].as_array().unwrap().len(), 1);
-        // One that continues what is not there begins it.
+        // A continuation of an artifact that does not exist begins it.
         assert_eq!(
             folded(vec![piece("k", true)])["artifacts"][0]["parts"][0]["text"],
             "k"
@@ -222,7 +222,7 @@ mod tests {
     fn what_nests_too_deeply_is_refused_and_what_does_not_can_be_read_again() {
         let nested = |levels: usize| {
             let inner = (0..levels - 1).fold(json!([]), |inner, _| json!([inner]));
-            // The event, its metadata, and as many levels as it says.
+            // The event, its metadata, and the levels of the case.
             Update::StatusUpdate(json!({"status": {"state": "working"}, "metadata": {"a": inner}}))
         };
         let deepest = nested(LEVELS_MAX - 2);

@@ -1,4 +1,4 @@
-//! Reading an inbox, and saying how far one has read.
+//! Reads and acknowledges the entries of an inbox.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -16,16 +16,16 @@ use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
 
-/// Topics that are looked at with one statement.
+/// Topics per statement.
 const LOOK_MAX: usize = 256;
 
-// How far an inbox has come: nothing else is read where there is nothing new.
+// The head of an inbox: if it has nothing new, nothing else is read.
 const HEAD: &str = "SELECT last_seq, acked_seq, \
     (SELECT MIN(seq) FROM activity_logs WHERE workspace_id = $1) AS oldest_seq \
     FROM inbox_heads WHERE workspace_id = $1";
 
-// Sizes first, so that what does not fit into a page is not read; and each by itself, since a join of the two
-// is planned badly by a PostgreSQL that has not looked at the table yet.
+// Sizes are read first, so that rows that do not fit into a page are not read. They are read by a query of
+// their own, since PostgreSQL plans a join badly before it has analyzed the table.
 macro_rules! rows {
     ($columns:literal, $beyond:literal, $order:literal) => {
         concat!(
@@ -52,22 +52,22 @@ const NEWEST_FIRST: [&str; 2] = rows!("<", "DESC");
 
 const POSITION: &str = "SELECT seq FROM activity_logs WHERE id = $1 AND workspace_id = $2";
 
-// Held until the commit, so that of two at once the second sees what the first did.
+// Held until the commit, so that concurrent acknowledgements are serialized.
 const LOCK_HEAD: &str =
     "UPDATE inbox_heads SET last_seq = last_seq WHERE workspace_id = $1 RETURNING acked_seq";
 
 const ACKNOWLEDGE: &str = "UPDATE inbox_heads SET acked_seq = $2 WHERE workspace_id = $1";
 
-/// Which entries.
+/// The entries to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Those of this type.
+    /// The type of the entries.
     pub kind: Option<ActivityType>,
-    /// Those from there.
+    /// The kind of their source.
     pub source: Option<SourceKind>,
 }
 
-/// From where on, and in which order.
+/// The position and the order of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// The newest first.
@@ -78,21 +78,21 @@ pub enum Start {
     After(i64),
 }
 
-/// A part of an inbox.
+/// A page of an inbox.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// The entries, in the order that was asked for.
+    /// The entries, in the requested order.
     pub items: Vec<Item>,
-    /// Whether there is more right now.
+    /// True if there are more right now.
     pub more: bool,
-    /// The oldest number that there is: those before it were pruned. One more than the last, if all were.
+    /// The oldest number that exists: earlier entries were pruned. The last number plus one if all were.
     pub oldest: i64,
-    /// The last number that there was.
+    /// The last number that was assigned.
     pub last: i64,
 }
 
 impl Page {
-    /// Of an inbox into which nothing was ever put.
+    /// The page of an inbox that never had an entry.
     const EMPTY: Self = Self {
         items: Vec::new(),
         more: false,
@@ -102,7 +102,7 @@ impl Page {
 }
 
 impl Inbox {
-    /// At most `limit` entries. Fewer, and at least one, when they are large.
+    /// Reads at most `limit` entries; fewer, and at least one, when they are large.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -127,7 +127,7 @@ impl Inbox {
                 .bind(limit)
         };
         let work = async {
-            // When all who wait are woken, they take turns: other work needs connections, too.
+            // Woken readers take turns, since other work needs connections, too.
             let _turn = self.turns.acquire().await;
             let mut connection = self.db.begin_reading().await?;
             let head = sqlx::query(HEAD).bind(workspace.as_str());
@@ -157,7 +157,8 @@ impl Inbox {
                 .fetch_all(&mut connection)
                 .await?;
             page.items = rows.iter().map(item).collect::<Result<_, _>>()?;
-            // What was committed since the head was read is among them: whoever goes on after `last` has it.
+            // It includes entries that were committed since the head was read, so that readers can continue
+            // after `last`.
             let newest = page.items.iter().map(|item| item.seq).max();
             page.last = page.last.max(newest.unwrap_or(0));
             Ok(page)
@@ -165,10 +166,10 @@ impl Inbox {
         Ok(self.db.run("inbox_page", work).await?)
     }
 
-    /// The number of the entry `id`.
+    /// Returns the number of the entry `id`.
     ///
     /// # Errors
-    /// `cursor_gone` when there is none in this inbox, or none any more; `store_unavailable`.
+    /// `cursor_gone` when there is no such entry in this inbox, or it was pruned; `store_unavailable`.
     pub async fn position(&self, workspace: &WorkspaceId, id: &str) -> Result<i64, Rejection> {
         if !may_be(id) {
             return Err(gone());
@@ -182,7 +183,7 @@ impl Inbox {
         found.ok_or_else(gone)
     }
 
-    /// The number up to which entries are acknowledged.
+    /// Returns the number up to which entries are acknowledged.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -195,10 +196,10 @@ impl Inbox {
         Ok(self.db.run("inbox_head", work).await?)
     }
 
-    /// Everything up to the entry `id` is dealt with; answers how many were not before. Never goes back.
+    /// Acknowledges all entries up to `id`; returns how many were not acknowledged before. Never goes back.
     ///
     /// # Errors
-    /// `cursor_gone` when there is none in this inbox, or none any more; `store_unavailable`.
+    /// `cursor_gone` when there is no such entry in this inbox, or it was pruned; `store_unavailable`.
     pub async fn acknowledge(&self, workspace: &WorkspaceId, id: &str) -> Result<i64, Rejection> {
         if !may_be(id) {
             return Err(gone());
@@ -229,12 +230,12 @@ impl Inbox {
         Ok(count)
     }
 
-    /// Waits for more in an inbox, from whichever replica.
+    /// Subscribes to new entries of an inbox, on any replica.
     pub fn watch(&self, workspace: &WorkspaceId) -> Watch {
         self.hub.watch(Topic::Inbox(workspace.clone()))
     }
 
-    /// Which of `topics` have come further since the last look; all of them at the first.
+    /// Returns the topics that have changed since the last check; all of them at the first.
     pub(super) async fn look(
         &self,
         marks: &mut Marks,
@@ -287,7 +288,7 @@ impl Inbox {
     }
 }
 
-/// `($1, $2)`.
+/// Returns placeholders: `($1, $2)`.
 fn list(count: usize) -> String {
     let mut text = String::from("($1");
     for marker in 2..=count {
@@ -320,7 +321,7 @@ fn item(row: &AnyRow) -> Result<Item, sqlx::Error> {
     })
 }
 
-/// JSON as it was kept; what is none, as a string.
+/// Returns stored JSON as it is, and other text as a JSON string.
 fn json(text: Option<String>) -> Result<Option<Box<RawValue>>, sqlx::Error> {
     let Some(text) = text else { return Ok(None) };
     let value = RawValue::from_string(text.clone());

@@ -1,5 +1,6 @@
-//! Signs of life of agents that poll: they read, follow, reply or acknowledge. Each is kept in the shared state for as
-//! long as a heartbeat counts, so every gateway knows in which inboxes messages wait for an agent that is gone.
+//! Heartbeats of agents that poll: each read, follow, reply or acknowledgement is one. They are kept in the
+//! shared state for `registry.heartbeat_ttl`, so every gateway can count the inboxes with messages for an
+//! agent that is gone.
 
 use dashmap::DashMap;
 use sqlx::Row as _;
@@ -10,27 +11,27 @@ use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
 
-/// Signs that are noted within the time that a heartbeat counts: requests beyond those cost no trip to a store.
+/// Heartbeats written within `registry.heartbeat_ttl` at most: further requests do not access the store.
 const SIGNS_PER_TTL: u32 = 3;
 
-/// Inboxes that are looked at in one look.
+/// Inboxes that one check reads at most.
 const UNREAD_MAX: i64 = 1000;
 
-/// Inboxes whose oldest entry is a message that waits since before a moment. Those of agents with an address hold only
-/// what became of their delegations, which need not be read.
+/// Inboxes in which the oldest unacknowledged entry is a message from before $1. Agents with an address have
+/// only delegation results in theirs, which need not be read.
 const UNREAD: &str = "SELECT h.workspace_id AS id FROM inbox_heads h \
     JOIN activity_logs f ON f.workspace_id = h.workspace_id \
     AND f.seq = (SELECT MIN(seq) FROM activity_logs \
         WHERE workspace_id = h.workspace_id AND seq > h.acked_seq) \
     WHERE h.last_seq > h.acked_seq AND f.activity_type = 'a2a_receive' AND f.created_at < $1 LIMIT $2";
 
-/// When a sign of each agent was noted last by this gateway.
+/// Time at which this gateway last wrote the heartbeat of each agent.
 #[derive(Default)]
 pub(super) struct Signs(DashMap<WorkspaceId, Instant>);
 
 impl Inbox {
-    /// Takes in a sign of life of a workspace's agent. True a few times within `registry.heartbeat_ttl`: then the
-    /// directory is to hear of it, too. Best effort: the next sign comes soon.
+    /// Records a heartbeat of a workspace's agent. True a few times within `registry.heartbeat_ttl`: the
+    /// directory is to be notified then. Best effort: the next heartbeat comes soon.
     pub async fn note_life(&self, workspace: &WorkspaceId) -> bool {
         let ttl = self.config.get().registry.heartbeat_ttl;
         let now = Instant::now();
@@ -46,13 +47,13 @@ impl Inbox {
         self.signs.0.insert(workspace.clone(), now);
         let noted = self.shared.set(&key(workspace), "1", Some(ttl)).await;
         if let Err(error) = noted {
-            tracing::debug!(%error, workspace.id = %workspace, "A sign of life is not noted this time");
+            tracing::debug!(%error, workspace.id = %workspace, "failed to write the heartbeat of a polling agent; will retry");
         }
         true
     }
 
-    /// In how many inboxes a message waits for longer than a heartbeat counts, while no gateway knows of a sign of life of
-    /// the agent: 1,000 at most.
+    /// Returns the number of inboxes in which a message has waited longer than `registry.heartbeat_ttl`
+    /// without a heartbeat of the agent on any gateway: 1,000 at most.
     pub(in crate::delivery) async fn unread(&self) -> Result<i64, Unavailable> {
         let ttl = self.config.get().registry.heartbeat_ttl;
         self.signs.0.retain(|_, noted| noted.elapsed() < ttl);

@@ -1,12 +1,13 @@
-//! Messages for workspaces that fetch them (contract §6.1), and the tasks that those messages begin.
+//! Inboxes of agents that poll (`docs/api.md`, "Inboxes"), and the tasks that their messages begin.
 //!
 //! Owns the tables `activity_logs`, `inbox_heads` and `task_updates`. [`Inbox::put`] is group commit
-//! ([`append`], the transaction in [`commit`]); [`feed`] reads and acknowledges; [`reply`] has what agents say
-//! of their tasks, which [`document`] makes JSON of; [`life`] knows which agents are there; [`wake`] ends waits, on all replicas; [`prune`] forgets.
+//! ([`append`], the transaction in [`commit`]); [`feed`] reads and acknowledges; [`reply`] takes an agent's
+//! updates of its tasks, which [`document`] turns into JSON; [`life`] keeps heartbeats; [`wake`] wakes
+//! waiters on all replicas; [`prune`] applies the retention.
 //!
-//! Invariants: what was acknowledged to a sender is committed; the numbers of an inbox are without gaps and
-//! in the order of commits, so who reads beyond a number misses none; the shared state may be away: then who
-//! waits is woken within a second of the commit.
+//! Invariants: a message is committed before its sender gets a response; the numbers of an inbox have no gaps
+//! and are in the order of commits, so a reader that continues after a number misses none; without the shared
+//! state waiters are woken within a second of the commit.
 
 mod activity;
 mod append;
@@ -47,10 +48,10 @@ use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 
-/// Reads at once at most, of this replica.
+/// Concurrent reads of this replica at most.
 const READS_MAX: usize = 4;
 
-/// The room.
+/// Puts, reads and prunes the entries of inboxes.
 pub struct Inbox {
     config: Live,
     db: Db,
@@ -62,14 +63,14 @@ pub struct Inbox {
     hub: Arc<Hub>,
     turns: Semaphore,
     places: Arc<Places>,
-    /// Of those who wait for what comes of their messages: they take none from agents that read.
+    /// Places of senders that wait for replies, apart from those of reading agents.
     senders: Arc<Places>,
     to_prune: ToPrune,
     signs: Signs,
 }
 
 impl Inbox {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(
         config: Live,
         (db, shared): (Db, Shared),
@@ -106,25 +107,24 @@ impl Inbox {
         })
     }
 
-    /// What bounds the bytes of entries.
+    /// Returns the bound on the bytes of entries.
     pub(super) fn kept(&self) -> &KeptBytes {
         &self.kept
     }
 
-    /// Commits what is put there, tells and hears of it, and prunes. A background task; runs until it is
-    /// dropped.
+    /// Commits entries, sends and receives wake-ups, and prunes. A background task; runs until it is dropped.
     pub async fn run(&self) {
         tokio::join!(self.write(), self.tell(), self.listen(), self.prune());
     }
 }
 
-/// Told when a task moved on.
+/// Returns the event for a task that changed.
 fn task_changed(workspace: &WorkspaceId, task: &str, state: TaskState) -> Event {
     let payload = json!({"task_id": task, "state": state.word()});
     Event::new(Kind::TaskUpdated, workspace, payload)
 }
 
-/// What a table says, if it can be read.
+/// Turns a decoding failure of a column into an `sqlx::Error`.
 fn decoded<T, E: std::error::Error + Send + Sync + 'static>(
     read: Result<T, E>,
 ) -> Result<T, sqlx::Error> {

@@ -1,4 +1,4 @@
-//! What a workspace tells its user.
+//! Notices of a workspace to its user.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::events::{Event, Kind};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
-/// Octets of a message at most. It stands in an event, and those are kept in memory.
+/// Octets of a message at most. It is part of an event, and events are kept in memory.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Attachments at most.
@@ -21,12 +21,12 @@ const URI_BYTES_MAX: usize = 2048;
 /// Octets of its name, and of its type, at most.
 const NAME_BYTES_MAX: usize = 256;
 
-/// What is told.
+/// A notice.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Notice {
-    /// In words.
+    /// The text.
     pub message: String,
-    /// Files that go with it.
+    /// Attached files.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -35,23 +35,23 @@ pub struct Notice {
     pub attachments: Vec<Attachment>,
 }
 
-/// A file that goes with a notice.
+/// A file that is attached to a notice.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attachment {
-    /// Where it is.
+    /// The address of the file.
     pub uri: String,
-    /// What it is called.
+    /// The name of the file.
     pub name: String,
-    /// What it is.
+    /// The media type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
-    /// Its octets.
+    /// The size in octets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }
 
-/// A list; `null` is an empty one.
+/// Reads a list; `null` is an empty one.
 fn list<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Attachment>, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
@@ -82,7 +82,7 @@ impl Notice {
 }
 
 impl Inbox {
-    /// `workspace` tells its user something: it stands in its inbox, and those who watch hear of it.
+    /// Puts a notice of `workspace` to its user into its inbox, and publishes it as an event.
     ///
     /// # Errors
     /// `invalid_params`; as [`Inbox::put`].

@@ -1,5 +1,5 @@
-//! What is not kept for ever: entries that were acknowledged long ago, and all that are older than
-//! `inbox.retention`. By every replica, a little at a time, so that no statement holds many rows.
+//! Retention of inboxes: deletes entries that were acknowledged long ago, and all that are older than
+//! `inbox.retention`. Every replica deletes small batches, so that no statement locks many rows.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -13,20 +13,20 @@ use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
 
-/// How often inboxes are looked at that were acknowledged here.
+/// Interval at which inboxes are pruned that were acknowledged on this replica.
 const PRUNE_EVERY: Duration = Duration::from_secs(1);
 
-/// How often all entries are.
+/// Interval at which entries beyond the retention are deleted.
 const EXPIRE_EVERY: Duration = Duration::from_secs(60);
 
 /// Rows that one statement deletes at most.
 const ROWS_MAX: i64 = 1000;
 
-/// Inboxes that wait to be pruned at most. One more is pruned after its next acknowledgement.
+/// Inboxes that wait to be pruned at most. Further ones are pruned after their next acknowledgement.
 const WAITING_MAX: usize = 10_000;
 
-// So many of what is acknowledged stay: an answer may come after the acknowledgement, and the last one
-// acknowledged is where its reader goes on.
+// $2 acknowledged entries stay: an answer may come after the acknowledgement, and readers continue after the
+// last acknowledged entry.
 const PRUNE: &str = "DELETE FROM activity_logs WHERE id IN (SELECT id FROM activity_logs \
     WHERE workspace_id = $1 AND seq <= (SELECT acked_seq FROM inbox_heads WHERE workspace_id = $1) - $2 \
     ORDER BY seq LIMIT $3)";
@@ -35,7 +35,7 @@ const PRUNE: &str = "DELETE FROM activity_logs WHERE id IN (SELECT id FROM activ
 const EXPIRE: &str = "DELETE FROM activity_logs \
     WHERE id IN (SELECT id FROM activity_logs WHERE id < $1 ORDER BY id LIMIT $2)";
 
-/// Inboxes with more that is acknowledged than before.
+/// Inboxes with new acknowledgements.
 #[derive(Default)]
 pub(super) struct ToPrune(Mutex<HashSet<WorkspaceId>>);
 
@@ -66,7 +66,7 @@ impl Inbox {
                 done = self.expire().await;
             }
             if let Err(error) = done {
-                tracing::debug!(error = %Chain(&error), "Inboxes are not pruned this time");
+                tracing::debug!(error = %Chain(&error), "pruning of inboxes failed; will retry");
             }
         }
     }
@@ -97,7 +97,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Whether there may be more to delete.
+    /// Runs a deletion. True if there may be more to delete.
     async fn delete(
         &self,
         work: impl Future<Output = Result<sqlx::any::AnyQueryResult, sqlx::Error>>,
@@ -108,7 +108,7 @@ impl Inbox {
     }
 }
 
-/// The least id that an entry of this time can have: its first 48 bits are milliseconds since 1970.
+/// Returns the least id that an entry of this time can have: its first 48 bits are milliseconds since 1970.
 fn first_id_at(at: Timestamp) -> String {
     let ms = u64::try_from(at.0).unwrap_or(0);
     let digits = format!("{ms:012x}");

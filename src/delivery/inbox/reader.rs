@@ -1,4 +1,5 @@
-//! One who stays: waits for an entry, follows an inbox, or waits for the reply to a message.
+//! Long-lived readers of an inbox: requests that wait for an entry, follow the inbox, or wait for the reply
+//! to a message.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::ids::WorkspaceId;
 use crate::metrics::{InboxReader, Metrics};
 use crate::rejection::Rejection;
 
-/// A place among those who stay. Dropping it gives it back.
+/// The place of a long-lived reader. Dropping it frees the place.
 pub struct Reader {
     watch: Watch,
     metrics: Arc<Metrics>,
@@ -19,10 +20,10 @@ pub struct Reader {
 }
 
 impl Inbox {
-    /// Lets whom `proof` proves wait for more in an inbox, from whichever replica.
+    /// Takes a place for the caller, to wait for new entries of an inbox on any replica.
     ///
     /// # Errors
-    /// `overloaded` and `rate_limited` beyond `[inbox]`.
+    /// `overloaded` and `rate_limited` beyond the bounds of `[inbox]`.
     pub fn stay(
         &self,
         workspace: &WorkspaceId,
@@ -40,14 +41,14 @@ impl Inbox {
     }
 }
 
-/// A place among those who wait for the reply to a message. Dropping it gives it back.
+/// The place of a sender that waits for the reply to its message. Dropping it frees the place.
 pub struct SenderPlace {
     metrics: Arc<Metrics>,
     _place: Place,
 }
 
 impl Inbox {
-    /// Lets whom `proof` proves wait for the reply to its message. `None`: as many as may be wait already.
+    /// Takes a place for the caller, to wait for the reply to its message. `None`: there is none free.
     pub fn stay_for_reply(&self, proof: &Proof) -> Option<SenderPlace> {
         let Ok(place) = self.senders.take(proof.account) else {
             self.metrics.inbox.waits_refused.inc();
@@ -68,8 +69,8 @@ impl Drop for SenderPlace {
 }
 
 impl Reader {
-    /// Waits until there may be more since it was made, or since the last time. Look first, then wait. May
-    /// be dropped and called again without missing any.
+    /// Waits until there may be new entries since it was created, or since the last call. Read first, then
+    /// wait. Cancel-safe.
     pub async fn changed(&mut self) {
         self.watch.changed().await;
     }

@@ -1,4 +1,4 @@
-//! What an agent says of a task, and what others may read of it.
+//! Updates of tasks: agents reply to their messages, and callers read their tasks.
 
 use std::sync::OnceLock;
 
@@ -24,23 +24,23 @@ use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
 
-/// Updates of one task at most; one that ends it may always come.
+/// Updates of one task at most; one that ends it is always accepted.
 pub(super) const UPDATES_MAX: i64 = 10_000;
 
-/// What each costs that the gateway wrote itself, which is not in `update_bytes`.
+/// Bytes counted for each update that the gateway wrote itself, which is not in `update_bytes`.
 const UPDATE_BYTES: i64 = 256;
 
-/// A reply that ends a task is taken up to this size also where `limits.kept_bytes` are used up: ended tasks can be
-/// deleted.
+/// A reply that ends a task is accepted up to this size also where `limits.kept_bytes` are used up: ended
+/// tasks can be deleted.
 const LAST_WORD_BYTES: i64 = 4096;
 
-/// What is told an agent whose reply has no room. The limits follow.
+/// The rejection of a reply for which there is no room. The limits follow.
 const NO_ROOM: &str = "there is no room for the reply; end tasks with at most 4096 bytes and acknowledge them: what is kept for the workspace has";
 
 /// Updates that are read at once.
 const UPDATES_PAGE: i64 = 256;
 
-// The row of the task is locked by the first statement, until the commit.
+// The first statement locks the row of the task until the commit.
 const LOCK: &str = concat!(
     "UPDATE activity_logs SET updates = updates + 1, updated_at = $3 \
     WHERE id = (SELECT task_id FROM activity_logs WHERE id = $1 AND workspace_id = $2) \
@@ -73,47 +73,47 @@ const LIST: &str = "SELECT id, workspace_id, owner, context_id, status, updates,
 /// A task that was begun by a message to an inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboxTask {
-    /// Its name: that of the entry which began it.
+    /// Its id: that of the entry which began it.
     pub id: String,
-    /// Who works on it.
+    /// The workspace of the agent that works on it.
     pub target: WorkspaceId,
-    /// [`Proof::owner`](crate::identity::Proof::owner) of whoever began it.
+    /// [`Proof::owner`](crate::identity::Proof::owner) of the caller that began it.
     pub owner: String,
     /// Its conversation.
     pub context_id: String,
-    /// How far it has come.
+    /// Its state.
     pub state: TaskState,
-    /// How many updates there are: the number of the last.
+    /// The number of updates, which is that of the last one.
     pub updates: i64,
-    /// When it was begun.
+    /// Time at which it was begun.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// Time of its last change.
     pub updated_at: Timestamp,
 }
 
-/// One update of a task, with our names in it.
+/// One update of a task, with the gateway's ids in it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskUpdate {
     /// Its number: 1, 2, 3, without gaps.
     pub n: i64,
-    /// What was said.
+    /// The update.
     pub update: Update,
-    /// When.
+    /// Time of the update.
     pub at: Timestamp,
 }
 
-/// Which tasks of a workspace, newest first.
+/// The tasks of a workspace to list, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted<'a> {
-    /// Of this owner.
+    /// The owner of the tasks.
     pub owner: Option<&'a str>,
-    /// Of this conversation.
+    /// Their conversation.
     pub context: Option<&'a str>,
-    /// In this state.
+    /// Their state.
     pub state: Option<TaskState>,
-    /// Beyond the cursor of the page before.
+    /// The cursor of the previous page.
     pub before: Option<i64>,
-    /// How many at most.
+    /// The number of tasks at most.
     pub limit: u32,
 }
 
@@ -122,12 +122,12 @@ pub struct Wanted<'a> {
 pub struct TaskPage {
     /// The tasks.
     pub tasks: Vec<InboxTask>,
-    /// What [`Wanted::before`] of the next page is.
+    /// The value of [`Wanted::before`] for the next page.
     pub next: Option<i64>,
 }
 
 impl InboxTask {
-    /// As it is behind the message of `owner` that began it.
+    /// Returns the task as it is after the message of `owner` that began it.
     pub fn new(first: &Activity, target: &WorkspaceId, owner: &str) -> Self {
         Self {
             id: first.id.clone(),
@@ -141,12 +141,12 @@ impl InboxTask {
         }
     }
 
-    /// As JSON, before anything was said of it, in the shape of A2A 0.3.
+    /// Returns the task as JSON before its first update, in the form of A2A 0.3.
     pub fn begun(&self) -> serde_json::Value {
         self.submitted(self.created_at)
     }
 
-    /// The same, as of when a message that continues it was put there.
+    /// As [`InboxTask::begun`], at the time of a message that continues it.
     pub fn submitted(&self, at: Timestamp) -> serde_json::Value {
         document::begun(&self.subject(), at)
     }
@@ -160,13 +160,13 @@ impl InboxTask {
 }
 
 impl Inbox {
-    /// The agent of `target` says `update` of the task that the entry `activity` begins or continues; `body`
-    /// is what it said as it came. When this returns it is committed.
+    /// Commits an update of the agent of `target` on the task that the entry `activity` begins or continues;
+    /// `body` is the reply as it arrived.
     ///
     /// # Errors
     /// `task_not_found`; `conflict` when the task is over or has had too many updates; `body_too_large` when
     /// all its updates together are larger than `limits.response_bytes`; `invalid_params`;
-    /// `store_unavailable`: then it may have been said, or not.
+    /// `store_unavailable`: then the outcome is unknown.
     pub async fn reply(
         &self,
         target: &WorkspaceId,
@@ -231,9 +231,9 @@ impl Inbox {
         let concerned = concerned.into_inner().map(Topic::Task);
         match &replied {
             Ok(Ok(_)) => {}
-            // It may be over by a reply of which nobody heard.
+            // The task may have ended by a reply without a confirmed commit.
             Ok(Err(_)) => self.hub.wake(concerned),
-            // This one may be committed all the same.
+            // This reply may be committed all the same.
             Err(_) => self.wake_late(concerned),
         }
         let task = replied??;
@@ -243,7 +243,7 @@ impl Inbox {
         Ok(task)
     }
 
-    /// Gives a task up, for `owner`: the agent finds an entry with the method `tasks/cancel`.
+    /// Cancels a task for `owner`: the agent finds an entry with the method `tasks/cancel`.
     ///
     /// # Errors
     /// `task_not_found`; `invalid_params` when it is over; as [`Inbox::put`].
@@ -265,7 +265,7 @@ impl Inbox {
         self.task(target, id).await?.ok_or_else(no_task)
     }
 
-    /// A task of `target`; `None`: there is none of this name.
+    /// Returns a task of `target`; `None`: there is none of this id.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -285,7 +285,7 @@ impl Inbox {
         Ok(self.db.run("inbox_task", work).await?)
     }
 
-    /// At which workspace the task `id` is; `None`: at none that has an inbox.
+    /// Returns the workspace of the task `id`; `None`: no inbox has it.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -301,8 +301,8 @@ impl Inbox {
         Ok(self.db.run("inbox_task", work).await?)
     }
 
-    /// The task as JSON, in the shape of A2A 0.3, and the number of the last update in it. As of now: it may
-    /// have come further than `task` says.
+    /// Returns the task as JSON, in the form of A2A 0.3, and the number of the last update in it. It is
+    /// current: it may be newer than `task`.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -312,7 +312,7 @@ impl Inbox {
         loop {
             let updates = self.updates_after(&task.id, after).await?;
             let Some(last) = updates.last() else {
-                // That it is over holds, also if the update that says so cannot be read.
+                // The state of an ended task holds even if its last update cannot be read.
                 if task.state.is_terminal() && document["status"]["state"] != task.state.word() {
                     document["status"] =
                         json!({"state": task.state.word(), "timestamp": task.updated_at});
@@ -326,8 +326,8 @@ impl Inbox {
         }
     }
 
-    /// Updates beyond the number `n`, in order, not all of them if there are many: none means no more. One that
-    /// cannot be read is left out: the task must stay readable.
+    /// Returns updates after the number `n`, in order, possibly not all of them: an empty result means that
+    /// there are no more. An unreadable update is skipped, so that the task stays readable.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -349,8 +349,7 @@ impl Inbox {
         }
     }
 
-    /// Tasks of `target`, newest first. Fewer than are wanted, and at least one, when there is much to read of
-    /// them.
+    /// Returns tasks of `target`, newest first. Fewer than wanted, and at least one, when they are large.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -389,7 +388,7 @@ impl Inbox {
         Ok(TaskPage { tasks, next })
     }
 
-    /// Waits for changes of a task, by whichever replica.
+    /// Subscribes to changes of a task, by any replica.
     pub fn watch_task(&self, id: &str) -> Watch {
         self.hub.watch(Topic::Task(id.to_owned()))
     }
@@ -413,7 +412,7 @@ fn too_large(max: i64) -> Rejection {
     Rejection::new(Reason::BodyTooLarge, message).fact("limit", max)
 }
 
-/// Answers how many octets it takes.
+/// Inserts an update and returns its octets.
 pub(super) async fn insert_update(
     tx: &mut Connection,
     task: &str,
@@ -455,7 +454,7 @@ fn read_updates(task: &str, rows: &[AnyRow]) -> Vec<TaskUpdate> {
     let read = |row: &AnyRow| {
         let read = read_update(row);
         if let Err(error) = &read {
-            tracing::error!(task, error = %Chain(error), "An update of a task cannot be read; it is left out");
+            tracing::error!(task, error = %Chain(error), "unreadable task update; skipped");
         }
         read.ok()
     };

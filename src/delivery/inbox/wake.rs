@@ -1,5 +1,5 @@
-//! Who waits for what, on all replicas. A word that something is new costs those nothing who do not wait for
-//! it; while the link that brings it is down, one task of this replica looks at SQL for all who wait.
+//! Wake-ups of waiting readers, on all replicas. A wake-up of a topic without waiters costs nothing. While
+//! the link that carries wake-ups is down, one task of this replica polls SQL for all waiters.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,27 +15,27 @@ use crate::ids::WorkspaceId;
 use crate::shared::Notice;
 use crate::telemetry::Chain;
 
-/// The channel between replicas: who tells it, then what is new, by lines.
+/// The channel between replicas: the sender, then the topics, one per line.
 const CHANNEL: &str = "gw:inbox";
 
-/// Stands for everything that may be waited for.
+/// Stands for all topics.
 const ALL: &str = "*";
 
-/// What is told at once at most. Beyond it: everything.
+/// Topics of one message at most. Beyond it: all topics.
 const TELL_MAX: usize = 4096;
 
-/// Pause between two tries to tell.
+/// Pause between two attempts to publish.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// How often SQL is looked at while the link is down.
+/// Interval of polls of SQL while the link is down.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What may be waited for.
+/// A subject of waits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Topic {
-    /// More in an inbox.
+    /// New entries of an inbox.
     Inbox(WorkspaceId),
-    /// More of a task.
+    /// Changes of a task.
     Task(String),
 }
 
@@ -56,32 +56,32 @@ impl Topic {
     }
 }
 
-/// How far what is waited for had come at the last look.
+/// The progress of each topic at the last poll.
 pub(super) type Marks = HashMap<Topic, i64>;
 
-/// Those who wait on this replica, and what the others are still to be told.
+/// The waiters on this replica, and the wake-ups to be published.
 pub(super) struct Hub {
     waiting: DashMap<Topic, watch::Sender<()>>,
-    /// Tells our own words from others'.
+    /// Distinguishes this replica's messages from those of other replicas.
     replica: String,
     to_tell: Mutex<BTreeSet<String>>,
     told: Notify,
 }
 
-/// One who waits. Dropping it ends that.
+/// A waiter for a topic. Dropping it ends the wait.
 pub struct Watch {
     hub: Arc<Hub>,
     topic: Topic,
-    /// Until it is dropped.
+    /// `None` only while it is dropped.
     changes: Option<watch::Receiver<()>>,
 }
 
 impl Watch {
-    /// Waits until there may be something new since it was made, or since the last time. Look first, then
-    /// wait. May be dropped and called again without missing any.
+    /// Waits until there may be a change since it was created, or since the last call. Read first, then wait.
+    /// Cancel-safe.
     pub async fn changed(&mut self) {
         if let Some(changes) = &mut self.changes {
-            // The sender stays for as long as somebody waits, so the wait cannot fail.
+            // The sender stays as long as there is a waiter, so the wait cannot fail.
             let _ = changes.changed().await;
         }
     }
@@ -90,7 +90,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let own = self.changes.take();
-        // Under the entry's lock: of two that leave at once, one is the last.
+        // Under the entry's lock: of two that are dropped at once, one is the last.
         self.hub.waiting.remove_if(&self.topic, |_, changes| {
             drop(own);
             changes.receiver_count() == 0
@@ -124,7 +124,7 @@ impl Hub {
         }
     }
 
-    /// Something is new: those here hear it now, those on other replicas as soon as it can be told.
+    /// Wakes the waiters here now, and those on other replicas as soon as the wake-up can be published.
     pub(super) fn wake(&self, topics: impl IntoIterator<Item = Topic>) {
         let mut texts = Vec::new();
         for topic in topics {
@@ -144,7 +144,7 @@ impl Hub {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        // Each step leaves the set whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the set consistent, so a panic elsewhere cannot have broken it.
         self.to_tell.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -174,14 +174,14 @@ impl Hub {
         }
     }
 
-    /// What is waited for.
+    /// Returns the topics with waiters.
     fn topics(&self) -> Vec<Topic> {
         self.waiting.iter().map(|one| one.key().clone()).collect()
     }
 }
 
 impl Inbox {
-    /// Tells the other replicas, until they are told.
+    /// Publishes wake-ups to other replicas, retrying until it succeeds.
     pub(super) async fn tell(&self) {
         loop {
             self.hub.told.notified().await;
@@ -195,15 +195,15 @@ impl Inbox {
                 let Err(error) = self.shared.publish(CHANNEL, &text).await else {
                     continue;
                 };
-                tracing::debug!(error = %Chain(&error), "Nobody was told of new messages; trying on");
-                // Who listens elsewhere may not know that the link is down here.
+                tracing::debug!(error = %Chain(&error), "failed to publish wake-ups for new messages; retrying");
+                // Subscribers on other replicas may not know that the link is down here.
                 self.hub.to_tell(batch);
                 sleep(RETRY_PAUSE).await;
             }
         }
     }
 
-    /// Hears what other replicas tell, and looks at SQL while they cannot.
+    /// Receives wake-ups of other replicas, and polls SQL while the link is down.
     pub(super) async fn listen(&self) {
         let mut notices = self.shared.subscribe(CHANNEL);
         let mut up = false;
@@ -216,7 +216,7 @@ impl Inbox {
                     Notice::Message(text) => self.hub.heard(&text),
                     Notice::Down => up = false,
                     Notice::Up => {
-                        // What was told in between was missed.
+                        // Wake-ups during the outage were missed.
                         self.hub.wake_all();
                         marks = Marks::default();
                         up = true;
@@ -227,7 +227,7 @@ impl Inbox {
                     match self.look(&mut marks, topics).await {
                         Ok(news) => news.iter().for_each(|topic| self.hub.wake_here(topic)),
                         Err(error) => {
-                            tracing::debug!(error = %Chain(&error), "Nobody could look for new messages");
+                            tracing::debug!(error = %Chain(&error), "failed to poll for new messages; retrying");
                         }
                     }
                 }

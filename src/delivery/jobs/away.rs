@@ -1,4 +1,4 @@
-//! Targets whose jobs were put off here, and which of them something has changed about since.
+//! Targets with jobs that were put off on this replica, and those of them that have changed since.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,10 @@ use tokio::sync::Notify;
 
 use crate::ids::WorkspaceId;
 
-/// Targets that are known to be away at most; of others their return is found out by trying.
+/// Unreachable targets that are remembered at most; the return of any further one is found by retrying.
 const AWAY_MAX: usize = 10_000;
 
-/// The room's knowledge of them.
+/// The unreachable targets.
 #[derive(Default)]
 pub(super) struct Away {
     targets: Mutex<Targets>,
@@ -20,31 +20,31 @@ pub(super) struct Away {
 #[derive(Default)]
 struct Targets {
     away: HashSet<WorkspaceId>,
-    /// Something about them has changed since.
+    /// Targets that were in `away` and have changed since.
     returned: HashSet<WorkspaceId>,
-    /// Those that somebody tries to reach.
+    /// Targets with attempts under way.
     tried: HashMap<WorkspaceId, Tried>,
 }
 
 #[derive(Default)]
 struct Tried {
     attempts: usize,
-    /// How often it came back while there were any.
+    /// Changes of the target while there were attempts.
     returns: u64,
 }
 
-/// An attempt to reach a target, from before it is asked about: what is found out may be over by the time at which that
-/// is written down.
+/// An attempt to reach a target, created before the target is looked up: the target may have returned by the
+/// time its failure is written.
 pub struct Try {
     away: Arc<Away>,
     target: WorkspaceId,
-    /// The count at its begin.
+    /// `Tried::returns` when the attempt began.
     returns: u64,
 }
 
 impl Away {
     fn targets(&self) -> MutexGuard<'_, Targets> {
-        // Each step leaves them whole, so a panic elsewhere cannot have broken them.
+        // Each step leaves the sets consistent, so a panic elsewhere cannot have broken them.
         self.targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,7 +66,7 @@ impl Away {
         }
     }
 
-    /// `None`: all of them may have.
+    /// Marks the target as changed. `None`: all targets may have.
     pub(super) fn returns(&self, target: Option<&WorkspaceId>) {
         let mut targets = self.targets();
         let returned: Vec<WorkspaceId> = match target {
@@ -89,30 +89,31 @@ impl Away {
         }
     }
 
-    /// Resolves when one of them has returned.
+    /// Resolves when a target has returned.
     pub(super) async fn news(&self) {
         self.news.notified().await;
     }
 
-    /// Those that have, each once.
+    /// Takes the targets that have returned, each once.
     pub(super) fn take(&self) -> HashSet<WorkspaceId> {
         std::mem::take(&mut self.targets().returned)
     }
 
-    /// They could not be seen to.
+    /// Puts targets back after a failure to make their jobs due.
     pub(super) fn put_back(&self, returned: HashSet<WorkspaceId>) {
         self.targets().returned.extend(returned);
     }
 }
 
 impl Try {
-    /// Whom it is about.
+    /// Returns the target of the attempt.
     pub(super) fn target(&self) -> &WorkspaceId {
         &self.target
     }
 
-    /// The target was put off. Where it came back since the attempt began nobody else would hear of that. Other attempts
-    /// are told nothing: two that fail would have each other try for ever.
+    /// Records that the target was put off. If it returned since the attempt began, it is marked as returned
+    /// again, since no other notification follows. Other attempts are not notified: two that fail would make
+    /// each other retry for ever.
     pub(super) fn failed(self) {
         let mut targets = self.away.targets();
         let returns = targets.tried.get(&self.target).map(|tried| tried.returns);
@@ -150,7 +151,7 @@ mod tests {
     fn who_comes_back_while_it_is_tried_is_not_missed() {
         let away = Arc::<Away>::default();
         let attempt = away.attempt(&id());
-        // Before anybody knows that it was away.
+        // Before it is known that the target was away.
         away.returns(Some(&id()));
         assert!(away.take().is_empty());
         away.leaves(&id());

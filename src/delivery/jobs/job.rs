@@ -1,4 +1,4 @@
-//! A call that is made later: what it is, how far it has come, how it ended.
+//! The job: a delegation or a deferred call, its state and its end.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use crate::ids::{RequestId, WorkspaceId};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::workspace::{Timestamp, words};
 
-/// What stands before the id of a deferred call: no task of a workspace's inbox begins with it.
+/// Prefix of the id of a deferred call. No task id of an inbox begins with it.
 pub(super) const DEFERRED_PREFIX: &str = "job-";
 
 words! {
-    /// Why it is made later.
+    /// The kind of a job.
     Kind {
-        /// A workspace handed a task to another.
+        /// A workspace delegated a task to another.
         Delegation => "delegation",
-        /// Its target was away, and its caller did not want to wait.
+        /// The target was unavailable, and the caller asked not to wait.
         Deferred => "deferred",
     }
 }
 
 words! {
-    /// How far it has come.
+    /// The state of a job.
     State {
         /// Nothing was sent.
         Pending => "pending",
@@ -33,67 +33,67 @@ words! {
         Dispatched => "dispatched",
         /// The agent answered with a result.
         Completed => "completed",
-        /// The agent answered with an error, or will not be heard of any more.
+        /// The agent answered with an error, or no answer can be expected any more.
         Failed => "failed",
         /// Its deadline passed before there was an answer.
         Expired => "expired",
-        /// Its caller gave it up before it was sent.
+        /// Its caller canceled it before it was sent.
         Canceled => "canceled",
     }
 }
 
 impl State {
-    /// Whether nothing can follow.
+    /// True if no state can follow.
     pub const fn is_final(self) -> bool {
         !matches!(self, Self::Pending | Self::Dispatched)
     }
 }
 
-/// Whether `task` may be the id of a deferred call. Agents choose their ids, so it may be one of theirs, too.
+/// True if `task` may be the id of a deferred call. Agents choose their ids, so it may also be an agent's.
 pub fn may_be_deferred(task: &str) -> bool {
     let id = task.strip_prefix(DEFERRED_PREFIX);
     id.is_some_and(|id| id.len() == 36 && uuid::Uuid::try_parse(id).is_ok())
 }
 
-/// A call as it goes to the agent, and what of its request's head matters.
+/// A call as it is sent to the agent, with the relevant parts of its request's head.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Call {
     /// The completed call.
     pub body: String,
     /// Its JSON-RPC method.
     pub method: Option<String>,
-    /// Whether the gateway wrapped it for a 1.0 target, and so must say its version.
+    /// True if the gateway wrapped it for a 1.0 target, and so must send the version.
     pub version_1_0: bool,
-    /// The caller's fields that pass to the agent.
+    /// The caller's header fields that are passed to the agent.
     pub fields: Vec<(String, String)>,
-    /// Where it came from.
+    /// The address of the client.
     pub client: IpAddr,
-    /// Gateways that it has gone through, this one included.
+    /// Number of gateways that it has passed, this one included.
     pub hops: u32,
 }
 
-/// What a workspace delegates.
+/// A delegated task.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// What is to be done, in words.
+    /// The task as text.
     pub text: String,
-    /// Gateways that the call has gone through, this one included.
+    /// Number of gateways that the call has passed, this one included.
     pub hops: u32,
-    /// Where the request to delegate came from; `None`: accepted by a release that did not keep it.
+    /// The address of the client that delegated; `None`: accepted by a release that did not store it.
     pub client: Option<IpAddr>,
 }
 
-/// What is to be sent.
+/// The content to send.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// A text, of which a message is made when the target's generation of A2A is known.
+    /// A text, from which a message is made when the target's generation of A2A is known.
     Task(Task),
     /// A call.
     Call(Box<Call>),
 }
 
 impl Content {
-    /// Octets that it takes, about.
+    /// Returns its approximate size in octets.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Task(task) => task.text.len(),
@@ -102,24 +102,24 @@ impl Content {
     }
 }
 
-/// A call that is to be made later.
+/// A job to accept.
 #[derive(Clone, Debug)]
 pub struct NewJob {
     /// [`Proof::owner`](crate::identity::Proof::owner) of its caller.
     pub owner: String,
-    /// The caller as [`Proof::stored`](crate::identity::Proof::stored) has it.
+    /// The caller, as [`Proof::stored`](crate::identity::Proof::stored) writes it.
     pub caller: String,
-    /// The calling workspace, if it is one.
+    /// The calling workspace, if the caller is one.
     pub source: Option<WorkspaceId>,
-    /// Whom.
+    /// The target workspace.
     pub target: WorkspaceId,
-    /// What.
+    /// The content to send.
     pub content: Content,
-    /// Two of one caller with the same key are one.
+    /// The idempotency key: two jobs of one caller with the same key are one.
     pub idempotency_key: Option<String>,
-    /// Of those that wait for one target the greatest goes first.
+    /// Of the jobs that wait for one target the greatest priority is sent first.
     pub priority: i64,
-    /// How long it may take.
+    /// The time until its deadline.
     pub patience: Duration,
 }
 
@@ -140,57 +140,57 @@ impl NewJob {
     }
 }
 
-/// A call that is made later, as it is stored.
+/// A job as it is stored.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Its name. Ordered by time.
+    /// The id. Ordered by time.
     pub id: String,
-    /// Why it is made later.
+    /// The kind of the job.
     pub kind: Kind,
-    /// Who owns it, and the task that comes of it.
+    /// The owner of the job, and of the task that it starts.
     pub owner: String,
-    /// In whose name it is made: for [`Identity::recall`](crate::identity::Identity::recall).
+    /// The caller that it is sent for, as read by [`Identity::recall`](crate::identity::Identity::recall).
     pub caller: String,
-    /// The calling workspace, if it is one.
+    /// The calling workspace, if the caller is one.
     pub source: Option<WorkspaceId>,
-    /// Whom.
+    /// The target workspace.
     pub target: WorkspaceId,
-    /// What.
+    /// The content to send.
     pub content: Content,
-    /// How far it has come.
+    /// The state.
     pub state: State,
-    /// Of those that wait for one target the greatest goes first.
+    /// Of the jobs that wait for one target the greatest priority is sent first.
     pub priority: i64,
-    /// How often it was tried.
+    /// Attempts so far.
     pub attempts: i64,
-    /// When it must be over.
+    /// The time at which it expires.
     pub deadline: Timestamp,
     /// The task in the target's inbox that it waits for.
     pub inbox_task: Option<String>,
-    /// What the agent answered.
+    /// The agent's result.
     pub result: Option<Box<RawValue>>,
-    /// Why there is no result: the agent's JSON-RPC error, or one in its form.
+    /// The error, if there is no result: the agent's JSON-RPC error, or the gateway's in the same form.
     pub error: Option<Box<RawValue>>,
-    /// When it was accepted.
+    /// Time of acceptance.
     pub created_at: Timestamp,
-    /// When its state last changed.
+    /// Time of the last change of state.
     pub updated_at: Timestamp,
-    /// Which claim it is held by.
+    /// The fencing token of the current claim.
     pub(super) fence: i64,
 }
 
 impl Job {
-    /// When to try again after nothing was delivered: 1 s, 2 s, 4 s … 30 s.
+    /// Returns the pause before the next attempt after nothing was delivered: 1 s, 2 s, 4 s … 30 s.
     pub fn backoff(&self) -> Duration {
         let doublings = u32::try_from(self.attempts).unwrap_or(u32::MAX).min(5);
         Duration::from_secs(1 << doublings).min(BACKOFF_MAX)
     }
 }
 
-/// Between two tries at most.
+/// Longest pause between two attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
-/// How a job ended.
+/// The end of a job.
 #[derive(Clone, Debug)]
 pub enum Ending {
     /// The agent's result.
@@ -204,7 +204,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// What it is instead where the answer becomes part of a task, if it cannot be read.
+    /// Returns the failure that replaces the answer where it becomes part of a task and cannot be parsed.
     pub(super) fn unreadable(&self) -> Option<Self> {
         let (Self::Result(answer) | Self::Error(answer)) = self else {
             return None;
@@ -213,7 +213,7 @@ impl Ending {
         read.err().map(|why| Self::Failed(unreadable(&why)))
     }
 
-    /// The state, the result and the error that are written down.
+    /// Returns the state, the result and the error to store.
     pub(super) fn columns(&self) -> (State, Option<String>, Option<String>) {
         match self {
             Self::Result(result) => (State::Completed, Some(result.get().to_owned()), None),
@@ -224,15 +224,15 @@ impl Ending {
     }
 }
 
-/// An answer of which no tree can be made, though it is JSON: it nests too deeply, or has a number or a character that
-/// cannot be held.
+/// Rejection of an answer that is JSON, but cannot be parsed into a tree: it nests too deeply, or contains a
+/// number or a character that cannot be represented.
 pub(super) fn unreadable(why: &serde_json::Error) -> Rejection {
-    // serde's words for these repeat nothing of the answer.
+    // serde's messages for these contain nothing of the answer.
     let message = format!("the agent's answer holds what cannot be read: {why}");
     Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent)
 }
 
-/// A refusal as a JSON-RPC error, with the reason and the facts beside its message.
+/// Returns a rejection as a JSON-RPC error, with the reason and the facts as further members.
 pub(super) fn error(why: &Rejection) -> Value {
     let mut error = json!({
         "code": why.rpc_code.unwrap_or_else(|| why.reason.rpc_code()),
@@ -245,7 +245,7 @@ pub(super) fn error(why: &Rejection) -> Value {
     error
 }
 
-/// The rejection of a call whose deadline passed.
+/// Returns the rejection of a call that expired.
 pub fn expired(delivered: Delivery) -> Rejection {
     let message = match delivered {
         Delivery::NotSent => {
@@ -260,7 +260,7 @@ pub fn expired(delivered: Delivery) -> Rejection {
         .delivered(delivered)
 }
 
-/// Whoever sent it is gone, and nobody knows what became of it.
+/// Returns the rejection of a call after its sender crashed: the outcome is unknown.
 pub(super) fn lost() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
@@ -269,7 +269,7 @@ pub(super) fn lost() -> Rejection {
     .delivered(Delivery::Unknown)
 }
 
-/// The agent answered, and there was no room for what it said.
+/// Returns the rejection for an answer that was not kept, for want of room.
 pub(super) fn unkept() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
@@ -278,7 +278,7 @@ pub(super) fn unkept() -> Rejection {
     .delivered(Delivery::Sent)
 }
 
-/// The request id of everything that is sent for a job.
+/// Returns the request id of everything that is sent for a job.
 pub fn request_id(job: &Job) -> RequestId {
     RequestId::from_caller(Some(job.id.as_bytes()))
 }

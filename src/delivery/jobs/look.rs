@@ -1,5 +1,5 @@
-//! What nobody else will find: deadlines that passed, what crashed replicas left behind, results whose
-//! delegators were not told, what is old enough to be forgotten. Every replica looks each second.
+//! The periodic scan for jobs that no event leads to: passed deadlines, jobs of crashed replicas, results
+//! that were not delivered to their delegators, jobs beyond their retention. Every replica scans each second.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,26 +16,26 @@ use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
 
-/// Between two looks.
+/// Interval of scans.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Rows of one kind that one look takes. The next comes at once if there were as many.
+/// Rows of one kind per scan. A full scan is followed by the next at once.
 const BATCH: u32 = 64;
 
-/// Jobs whose ends are written down at once.
+/// Ends of jobs that are written concurrently.
 const AT_ONCE: usize = 8;
 
-/// Between two tries to tell of an end at most: an inbox that is full may be emptied.
+/// Longest pause between two attempts to deliver a result: a full inbox may be emptied.
 const UNTOLD_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Between two looks for what is to be forgotten.
+/// Interval of purges.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 
-/// Rows that are forgotten at once.
+/// Rows that one statement purges.
 const PURGE_BATCH: u32 = 500;
 
 impl Jobs {
-    /// The work in the background. Runs until it is dropped.
+    /// Scans and purges. A background task; runs until it is dropped.
     pub async fn run(&self) {
         tokio::join!(self.look_regularly(), self.purge_regularly());
     }
@@ -43,7 +43,7 @@ impl Jobs {
     async fn look_regularly(&self) {
         let mut tick = interval(EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // On an SQLite file nobody but this process works: leases from before its start are nobody's.
+        // On an SQLite file this process is the only worker: leases from before its start have no holder.
         let mut waiting = String::new();
         let alone = self.table.is_alone();
         let mut fresh = alone;
@@ -55,19 +55,21 @@ impl Jobs {
                     self.table.end_leases(self.started.after(LEASE)).await?;
                     fresh = false;
                 }
-                // Boxed, as what ends a job: the stack of a thread is not deep enough for all of it.
+                // Boxed, as is the path that ends a job: the stack of a thread is not deep enough for all of
+                // it.
                 Box::pin(self.look(&mut waiting, &mut looks)).await
             };
             if let Err(error) = looked.await {
-                tracing::debug!(error = %Chain(&error), "No look at jobs this time");
+                tracing::debug!(error = %Chain(&error), "job scan failed; retrying");
             }
         }
     }
 
-    /// `waiting`: up to where inboxes were looked at.
+    /// Runs scans until one is not full. `waiting`: the id up to which inboxes were checked.
     async fn look(&self, waiting: &mut String, looks: &mut Looks) -> Result<(), Unavailable> {
         loop {
-            // Whoever goes on finds them: the record of their ends might not be written here any more.
+            // The replica that goes on finds the jobs: the audit records of their ends might not be written
+            // here any more.
             if self.closing.load(Ordering::Acquire) {
                 return Ok(());
             }
@@ -83,7 +85,7 @@ impl Jobs {
                     .await
                     .inspect_err(|_| looks.missed(Instant::now()))?,
             };
-            // Here: what follows may wait for a store that goes away meanwhile.
+            // Marked here, since the following steps may wait for a store that becomes unavailable meanwhile.
             looks.done(Instant::now());
             let mut count = overdue.len().max(lost.len());
             let mut ends = Vec::with_capacity(overdue.len() + lost.len());
@@ -97,7 +99,7 @@ impl Jobs {
             }
             let lost = lost.iter().map(|job| (job, Ending::Failed(lost_job(job))));
             ends.extend(lost);
-            // Together, so that those who are told share commits.
+            // Concurrently, so that deliveries to inboxes share commits.
             let ends = stream::iter(ends);
             ends.for_each_concurrent(AT_ONCE, |(job, ending)| {
                 apart(&job.id, Box::pin(self.give_up(job, ending))).map(drop)
@@ -111,7 +113,7 @@ impl Jobs {
         }
     }
 
-    /// Writes down that a job ends without an answer, and tells of it.
+    /// Writes that a job ended without an answer, and reports it.
     async fn give_up(&self, job: &Job, ending: Ending) {
         if self.closing.load(Ordering::Acquire) {
             return;
@@ -122,7 +124,7 @@ impl Jobs {
         }
     }
 
-    /// Tells whoever keeps the records that a job ended without an answer, if it did.
+    /// Reports a job that ended without an answer to the listener of [`Jobs::on_given_up`].
     pub(super) fn tell_given_up(&self, job: &Job, ending: &Ending) {
         if let (Ending::Expired(why) | Ending::Failed(why), Some(told)) =
             (ending, self.given_up.get())
@@ -131,8 +133,9 @@ impl Jobs {
         }
     }
 
-    /// Tells of what ended, and answers of how many it tried to. Each is put off before it is tried, so that one
-    /// of which cannot be told keeps none of the others from its turn, even if it ends this process.
+    /// Delivers results to delegators, and returns the number of attempts. Each job is put off before its
+    /// attempt, so that one that cannot be delivered does not hold up the others, even if it crashes this
+    /// process.
     async fn tell_results(&self) -> Result<usize, Unavailable> {
         let now = Timestamp::now();
         let untold = self.table.untold(now, BATCH).await?;
@@ -159,7 +162,7 @@ impl Jobs {
                     Ok(purged) if purged >= u64::from(PURGE_BATCH) => {}
                     Ok(_) => break,
                     Err(error) => {
-                        tracing::debug!(error = %Chain(&error), "Old jobs are not forgotten this time");
+                        tracing::debug!(error = %Chain(&error), "purge of old jobs failed; will retry");
                         break;
                     }
                 }
@@ -168,15 +171,15 @@ impl Jobs {
     }
 }
 
-/// When it was looked last. After a time without looks, a start included, the leases that have ended may be those of
-/// everybody whom the store did not hear either: they get the time to say that they live.
+/// The time of the last scan. After a time without scans, the start included, leases may have expired because
+/// the store was unavailable to their holders as well: the holders get time to renew them.
 struct Looks {
     last: Instant,
     spared_until: Instant,
 }
 
 impl Looks {
-    /// None yet. `alone`: nobody else has leases.
+    /// No scan yet. `alone`: no other process has leases.
     fn begins(now: Instant, alone: bool) -> Self {
         let spared = if alone { Duration::ZERO } else { SPARED };
         Self {
@@ -185,7 +188,7 @@ impl Looks {
         }
     }
 
-    /// Whether nothing is lost yet. `unrenewed`: when a lease could not be renewed here last.
+    /// True while no job may be declared lost. `unrenewed`: when this replica last failed to renew a lease.
     fn spares(&mut self, now: Instant, unrenewed: Option<Instant>) -> bool {
         if now - self.last > RENEWAL {
             self.missed(now);
@@ -196,25 +199,25 @@ impl Looks {
         now < self.spared_until
     }
 
-    /// What is read may be answered, and what is written not.
+    /// The store may answer reads and reject writes.
     fn missed(&mut self, at: Instant) {
         self.spared_until = self.spared_until.max(at + SPARED);
     }
 
-    /// The store has answered.
+    /// Records a scan that the store answered.
     fn done(&mut self, now: Instant) {
         self.last = now;
     }
 }
 
-/// What whoever lives needs to renew its leases, once the store is back.
+/// Time that live holders need to renew their leases once the store is back.
 const SPARED: Duration = RENEWAL.saturating_add(GRACE);
 
-/// Why a job of somebody who is gone has no answer.
+/// Returns the rejection of a job after its holder crashed.
 fn lost_job(job: &Job) -> Rejection {
     tracing::warn!(
         job = job.id,
-        "A job was sent by a gateway that ended before there was an answer"
+        "job lost: the gateway that sent it ended before there was an answer"
     );
     lost()
 }

@@ -1,14 +1,14 @@
-//! Calls that are made later (contract §6.4): what workspaces delegate, and what callers had deferred because the
-//! target was away. One machine for both.
+//! Jobs: delegations between workspaces (`docs/api.md`, "Delegations") and calls that were deferred because
+//! the target was unavailable (`docs/api.md`, "`Prefer: respond-async`"). One state machine serves both.
 //!
-//! Owns the table `delegations` ([`table`]). What is here is the life of a row: [`Jobs::accept`], then whoever
-//! sends takes it ([`Jobs::due`]), says that it is about to leave ([`Jobs::begin`]), and how it ended
-//! ([`Jobs::finish`]) or that nothing was delivered ([`Jobs::put_back`]). The sending itself is the data plane's
-//! (`proxy/dispatch.rs`). [`look`] finds what nobody else will: deadlines, what crashed replicas left, results that
-//! nobody was told of, what is to be forgotten. [`task`] shows a deferred call as a task.
+//! Owns the table `delegations` ([`table`]). A row is inserted by [`Jobs::accept`] and claimed by
+//! [`Jobs::due`]. Its sender records that the call is about to leave ([`Jobs::begin`]), then how it ended
+//! ([`Jobs::finish`]) or that nothing was delivered ([`Jobs::put_back`]). The data plane sends
+//! (`proxy/dispatch/`). [`look`] scans for passed deadlines, jobs of crashed replicas, undelivered results
+//! and rows beyond their retention. [`task`] shows a deferred call as a task.
 //!
-//! Invariants: what was accepted is committed; a row is sent by whoever moved it to `dispatched`, and by nobody
-//! afterwards, whatever crashes; nothing is decided here about who may.
+//! Invariants: an accepted job is committed; only the holder of the claim that moved a row to `dispatched`
+//! sends it, and it is never sent again, whatever crashes; access is not decided here.
 
 mod away;
 mod job;
@@ -48,29 +48,29 @@ use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
 
-/// How long whoever works on a job has it without a sign of life. Clocks of replicas may differ by less.
+/// Duration of a lease on a job without a renewal. Clocks of replicas must differ by less.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Between two signs of life: two may be lost.
+/// Interval of lease renewals: two may fail.
 const RENEWAL: Duration = Duration::from_secs(10);
 
-/// How long whoever ended a job may take to tell of it, before others do.
+/// Time that the replica that ended a job has to deliver the result, before other replicas try.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Between two tries to write down how a job ended.
+/// Pause between two attempts to write the end of a job.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often it is tried to put a job back.
+/// Attempts to put a job back.
 const PUT_BACK_TRIES: u32 = 3;
 
-/// What is told a caller whose delegation has no room. The limits follow.
+/// The rejection of a delegation for which there is no room. The limits follow.
 const NO_ROOM: &str =
     "there is no room for another delegation or deferred call: what is kept for this caller has";
 
-/// Who hears of jobs that are given up here, and why.
+/// A listener for jobs that are given up here, with the reason.
 type GivenUp = Box<dyn Fn(&Job, &Rejection) + Send + Sync>;
 
-/// The room.
+/// Accepts, claims and finishes jobs.
 pub struct Jobs {
     config: Live,
     table: Table,
@@ -78,30 +78,30 @@ pub struct Jobs {
     events: Arc<Events>,
     metrics: Arc<Metrics>,
     started: Timestamp,
-    /// There may be something to send.
+    /// Notified when there may be something to send.
     news: Notify,
     away: Arc<Away>,
     given_up: OnceLock<GivenUp>,
     closing: AtomicBool,
-    /// When a lease could not be renewed last.
+    /// Time of the last failed lease renewal.
     unrenewed: Mutex<Option<Instant>>,
 }
 
 /// A call that was accepted.
 #[derive(Clone, Debug)]
 pub struct Accepted {
-    /// The name of the job.
+    /// The id of the job.
     pub id: String,
-    /// How far it has come.
+    /// The state.
     pub state: State,
-    /// It was accepted before, under the same key.
+    /// True if it was accepted before, under the same idempotency key.
     pub known: bool,
-    /// When.
+    /// Time of acceptance.
     pub created_at: Timestamp,
 }
 
 impl Jobs {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(
         config: Live,
         db: Db,
@@ -144,26 +144,26 @@ impl Jobs {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing is given up from here on: the process ends.
+    /// Stops giving up jobs, since the process ends.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// Has `told` hear of every job that ends without a further attempt to send it: too late, or lost. Once.
+    /// Sets the listener for jobs that end without a further attempt to send: too late, or lost. Set once.
     pub fn on_given_up(&self, told: impl Fn(&Job, &Rejection) + Send + Sync + 'static) {
         let _ = self.given_up.set(Box::new(told));
     }
 
-    /// What was not sent yet, of everybody.
+    /// Returns the backlog of unsent jobs of all callers.
     pub(super) async fn backlog(&self) -> Result<Backlog, Unavailable> {
         self.table.backlog().await
     }
 
-    /// Takes a call to be made later. When this returns it is committed.
+    /// Accepts a call to be made later. It is committed when this returns.
     ///
     /// # Errors
-    /// `idempotency_conflict`; `agent_busy` when its caller has, or its target is waited for by, as many
-    /// unfinished ones as may be; `invalid_params`; `store_unavailable`: then it may be accepted, or not.
+    /// `idempotency_conflict`; `agent_busy` when the caller, or the target, has as many unfinished jobs as allowed;
+    /// `invalid_params`; `store_unavailable`: then the outcome is unknown.
     pub async fn accept(&self, new: &NewJob) -> Result<Accepted, Rejection> {
         if let Some(known) = self.known(new).await? {
             return known;
@@ -175,10 +175,10 @@ impl Jobs {
             .table
             .insert((&id, now), new, unfinished_max, kept)
             .await;
-        // It may be there all the same: a key that it came with is not free.
+        // The row may be committed all the same, so an idempotency key of the request is not free.
         let inserted = inserted.map_err(|away| Rejection::from(away).delivered(Delivery::Unknown));
         if !inserted? {
-            // At the same moment the same key.
+            // A concurrent request inserted the same key.
             return match self.known(new).await? {
                 Some(known) => known,
                 None => Err(self.full(new, unfinished_max).await),
@@ -244,7 +244,7 @@ impl Jobs {
             .fact("limit", unfinished_max)
     }
 
-    /// One of this name.
+    /// Returns the job with this id.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -252,8 +252,8 @@ impl Jobs {
         Ok(self.table.find(id).await?)
     }
 
-    /// Delegations of `source` before the id `before` (empty: all), newest first, and whether there are more. At
-    /// most `limit`; fewer, and at least one, when they are large.
+    /// Returns delegations of `source` before the id `before` (empty: all), newest first, and whether there
+    /// are more. At most `limit`; fewer, and at least one, when they are large.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -266,7 +266,7 @@ impl Jobs {
         Ok(self.table.list(source.as_str(), before, limit).await?)
     }
 
-    /// Gives up a deferred call that was not sent; `None`: it was, or is over.
+    /// Cancels a deferred call that was not sent; `None`: it was sent, or is over.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -278,7 +278,7 @@ impl Jobs {
         Ok(canceled)
     }
 
-    /// Resolves when there may be something to send that was not there before.
+    /// Resolves when there may be something new to send.
     pub async fn news(&self) {
         tokio::select! {
             () = self.news.notified() => {}
@@ -286,7 +286,8 @@ impl Jobs {
         }
     }
 
-    /// What is to be sent now, at most `limit`: nobody else sends it, as long as [`Jobs::hold`] is awaited.
+    /// Claims jobs to send now, at most `limit`. No other replica sends them, as long as [`Jobs::hold`] is
+    /// awaited.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -304,7 +305,7 @@ impl Jobs {
             .await
     }
 
-    /// Keeps a job from others. Resolves when somebody else has it nevertheless.
+    /// Renews the lease of a job. Resolves when another holder has claimed it nevertheless.
     pub async fn hold(&self, job: &Job) {
         let mut tick = interval(RENEWAL);
         tick.tick().await;
@@ -319,13 +320,14 @@ impl Jobs {
                         .unrenewed
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-                    tracing::debug!(error = %Chain(&error), "A job is not renewed this time")
+                    tracing::debug!(error = %Chain(&error), "failed to renew the lease of a job; will retry")
                 }
             }
         }
     }
 
-    /// The call is about to leave: from here on nobody sends it again. False: it is not to be sent.
+    /// Records that the call is about to leave: it is never sent again from here on. False: it must not be
+    /// sent.
     ///
     /// # Errors
     /// When the store cannot be asked; then it must not be sent, and may be given up as lost.
@@ -346,21 +348,21 @@ impl Jobs {
         });
     }
 
-    /// Nothing was delivered: it is due again after `pause`. `tried`: whether it counts as an attempt. Whether it is noted;
-    /// otherwise it is due when its lease ends.
+    /// Makes a job due again after `pause`, since nothing was delivered. `tried`: it counts as an attempt.
+    /// True if that was written; otherwise it is due when its lease ends.
     pub async fn put_back(&self, job: &Job, pause: Duration, tried: bool) -> bool {
         let now = Timestamp::now();
         let put = self.table.put_back(job, now.after(pause), tried, now).await;
         if let Err(error) = &put {
-            tracing::debug!(error = %Chain(error), "A job was not put back");
+            tracing::debug!(error = %Chain(error), "failed to put a job back");
         } else if tried {
             self.metrics.jobs.retries.inc();
         }
         put.is_ok()
     }
 
-    /// The same after an attempt, which may have noted that it leaves: then it would be lost when its lease ends. So it is
-    /// tried a few times.
+    /// As [`Jobs::put_back`], after an attempt that may have recorded that the call leaves: without the write
+    /// the job would be lost when its lease ends. So the write is tried a few times.
     pub async fn put_back_surely(&self, job: &Job, pause: Duration, tried: bool) {
         for left in (0..PUT_BACK_TRIES).rev() {
             if self.put_back(job, pause, tried).await || left == 0 {
@@ -370,36 +372,38 @@ impl Jobs {
         }
     }
 
-    /// An attempt at a target begins; nothing was found out about it yet.
+    /// Begins an attempt at a target, before anything is known about it.
     pub fn attempt(&self, target: &WorkspaceId) -> Try {
         self.away.attempt(target)
     }
 
-    /// The target is away, or takes no more: nothing for it is due for `pause`, unless it returns, or did since the attempt
-    /// began.
+    /// Puts off all jobs of a target that is unavailable or takes no more: nothing is due for `pause`, unless
+    /// the target returns, or did since the attempt began.
     pub async fn park(&self, attempt: Try, pause: Duration) {
         let target = attempt.target();
         self.away.leaves(target);
         let now = Timestamp::now();
         if let Err(error) = self.table.park(target, now.after(pause), now).await {
-            tracing::debug!(error = %Chain(&error), "Jobs of a target were not put off");
+            tracing::debug!(error = %Chain(&error), "failed to put off the jobs of a target");
         }
         attempt.failed();
     }
 
-    /// The target may take one more.
+    /// Records that the target may take one more.
     pub fn returned(&self, target: &WorkspaceId) {
         self.away.returns(Some(target));
     }
 
-    /// Writes down how a job ended, trying until it is, and tells of it. Unless somebody else has it by now.
+    /// Writes the end of a job, retrying until it is written, and reports it, unless another holder has
+    /// claimed the job.
     pub async fn finish(&self, job: &Job, ending: &Ending) {
         if let Some(settled) = self.settled(job, ending).await {
             self.put_result(&settled).await;
         }
     }
 
-    /// The same, but for the inbox of whoever waits for it. `None`: somebody else has it.
+    /// As [`Jobs::finish`], without the delivery to the delegator's inbox. `None`: another holder has claimed
+    /// it.
     async fn settled(&self, job: &Job, ending: &Ending) -> Option<Job> {
         let mut doubted = false;
         loop {
@@ -407,14 +411,15 @@ impl Jobs {
                 Ok(settled) => return settled,
                 Err(error) => {
                     doubted = true;
-                    tracing::warn!(job = job.id, error = %Chain(&error), "How a job ended is not written down; trying on");
+                    tracing::warn!(job = job.id, error = %Chain(&error), "failed to write the end of a job; retrying");
                     sleep(RETRY_PAUSE).await;
                 }
             }
         }
     }
 
-    /// The same, tried once. `doubted`: an earlier try may have done it, though the store did not say so.
+    /// As `settled`, in one attempt. `doubted`: an earlier attempt may have been committed without a reply of
+    /// the store.
     async fn settle(
         &self,
         job: &Job,
@@ -429,7 +434,7 @@ impl Jobs {
         let finished = match finished.await? {
             None if doubted => {
                 let row = self.table.find(&job.id).await?;
-                // Whoever takes a job from another raises its fence.
+                // A new claim raises the fence.
                 row.filter(|row| row.fence == job.fence && row.state.is_final())
             }
             finished => finished,
@@ -437,7 +442,7 @@ impl Jobs {
         match &finished {
             None => tracing::warn!(
                 job = job.id,
-                "A job was given up as lost before its answer came"
+                "job was given up as lost before its answer came"
             ),
             Some(finished) => {
                 let (kind, state) = (finished.kind.word(), finished.state.word());
@@ -448,7 +453,7 @@ impl Jobs {
         Ok(finished)
     }
 
-    /// Tells those who watch: ids and states, never content.
+    /// Publishes an event with ids and states, never content.
     fn tell_of(&self, job: &Job) {
         let event = match (job.kind, &job.source) {
             (Kind::Delegation, Some(source)) => {

@@ -1,5 +1,5 @@
-//! How a job ended, told to whoever waits for it: in the delegator's inbox, once, whatever crashes in between;
-//! and, of a job that went to an inbox itself, how its task there ended.
+//! Delivery of a job's end: a delegation's result is put into the delegator's inbox, exactly once, even
+//! across crashes. A job that was itself delivered to an inbox ends with its task there.
 
 use std::panic::AssertUnwindSafe;
 
@@ -22,11 +22,12 @@ use crate::workspace::Timestamp;
 /// Jobs that wait for tasks in inboxes, read at once.
 const WAITING_PAGE: u32 = 64;
 
-/// Answers up to this size are kept also where `limits.kept_bytes` are used up: delegations are bounded by number.
+/// Answers up to this size are kept also where `limits.kept_bytes` are used up: delegations are bounded by
+/// number.
 const SMALL_ANSWER_BYTES: usize = 4096;
 
-/// A delegation as it reads. What the agent answered stands in it as it came: a tree of it would lose digits, takes
-/// many times the memory, and of some answers none can be made.
+/// A delegation in the API's form. The agent's answer is embedded as it came: parsing it into a tree would
+/// lose digits and take many times the memory, and some answers cannot be parsed.
 #[derive(Serialize)]
 pub struct Shown<'a> {
     delegation_id: &'a str,
@@ -39,7 +40,7 @@ pub struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// That of a job which is one.
+    /// Returns the form of a job that is a delegation.
     pub fn of(job: &'a Job) -> Self {
         Self {
             delegation_id: &job.id,
@@ -52,8 +53,8 @@ impl<'a> Shown<'a> {
 }
 
 impl Jobs {
-    /// Puts how a delegation ended into the inbox of its delegator. Until it is there every replica tries; it
-    /// is there once, since its id follows from the delegation.
+    /// Puts the end of a delegation into the inbox of its delegator. Every replica retries until it is there.
+    /// It is there once, since its id is derived from the delegation.
     pub(super) async fn put_result(&self, job: &Job) {
         if let (Kind::Delegation, Some(source)) = (job.kind, &job.source) {
             let shown = match serde_json::to_string(&Shown::of(job)) {
@@ -79,20 +80,21 @@ impl Jobs {
                 Err(why) => return self.untold(&job.id, why.reason.word()),
             }
             if let Err(error) = self.table.told(&job.id).await {
-                tracing::debug!(error = %Chain(&error), "That a delegator was told is not noted");
+                tracing::debug!(error = %Chain(&error), "failed to record that a delegation result was delivered");
             }
         }
     }
 
-    /// Counts and tells that a delegator does not know yet how its delegation ended.
+    /// Counts and logs a result that could not be delivered to its delegator yet.
     pub(super) fn untold(&self, job: &str, why: &str) {
         self.metrics.jobs.untold.inc();
-        tracing::debug!(job, why, "A delegator is not told this time");
+        tracing::debug!(job, why, "failed to deliver delegation result; will retry");
     }
 
-    /// Puts the call of a job into the inbox of its target, which polls. The job is over when the task that begins
-    /// there is. It is there once, however often this is tried, since its id follows from the job; so unlike a call
-    /// to an agent it needs no word beforehand that it leaves. May take for as long as the store is away.
+    /// Puts the call of a job into the inbox of its target, which polls. The job ends with the task that
+    /// begins there. The message is there once, however often this is retried, since its id is derived from
+    /// the job; so, unlike a call to an agent, it needs no record before it is sent. May take as long as the
+    /// store is unavailable.
     ///
     /// # Errors
     /// As [`Inbox::put`](crate::delivery::inbox::Inbox::put).
@@ -110,17 +112,17 @@ impl Jobs {
             ..NewActivity::message(&job.target, source, owner.clone(), method, body)
         };
         match self.inbox.put(entry).await {
-            // By whoever had the job before.
+            // Put there by an earlier holder of the job.
             Err(known) if known.reason == Reason::Conflict => {}
             put => drop(put?),
         }
-        // It is in the inbox: no failure from here on may say that it is not. Until it is noted whose task it
-        // is the agent's answer is not heard of.
+        // The message is in the inbox, so no later failure may report that it is not. Until the job's row
+        // names the task, the agent's answer does not reach the job.
         let noted = loop {
             match self.table.in_inbox(job, &id, Timestamp::now()).await {
                 Ok(noted) => break noted,
                 Err(error) => {
-                    tracing::warn!(job = job.id, error = %Chain(&error), "That a job is in an inbox is not written down; trying on");
+                    tracing::warn!(job = job.id, error = %Chain(&error), "failed to record that a job is in an inbox; retrying");
                     sleep(RETRY_PAUSE).await;
                 }
             }
@@ -130,15 +132,15 @@ impl Jobs {
         } else if let Ok(Some(now)) = self.table.find(&job.id).await
             && now.state == State::Canceled
         {
-            // A moment before. What fails here leaves the agent a message that nobody waits for.
+            // Canceled a moment before. If this fails, the agent answers a message in vain.
             let canceled = self.inbox.cancel(&job.target, &id, Source::Canvas, owner);
             let _ = canceled.await;
         }
         Ok(())
     }
 
-    /// Writes down how a job ended, tried once, and tells of it.
-    /// What is written down of an end: of a large answer for which there is no room, that it came.
+    /// Returns the columns to store for an end. For a large answer without room it is stored that the answer
+    /// came.
     pub(super) async fn columns_that_fit(
         &self,
         job: &Job,
@@ -154,6 +156,7 @@ impl Jobs {
         Ok(Ending::Failed(unkept()).columns())
     }
 
+    /// Writes the end of a job, in one attempt, and reports it.
     async fn finish_now(&self, job: &Job, ending: &Ending) -> Result<(), Unavailable> {
         if let Some(settled) = Box::pin(self.settle(job, ending, false)).await? {
             self.tell_given_up(job, ending);
@@ -162,15 +165,15 @@ impl Jobs {
         Ok(())
     }
 
-    /// Whether a job that is pending is in the inbox of its target all the same: whoever put it there did not get
-    /// to write it down. `None`: nobody knows.
+    /// True if a job that is pending is already in the inbox of its target: the replica that put it there did
+    /// not get to write that. `None`: unknown.
     pub(super) async fn is_in_inbox(&self, job: &Job) -> Option<bool> {
         let found = self.inbox.task(&job.target, &message_id(job)).await;
         found.ok().map(|task| task.is_some())
     }
 
-    /// A task in an inbox is over: so is the job that waits for it, if there is one. Whoever takes an agent's
-    /// reply says so; otherwise, or if this fails, it is found out by [`Jobs::look_at_inboxes`], later.
+    /// Ends the job that waits for a task in an inbox, if the task is over and there is one. Called when an
+    /// agent's reply is taken; otherwise, or if this fails, [`Jobs::look_at_inboxes`] finds it later.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -179,14 +182,14 @@ impl Jobs {
             && let Some(job) = self.table.waiting_for(&task.id).await?
             && let Some(ending) = self.ending(task).await
         {
-            // Once: the agent waits for its answer.
+            // One attempt only: the agent waits for its response.
             self.finish_now(&job, &ending).await?;
         }
         Ok(())
     }
 
-    /// Ends the jobs whose tasks in inboxes are over, or too late: of the next few beyond the id `after`,
-    /// which is moved on, so that all have their turn.
+    /// Ends jobs that expired, or that wait for a task which is over: of the next page beyond the id `after`,
+    /// which is advanced, so that all jobs are checked in turn.
     pub(super) async fn look_at_inboxes(&self, after: &mut String) -> Result<(), Unavailable> {
         let (waiting, next) = self.table.waiting(after, WAITING_PAGE).await?;
         for job in &waiting {
@@ -232,8 +235,8 @@ impl Jobs {
     }
 }
 
-/// The id of the entry that says how a delegation ended: the delegation's, with the time of its end, since
-/// entries are forgotten by the time in their ids.
+/// Returns the id of the inbox entry with a delegation's result: the delegation's id with the time of its
+/// end, since retention goes by the time in entry ids.
 fn entry_id(job: &Job) -> String {
     let id = uuid::Uuid::try_parse(&job.id).unwrap_or_default();
     let mut bytes = id.into_bytes();
@@ -241,8 +244,8 @@ fn entry_id(job: &Job) -> String {
     uuid::Uuid::from_bytes(bytes).to_string()
 }
 
-/// The id of the entry that a job is in the inbox of its target: the job's, but for a bit, since its end may come in
-/// the same moment.
+/// Returns the id of the inbox entry with a job's message: the job's id with one bit flipped, since its end
+/// may come in the same millisecond.
 fn message_id(job: &Job) -> String {
     let id = job.id.strip_prefix(DEFERRED_PREFIX).unwrap_or(&job.id);
     let mut bytes = uuid::Uuid::try_parse(id).unwrap_or_default().into_bytes();
@@ -250,20 +253,20 @@ fn message_id(job: &Job) -> String {
     uuid::Uuid::from_bytes(bytes).to_string()
 }
 
-/// What there is to do about one job, apart from the others: a bug that shows in one of them must not keep all
-/// others from their turn. `None`: there is a bug.
+/// Runs the work on one job and catches panics, so that a bug in one job does not hold up the others. `None`:
+/// it panicked.
 pub(super) async fn apart<T>(job: &str, work: impl Future<Output = T>) -> Option<T> {
     let done = AssertUnwindSafe(work).catch_unwind().await;
     if done.is_err() {
         tracing::error!(
             job,
-            "What is to be done about a job panicked, which is a bug; it is tried again later"
+            "work on a job panicked, which is a bug; retrying later"
         );
     }
     done.ok()
 }
 
-/// Its entry in the inbox was pruned before there was an answer.
+/// Returns the rejection of a job after its inbox entry was pruned without an answer.
 fn forgotten() -> Rejection {
     let message = "the agent acknowledged the message without a reply, or it is older than inbox.retention, and it \
         was forgotten: there will be no answer";

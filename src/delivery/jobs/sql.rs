@@ -1,8 +1,8 @@
-//! The table `delegations`: its SQL.
+//! The SQL of the table `delegations`.
 
 use crate::delivery::kept::kept_of;
 
-/// The columns of [`Job`](super::job::Job), in no order that matters.
+/// The columns of [`Job`](super::job::Job). Their order does not matter.
 macro_rules! columns {
     () => {
         "id, kind, owner, caller, source_id, target_id, task, call, hops, client, state, priority, attempts, \
@@ -10,8 +10,8 @@ macro_rules! columns {
     };
 }
 
-// The bounds are counted in the same statement: several at once on several replicas may go beyond them by as
-// many as they are.
+// The bounds are counted in the same statement. Concurrent inserts of several replicas may exceed them by
+// their number.
 pub(super) const INSERT: &str = concat!(
     "INSERT INTO delegations (id, kind, owner, caller, source_id, target_id, task, call, \
     idempotency_key, state, priority, due_at, deadline, created_at, updated_at, kept_bytes, hops, client) \
@@ -34,7 +34,7 @@ pub(super) const FIND_KEY: &str = concat!(
      AND state NOT IN ('failed', 'expired')"
 );
 
-// Sizes first, so that what does not fit into a page is not read.
+// Sizes are read first, so that rows that do not fit into a page are not read.
 pub(super) const LIST_SIZES: &str = "SELECT CAST(COALESCE(OCTET_LENGTH(task), 0) + COALESCE(OCTET_LENGTH(result), 0) \
     + COALESCE(OCTET_LENGTH(error), 0) AS BIGINT) AS bytes FROM delegations \
     WHERE owner = $1 AND kind = 'delegation' AND ($2 = '' OR id < $2) ORDER BY id DESC LIMIT $3";
@@ -46,15 +46,15 @@ pub(super) const LIST: &str = concat!(
      ORDER BY id DESC LIMIT $3"
 );
 
-// No pause between two tries brings it ten times the longest one from now (`BACKOFF_MAX`): the clock was ahead then, and
-// has been put right.
+// No pause is ever ten times the longest one (`BACKOFF_MAX`): such a row was written while the clock was
+// ahead, and is due.
 macro_rules! is_due {
     ($now:literal) => {
         concat!("(due_at <= ", $now, " OR due_at > ", $now, " + 300000)")
     };
 }
 
-// Looked at first, so that a second in which nothing is due writes nothing.
+// Checked first, so that a second without due rows writes nothing.
 pub(super) const ANY_DUE: &str = concat!(
     "SELECT id FROM delegations WHERE state = 'pending' AND ",
     is_due!("$1"),
@@ -81,7 +81,7 @@ pub(super) const DISPATCH: &str = "UPDATE delegations \
 pub(super) const RENEW: &str = "UPDATE delegations SET leased_until = $3 \
     WHERE id = $1 AND fence = $2 AND state IN ('pending', 'dispatched')";
 
-// What the one who had it may still have under way comes too late.
+// Raises the fence: later writes of the former holder have no effect.
 pub(super) const PUT_BACK: &str = "UPDATE delegations \
     SET state = 'pending', leased_until = 0, fence = fence + 1, due_at = $3, attempts = attempts + $4, updated_at = $5 \
     WHERE id = $1 AND fence = $2 AND state IN ('pending', 'dispatched')";
@@ -116,7 +116,7 @@ pub(super) const WAITING_FOR: &str = concat!(
     " FROM delegations WHERE state = 'dispatched' AND inbox_task = $1"
 );
 
-// Whoever held it before can write nothing any more.
+// Raises the fence: the former holder can write nothing any more.
 pub(super) const OVERDUE: [&str; 2] = [
     "UPDATE delegations SET leased_until = $1, fence = fence + 1 \
      WHERE id IN (SELECT id FROM delegations WHERE state = 'pending' AND deadline <= $2 AND leased_until <= $2 \
@@ -149,11 +149,11 @@ pub(super) const CANCEL: &str = concat!(
     columns!()
 );
 
-// Behind its end `due_at` is when to tell of it.
+// In an ended row `due_at` is the time of the next delivery attempt.
 pub(super) const UNTOLD: &str =
     "SELECT id FROM delegations WHERE untold = 1 AND due_at <= $1 ORDER BY due_at LIMIT $2";
 
-// It is put off before it is told of, for as long again as it has waited, and $3 at most.
+// The row is put off before its delivery, for as long again as it has waited, and $3 at most.
 pub(super) const TAKE_UNTOLD: &str = concat!(
     "UPDATE delegations SET due_at = $2 + CASE WHEN $2 - updated_at > $3 THEN $3 ELSE $2 - updated_at END \
      WHERE id = $1 AND untold = 1 AND due_at <= $2 RETURNING ",

@@ -1,4 +1,4 @@
-//! The table `delegations`: what is asked of it. The texts are in [`sql`](super::sql).
+//! Queries on the table `delegations`. The SQL is in [`sql`](super::sql).
 
 use std::time::Duration;
 
@@ -20,18 +20,18 @@ use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
 
-/// What is claimed, and why.
+/// The rows to claim.
 #[derive(Clone, Copy)]
 pub(super) enum Claim {
-    /// To be sent now.
+    /// Jobs to be sent now.
     Due,
-    /// Its deadline has passed, and nothing was sent.
+    /// Jobs that expired before anything was sent.
     Overdue,
-    /// It was sent by someone who is gone.
+    /// Jobs that were sent by a replica that crashed.
     Lost,
 }
 
-/// The table.
+/// The table `delegations`.
 pub(super) struct Table {
     db: Db,
 }
@@ -41,13 +41,13 @@ impl Table {
         Self { db }
     }
 
-    /// Whether nobody but this process can work on it.
+    /// True if this process is the only one that uses the table.
     pub(super) fn is_alone(&self) -> bool {
         self.db.is_embedded()
     }
 
-    /// Whether it was written: not if there are `unfinished_max` of its owner or for its target already, nor
-    /// if its key is taken, nor if there is no room for its bytes.
+    /// Inserts a job. False if its owner or its target has `unfinished_max` jobs already, if its idempotency
+    /// key is in use, or if there is no room for its bytes.
     pub(super) async fn insert(
         &self,
         (id, now): (&str, Timestamp),
@@ -88,7 +88,7 @@ impl Table {
         Ok(inserted)
     }
 
-    /// What was not sent yet, of everybody.
+    /// Returns the backlog of unsent jobs of all callers.
     pub(super) async fn backlog(&self) -> Result<Backlog, Unavailable> {
         let work = async {
             let row = sqlx::query(BACKLOG).fetch_one(self.db.pool()).await?;
@@ -105,7 +105,7 @@ impl Table {
         self.one("job_find", sqlx::query(FIND).bind(id)).await
     }
 
-    /// What `key` names: not what failed or expired.
+    /// Finds the job of an idempotency key, except one that failed or expired.
     pub(super) async fn find_key(
         &self,
         kind: Kind,
@@ -119,8 +119,8 @@ impl Table {
         self.one("job_find_key", query).await
     }
 
-    /// Delegations of `owner` before the id `before`, newest first, and whether there are more. At most
-    /// `limit`; fewer, and at least one, when they are large.
+    /// Returns delegations of `owner` before the id `before`, newest first, and whether there are more. At
+    /// most `limit`; fewer, and at least one, when they are large.
     pub(super) async fn list(
         &self,
         owner: &str,
@@ -144,8 +144,8 @@ impl Table {
         self.db.run("job_list", work).await
     }
 
-    /// Takes at most `limit` for whoever asks, until `until` unless it is renewed; the greatest priority
-    /// first, then the oldest.
+    /// Claims at most `limit` jobs until `until`, unless the lease is renewed; the greatest priority first,
+    /// then the oldest.
     pub(super) async fn claim(
         &self,
         what: Claim,
@@ -176,8 +176,8 @@ impl Table {
         self.db.run("job_claim", work).await
     }
 
-    /// Two replicas that look at the same moment take different rows, and wait for no lock of the other's.
-    /// SQLite has one writer at a time.
+    /// Skips locked rows: two replicas that claim at the same moment take different rows and do not wait for
+    /// each other's locks. SQLite has one writer at a time.
     fn passing_by_locked(&self, [before, after]: [&str; 2]) -> String {
         let lock = if self.db.is_embedded() {
             ""
@@ -187,7 +187,7 @@ impl Table {
         format!("{before}{lock}{after}")
     }
 
-    /// The call is about to leave. False: somebody else has it, or it was given up.
+    /// Records that the call is about to leave. False: another holder has claimed it, or it was given up.
     pub(super) async fn dispatch(
         &self,
         job: &Job,
@@ -200,7 +200,7 @@ impl Table {
         self.db.run("job_dispatch", work).await
     }
 
-    /// False: somebody else has it.
+    /// Renews a lease. False: another holder has claimed the job.
     pub(super) async fn renew(&self, job: &Job, until: Timestamp) -> Result<bool, Unavailable> {
         let query = sqlx::query(RENEW)
             .bind(&job.id)
@@ -210,7 +210,7 @@ impl Table {
         self.db.run("job_renew", work).await
     }
 
-    /// Nothing was delivered: it is due again at `due_at`.
+    /// Makes a job due again at `due_at`, since nothing was delivered.
     pub(super) async fn put_back(
         &self,
         job: &Job,
@@ -224,7 +224,7 @@ impl Table {
         self.db.run("job_put_back", work).await
     }
 
-    /// Nothing for `target` is due before `until`.
+    /// Makes all jobs for `target` due no earlier than `until`.
     pub(super) async fn park(
         &self,
         target: &WorkspaceId,
@@ -239,7 +239,7 @@ impl Table {
         self.db.run("job_park", work).await
     }
 
-    /// Everything for `target` is due now.
+    /// Makes all jobs for `target` due now.
     pub(super) async fn unpark(
         &self,
         target: &WorkspaceId,
@@ -250,8 +250,8 @@ impl Table {
         self.db.run("job_unpark", work).await
     }
 
-    /// The job as it is afterwards; `None`: somebody else has it. If nobody has told of it by `tell_at`, it is
-    /// [untold](Self::untold).
+    /// Returns the job as it is afterwards; `None`: another holder has claimed it. A result that is not
+    /// delivered by `tell_at` is [untold](Self::untold).
     pub(super) async fn finish(
         &self,
         job: &Job,
@@ -272,7 +272,8 @@ impl Table {
         self.one("job_finish", query).await
     }
 
-    /// It is in the target's inbox, as `task`: nobody holds it, and it is over when that is.
+    /// Records that the job is in the target's inbox, as `task`: the lease ends, and the job ends with that
+    /// task.
     pub(super) async fn in_inbox(
         &self,
         job: &Job,
@@ -288,7 +289,8 @@ impl Table {
         self.db.run("job_in_inbox", work).await
     }
 
-    /// Those that wait for a task in an inbox, beyond the id `after`, and where to go on: empty at the end.
+    /// Returns the jobs that wait for a task in an inbox, beyond the id `after`, and the id to continue from:
+    /// empty at the end.
     pub(super) async fn waiting(
         &self,
         after: &str,
@@ -307,13 +309,13 @@ impl Table {
         self.db.run("job_waiting", work).await
     }
 
-    /// The one that waits for this task.
+    /// Returns the job that waits for this task.
     pub(super) async fn waiting_for(&self, task: &str) -> Result<Option<Job>, Unavailable> {
         self.one("job_waiting_for", sqlx::query(WAITING_FOR).bind(task))
             .await
     }
 
-    /// The job as it is afterwards; `None`: it is not pending.
+    /// Returns the job as it is afterwards; `None`: it is not pending.
     pub(super) async fn cancel(
         &self,
         id: &str,
@@ -335,8 +337,7 @@ impl Table {
         self.db.run(operation, work).await
     }
 
-    /// The names of those whose delegators don't know how they ended, and are to be told now; the one that
-    /// waits the longest first.
+    /// Returns the ids of jobs with a result to deliver to the delegator now; the longest waiting first.
     pub(super) async fn untold(
         &self,
         now: Timestamp,
@@ -350,7 +351,7 @@ impl Table {
         self.db.run("job_untold", work).await
     }
 
-    /// One of those, for whoever asks: it is put off, by `pause_max` at most. `None`: somebody else has it.
+    /// Claims one of those and puts it off, by `pause_max` at most. `None`: another replica has claimed it.
     pub(super) async fn take_untold(
         &self,
         id: &str,
@@ -368,14 +369,14 @@ impl Table {
         self.db.run("job_told", work).await
     }
 
-    /// Whoever took a lease that ends before `until` is gone.
+    /// Ends leases that end before `until`, since their holder is gone.
     pub(super) async fn end_leases(&self, until: Timestamp) -> Result<(), Unavailable> {
         let query = sqlx::query(END_LEASES).bind(until.0);
         let work = async { query.execute(self.db.pool()).await.map(drop) };
         self.db.run("job_end_leases", work).await
     }
 
-    /// How many were forgotten: at most `limit`.
+    /// Deletes at most `limit` ended jobs, and returns their number.
     pub(super) async fn purge(&self, before: Timestamp, limit: u32) -> Result<u64, Unavailable> {
         let text = self.passing_by_locked(PURGE);
         let query = sqlx::query(AssertSqlSafe(text))
@@ -390,13 +391,13 @@ fn length(text: Option<&str>) -> i64 {
     i64::try_from(text.map_or(0, str::len)).unwrap_or(i64::MAX)
 }
 
-/// One that cannot be read does not take the others with it.
+/// Parses rows. One that cannot be read is left out.
 fn jobs(rows: &[AnyRow]) -> Vec<Job> {
     let read = |row: &AnyRow| {
         let read = job(row);
         if let Err(error) = &read {
             let id: String = row.try_get("id").unwrap_or_default();
-            tracing::error!(job = id, error = %Chain(error), "A job cannot be read; it is left out");
+            tracing::error!(job = id, error = %Chain(error), "unreadable job row; skipped");
         }
         read.ok()
     };

@@ -1,4 +1,4 @@
-//! A deferred call as a task of A2A, in the words of 0.3 (contract §6.1, `docs/api.md`).
+//! A deferred call as an A2A task, in the vocabulary of 0.3 (`docs/api.md`, "`Prefer: respond-async`").
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -10,17 +10,18 @@ use crate::events::{Event, Kind};
 use crate::ids::WorkspaceId;
 use crate::workspace::Timestamp;
 
-/// What a job that was just accepted is.
+/// Returns the task of a job that was just accepted.
 pub fn submitted(id: &str, at: Timestamp) -> Value {
     task(id, TaskState::Submitted, at)
 }
 
-/// The job as it is. What the agent answered is in it: its task's own id is `metadata.agent_task_id`.
+/// Returns the task of a job. It contains the agent's answer: the id of the agent's own task is
+/// `metadata.agent_task_id`.
 pub fn of(job: &Job) -> Value {
     let mut shown = task(&job.id, state(job.state), job.updated_at);
     let read = |answer: &RawValue| {
         let read = serde_json::from_str::<Value>(answer.get());
-        // Jobs end with none of these.
+        // Jobs of the current release do not end with such answers.
         read.map_err(|why| error(&unreadable(&why)))
     };
     let mut failed = job
@@ -44,7 +45,8 @@ pub fn of(job: &Job) -> Value {
                 }
                 shown["status"]["message"] = message;
             }
-            // Tolerant, as everywhere with answers: what cannot be told in A2A's words is there as it came.
+            // Tolerant, as everywhere with answers: an answer that A2A has no form for is included as it
+            // came.
             Ok(Update::StatusUpdate(_) | Update::ArtifactUpdate(_) | Update::Error(_)) | Err(_) => {
                 shown["metadata"] = answer;
             }
@@ -63,7 +65,7 @@ pub fn of(job: &Job) -> Value {
     shown
 }
 
-/// Ours stands for theirs: everything but the id is what the agent says.
+/// Returns the agent's task under the job's id: everything but the id is the agent's.
 fn with_theirs(ours: Value, mut theirs: Value) -> Value {
     let id = std::mem::replace(&mut theirs["id"], ours["id"].clone());
     if !theirs["metadata"].is_object() {
@@ -95,7 +97,8 @@ fn state(state: State) -> TaskState {
     }
 }
 
-/// Told when a deferred call moved on: the state that its task shows, which may be the agent's.
+/// Returns the event for a deferred call that changed: the state that its task shows, which may be the
+/// agent's.
 pub(super) fn changed(job: &Job) -> Event {
     let shown = match job.state {
         State::Completed => of(job)["status"]["state"].take(),
@@ -104,7 +107,7 @@ pub(super) fn changed(job: &Job) -> Event {
     told(&job.target, &job.id, &shown)
 }
 
-/// Told when one was accepted.
+/// Returns the event for a deferred call that was accepted.
 pub(super) fn accepted(target: &WorkspaceId, id: &str) -> Event {
     told(target, id, &TaskState::Submitted.word().into())
 }
@@ -114,7 +117,7 @@ fn told(target: &WorkspaceId, id: &str, state: &Value) -> Event {
     Event::new(Kind::TaskUpdated, target, payload)
 }
 
-/// The reason of an error for those who watch: the gateway's own word, or that the agent had one.
+/// Returns the reason of an error for the event: the gateway's own, or `agent_error`.
 pub(super) fn reason(error: &str) -> String {
     let error: Value = serde_json::from_str(error).unwrap_or_default();
     let reason = error["reason"].as_str();

@@ -1,6 +1,6 @@
-//! Copies for other replicas, in the background: a stream may be taken up where its connection is made
-//! anew. What is copied late because the store was away is there late; what was passed over by the bounds
-//! meanwhile is a gap.
+//! Copies stream logs to the shared state in the background, so that a stream can be resumed on another
+//! replica. Events that are copied late, since the store was unavailable, appear there late. Events that the
+//! bounds dropped meanwhile are a gap.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,32 +19,33 @@ use crate::shared::Shared;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 
-/// Between two rounds: what comes meanwhile goes along.
+/// Pause between two rounds. Events that arrive meanwhile are copied in the same round.
 const COPY_EVERY: Duration = Duration::from_millis(20);
 
-/// Streams that are copied at the same time.
+/// Streams that are copied concurrently.
 pub(super) const AT_ONCE: usize = 64;
 
-/// Between two tries while the store is away.
+/// Pause between two attempts while the store is unavailable.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// Between two signs of life, two looks for readers elsewhere, and two for what the store lost.
+/// Interval of heartbeats, of checks for readers on other replicas, and of checks for data that the store
+/// lost.
 const KNOWN_EVERY: Duration = Duration::from_secs(2);
 
-/// How long a sign of life lasts.
+/// Lifetime of a heartbeat.
 pub(super) const REPLICA_TTL: Duration = Duration::from_secs(8);
 
-/// How long the end of the process waits for what is not copied yet.
+/// Time that shutdown waits for events that are not copied yet.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 
-/// An entry is an event.
+/// An entry that is an event.
 pub(super) const EVENT: u8 = b'e';
-/// An entry is the end, with what stands behind the last event.
+/// An entry that is the end, with the bytes behind the last event.
 pub(super) const WHOLE: u8 = b'w';
-/// An entry is the end of a stream that was broken off.
+/// An entry that is the end of a stream that was broken off.
 pub(super) const LOST: u8 = b'l';
 
-/// What another replica must know of a stream before it shows it.
+/// Data that another replica needs before it serves the stream.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Meta {
     #[serde(flatten)]
@@ -52,14 +53,14 @@ pub(super) struct Meta {
     pub(super) replica: String,
 }
 
-/// The way to other replicas.
+/// Copies of logs in the shared state.
 pub(super) struct Copies {
     pub(super) shared: Shared,
-    /// The name of this process among them.
+    /// The name of this replica there.
     replica: String,
-    /// When the last sign of life was given.
+    /// Time of the last heartbeat.
     signed: Mutex<Option<Instant>>,
-    /// `Shared::losses` when it was last looked for what is lost.
+    /// `Shared::losses` at the last check for lost copies.
     pub(super) losses: AtomicU64,
     queue: Mutex<Vec<Arc<Kept>>>,
     queued: Notify,
@@ -77,7 +78,7 @@ impl Copies {
         }
     }
 
-    /// Says that this replica lives, unless it just did.
+    /// Writes a heartbeat of this replica, unless one was written within `KNOWN_EVERY`.
     async fn sign(&self) -> Result<(), Unavailable> {
         let signed = |at: Option<Instant>| {
             let mut signed = self.signed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +102,7 @@ impl Copies {
 }
 
 impl Streams {
-    /// Queues a log to be copied, once. Never more than there are logs.
+    /// Queues a log to be copied, once. The queue is never longer than the number of logs.
     pub(super) fn copy_later(&self, kept: &Arc<Kept>) {
         let Some(copies) = &self.copies else { return };
         if !kept.queued.swap(true, Ordering::AcqRel) {
@@ -110,7 +111,7 @@ impl Streams {
         }
     }
 
-    /// Copies what is queued. Runs until it is dropped.
+    /// Copies queued logs. Runs until it is dropped.
     pub(super) async fn copy(&self) {
         let Some(copies) = &self.copies else { return };
         let mut told = false;
@@ -122,10 +123,10 @@ impl Streams {
                 _ = tick.tick() => {}
             }
             if let Err(error) = self.find_lost(copies).await {
-                tracing::debug!(error = %Chain(&error), "It is not known yet what the store lost of streams");
+                tracing::debug!(error = %Chain(&error), "failed to check which stream copies the store lost; will retry");
             }
             if let Err(error) = self.delete_gone(copies).await {
-                tracing::debug!(error = %Chain(&error), "Copies of streams that were forgotten stay until they lapse");
+                tracing::debug!(error = %Chain(&error), "failed to delete copies of evicted streams; they stay until they lapse");
             }
             let queue = std::mem::take(&mut *copies.queue());
             let mut failed = false;
@@ -137,7 +138,7 @@ impl Streams {
                     failed = true;
                     if !std::mem::replace(&mut told, true) {
                         let error = Chain(&error);
-                        tracing::warn!(%error, "Streams are not copied for other replicas; trying on");
+                        tracing::warn!(%error, "failed to copy streams for other replicas; retrying");
                     }
                     self.copy_later(kept);
                 }
@@ -150,8 +151,8 @@ impl Streams {
         }
     }
 
-    /// Deletes the copies of logs that were forgotten here for want of room, so that the store keeps no more than this
-    /// replica does.
+    /// Deletes the copies of logs that were evicted here, so that the store keeps no more than this replica
+    /// does.
     async fn delete_gone(&self, copies: &Copies) -> Result<(), Unavailable> {
         let gone = std::mem::take(&mut self.logs().gone);
         for some in gone.chunks(AT_ONCE) {
@@ -166,7 +167,7 @@ impl Streams {
     }
 
     async fn copy_one(&self, copies: &Copies, kept: &Kept) -> Result<(), Unavailable> {
-        // First: what comes from here on is queued anew.
+        // First: events that arrive from here on queue the log again.
         kept.queued.store(false, Ordering::Release);
         let Some(uncopied) = kept.uncopied() else {
             return Ok(());
@@ -204,8 +205,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Gives signs of life while a stream runs, keeps what is copied of it, and looks who reads elsewhere
-    /// what goes on without its caller. Runs until it is dropped.
+    /// Writes heartbeats while a stream runs, renews its copies, and checks for readers on other replicas of
+    /// streams that go on without their caller. Runs until it is dropped.
     pub(super) async fn keep_known(&self) {
         let Some(copies) = &self.copies else { return };
         let mut tick = interval(KNOWN_EVERY);
@@ -227,7 +228,7 @@ impl Streams {
                 renewed = Instant::now();
             }
             if let Err(error) = self.keep_up(copies, &open, renew.then_some(ttl)).await {
-                tracing::debug!(error = %Chain(&error), "No sign of life for streams this time");
+                tracing::debug!(error = %Chain(&error), "failed to write the heartbeat of streams; will retry");
             }
         }
     }
@@ -258,12 +259,14 @@ impl Streams {
         shared.refresh(&keys, ttl).await.map(drop)
     }
 
-    /// Waits until everything is with the other replicas, and nothing lingers, for a while.
+    /// Waits until all logs are copied and no stream lingers, at most `FLUSH_MAX`.
     pub async fn flush(&self) {
         let deadline = Instant::now() + FLUSH_MAX;
         while self.lingering.load(Ordering::Acquire) > 0 || !self.is_copied() {
             if Instant::now() >= deadline {
-                tracing::warn!("The last events of streams are not copied for other replicas");
+                tracing::warn!(
+                    "shutdown: the last events of streams were not copied for other replicas"
+                );
                 return;
             }
             sleep(Duration::from_millis(10)).await;

@@ -1,4 +1,4 @@
-//! A stream that another replica has, read from the shared state.
+//! Reads a stream that another replica writes, from the shared state.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,26 +12,26 @@ use super::key;
 use crate::shared::Shared;
 use crate::store::Unavailable;
 
-/// Between two looks for what is new.
+/// Interval of polls for new entries.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Entries that one look brings at most.
+/// Entries of one poll at most.
 const ENTRIES_MAX: usize = 64;
 
-/// How long a sign that somebody reads lasts; given anew after half of it.
+/// Lifetime of a reader's heartbeat; renewed after half of it.
 const READER_TTL: Duration = Duration::from_secs(5);
 
-/// A stream that began less than this ago may not be known here yet.
+/// A stream that began less than this ago may not be copied yet.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// A stream of another replica, while somebody reads it here.
+/// A stream of another replica, while it is read here.
 pub(super) struct Elsewhere {
     shared: Shared,
     id: Uuid,
     meta: Meta,
-    /// When it was last said that somebody reads.
+    /// Time of the last reader heartbeat.
     said: Option<Instant>,
-    /// When its writer was last known to live.
+    /// Time at which the writer was last known to live.
     alive: Instant,
 }
 
@@ -40,12 +40,12 @@ impl Elsewhere {
         self.id
     }
 
-    /// The stream of that name; `None`: nobody has it.
+    /// Finds the stream of that name; `None`: there is none.
     pub(super) async fn find(shared: &Shared, id: Uuid) -> Result<Option<Self>, Unavailable> {
         let key = key::meta(id);
         loop {
             if let Some(meta) = shared.get(&key).await? {
-                // What cannot be read is of a gateway that knows better.
+                // Metadata that cannot be read was written by a newer release.
                 let meta = serde_json::from_str(&meta).ok();
                 return Ok(meta.map(|meta| Self {
                     shared: shared.clone(),
@@ -66,8 +66,8 @@ impl Elsewhere {
         &self.meta.whose
     }
 
-    /// Whether there may have been an event of that number. One that was sent a moment ago may not be known here yet,
-    /// and one that a gateway sent just before it died never is.
+    /// True if there may have been an event of that number. An event that was sent a moment ago may not be
+    /// copied yet, and one that a gateway sent just before it crashed never is.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -81,12 +81,12 @@ impl Elsewhere {
         loop {
             let entries = self.shared.read_numbered(&key, before, 1).await?;
             if let Some((n, entry)) = entries.first() {
-                // Behind the last event stands how the stream ended.
+                // The entry behind the last event records how the stream ended.
                 return Ok(*n > number || entry.first() == Some(&EVENT));
             }
             if FRESH < asked.elapsed() {
-                // What is behind the end is not awaited, nor what a writer that has given a new sign of life since
-                // does not know.
+                // Stop waiting for an event behind the end of the stream, or for one that a writer with a
+                // newer heartbeat has not written.
                 if !known_open && self.has_ended().await? || REPLICA_TTL + FRESH < asked.elapsed() {
                     return Ok(false);
                 }
@@ -99,7 +99,7 @@ impl Elsewhere {
         }
     }
 
-    /// Whether its last entry says how it ended.
+    /// True if the last entry records how the stream ended.
     async fn has_ended(&self) -> Result<bool, Unavailable> {
         let (key, mut after, mut ended) = (key::events(self.id), 0, false);
         loop {
@@ -111,11 +111,12 @@ impl Elsewhere {
         }
     }
 
-    /// Waits for what comes after an event. Goes on trying while the store is away.
+    /// Waits for entries after an event. Retries while the store is unavailable.
     pub(super) async fn look(&mut self, after: u64) -> Look {
         loop {
             let _ = self.say().await;
-            // Before the events: what a writer wrote before its end is read all the same.
+            // Checked before the events are read, so that events that a writer wrote before it ended are
+            // still read.
             let lives = self.lives().await;
             if let Ok(Some(look)) = self.read(after).await {
                 return look;
@@ -132,7 +133,7 @@ impl Elsewhere {
         }
     }
 
-    /// Lets the writer know that somebody reads.
+    /// Writes the heartbeat that tells the writer of a reader.
     async fn say(&mut self) -> Result<(), Unavailable> {
         if self.said.is_some_and(|at| at.elapsed() < READER_TTL / 2) {
             return Ok(());
@@ -143,12 +144,13 @@ impl Elsewhere {
         Ok(())
     }
 
-    /// Whether the writer lives, as far as one can tell: it gives signs of life, and of the stream. What the store
-    /// lost of one that its writer has not got any more nobody writes again.
+    /// True if the writer lives, as far as is known: it writes heartbeats for itself and renews the stream's
+    /// metadata. If the store lost the metadata of a stream that the writer has evicted, no replica writes it
+    /// again.
     async fn lives(&mut self) -> bool {
         let keys = [key::replica(&self.meta.replica), key::meta(self.id)];
         let signs = self.shared.get_many(&[&keys[0], &keys[1]]).await;
-        // While the store is away nobody knows.
+        // While the store is unavailable the state of the writer is unknown.
         if signs.is_ok_and(|signs| signs.iter().any(Option::is_none)) {
             return self.alive.elapsed() < REPLICA_TTL;
         }
@@ -170,7 +172,7 @@ impl Elsewhere {
         };
         let mut bytes = BytesMut::new();
         for (n, entry) in entries {
-            // What was trimmed between two looks of one answer, or never came: said with the next look.
+            // Entries that were trimmed between two polls, or never arrived, are reported with the next poll.
             if n != look.up_to + 1 {
                 break;
             }
@@ -190,7 +192,7 @@ impl Elsewhere {
     }
 }
 
-/// Whether the id was made a moment ago: it carries its time.
+/// True if the id was generated a moment ago: it contains its time.
 fn is_fresh(id: Uuid) -> bool {
     let Some(made) = id.get_timestamp() else {
         return false;

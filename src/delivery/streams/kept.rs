@@ -1,4 +1,4 @@
-//! What is kept of one stream: its newest events, within its bounds, and how it ended.
+//! The log of one stream: its newest events within bounds, and how it ended.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,19 +15,20 @@ use crate::a2a::stamp::Stamped;
 use crate::dialect::ReplyForm;
 use crate::ids::stream_id;
 
-/// What a log takes besides its events, about.
+/// Approximate bytes of a log besides its events.
 pub(super) const COST: usize = 512;
 
-/// What an event takes besides its bytes, about.
+/// Approximate bytes of an event besides its payload.
 const EVENT_COST: usize = 64;
 
-/// Comments between two events that are kept at most. What an agent says beyond it was sound, no news.
+/// Bytes of comments between two events that are kept at most. Comments beyond it are dropped; they carry no
+/// data.
 const COMMENTS_MAX: usize = 64 * 1024;
 
-/// Bytes that one look brings, unless one event has more.
+/// Bytes of one read, unless a single event is larger.
 const LOOK_BYTES: usize = 64 * 1024;
 
-/// Of one log.
+/// The bounds of one log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// `stream.log_events`
@@ -36,45 +37,45 @@ pub(super) struct Bounds {
     pub(super) bytes: usize,
 }
 
-/// Who may read a stream, and what it answers.
+/// The caller that may read a stream, and its request's form of reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Whose {
     /// `Proof::owner` of the caller.
     pub(super) owner: String,
     /// The agent's workspace.
     pub(super) target: String,
-    /// In which form the gateway tells its caller why it was broken off.
+    /// The form in which the gateway reports to its caller why the stream was broken off.
     #[serde(flatten)]
     pub(super) form: ReplyForm,
 }
 
-/// How a stream ended.
+/// The end of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Over {
-    /// Its caller had all of it, or the reason why not, or would have had. Behind the last event come
-    /// these bytes: comments, and what an agent left unfinished.
+    /// The stream is complete, or ends with the reason why it is not. These bytes follow the last event:
+    /// comments, and an event that the agent left unfinished.
     Whole(Bytes),
-    /// It was broken off in the middle, and nobody could say more.
+    /// The stream was broken off, and no reason is known.
     Lost,
 }
 
-/// What a reader finds behind the event that it has.
+/// The result of a read after a given event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    /// Events that are not there any more.
+    /// Events that are no longer kept.
     pub(super) missed: u64,
-    /// The next ones.
+    /// The bytes of the next events.
     pub(super) bytes: Bytes,
     /// The number of the last of them.
     pub(super) up_to: u64,
-    /// Set, if there is nothing behind them.
+    /// Set if nothing follows them.
     pub(super) over: Option<Over>,
 }
 
-/// What is not copied to the shared state yet.
+/// Entries that are not copied to the shared state yet.
 pub(super) struct Uncopied {
     pub(super) events: Vec<(u64, Bytes)>,
-    /// The number of the last event, copied or passed over.
+    /// The number of the last event, copied or dropped.
     pub(super) up_to: u64,
     pub(super) over: Option<Over>,
     /// Events that are kept.
@@ -85,26 +86,26 @@ pub(super) struct Uncopied {
 pub(super) struct Kept {
     pub(super) id: Uuid,
     pub(super) whose: Whose,
-    /// Told of each change.
+    /// Notified of each change.
     pub(super) grown: Notify,
     /// Readers on this replica.
     pub(super) readers: AtomicUsize,
-    /// It is queued to be copied.
+    /// True while it is queued to be copied.
     pub(super) queued: AtomicBool,
-    /// Nobody but readers want it.
+    /// True if the caller is gone and only resumed readers receive the stream.
     pub(super) lingers: AtomicBool,
-    /// Other replicas know whose it is.
+    /// True if other replicas have its metadata.
     known: AtomicBool,
     state: Mutex<State>,
     held: Held,
 }
 
-/// Bytes that logs hold.
+/// Counters of the bytes that logs hold.
 #[derive(Clone, Default)]
 pub(super) struct Held {
     /// All logs together.
     pub(super) all: Arc<AtomicUsize>,
-    /// Those of one caller.
+    /// The logs of one caller.
     pub(super) own: Arc<AtomicUsize>,
 }
 
@@ -122,18 +123,18 @@ impl Held {
 
 struct State {
     events: VecDeque<(u64, Bytes)>,
-    /// Bytes of `events`, with what they take besides.
+    /// Bytes of `events`, with their overhead.
     bytes: usize,
     /// The number of the newest event, kept or not.
     last: u64,
     /// Comments behind the last event.
     between: BytesMut,
     over: Option<Over>,
-    /// Up to which event it is copied; and whether its end is.
+    /// The number of the last event that is copied; and whether the end is.
     copied: (u64, bool),
-    /// When somebody was last seen to read it.
+    /// Time of the last known read.
     read_at: Instant,
-    /// It counts among what is held.
+    /// True if its bytes are counted in `held`.
     counted: bool,
 }
 
@@ -161,13 +162,13 @@ impl Kept {
         }
     }
 
-    /// From here on it counts among what is held.
+    /// Counts its bytes in `held` from here on.
     pub(super) fn hold(&self) {
         self.state().counted = true;
         self.held.add(COST);
     }
 
-    /// It is forgotten: who reads it still is told of a gap.
+    /// Evicts the log. Current readers get a gap.
     pub(super) fn release(&self) {
         let mut state = self.state();
         state.events.clear();
@@ -180,7 +181,7 @@ impl Kept {
         self.grown.notify_waiters();
     }
 
-    /// Keeps what passes.
+    /// Appends events, within the bounds.
     pub(super) fn keep(&self, stamped: &Stamped, bounds: Bounds) {
         let mut state = self.state();
         if !state.counted {
@@ -220,8 +221,8 @@ impl Kept {
         }
     }
 
-    /// Nothing comes any more. What was said first counts. Behind the last event stand its comments, and
-    /// `rest`; `None`: it was broken off.
+    /// Ends the log; the first end counts. The comments behind the last event, and `rest`, follow it; `None`:
+    /// the stream was broken off.
     pub(super) fn end(&self, rest: Option<&[u8]>) {
         let mut state = self.state();
         if state.over.is_none() {
@@ -235,17 +236,17 @@ impl Kept {
         self.grown.notify_waiters();
     }
 
-    /// Bytes that all logs of its caller hold.
+    /// Returns the bytes that all logs of its caller hold.
     pub(super) fn held_by_caller(&self) -> usize {
         self.held.own.load(Ordering::Relaxed)
     }
 
-    /// The number of the newest event.
+    /// Returns the number of the newest event.
     pub(super) fn last(&self) -> u64 {
         self.state().last
     }
 
-    /// What comes after the event of that number, if there is anything.
+    /// Returns the entries after the event of that number, if there are any.
     pub(super) fn look(&self, after: u64) -> Option<Look> {
         let state = self.state();
         let first = state.events.front().map_or(state.last + 1, |(n, _)| *n);
@@ -270,7 +271,7 @@ impl Kept {
         })
     }
 
-    /// What is not copied yet, if there is anything.
+    /// Returns the entries that are not copied yet, if there are any.
     pub(super) fn uncopied(&self) -> Option<Uncopied> {
         let state = self.state();
         let (copied, end_copied) = state.copied;
@@ -289,53 +290,53 @@ impl Kept {
         })
     }
 
-    /// That is copied now.
+    /// Marks them as copied.
     pub(super) fn copied(&self, uncopied: &Uncopied) {
         let mut state = self.state();
         state.copied.0 = uncopied.up_to;
         state.copied.1 |= uncopied.over.is_some();
     }
 
-    /// The number of the last entry that was copied, the end included; `None`: none was.
+    /// Returns the number of the last entry that was copied, the end included; `None`: none was.
     pub(super) fn last_copied(&self) -> Option<u64> {
         let (events, end) = self.state().copied;
         let last = events + u64::from(end);
         (last > 0).then_some(last)
     }
 
-    /// Other replicas have nothing of it any more.
+    /// Marks the log as not copied, since the store lost its copy.
     pub(super) fn forget_copy(&self) {
         self.known.store(false, Ordering::Release);
         self.state().copied = (0, false);
     }
 
-    /// Other replicas know whose it is.
+    /// Marks the metadata as written for other replicas.
     pub(super) fn known(&self) {
         self.known.store(true, Ordering::Release);
     }
 
-    /// Whether they do.
+    /// True if the metadata is written for other replicas.
     pub(super) fn is_known(&self) -> bool {
         self.known.load(Ordering::Acquire)
     }
 
-    /// Whether it may still grow.
+    /// True if it may still grow.
     pub(super) fn is_open(&self) -> bool {
         self.state().over.is_none()
     }
 
-    /// Whether all that there is, the end included, is with the other replicas.
+    /// True if all entries, the end included, are copied for other replicas.
     pub(super) fn is_copied(&self) -> bool {
         let state = self.state();
         state.copied == (state.last, state.over.is_some())
     }
 
-    /// Somebody reads it, or did until now.
+    /// Records a read.
     pub(super) fn read_now(&self) {
         self.state().read_at = Instant::now();
     }
 
-    /// For how long nobody has read it.
+    /// Returns the time since the last read; zero while there are readers.
     pub(super) fn unread_for(&self) -> Duration {
         if self.readers.load(Ordering::Acquire) > 0 {
             return Duration::ZERO;
@@ -344,7 +345,7 @@ impl Kept {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each step leaves it whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the state consistent, so a panic elsewhere cannot have broken it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -359,7 +360,7 @@ impl State {
         };
         self.last += 1;
         if event.len() > bounds.bytes {
-            // What comes after it would follow upon a gap in any case.
+            // The event is dropped. Events before it would be followed by a gap in any case.
             while self.drop_oldest() {}
             return;
         }

@@ -1,23 +1,23 @@
-//! The names in the shared state.
+//! Key names in the shared state.
 
 use uuid::Uuid;
 
-/// The events, by number.
+/// Returns the key of the events, by number.
 pub(super) fn events(id: Uuid) -> String {
     format!("gw:stream:{}", id.simple())
 }
 
-/// Whose it is, and who writes it.
+/// Returns the key of the metadata: the caller and the writer.
 pub(super) fn meta(id: Uuid) -> String {
     format!("gw:stream-meta:{}", id.simple())
 }
 
-/// There while somebody reads it on another replica.
+/// Returns the key of the reader's heartbeat: present while another replica reads the stream.
 pub(super) fn reader(id: Uuid) -> String {
     format!("gw:stream-reader:{}", id.simple())
 }
 
-/// There while the replica that writes it lives.
+/// Returns the key of a replica's heartbeat: present while the writer lives.
 pub(super) fn replica(id: &str) -> String {
     format!("gw:replica:{id}")
 }

@@ -1,16 +1,16 @@
-//! Streams that go on without their caller: how many may, and who still reads them.
+//! Streams that go on after their caller has disconnected: their number, and their remaining readers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Log, Streams};
 
-/// A stream that goes on without its caller. Dropping it gives its place back.
+/// A stream that goes on without its caller. Dropping it frees its place.
 pub struct Lingering(Arc<Streams>);
 
 impl Log {
-    /// From now on only those count who come back for it. `None`: as many streams as may be
-    /// (`stream.lingering`) go on without their callers already, or none may.
+    /// Lets the stream go on for readers that resume it. `None`: `stream.lingering` streams do so already, or
+    /// `stream.linger` is 0.
     pub fn linger(&self) -> Option<Lingering> {
         let (max, linger) = {
             let stream = &self.streams.config.get().stream;
@@ -34,7 +34,7 @@ impl Log {
 }
 
 impl Lingering {
-    /// Counts how it ended, by a word of a closed set: `ended`, `unread`, `drained`.
+    /// Counts how it ended, by a label of a closed set: `ended`, `unread`, `drained`.
     pub fn ended(&self, how: &'static str) {
         self.0.metrics.streams.lingered(how);
     }

@@ -9,7 +9,7 @@ use super::Streams;
 use super::kept::Kept;
 use crate::a2a::stamp::Stamper;
 
-/// Numbers and keeps what passes in one stream. One that is dropped before [`Log::end`] was broken off.
+/// Numbers and keeps the events of one stream. A log that is dropped before [`Log::end`] was broken off.
 pub struct Log {
     pub(super) streams: Arc<Streams>,
     pub(super) kept: Arc<Kept>,
@@ -26,7 +26,7 @@ impl Log {
         }
     }
 
-    /// Keeps whole blocks, and answers with them as they go to the caller: numbered.
+    /// Keeps whole blocks, and returns them numbered, as they are sent to the caller.
     pub fn append(&mut self, blocks: &[u8]) -> Bytes {
         let stamped = self.stamper.stamp(blocks);
         self.kept.keep(&stamped, self.streams.bounds());
@@ -35,22 +35,22 @@ impl Log {
         stamped.bytes
     }
 
-    /// The name of the stream.
+    /// Returns the name of the stream.
     pub fn name(&self) -> String {
         self.kept.id.simple().to_string()
     }
 
-    /// The number of the last event; 0 before the first.
+    /// Returns the number of the last event; 0 before the first.
     pub fn last(&self) -> u64 {
         self.stamper.last()
     }
 
-    /// The stream is over, and `rest` is what its agent left behind the last event.
+    /// Ends the stream; `rest` are the bytes that the agent sent behind the last event.
     pub fn end(self, rest: &[u8]) {
         self.kept.end(Some(rest));
     }
 
-    /// For how long nobody has read it, here or elsewhere.
+    /// Returns the time since the last read, on this or another replica.
     pub fn unread_for(&self) -> Duration {
         self.kept.unread_for()
     }
@@ -58,7 +58,7 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // Only if nobody said more.
+        // No effect after `end`.
         self.kept.end(None);
         self.streams.ended(&self.kept);
     }

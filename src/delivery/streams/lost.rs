@@ -1,5 +1,6 @@
-//! A store that came back empty, or without what it was told last: what it lost is copied to it again, as far
-//! as it is kept here. Else whoever reads elsewhere would wait for an end that nobody writes any more.
+//! Restores copies that the store lost, after a restart without data or without the latest writes: logs that
+//! are still kept here are copied again. Without it, readers on other replicas would wait for an end that is
+//! never written.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,13 +13,13 @@ use super::{Streams, key};
 use crate::store::Unavailable;
 
 impl Streams {
-    /// Looks for what is lost, if the link was since it was looked for, and queues that anew. Not while anything
-    /// is copied.
+    /// Looks for lost copies if the connection to the store was lost since the last check, and queues them
+    /// again. Must not run while logs are copied.
     ///
     /// # Errors
-    /// When the store is away: it is to be looked for again.
+    /// When the store is unavailable: the check is to be repeated.
     pub(super) async fn find_lost(&self, copies: &Copies) -> Result<(), Unavailable> {
-        // Before the look: what is lost while it goes on is found by the next one.
+        // Read before the check: losses during the check are found by the next one.
         let losses = copies.shared.losses();
         if copies.losses.load(Ordering::Relaxed) == losses {
             return Ok(());
@@ -42,8 +43,8 @@ impl Streams {
     }
 }
 
-/// Whether other replicas find what was copied. What is left of one that they do not is deleted: numbers go
-/// upwards there.
+/// True if other replicas can read the copied entries. Otherwise the rest of the copy is deleted, since entry
+/// numbers must increase.
 async fn is_there(copies: &Copies, kept: &Kept) -> Result<bool, Unavailable> {
     let shared = &copies.shared;
     let events = key::events(kept.id);

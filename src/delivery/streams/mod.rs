@@ -1,12 +1,14 @@
-//! What passed in streams, for those who lost the connection (contract §6.3): the newest events of each,
-//! numbered, in memory and bounded; followed by whoever comes back.
+//! Logs of streams, for callers that lost the connection (`docs/api.md`, "Resuming a stream"): the newest
+//! events of each stream, numbered, in memory and bounded. A caller that comes back reads on from its last
+//! event.
 //!
-//! The way of an event waits for nobody: [`Log::append`] numbers and keeps it, and that is all. With
-//! replicas a background task copies what is kept to the shared state (`copy.rs`), where another replica
-//! reads it (`elsewhere.rs`); what that lost is copied again (`lost.rs`). Owns `gw:stream:{id}` (the events), `gw:stream-meta:{id}` (whose),
-//! `gw:stream-reader:{id}` (somebody reads it elsewhere) and `gw:replica:{id}` (its writer lives).
+//! The path of an event never waits: [`Log::append`] numbers and keeps it. With several replicas a background
+//! task copies logs to the shared state (`copy.rs`), where other replicas read them (`elsewhere.rs`); copies
+//! that the store lost are written again (`lost.rs`). Owns `gw:stream:{id}` (the events),
+//! `gw:stream-meta:{id}` (the caller), `gw:stream-reader:{id}` (a reader on another replica) and
+//! `gw:replica:{id}` (the writer's heartbeat).
 //!
-//! Invariants: a stream is shown to nobody but its caller; what is missing is said.
+//! Invariants: only its caller can read a stream; missing events are reported as a gap.
 
 mod copy;
 mod elsewhere;
@@ -41,23 +43,23 @@ use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 
-/// How often logs that nobody may ask for any more are looked for.
+/// Interval between checks for logs beyond their retention.
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 
-/// Logs whose copies wait to be deleted.
+/// Logs with copies that wait to be deleted, at most.
 const GONE_MAX: usize = 10_000;
 
-/// Events kept of a stream that nobody gets but from its log, where logs are off.
+/// Events kept of a stream that is read only from its log, where logs are off.
 const EVENTS_WHERE_OFF: usize = 64;
 
-/// The room.
+/// The logs of all streams on this replica.
 pub struct Streams {
     config: Live,
     metrics: Arc<Metrics>,
     logs: Mutex<Logs>,
     /// Bytes that all logs hold.
     held: Arc<AtomicUsize>,
-    /// What goes to other replicas; `None`: there are none.
+    /// Copies for other replicas; `None`: there are none.
     copies: Option<Copies>,
     places: Arc<Places>,
     lingering: AtomicUsize,
@@ -66,16 +68,16 @@ pub struct Streams {
 #[derive(Default)]
 struct Logs {
     by_id: HashMap<Uuid, Arc<Kept>>,
-    /// Those that ended, and until when they are kept; about in that order.
+    /// Logs that ended, and the end of their retention; approximately in that order.
     ended: VecDeque<(Instant, Uuid)>,
     /// Bytes that the logs of each caller hold, as long as there is one.
     callers: HashMap<String, Weak<AtomicUsize>>,
-    /// Those that were forgotten before their time, for want of room: their copies are deleted.
+    /// Logs that were evicted before the end of their retention, for want of room: their copies are deleted.
     gone: Vec<Uuid>,
 }
 
 impl Streams {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(config: Live, shared: Shared, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             logs: Mutex::default(),
@@ -88,9 +90,8 @@ impl Streams {
         })
     }
 
-    /// Begins the log of a stream that `owner` (`Proof::owner`) is sent from `target`, in answer to a
-    /// request that is answered in this form. `None`: it cannot be resumed, since logs are off, or there is
-    /// no room for another one.
+    /// Begins the log of a stream that `target` sends to `owner` (`Proof::owner`), in response to a request
+    /// with this form of reply. `None`: the stream cannot be resumed, since logs are off or there is no room.
     pub fn begin(
         self: &Arc<Self>,
         owner: String,
@@ -111,7 +112,7 @@ impl Streams {
         Some(self.begin_needed(owner, target, form))
     }
 
-    /// As [`Streams::begin`], for a stream that nobody gets but from its log: there is always one.
+    /// As [`Streams::begin`], for a stream that is read only from its log: always succeeds.
     pub fn begin_needed(
         self: &Arc<Self>,
         owner: String,
@@ -141,8 +142,7 @@ impl Streams {
         Log::new(Arc::clone(self), kept)
     }
 
-    /// What goes on beside streams: copies for other replicas, and forgetting. A background task; runs
-    /// until it is dropped.
+    /// Copies logs for other replicas and drops expired logs. A background task; runs until it is dropped.
     pub async fn run(&self) {
         tokio::join!(self.copy(), self.keep_known(), self.expire_regularly());
     }
@@ -157,22 +157,22 @@ impl Streams {
         }
     }
 
-    /// The log of a stream on this replica.
+    /// Returns the log of a stream on this replica.
     fn here(&self, id: Uuid) -> Option<Arc<Kept>> {
         let mut logs = self.logs();
         logs.expire(Instant::now());
         logs.by_id.get(&id).map(Arc::clone)
     }
 
-    /// The log ended: from now on it is kept for a while.
+    /// Starts the retention of a log that ended.
     fn ended(&self, kept: &Arc<Kept>) {
         let until = Instant::now() + self.config.get().stream.log_ttl;
         self.logs().ended.push_back((until, kept.id));
         self.copy_later(kept);
     }
 
-    /// Frees `bytes` below `stream.logs_bytes`, by logs that ended, the oldest first. Whether that was
-    /// enough.
+    /// Frees `bytes` below `stream.logs_bytes` by evicting logs that ended, the oldest first. True if that
+    /// was enough.
     fn make_room(&self, logs: &mut Logs, bytes: usize) -> bool {
         let max = self.config.get().stream.logs_bytes.bytes();
         while self.held.load(Ordering::Relaxed) + bytes > max {
@@ -183,7 +183,7 @@ impl Streams {
         true
     }
 
-    /// Brings all logs together below their bound again: by those that ended, then by what is oldest in
+    /// Brings all logs together below their bound again: evicts logs that ended, then the oldest events of
     /// the one that grew.
     fn relieve(&self, grown: &Kept) {
         let own_max = self.config.get().limits.kept_bytes.bytes();
@@ -202,7 +202,7 @@ impl Streams {
         let stream = &self.config.get().stream;
         Bounds {
             events: match stream.log_events {
-                // There are those of calls with a key, whose readers are at their heels.
+                // Only logs of calls with an idempotency key exist, and their readers follow closely.
                 0 => EVENTS_WHERE_OFF,
                 events => events,
             },
@@ -215,7 +215,7 @@ impl Streams {
     }
 
     fn logs(&self) -> MutexGuard<'_, Logs> {
-        // Each step leaves them whole, so a panic elsewhere cannot have broken them.
+        // Each step leaves the logs consistent, so a panic elsewhere cannot have broken them.
         self.logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -227,7 +227,7 @@ impl Logs {
         }
     }
 
-    /// What counts the bytes of a caller's logs.
+    /// Returns the counter of the bytes that a caller's logs hold.
     fn held_by(&mut self, owner: &str) -> Arc<AtomicUsize> {
         if let Some(held) = self.callers.get(owner).and_then(Weak::upgrade) {
             return held;
@@ -240,7 +240,7 @@ impl Logs {
         held
     }
 
-    /// Forgets the log of a caller that ended first. Whether there was one.
+    /// Evicts the log of a caller that ended first. True if there was one.
     fn forget_oldest_of(&mut self, owner: &str) -> bool {
         let is_of_owner = |id: &Uuid| {
             self.by_id
@@ -258,21 +258,21 @@ impl Logs {
         gone.inspect(|kept| kept.release()).is_some()
     }
 
-    /// The same, for want of room.
+    /// Evicts the log that ended first, for want of room.
     fn forget_early(&mut self) -> bool {
         let oldest = self.ended.front().map(|(_, id)| *id);
         self.gone(oldest);
         self.forget_oldest()
     }
 
-    /// Has the copy of a log deleted. Of too many at once it lapses by itself.
+    /// Queues the copy of a log for deletion. Beyond `GONE_MAX` the copy lapses by its time to live.
     fn gone(&mut self, id: Option<Uuid>) {
         if self.gone.len() < GONE_MAX {
             self.gone.extend(id);
         }
     }
 
-    /// Forgets the log that ended first. Whether there was one.
+    /// Drops the log that ended first. True if there was one.
     fn forget_oldest(&mut self) -> bool {
         let Some((_, id)) = self.ended.pop_front() else {
             return false;

@@ -1,4 +1,4 @@
-//! The reading side: who may, from where, and what they are sent.
+//! The reading side of a stream: access, position, and the bytes that are sent.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -15,13 +15,13 @@ use crate::a2a::event::Framing;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// One caller may have this part of `stream.readers`.
+/// The divisor of `stream.readers` that bounds the readers of one caller.
 const SHARE_OF_CALLER: usize = 16;
 
-/// Someone who came back for a stream. Dropping it ends that.
+/// A reader of a stream that was resumed. Dropping it ends the read.
 pub struct Reader {
     source: Source,
-    /// The number of the last event that was given.
+    /// The number of the last event that was returned.
     after: u64,
     request_id: RequestId,
     over: bool,
@@ -33,7 +33,7 @@ enum Source {
     Elsewhere(Elsewhere),
 }
 
-/// A stream of this replica, while somebody reads it.
+/// A stream of this replica, while it is read.
 struct Here(Arc<Kept>);
 
 impl Here {
@@ -45,7 +45,7 @@ impl Here {
     async fn look(&self, after: u64) -> Look {
         loop {
             let mut grown = std::pin::pin!(self.0.grown.notified());
-            // Before the look, so that nothing comes unnoticed between the two.
+            // Enabled before the read, so that no change between the two is missed.
             grown.as_mut().enable();
             if let Some(look) = self.0.look(after) {
                 return look;
@@ -63,12 +63,12 @@ impl Drop for Here {
 }
 
 impl Streams {
-    /// Goes on with a stream for its caller, `owner`, that `target` sent: after the event `after`, or from
-    /// the first that is kept. `request_id` is for what the gateway itself has to say in it.
+    /// Resumes a stream that `target` sent, for its caller `owner`: after the event `after`, or from the
+    /// first event that is kept. `request_id` is used in events that the gateway itself adds.
     ///
     /// # Errors
-    /// `not_found`, also for a stream of another caller or target; `invalid_params` for an id of no event of
-    /// it; `overloaded` beyond `stream.readers`; `store_unavailable`.
+    /// `not_found`, also for a stream of another caller or target; `invalid_params` if the id is not that of an
+    /// event of the stream; `overloaded` beyond `stream.readers`; `store_unavailable`.
     pub async fn open(
         &self,
         (owner, target): (&str, &WorkspaceId),
@@ -96,7 +96,7 @@ impl Streams {
         })
     }
 
-    /// As [`Streams::open`] from the first event, for a request that has a place elsewhere. `None`: there is
+    /// As [`Streams::open`] from the first event, for a request that is counted elsewhere. `None`: there is
     /// no such stream.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl Streams {
 }
 
 impl Reader {
-    /// Waits for the next events; `None`: it is over. May be dropped and called again without losing any.
+    /// Waits for the next events; `None`: the stream is over. Cancel-safe: no event is lost.
     pub async fn next(&mut self) -> Option<Bytes> {
         if self.over {
             return None;
@@ -166,7 +166,7 @@ impl Reader {
         (!bytes.is_empty()).then(|| bytes.freeze())
     }
 
-    /// The last event of a stream that broke off where nobody could say why.
+    /// Returns the last event of a stream that was broken off for an unknown reason.
     fn lost(&self, framing: Framing) -> Bytes {
         let rejection = Rejection::new(
             Reason::AgentProtocolError,
@@ -191,20 +191,20 @@ fn gap(missed: u64, framing: Framing) -> Bytes {
     format!("event: gap{end}data: {{\"missed\":{missed}}}{end}{end}").into()
 }
 
-/// The name of a stream, in its one spelling.
+/// Parses the name of a stream, in its one spelling.
 fn parse(stream: &str) -> Option<Uuid> {
     let id = Uuid::try_parse(stream).ok()?;
     (id.simple().to_string() == stream).then_some(id)
 }
 
-/// The number in the id of an event: `<stream>-<n>`.
+/// Parses the number in the id of an event: `<stream>-<n>`.
 fn number(id: &str, stream: &str) -> Result<u64, Rejection> {
     let number = id
         .strip_prefix(stream)
         .and_then(|rest| rest.strip_prefix('-'));
     let digits = number.filter(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
     let number = digits.and_then(|digits| digits.parse().ok());
-    // Of what comes after the greatest of all there is none.
+    // Nothing can follow the greatest number.
     number.filter(|n| *n < u64::MAX).ok_or_else(no_event)
 }
 
@@ -221,13 +221,13 @@ fn not_found() -> Rejection {
     )
 }
 
-/// How many may read.
+/// The places of readers, by caller.
 pub(super) struct Places {
     by_owner: Mutex<HashMap<String, usize>>,
     gauge: IntGauge,
 }
 
-/// One who reads. Dropping it gives the place back.
+/// The place of one reader. Dropping it frees the place.
 struct Place {
     places: Arc<Places>,
     owner: String,
@@ -259,7 +259,7 @@ impl Places {
     }
 
     fn by_owner(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        // Each step leaves the counts whole, so a panic elsewhere cannot have broken them.
+        // Each step leaves the counts consistent, so a panic elsewhere cannot have broken them.
         self.by_owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

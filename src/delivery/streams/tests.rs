@@ -1,4 +1,4 @@
-//! Logs of streams: bounds, gaps, who is counted, what is copied.
+//! Unit tests of stream logs: bounds, gaps, counts of readers, copies.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -74,15 +74,15 @@ fn a_look_brings_what_comes_after_an_event_and_says_what_is_missing() {
     for n in 2..=6 {
         log.write(&format!("data: {n}\n\n"));
     }
-    // Four are kept.
+    // Four events are kept.
     let (missed, text, up_to, _) = log.look(1).unwrap();
     assert_eq!((missed, up_to), (1, 6));
     assert!(text.starts_with("data: 3\nid: s-3\n\n") && text.ends_with("id: s-6\n\n"));
-    // So many bytes are.
+    // Within the bound of bytes.
     log.write(&format!("data: {}\n\n", "x".repeat(60)));
     assert_eq!(log.look(6).map(|look| (look.0, look.2)), Some((0, 7)));
     assert_eq!(log.look(0).map(|look| (look.0, look.2)), Some((5, 7)));
-    // More than all of it: nothing is, and that is said.
+    // One event above the bound: nothing is kept, and the gap is reported.
     log.write(&format!("data: {}\n\n", "x".repeat(200)));
     assert_eq!(log.look(6), Some((2, String::new(), 8, None)));
     assert_eq!(log.held.all.load(Ordering::Relaxed), COST);
@@ -112,10 +112,10 @@ fn comments_go_with_the_next_event_and_the_last_ones_with_the_end() {
     log.kept.end(Some(b"data: half"));
     let over = Some(Over::Whole(Bytes::from_static(b": d\ndata: half")));
     assert_eq!(log.look(2), Some((0, String::new(), 2, over.clone())));
-    // What was said first counts.
+    // The first end counts.
     log.kept.end(None);
     assert_eq!(log.look(2).unwrap().3, over);
-    // Comments without end are left out.
+    // Comments beyond the bound are dropped.
     let mut log = Written::new();
     for _ in 0..100 {
         log.write(&format!(": {}\n\n", "x".repeat(2000)));
@@ -185,7 +185,7 @@ async fn all_logs_together_keep_to_their_bound_and_running_ones_are_shortened_la
     }
     assert_eq!(one.kept.look(0).unwrap().missed, 0, "others keep theirs");
     assert!(two.kept.look(0).unwrap().missed > 0);
-    // None ended, and there is no room.
+    // No log ended, and there is no room.
     let held: Vec<_> = (0..20).map_while(|_| begin()).collect();
     assert!(held.len() < 20);
     assert_eq!(streams.metrics.streams.unresumable.get(), 1);

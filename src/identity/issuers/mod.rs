@@ -1,6 +1,6 @@
-//! Canvas tokens of foreign issuers (`auth.issuers`). Each issuer's keys are fetched in the
-//! background, so a token is verified from memory; only one that names an unknown key waits, for one
-//! fetch that all of them share.
+//! Canvas tokens of foreign issuers (`auth.issuers`). Each issuer's keys are fetched in the background, so a
+//! token is verified from memory; only a token that names an unknown key waits for a fetch, which concurrent
+//! requests share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,48 +21,48 @@ use crate::trust::{
     claimed_issuer,
 };
 
-/// With the hosts of issuers' keys.
+/// Retries and staleness of issuers' keys.
 const PATIENCE: Patience = Patience {
     first_pause: FETCH_PAUSE,
     stale_max: Duration::from_secs(3600),
 };
 
-/// Longest name of a user or an org, in characters.
+/// Characters of the longest name of a user or an org.
 const NAME_CHARS_MAX: usize = 256;
 
 /// Workspaces in one token at most.
 const WORKSPACES_MAX: usize = 200;
 
-/// What a token is signed with.
+/// The key that signed a token.
 #[derive(Clone, Debug)]
 pub(super) struct Signer {
     pub(super) named: Named,
-    /// Withdrawn, it proves nothing any more.
+    /// Once it is withdrawn, the token is invalid.
     pub(super) key: Arc<PublicKey>,
 }
 
 impl Signer {
-    /// A key of this gateway.
+    /// Returns a key of this gateway as a signer.
     pub(super) fn own(head: TokenHead, key: Arc<PublicKey>) -> Self {
         let named = Named { issuer: None, head };
         Self { named, key }
     }
 }
 
-/// A key by its name, as another replica can find it.
+/// The name of a key, by which another replica can find it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Named {
-    /// `None`: the gateway's own.
+    /// `None`: this gateway.
     pub(super) issuer: Option<String>,
     #[serde(flatten)]
     pub(super) head: TokenHead,
 }
 
-/// Why a foreign token proves nothing.
+/// The reason why a foreign token proves nothing.
 pub(super) enum NotForeign {
-    /// It is not good.
+    /// The token is invalid.
     Refused(TokenError),
-    /// Its issuer's keys are not known.
+    /// The keys of its issuer are unavailable.
     Unavailable(Rejection),
 }
 
@@ -72,7 +72,7 @@ impl From<TokenError> for NotForeign {
     }
 }
 
-/// The issuers that are configured.
+/// The configured issuers.
 pub(super) struct Issuers {
     all: ArcSwap<Vec<Arc<Issuer>>>,
     changed: Notify,
@@ -80,7 +80,7 @@ pub(super) struct Issuers {
 }
 
 impl Issuers {
-    /// Fetches nothing: [`Issuers::run`] does.
+    /// Does not fetch keys: [`Issuers::run`] does.
     pub(super) fn new(settings: &[config::Issuer], metrics: Arc<Metrics>) -> Self {
         let issuers = Self {
             all: ArcSwap::default(),
@@ -91,8 +91,7 @@ impl Issuers {
         issuers
     }
 
-    /// Other issuers from now on. One that stays as it is keeps its keys; of one that goes nothing
-    /// is good any more.
+    /// Replaces the issuers. An unchanged issuer keeps its keys; tokens of a removed one are invalid at once.
     pub(super) fn set(&self, settings: &[config::Issuer]) {
         let earlier = self.all.load_full();
         let same =
@@ -126,7 +125,7 @@ impl Issuers {
         }
     }
 
-    /// Who `token` proves. `None`: it is from none of these issuers, by its own word.
+    /// Verifies `token`. `None`: it does not name one of these issuers.
     pub(super) async fn verify(&self, token: &str) -> Result<Option<Signed>, NotForeign> {
         let all = self.all.load();
         if all.is_empty() {
@@ -142,7 +141,8 @@ impl Issuers {
         }
     }
 
-    /// The foreign key of that name, if its issuer still stands by it. `None`: the issuer is gone.
+    /// Returns the foreign key of that name, if its issuer still publishes it. `None`: the issuer was
+    /// removed.
     pub(super) async fn signer(&self, named: Named) -> Result<Option<Signer>, NotForeign> {
         let issuer = named.issuer.as_deref().and_then(|name| self.of(name));
         let Some(issuer) = issuer else {
@@ -206,7 +206,7 @@ impl Issuer {
         }
     }
 
-    /// The outer `None`: no keys are known that still count.
+    /// Finds the key of a token. The outer `None`: no valid keys are known.
     fn find(&self, head: &TokenHead) -> Option<Option<Arc<PublicKey>>> {
         let keys = self.published.keys()?;
         Some(keys.find(head).map(Arc::clone))
@@ -226,7 +226,7 @@ impl Issuer {
     }
 }
 
-/// The claims that count besides `iss`, `aud` and `nbf`. Times are whole seconds since 1970.
+/// The claims that are read besides `iss`, `aud` and `nbf`. Times are whole seconds since 1970.
 #[derive(Deserialize)]
 struct Claims {
     sub: String,

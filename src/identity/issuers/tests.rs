@@ -1,4 +1,4 @@
-//! Whom a claim set names, and what an issuer without keys says. Fetching is shown from outside.
+//! Unit tests of claim sets, and of an issuer without keys. The integration tests cover fetching.
 
 use serde_json::{Value, json};
 
@@ -98,7 +98,7 @@ async fn without_keys_the_issuer_is_named() {
         "{rejection:?}"
     );
     assert!(rejection.retry_after.is_some());
-    // Of another issuer, or of none once it is gone.
+    // A token of an unknown issuer, or of one that was removed.
     issuers.set(&[settings("https://else.test")]);
     assert!(matches!(issuers.verify(token).await, Ok(None)));
     issuers.set(&[]);

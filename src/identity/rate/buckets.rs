@@ -1,23 +1,23 @@
-//! Token buckets by key, as the generic cell rate algorithm keeps them: of each only the moment at
-//! which it will be full again. A fixed table, so no number of keys costs more memory.
+//! Token buckets by key, implemented as the generic cell rate algorithm: each bucket stores only the time at
+//! which it is full again. A fixed table, so memory does not grow with the number of keys.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Buckets that a key can be in.
+/// Buckets of one set: a key can be in any of them.
 const WAYS: usize = 8;
 
-/// Bursts that a bucket may owe: as many as that many other replicas can let pass before they hear
-/// of each other. What was let pass is paid off, so it is none too many in the long run.
+/// Bursts that a bucket may owe: the requests that that many other replicas can let pass before they learn of
+/// each other. Debt is paid off, so the rate holds in the long run.
 const DEBT_BURSTS: u64 = 8;
 
-/// What a bucket may owe at least, whatever its burst: as much as others can take before we hear of
-/// it when the store is slow.
+/// Minimum debt of a bucket, whatever its burst: the requests that other replicas can let pass unnoticed
+/// while the store is slow.
 const DEBT_MIN: u64 = 250_000_000;
 
-/// How fast a bucket fills, and how much it holds. All times are nanoseconds.
+/// The rate and the capacity of a bucket. All times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quota {
     /// The time that one request is worth.
@@ -34,14 +34,14 @@ impl Quota {
         Some(Self { interval, capacity })
     }
 
-    /// The latest moment at which a bucket is full again. A burst may be worth centuries.
+    /// Returns the latest time at which a bucket can be full again. A burst may be worth centuries.
     fn reach(self, now: u64) -> u64 {
         let debt = self.capacity.saturating_mul(DEBT_BURSTS).max(DEBT_MIN);
         now.saturating_add(self.capacity).saturating_add(debt)
     }
 
-    /// What is owed to a bucket that is full again at `full_at` once one more is taken out, or how long until
-    /// one can be.
+    /// Returns the debt of a bucket that is full again at `full_at` after one more request, or the wait until
+    /// one is allowed.
     fn with_one_more(self, full_at: u64, now: u64) -> Result<u64, Duration> {
         let full_at = full_at.clamp(now, self.reach(now));
         let owed = full_at.saturating_add(self.interval) - now;
@@ -51,47 +51,47 @@ impl Quota {
         Ok(owed)
     }
 
-    /// How long an empty bucket needs to fill.
+    /// Returns the time that an empty bucket needs to fill.
     pub(super) fn window(self) -> Duration {
         Duration::from_nanos(self.capacity)
     }
 }
 
-/// What a bucket holds after one was taken out.
+/// The state of a bucket after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Left {
-    /// So many more at once.
+    /// Further requests that it allows at once.
     pub(super) remaining: u64,
-    /// Until it is full again.
+    /// Time until it is full again.
     pub(super) full_in: Duration,
-    /// Taken and not yet told to others, this one included.
+    /// Requests that are not published to other replicas yet, this one included.
     pub(super) untold: u32,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Bucket {
     key: u64,
-    /// When it is full again; 0: never used.
+    /// Time at which it is full again; 0: never used.
     full_at: u64,
-    /// Taken here since others were last told.
+    /// Requests here since the last publication.
     untold: u32,
 }
 
-/// The table. A key that finds all its places taken by buckets that are not full gets the fullest of
-/// them *as it is*: nothing that is owed is forgiven, so filling the table gains nobody anything,
-/// and those who owe most stay longest.
+/// The table. If all places of a key are taken by buckets that are not full, the key takes over the fullest
+/// of them *as it is*: debt is never forgiven, so filling the table gains a caller nothing, and the buckets
+/// with the most debt stay longest.
 pub(super) struct Buckets {
     sets: Box<[Mutex<[Bucket; WAYS]>]>,
-    /// One bit a set: something in it is untold.
+    /// One bit per set: it has unpublished requests.
     marks: Box<[AtomicU64]>,
-    /// Where the next drain begins, so that each set has its turn.
+    /// The position at which the next drain begins, so that each set is drained in turn.
     next: AtomicUsize,
-    /// Of this process alone, so that nobody can choose keys that meet another's.
+    /// Random per process, so that callers cannot choose keys that collide.
     places: RandomState,
 }
 
 impl Buckets {
-    /// Room for 512 buckets times `scale`, all full.
+    /// Creates 512 buckets times `scale`, all full.
     pub(super) fn new(scale: usize) -> Self {
         Self {
             sets: (0..64 * scale).map(|_| Mutex::default()).collect(),
@@ -101,8 +101,8 @@ impl Buckets {
         }
     }
 
-    /// Takes one out of the bucket of `key`, or says how long until there is one. `tell`: whether
-    /// others are to be told.
+    /// Takes one request from the bucket of `key`, or returns the wait until one is allowed. `tell`: the
+    /// request is to be published to other replicas.
     pub(super) fn take(
         &self,
         key: u64,
@@ -126,21 +126,21 @@ impl Buckets {
         })
     }
 
-    /// What [`Buckets::take`] would answer; takes nothing, and gives the key no place.
+    /// Returns the result that [`Buckets::take`] would; takes nothing, and assigns no place to the key.
     pub(super) fn look(&self, key: u64, quota: Quota, now: u64) -> Result<Left, Duration> {
         let set = self.set(self.place(key));
         let bucket = &set[place_of(&set, key).1];
         let owed = quota.with_one_more(bucket.full_at, now)?;
         Ok(Left {
-            // The one that was not taken is left, too.
+            // The request was not taken, so it is left, too.
             remaining: (quota.capacity - owed) / quota.interval + 1,
             full_in: Duration::from_nanos(owed - quota.interval),
             untold: bucket.untold,
         })
     }
 
-    /// Takes out what another replica let pass, also what is not there: up to eight bursts, or
-    /// 250 ms worth, are owed.
+    /// Takes requests that another replica let pass, beyond an empty bucket if necessary: up to eight bursts,
+    /// or 250 ms worth, are owed.
     pub(super) fn owe(&self, key: u64, count: u32, quota: Quota, now: u64) {
         let mut set = self.set(self.place(key));
         let bucket = find(&mut set, key);
@@ -149,8 +149,7 @@ impl Buckets {
         bucket.full_at = full_at.min(quota.reach(now));
     }
 
-    /// Hands out what others were not told yet: at most `most` sets' worth. Answers whether
-    /// there may be more.
+    /// Passes unpublished requests to `tell`: of at most `most` sets. True if there may be more.
     pub(super) fn drain_untold(&self, most: usize, mut tell: impl FnMut(u64, u32)) -> bool {
         let mut left = most;
         let first = self.next.load(Ordering::Relaxed);
@@ -165,7 +164,7 @@ impl Buckets {
                 left -= 1;
                 let bit = bits & bits.wrapping_neg();
                 bits ^= bit;
-                // Cleared first: what is taken from here on marks it again.
+                // Cleared first: requests from here on set it again.
                 mark.fetch_and(!bit, Ordering::Relaxed);
                 let within = usize::try_from(bit.trailing_zeros()).unwrap_or(0);
                 let mut set = self.set(64 * word + within);
@@ -183,13 +182,13 @@ impl Buckets {
     }
 
     fn set(&self, place: usize) -> MutexGuard<'_, [Bucket; WAYS]> {
-        // Each step leaves the set whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the set consistent, so a panic elsewhere cannot have broken it.
         self.sets[place]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called with the set locked, so that a drain that clears the mark sees what was taken.
+    /// Called with the set locked, so that a drain that clears the mark sees the request.
     fn mark(&self, place: usize) {
         let (mark, bit) = (&self.marks[place / 64], 1 << (place % 64));
         if mark.load(Ordering::Relaxed) & bit == 0 {
@@ -198,14 +197,15 @@ impl Buckets {
     }
 }
 
-/// Whether `key` has a bucket, and which: its own, or the fullest one, which it would get.
+/// Returns whether `key` has a bucket, and its position: its own, or the fullest one, which it would take
+/// over.
 fn place_of(set: &[Bucket; WAYS], key: u64) -> (bool, usize) {
     let own = set.iter().position(|b| b.key == key && b.full_at > 0);
     let fullest = || (0..WAYS).min_by_key(|at| set[*at].full_at).unwrap_or(0);
     (own.is_some(), own.unwrap_or_else(fullest))
 }
 
-/// The bucket of `key`, or the fullest one, given to it as it is.
+/// Returns the bucket of `key`, or takes over the fullest one, as it is.
 fn find(set: &mut [Bucket; WAYS], key: u64) -> &mut Bucket {
     let (own, at) = place_of(set, key);
     let bucket = &mut set[at];
@@ -226,7 +226,7 @@ mod tests {
         Quota::new(per_second, burst).unwrap()
     }
 
-    /// How many pass at once.
+    /// Returns how many requests pass at once.
     fn pass(buckets: &Buckets, key: u64, quota: Quota, now: u64) -> usize {
         (0..100_000)
             .take_while(|_| buckets.take(key, quota, now, false).is_ok())
@@ -242,7 +242,7 @@ mod tests {
             buckets.take(1, quota, start, false),
             Err(Duration::from_millis(20))
         );
-        // Asked every millisecond for ten seconds, as many as the rate says, one every 20 ms.
+        // One request per millisecond for ten seconds: as many pass as the rate allows, one every 20 ms.
         let passed = (1..=10_000)
             .filter(|ms| {
                 let now = start + ms * SECOND / 1000;
@@ -250,13 +250,13 @@ mod tests {
             })
             .count();
         assert_eq!(passed, 500);
-        // Who waits as told is let in, and a moment earlier is not.
+        // A caller that waits as long as it was asked to passes, and a moment earlier does not.
         let wait = buckets.take(1, quota, start + 10 * SECOND, false);
         let wait = u64::try_from(wait.unwrap_err().as_nanos()).unwrap();
         let then = start + 10 * SECOND + wait;
         assert!(buckets.take(1, quota, then - 1, false).is_err());
         assert!(buckets.take(1, quota, then, false).is_ok());
-        // Full again after two seconds, and never fuller.
+        // Full again after two seconds, and never more than full.
         assert_eq!(pass(&buckets, 1, quota, then + 60 * SECOND), 100);
     }
 
@@ -296,7 +296,7 @@ mod tests {
         buckets.owe(1, 150, quota, SECOND);
         let wait = buckets.take(1, quota, SECOND, false).unwrap_err();
         assert_eq!(wait, Duration::from_millis(51 * 20));
-        // No more than eight bursts below empty, whatever others say.
+        // At most eight bursts below empty, whatever other replicas publish.
         buckets.owe(1, u32::MAX, quota, SECOND);
         buckets.owe(1, u32::MAX, quota, SECOND);
         let wait = buckets.take(1, quota, SECOND, false).unwrap_err();
@@ -306,7 +306,7 @@ mod tests {
         buckets.owe(2, u32::MAX, quota, SECOND);
         let wait = buckets.take(2, quota, SECOND, false).unwrap_err();
         assert_eq!(wait, Duration::from_millis(251));
-        // A quota that became smaller does not lock anyone out for what the old one allowed.
+        // A smaller quota does not lock out a caller for requests that the old one allowed.
         let slow = Quota::new(1, 100).unwrap();
         buckets.owe(3, 200, slow, SECOND);
         let wait = buckets.take(3, quota, SECOND, false).unwrap_err();
@@ -321,11 +321,11 @@ mod tests {
             let _ = buckets.take(key, quota, SECOND, false);
         }
         assert!(buckets.take(0, quota, SECOND, false).is_err());
-        // 512 buckets, and not one more than they hold.
+        // 512 buckets, and no more than they hold.
         let more =
             (100_000..200_000).filter(|key| buckets.take(*key, quota, SECOND, false).is_ok());
         assert_eq!(more.count(), 0);
-        // Later everything is as it was.
+        // Later all is as before.
         assert_eq!(pass(&buckets, 0, quota, 100 * SECOND), 10);
     }
 

@@ -1,5 +1,5 @@
-//! Replicas tell each other what they let pass, so that one allowance holds for all of them. Off the
-//! way of every request: a replica decides by what it knows, and owes what it hears of too late.
+//! Gossip of rates: replicas publish the requests that they let pass, so that one allowance holds for all of
+//! them. No request waits for it: a replica decides by its own state, and late gossip becomes debt.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -11,43 +11,43 @@ use super::Rates;
 use crate::metrics::{Metrics, RateShare};
 use crate::shared::{Notice, Shared};
 
-/// Where it is told.
+/// The channel.
 const CHANNEL: &str = "gw:rate";
 
-/// How often, while there is something to tell.
+/// Interval of publications, while there is something to publish.
 const TELL_EVERY: Duration = Duration::from_millis(50);
 
-/// Between two tellings when a key was used a lot.
+/// Minimum pause between two publications when a key was used a lot.
 const TELL_PAUSE: Duration = Duration::from_millis(5);
 
-/// A pause of ours that is none of the clock's: the process was stopped, or its machine.
+/// A delay of the timer that indicates a stall: the process, or its machine, was stopped.
 const STALL: Duration = Duration::from_secs(1);
 
-/// How long what is heard after that is old.
+/// Time after a stall during which received gossip is stale.
 const STALE_FOR: Duration = Duration::from_millis(500);
 
 /// Sets of buckets in one message: at most 512 keys, 14 KB.
 const SETS_MAX: usize = 64;
 
-/// Messages at once; what is left over is told the next time.
+/// Messages of one round; the rest is published in the next.
 const MESSAGES_MAX: usize = 128;
 
 /// Keys that are read from one message.
 const KEYS_MAX: usize = 512;
 
-/// What others are to be told.
+/// A message to publish.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Untold {
     pub(super) message: String,
-    /// Of how many requests it tells.
+    /// The number of requests in it.
     pub(super) count: u64,
-    /// Whether the message did not hold everything.
+    /// True if the message did not hold everything.
     more: bool,
 }
 
 impl Rates {
-    /// Tells and hears, for as long as the process lives. Returns at once when nobody shares the
-    /// store. A background task of the gateway.
+    /// Publishes and receives gossip, as long as the process lives. Returns at once when the store is not
+    /// shared. A background task.
     pub async fn share(&self, shared: &Shared, metrics: &Metrics) {
         if shared.is_embedded() {
             return;
@@ -75,13 +75,13 @@ impl Rates {
                 else {
                     break;
                 };
-                // What was not told is not repeated: by then it is old. It is an error of 50 ms.
+                // A failed publication is not repeated: it would be stale by then. It is an error of 50 ms.
                 let outcome = match shared.publish(CHANNEL, &message).await {
                     Ok(()) => RateShare::Told,
                     Err(_) => RateShare::Lost,
                 };
                 metrics.rate_share(outcome, count);
-                // What came in while this one was sent waits for its turn.
+                // Requests that came in meanwhile are published in the next round.
                 if !more {
                     break;
                 }
@@ -92,15 +92,15 @@ impl Rates {
     async fn hear(&self, shared: &Shared, metrics: &Metrics) {
         let mut subscription = shared.subscribe(CHANNEL);
         loop {
-            // What was missed while the link was down is forgiven.
+            // Gossip that was missed while the link was down is forgiven.
             if let Notice::Message(text) = subscription.next().await {
                 metrics.rate_share(RateShare::Heard, self.heard(&text));
             }
         }
     }
 
-    /// The next message: who says it, then `c` (caller) or `f` (failures), `r` (cards read) with a key, `*` and a count,
-    /// all in hexadecimal. Keys are of hashes.
+    /// Builds the next message: the sender, then `c` (caller) or `f` (failures), `r` (cards read) with a key,
+    /// `*` and a count, all in hexadecimal. Keys are derived from hashes.
     pub(super) fn untold(&self) -> Option<Untold> {
         let mut message = format!("{:x}", self.replica);
         let (mut sum, mut more) = (0, false);
@@ -125,15 +125,15 @@ impl Rates {
         })
     }
 
-    /// What others told in the meantime comes now, all at once, and is paid off long since: charged now,
-    /// it would lock out whoever kept to the limit. Forgiven, as what is missed without a link.
+    /// Ignores gossip for a while after a stall. Messages of the stalled time arrive now, all at once, and
+    /// their debt is long paid off: applied now, it would lock out callers that kept to the limit.
     pub(super) fn was_stalled(&self) {
         let span = u64::try_from(STALE_FOR.as_nanos()).unwrap_or(0);
         let until = self.now().saturating_add(span);
         self.deaf_until.store(until, Ordering::Relaxed);
     }
 
-    /// Takes what another replica told. Answers how many requests that was.
+    /// Applies a message of another replica. Returns the number of requests in it.
     pub(super) fn heard(&self, message: &str) -> u64 {
         let mut words = message.split(' ');
         let teller = words.next().and_then(|id| u64::from_str_radix(id, 16).ok());

@@ -1,6 +1,6 @@
-//! How often a principal may ask, and how often an address may be refused: by all replicas together
-//! (`gossip.rs`), each deciding by what is in its memory. 0 in the configuration switches one off,
-//! at no cost.
+//! Rate limits of principals, and of rejected requests by address. They hold for all replicas together
+//! (`gossip.rs`), while each replica decides from memory. 0 in the configuration switches a limit off, at no
+//! cost.
 
 mod buckets;
 mod gossip;
@@ -26,7 +26,7 @@ const CALLERS_SCALE: usize = 256;
 /// Size of a table of addresses: 32,768 buckets, 0.8 MB.
 const ADDRESSES_SCALE: usize = 64;
 
-/// Others are told soon when this part of a burst was taken.
+/// The divisor of a burst: that many unpublished requests of one key are published early.
 const SOON: u32 = 10;
 
 const TOO_MANY: &str =
@@ -43,7 +43,7 @@ const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 struct Rule {
     quota: Quota,
     burst: u32,
-    /// Untold requests of one key after which others are told soon.
+    /// Unpublished requests of one key after which they are published early.
     soon: u32,
     limit: HeaderValue,
     policy: HeaderValue,
@@ -69,7 +69,7 @@ impl Rule {
 /// One limit and its buckets.
 struct Limit {
     rule: ArcSwapOption<Rule>,
-    /// Made when it is first switched on.
+    /// Created when it is first switched on.
     buckets: OnceLock<Buckets>,
     scale: usize,
 }
@@ -87,7 +87,7 @@ impl Limit {
         self.rule.store(Rule::new(per_second, burst).map(Arc::new));
     }
 
-    /// `None` while it is off.
+    /// Returns the rule and the buckets; `None` while it is off.
     fn on(&self) -> Option<(Arc<Rule>, &Buckets)> {
         let rule = self.rule.load_full()?;
         let buckets = self.buckets.get_or_init(|| Buckets::new(self.scale));
@@ -95,7 +95,7 @@ impl Limit {
     }
 }
 
-/// What a principal may still ask for, told in the `RateLimit-*` fields of its answer.
+/// The remaining allowance of a principal, for the `RateLimit-*` fields of its response.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     rule: Arc<Rule>,
@@ -104,7 +104,7 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// The fields of an answer that is not `rate_limited`.
+    /// Returns the fields of a response that is not `rate_limited`.
     pub fn fields(&self) -> [(HeaderName, HeaderValue); 4] {
         [
             (LIMIT, self.rule.limit.clone()),
@@ -114,7 +114,7 @@ impl Allowance {
         ]
     }
 
-    /// The refusal with the same fields, unless it has its own.
+    /// Adds the fields to a rejection, unless it has its own.
     #[must_use]
     pub fn told_with(&self, rejection: Rejection) -> Rejection {
         if rejection
@@ -133,20 +133,20 @@ pub struct Rates {
     callers: Limit,
     failures: Limit,
     cards: Limit,
-    /// What all times count from.
+    /// The origin of all times.
     began: Instant,
-    /// Tells our own messages from those of others.
+    /// Distinguishes this replica's messages from those of other replicas.
     replica: u64,
-    /// Whether there may be others to tell.
+    /// True if there may be other replicas.
     telling: AtomicBool,
-    /// Somebody took a lot: others should hear of it soon.
+    /// Notified when a key was used a lot, so that it is published early.
     soon: Notify,
-    /// Until then what others tell is old.
+    /// Gossip received before this time is stale and ignored.
     deaf_until: AtomicU64,
 }
 
 impl Rates {
-    /// Full buckets for everyone.
+    /// Creates it, with all buckets full.
     pub fn new(settings: &config::Rate) -> Self {
         let rates = Self {
             callers: Limit::new(CALLERS_SCALE),
@@ -162,7 +162,7 @@ impl Rates {
         rates
     }
 
-    /// Other limits from now on. What was taken counts on.
+    /// Replaces the limits. The state of the buckets stays.
     pub fn set(&self, settings: &config::Rate) {
         self.callers
             .set(settings.caller_per_second, settings.caller_burst);
@@ -172,19 +172,19 @@ impl Rates {
             .set(settings.cards_per_second, settings.cards_per_second);
     }
 
-    /// Counts one request of the principal that `proof` proves. `None`: there is no limit.
+    /// Counts one request of the caller. `None`: there is no limit.
     ///
     /// # Errors
-    /// `rate_limited`, with when to come back.
+    /// `rate_limited`, with the time to wait.
     pub fn admit(&self, proof: &Proof) -> Result<Option<Allowance>, Rejection> {
         self.take(&self.callers, proof.account, TOO_MANY)
     }
 
-    /// What [`Rates::admit`] would say of an account; counts nothing. With how many more it lets pass at
-    /// once; `None`: there is no limit.
+    /// Returns the result that [`Rates::admit`] would have for an account; counts nothing. The number is that
+    /// of the requests that it allows at once; `None`: there is no limit.
     ///
     /// # Errors
-    /// `rate_limited`, with when to come back.
+    /// `rate_limited`, with the time to wait.
     pub(super) fn look(&self, account: u64) -> Result<Option<u64>, Rejection> {
         let Some((rule, buckets)) = self.callers.on() else {
             return Ok(None);
@@ -194,11 +194,11 @@ impl Rates {
         Ok(Some(left.remaining))
     }
 
-    /// What `client` is told instead of `rejection`, if that is a 401 or 403 and there were too many:
-    /// `rate_limited`, with when to come back.
+    /// Returns `rejection`, or `rate_limited` instead of it if it is a 401 or 403 and `client` had too many
+    /// of them.
     ///
-    /// Only failures are limited. Many callers share an address behind a load balancer, and whoever
-    /// proves who they are must not wait for those who cannot.
+    /// Only failures are limited: many callers share an address behind a load balancer, and authenticated
+    /// callers must not wait for unauthenticated ones.
     #[must_use]
     pub fn failed(&self, client: IpAddr, rejection: Rejection) -> Rejection {
         if !matches!(rejection.reason.status(), 401 | 403) {
@@ -211,10 +211,10 @@ impl Rates {
         }
     }
 
-    /// Counts one card that `client` asks for without a credential.
+    /// Counts one card that `client` reads without a credential.
     ///
     /// # Errors
-    /// `rate_limited`, with when to come back.
+    /// `rate_limited`, with the time to wait.
     pub fn read_card(&self, client: IpAddr) -> Result<(), Rejection> {
         let message = "too many cards read without a credential from this address (rate.cards_per_second); wait for \
                        `Retry-After` seconds, or send a credential";
@@ -250,14 +250,14 @@ impl Rates {
         self.telling.store(true, Ordering::Relaxed);
     }
 
-    /// Nanoseconds since the start, from 1 on.
+    /// Returns nanoseconds since the start, from 1 on.
     fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_nanos()).map_or(u64::MAX / 2, |now| now + 1)
     }
 }
 
-/// A number for whose failures count together: an IPv6 client owns a /64, so single addresses of it
-/// mean nothing. Replicas agree on it.
+/// Returns the key under which a client's failures count: an IPv6 client owns a /64, so single addresses of
+/// it mean nothing. Replicas agree on the key.
 fn key_of(client: IpAddr) -> u64 {
     let network = match client.to_canonical() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -268,7 +268,7 @@ fn key_of(client: IpAddr) -> u64 {
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// Rounded up: a caller that comes back in time must not be refused again.
+/// Rounds up: a caller that comes back in time must not be rejected again.
 fn seconds(span: Duration) -> u64 {
     (span.as_secs() + u64::from(span.subsec_nanos() > 0)).max(1)
 }
@@ -355,7 +355,7 @@ mod tests {
         for other in ["2001:db8:0:1::1", "::ffff:192.0.2.1"] {
             assert_eq!(said(other, refused()), Reason::Unauthenticated);
         }
-        // What is no failure of proof is neither counted nor replaced.
+        // Only failures of authentication are counted and replaced.
         let offline = Rejection::new(Reason::WorkspaceOffline, "later");
         assert_eq!(said("2001:db8::1", offline), Reason::WorkspaceOffline);
     }
@@ -430,7 +430,7 @@ mod tests {
         }
         let said = other.failed(client, refused()).reason;
         assert_eq!(said, Reason::RateLimited);
-        // One that stood still hears old news.
+        // After a stall old gossip is ignored.
         other.was_stalled();
         assert_eq!(other.heard(&told.message), 0);
     }

@@ -1,5 +1,5 @@
-//! Enrolment tokens: each is good for one registration of its workspace, and ends with the first registration by any
-//! credential, with its own revocation, with that of the last token of the workspace, and after a day.
+//! Enrolment tokens. Each is valid for one registration of its workspace. It ends with the first registration
+//! by any credential, when it or the workspace's last token is revoked, and after a day.
 
 use sqlx::Row as _;
 
@@ -8,13 +8,14 @@ use crate::identity::credential::CredentialHash;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
-/// How long a registration may hold an enrolment token before it counts as broken off: longer than
-/// all of its clocks together.
+/// Time after which a registration that holds an enrolment token counts as interrupted: longer than all of
+/// its timeouts together.
 pub(super) const REDEEMING_MS: i64 = 120_000;
 
-/// Of the enrolment token `t`, with the parameter that has the moment before which a registration that holds it counts
-/// as broken off: it was not revoked, and no registration with it came to its end. One that did leaves a token of the
-/// workspace behind, or found one; where there never was any, a store went away, or the process died.
+/// The condition that the enrolment token `t` is unused: it was not revoked, and no registration with it
+/// completed. The parameter is the time before which a registration that holds it counts as interrupted. A
+/// completed registration leaves a token of the workspace behind, or found one; if there never was any, a
+/// store failed or the process crashed.
 macro_rules! is_unused {
     ($broken_off:literal) => {
         concat!(
@@ -25,7 +26,8 @@ macro_rules! is_unused {
     };
 }
 
-/// The live ones of workspace `$1` after id `$2`, at `$3`, as lists show tokens; `$4` as in `is_unused`.
+/// Selects the live ones of workspace `$1` after id `$2`, at `$3`, as lists show tokens; `$4` as in
+/// `is_unused`.
 macro_rules! live {
     () => {
         concat!(
@@ -44,7 +46,7 @@ const FIND: &str = concat!(
     is_unused!("$3")
 );
 
-// Two at the same moment may pass the limit by one, which harms nobody.
+// Two concurrent statements may pass the limit by one, which is harmless.
 const INSERT: &str = "INSERT INTO enrolment_tokens \
     (token_hash, workspace_id, created_at, expires_at, id, prefix) SELECT $1, $2, $3, $4, $5, $6 \
     WHERE (SELECT COUNT(*) FROM enrolment_tokens WHERE workspace_id = $2 AND revoked_at IS NULL \
@@ -57,7 +59,7 @@ const REDEEM: &str = concat!(
 const WITHDRAW: &str = "DELETE FROM enrolment_tokens WHERE token_hash = $1";
 const RESTORE: &str = "UPDATE enrolment_tokens SET redeemed_at = NULL WHERE token_hash = $1";
 
-// Idempotent, as revocations of other tokens are.
+// Idempotent, as are revocations of other tokens.
 const REVOKE: &str = "UPDATE enrolment_tokens SET revoked_at = COALESCE(revoked_at, $3) \
     WHERE workspace_id = $1 AND id = $2 RETURNING token_hash";
 const END_ALL: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
@@ -66,7 +68,7 @@ const END_WITH_LAST: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
     WHERE workspace_id = $1 AND revoked_at IS NULL AND NOT EXISTS \
       (SELECT 1 FROM workspace_auth_tokens g WHERE g.workspace_id = $1 AND g.revoked_at IS NULL)";
 
-/// A row of the table that is to be.
+/// A row to be inserted.
 pub(in crate::identity) struct NewEnrolment<'a> {
     pub(in crate::identity) workspace: &'a WorkspaceId,
     pub(in crate::identity) token: &'a IssuedToken,
@@ -92,7 +94,8 @@ impl Tokens {
         self.db.run("find_enrolment", work).await
     }
 
-    /// Whether there was room for it: a workspace has at most [`LIVE_TOKENS_MAX`].
+    /// Inserts an enrolment token. True if there was room for it: a workspace has at most
+    /// [`LIVE_TOKENS_MAX`].
     pub(in crate::identity) async fn insert_enrolment(
         &self,
         new: &NewEnrolment<'_>,
@@ -110,7 +113,7 @@ impl Tokens {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Whether this call used it up.
+    /// Redeems a token. True if this call used it up.
     pub(in crate::identity) async fn redeem(
         &self,
         hash: CredentialHash,
@@ -143,7 +146,7 @@ impl Tokens {
         self.db.run("restore_enrolment", work).await.map(|_| ())
     }
 
-    /// The hash of the one that is now revoked; `None`: the workspace never had it.
+    /// Revokes a token and returns its hash; `None`: the workspace never had it.
     pub(in crate::identity) async fn revoke_enrolment(
         &self,
         workspace: &WorkspaceId,
@@ -161,7 +164,7 @@ impl Tokens {
         self.db.run("revoke_enrolment", work).await
     }
 
-    /// Ends all of a workspace but the one of hash `but`, which its registration uses up.
+    /// Ends all enrolment tokens of a workspace except the one of hash `but`, which its registration uses up.
     pub(in crate::identity) async fn end_enrolments(
         &self,
         workspace: &WorkspaceId,
@@ -176,7 +179,7 @@ impl Tokens {
         self.db.run("end_enrolments", work).await.map(|_| ())
     }
 
-    /// Ends all of a workspace that has no other live token.
+    /// Ends all enrolment tokens of a workspace that has no other live token.
     pub(in crate::identity) async fn end_enrolments_with_last(
         &self,
         workspace: &WorkspaceId,

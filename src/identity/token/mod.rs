@@ -1,6 +1,6 @@
 //! The tables of opaque tokens: `workspace_auth_tokens`, `enrolment_tokens` ([`enrolment`]), `org_tokens`,
-//! `admin_tokens`. The only room with SQL that touches them. What is stored is the SHA-256; a token
-//! is shown once, by whoever made it.
+//! `admin_tokens`. No other module contains SQL for them. The tables store SHA-256 hashes; a token is shown
+//! once, when it is issued.
 
 mod enrolment;
 mod revoke;
@@ -17,14 +17,14 @@ use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
-/// Live tokens of one workspace, or of one org, at most (contract §8.2).
+/// Live tokens of one workspace, or of one org, at most (`docs/api.md`, "Tokens").
 pub const LIVE_TOKENS_MAX: i64 = 50;
 
-/// The row that the first starts of several replicas meet at. Not the form of a hash, so it is no
-/// token's.
+/// The row that serializes the first starts of several replicas. It does not have the form of a hash, so it
+/// is no token's.
 const FIRST_START: &str = "first-start";
 
-// A removed workspace's tokens prove nothing, whether or not they were revoked: hence the join.
+// The join excludes tokens of removed workspaces, whether or not they were revoked.
 const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at \
     FROM workspace_auth_tokens t JOIN workspaces w ON w.id = t.workspace_id \
     WHERE t.token_hash = $1 AND t.revoked_at IS NULL AND w.status <> 'removed'";
@@ -32,8 +32,8 @@ const FIND_ORG: &str =
     "SELECT org, prefix FROM org_tokens WHERE token_hash = $1 AND revoked_at IS NULL";
 const FIND_ADMIN: &str = "SELECT token_hash FROM admin_tokens WHERE token_hash = $1";
 
-// Changes nothing, but holds the row until the transaction ends: two that issue a token for the same
-// workspace take turns, and neither meets its removal.
+// Changes nothing, but locks the row until the transaction ends: concurrent issues of tokens for one
+// workspace are serialized, also with its removal.
 const HOLD_WORKSPACE: &str =
     "UPDATE workspaces SET updated_at = updated_at WHERE id = $1 AND status <> 'removed'";
 const COUNT_WORKSPACE: &str =
@@ -56,7 +56,7 @@ const LIVE_ORG: &str = "SELECT prefix, token_hash FROM org_tokens \
 const LIVE_ADMIN: &str = "SELECT CAST(NULL AS TEXT), token_hash FROM admin_tokens \
     WHERE token_hash <> $1 ORDER BY created_at";
 
-// One statement: two at the same moment may pass the limit by one, which harms nobody.
+// One statement: two concurrent ones may pass the limit by one, which is harmless.
 const INSERT_ORG: &str = "INSERT INTO org_tokens (id, org, token_hash, prefix, note, created_at) \
     SELECT $1, $2, $3, $4, $5, $6 \
     WHERE (SELECT COUNT(*) FROM org_tokens WHERE org = $2 AND revoked_at IS NULL) < $7";
@@ -68,12 +68,12 @@ const COUNT_ADMIN: &str = "SELECT COUNT(*) FROM admin_tokens WHERE token_hash NO
 const INSERT_ADMIN: &str = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, $2) \
     ON CONFLICT (token_hash) DO NOTHING";
 
-/// A token just made. Its text is in no other place.
+/// A token that was just made. Its text is stored nowhere else.
 #[derive(Debug)]
 pub struct IssuedToken {
     /// The token, to be shown once.
     pub token: SecretString,
-    /// Its name, by which it is revoked.
+    /// Its id, by which it is revoked.
     pub token_id: String,
     /// Its first 8 characters.
     pub prefix: String,
@@ -84,17 +84,17 @@ pub struct IssuedToken {
 /// A live token, as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRow {
-    /// Its name. Ordered by time.
+    /// Its id. Ordered by time.
     pub token_id: String,
     /// Its first 8 characters.
     pub prefix: String,
-    /// What its maker wrote, for tokens of an org.
+    /// The note of its maker, for tokens of an org.
     pub note: Option<String>,
     /// Milliseconds since 1970.
     pub created_at: i64,
-    /// Milliseconds since 1970, within some minutes; not kept for tokens of an org.
+    /// Milliseconds since 1970, accurate to some minutes; not recorded for tokens of an org.
     pub last_used_at: Option<i64>,
-    /// Milliseconds since 1970, for enrolment tokens: others last until they are revoked.
+    /// Milliseconds since 1970, for enrolment tokens: other tokens are valid until they are revoked.
     pub expires_at: Option<i64>,
 }
 
@@ -105,10 +105,10 @@ pub(super) struct Found {
     pub(super) last_used_at: Option<i64>,
 }
 
-/// A live token: its first 8 characters, where they are kept, and its hash.
+/// A live token: its first 8 characters, where they are stored, and its hash.
 pub(super) type Live = (Option<String>, CredentialHash);
 
-/// Of whom the live tokens are asked for.
+/// The holder of live tokens.
 #[derive(Clone, Copy)]
 pub(super) enum Holder<'a> {
     Workspace(&'a WorkspaceId),
@@ -116,7 +116,7 @@ pub(super) enum Holder<'a> {
     Operator,
 }
 
-/// What became of a wish for a token.
+/// The outcome of a request for a token.
 pub(super) enum Issue {
     Done,
     NoWorkspace,
@@ -153,7 +153,7 @@ impl Tokens {
         self.db.run("find_token", work).await
     }
 
-    /// The org of the token, and its first 8 characters.
+    /// Returns the org of the token, and the token's first 8 characters.
     pub(super) async fn find_org(
         &self,
         hash: CredentialHash,
@@ -170,7 +170,7 @@ impl Tokens {
         Ok(row.is_some())
     }
 
-    /// All of `token_ids` in one statement.
+    /// Records the use of all `token_ids` in one statement.
     pub(super) async fn note_uses(
         &self,
         token_ids: &[String],
@@ -178,7 +178,7 @@ impl Tokens {
     ) -> Result<(), Unavailable> {
         let markers: Vec<String> = (2..token_ids.len() + 2).map(|n| format!("${n}")).collect();
         let text = format!("{NOTE_USES} ({})", markers.join(", "));
-        // A text of its own for each number of them: not to be kept prepared.
+        // The text depends on the number of ids: not to be kept prepared.
         let query = sqlx::query(AssertSqlSafe(text)).persistent(false);
         let mut query = query.bind(now);
         for id in token_ids {
@@ -188,7 +188,8 @@ impl Tokens {
         self.db.run("note_use", work).await.map(|_| ())
     }
 
-    /// The admin token of `hash`, if there is no other: whoever holds the first-start row decides. Whether it is there.
+    /// Stores the admin token of `hash`, if there is no other one; concurrent first starts are serialized by
+    /// the first-start row. True if it is stored.
     pub(super) async fn create_first_admin(
         &self,
         hash: CredentialHash,
@@ -213,7 +214,7 @@ impl Tokens {
         self.db.run("first_admin_token", work).await
     }
 
-    /// A token for `workspace`, if it has fewer than `live_max` live ones.
+    /// Inserts a token for `workspace`, if it has fewer than `live_max` live ones.
     pub(super) async fn issue_workspace(
         &self,
         workspace: &WorkspaceId,
@@ -291,7 +292,7 @@ impl Tokens {
         self.db.run("list_tokens", work).await
     }
 
-    /// All live tokens of one holder: of a workspace or an org at most [`LIVE_TOKENS_MAX`].
+    /// Returns all live tokens of one holder: of a workspace or an org at most [`LIVE_TOKENS_MAX`].
     pub(super) async fn live(&self, of: Holder<'_>) -> Result<Vec<Live>, Unavailable> {
         let (text, owner) = match of {
             Holder::Workspace(id) => (LIVE_WORKSPACE, id.as_str()),
@@ -308,7 +309,7 @@ impl Tokens {
         self.db.run("live_tokens", work).await
     }
 
-    /// Whether there was room for it.
+    /// Inserts a token for `org`. True if there was room for it.
     pub(super) async fn issue_org(
         &self,
         org: &str,
@@ -330,7 +331,7 @@ impl Tokens {
     }
 }
 
-/// A new token of `form`, on paper only.
+/// Generates a token of `form`, without storing it.
 pub(super) fn fresh(form: Form) -> (IssuedToken, CredentialHash) {
     let fresh = Fresh::new(form);
     let token = IssuedToken {

@@ -1,4 +1,4 @@
-//! How opaque tokens end before their time.
+//! Revocation of opaque tokens.
 
 use sqlx::Row as _;
 
@@ -11,14 +11,14 @@ const HASH_WORKSPACE: &str =
     "SELECT token_hash FROM workspace_auth_tokens WHERE workspace_id = $1 AND id = $2";
 const HASH_ORG: &str = "SELECT token_hash FROM org_tokens WHERE org = $1 AND id = $2";
 
-// Idempotent: whoever lost the first answer repeats it, and the replicas are told again.
+// Idempotent: a caller that lost the first response repeats the request, and the replicas are notified again.
 const REVOKE_WORKSPACE: &str = "UPDATE workspace_auth_tokens \
     SET revoked_at = COALESCE(revoked_at, $3) WHERE workspace_id = $1 AND id = $2 \
     RETURNING token_hash";
 const REVOKE_ORG: &str = "UPDATE org_tokens SET revoked_at = COALESCE(revoked_at, $3) \
     WHERE org = $1 AND id = $2 RETURNING token_hash";
 
-// Also those that ended a moment ago: of them not every replica may have heard.
+// Includes tokens that ended a moment ago, since the notification may not have reached every replica.
 const HASHES_OF_ALL: [&str; 2] = [
     "SELECT token_hash FROM workspace_auth_tokens \
      WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2)",
@@ -33,7 +33,7 @@ const REVOKE_ALL: [&str; 2] = [
      WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $2) RETURNING token_hash",
 ];
 
-/// Whose token is meant.
+/// The owner of a token.
 #[derive(Clone, Copy)]
 pub(in crate::identity) enum Owner<'a> {
     Workspace(&'a WorkspaceId),
@@ -50,7 +50,7 @@ impl<'a> Owner<'a> {
 }
 
 impl Tokens {
-    /// The hash of a token, whether or not it was revoked; `None`: its owner never had it.
+    /// Returns the hash of a token, revoked or not; `None`: its owner never had it.
     pub(in crate::identity) async fn hash(
         &self,
         owner: Owner<'_>,
@@ -65,7 +65,7 @@ impl Tokens {
         self.db.run("token_hash", work).await
     }
 
-    /// The hash of the token that is now revoked.
+    /// Revokes a token and returns its hash.
     pub(in crate::identity) async fn revoke(
         &self,
         owner: Owner<'_>,
@@ -84,7 +84,8 @@ impl Tokens {
         self.db.run("revoke_token", work).await
     }
 
-    /// The hashes of the tokens of `workspace`, its enrolment tokens included, that are live or ended after `since`.
+    /// Returns the hashes of the tokens of `workspace`, its enrolment tokens included, that are live or ended
+    /// after `since`.
     pub(in crate::identity) async fn hashes_of_all(
         &self,
         workspace: &WorkspaceId,
@@ -103,7 +104,7 @@ impl Tokens {
         self.db.run("token_hashes", work).await
     }
 
-    /// The same, and all of them are over.
+    /// Revokes these tokens and returns their hashes.
     pub(in crate::identity) async fn revoke_all(
         &self,
         workspace: &WorkspaceId,

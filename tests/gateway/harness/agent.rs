@@ -1,4 +1,4 @@
-//! An agent that records the exact bytes it was sent, and answers by script: whole, slow, broken.
+//! An agent that records the exact bytes it got, and responds by script: complete, slow, broken.
 
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd as _;
@@ -54,22 +54,22 @@ impl Recorded {
     }
 }
 
-/// What the agent does next with a connection.
+/// One step of the agent's script for a connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Sends bytes.
     Write(Vec<u8>),
     /// Waits, or sees the gateway close.
     Wait(Duration),
-    /// The same until the test gives it one of these, first come first served.
+    /// The same, until the test adds a permit; in order of arrival.
     Held(Arc<Semaphore>),
     /// Closes in order.
     Close,
     /// Resets the connection.
     Reset,
-    /// Says nothing until the gateway closes.
+    /// Sends nothing until the gateway closes.
     Hang,
-    /// Sends a request elsewhere, and passes on all that comes back.
+    /// Sends a request to another address, and passes on the whole response.
     Ask(SocketAddr, Vec<u8>),
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // The task ends a moment later; nobody is to get through until then.
+        // The task ends a moment later; no client is to get through until then.
         let _ = self.listening.shutdown(Shutdown::Both);
         self.task.abort();
     }
@@ -159,7 +159,7 @@ impl Agent {
         }
     }
 
-    /// Where it listens.
+    /// Its address.
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
@@ -169,7 +169,7 @@ impl Agent {
         self.requests.lock().expect("not poisoned").clone()
     }
 
-    /// How many requests it was sent so far.
+    /// The number of requests that it got so far.
     pub(crate) fn count(&self) -> usize {
         self.requests.lock().expect("not poisoned").len()
     }
@@ -193,7 +193,7 @@ impl Agent {
         self.open.load(Ordering::SeqCst)
     }
 
-    /// When the gateway closed connections during a script.
+    /// Times at which the gateway closed connections during a script.
     pub(crate) fn closed_by_gateway(&self) -> Vec<Instant> {
         self.closed_by_gateway.lock().expect("not poisoned").clone()
     }
@@ -326,7 +326,7 @@ impl Connection {
         true
     }
 
-    /// Waits for something. `false`: the gateway closed meanwhile.
+    /// Waits for `something`. `false`: the gateway closed meanwhile.
     async fn stays(&self, stream: &TcpStream, something: impl Future<Output = ()>) -> bool {
         let mut byte = [0; 1];
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Certificate authorities, what they issue, and agents behind TLS.
+//! Certificate authorities, their certificates, and agents behind TLS.
 
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::agent::Agent;
 
-/// Writes a file of a secret, for its owner's eyes only.
+/// Writes a file with a secret, readable by its owner only.
 pub(crate) fn write_secret(path: &Path, text: impl AsRef<[u8]>) {
     let mut options = std::fs::OpenOptions::new();
     let file = options.write(true).create(true).truncate(true).mode(0o600);
@@ -62,7 +62,7 @@ impl Authority {
     }
 }
 
-/// A certificate that vouches for itself alone.
+/// A self-signed certificate.
 pub(crate) fn self_signed(names: &[&str]) -> Issued {
     let key = KeyPair::generate().expect("a key");
     let cert = params(names, 2999).self_signed(&key);
@@ -88,7 +88,7 @@ impl Issued {
     }
 }
 
-/// An agent behind TLS. What reaches it came over a handshake that both sides accepted.
+/// An agent behind TLS. Requests reach it only over a handshake that both sides accepted.
 pub(crate) struct TlsAgent {
     pub(crate) agent: Agent,
     pub(crate) port: u16,
@@ -104,7 +104,7 @@ impl Drop for TlsAgent {
 }
 
 impl TlsAgent {
-    /// Shows `certificate`, and asks for one of `clients` if that is said.
+    /// Presents `certificate`, and requires one of `clients` if given.
     pub(crate) async fn start(certificate: &Issued, clients: Option<&Authority>) -> Self {
         let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
         let config = server_config(certificate, clients);

@@ -1,4 +1,4 @@
-//! Real load balancers, configured as the documents say.
+//! Real load balancers, configured as in the documentation.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -44,7 +44,7 @@ impl Balancer {
         })
     }
 
-    /// nginx; `http` is what stands within `http {}`.
+    /// nginx; `http` is the contents of `http {}`.
     pub(crate) fn nginx(http: impl Fn(SocketAddr) -> String) -> Self {
         Self::start(Path::new("/usr/sbin/nginx"), "-c", |folder, address| {
             let path = folder.display();
@@ -90,7 +90,7 @@ impl Balancer {
         balancer
     }
 
-    /// What it said.
+    /// Its log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Cases with clocks of seconds on a machine that may stand still, or keep others waiting, for longer.
+//! Retries of cases with timeouts of seconds, on a machine that may stall processes for longer.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -11,18 +11,19 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 
-/// Standing still for this long, a machine can make a case fail whose gateway is right.
+/// A machine that stalls for this long can make a case fail though the gateway is right.
 const STILL: Duration = Duration::from_millis(80);
 
-/// So can one on which some process waits for a CPU during more than this part of the case's time. The thread that sleeps
-/// is the one that the scheduler favours: a gateway, a Redis or a PostgreSQL may starve unseen by it.
+/// So can one on which some process waits for a CPU during more than this part of the case's time. The
+/// scheduler favours the thread that sleeps: a gateway, a Redis or a PostgreSQL may starve without a stall of
+/// that thread.
 const WAITING_PERCENT: u32 = 50;
 
-/// How often a case is tried on such a machine.
+/// Attempts of a case on such a machine.
 const ROUNDS: usize = 3;
 
-/// Runs a case; one that failed while this process stood still, or others waited for a CPU, again. On a machine where
-/// they do not, whatever fails has failed.
+/// Runs a case, and runs it again if it failed while this process stalled or other processes waited for a
+/// CPU. Without such evidence a failure is final.
 pub(crate) async fn calmly(case: impl AsyncFn()) {
     for round in 1.. {
         let watch = Watch::begin();
@@ -36,7 +37,8 @@ pub(crate) async fn calmly(case: impl AsyncFn()) {
     }
 }
 
-/// Writes down that a case is tried again: what a test prints is not seen when it passes in the end. `scripts/test` shows it.
+/// Records a retry in a file, since the output of a test that passes is not shown. `scripts/test` shows the
+/// file.
 fn note(excuse: &str) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tried-again");
     let case = thread::current();
@@ -46,7 +48,7 @@ fn note(excuse: &str) {
     notes.unwrap().write_all(line.as_bytes()).unwrap();
 }
 
-/// A thread that only sleeps, and sees by how much it sleeps too long; and what the system says of others.
+/// A thread that only sleeps and measures by how much it oversleeps; and the system's CPU pressure.
 struct Watch {
     began: Instant,
     /// [`waited`] at the beginning.
@@ -78,7 +80,7 @@ impl Watch {
         watch
     }
 
-    /// By what a gateway that is right may have failed.
+    /// Returns the evidence that a correct gateway may have failed.
     fn excuse(&self) -> Option<String> {
         let stood = Duration::from_millis(self.longest_ms.load(Ordering::Relaxed));
         let (waited, took) = (waited().saturating_sub(self.waited), self.began.elapsed());
@@ -95,7 +97,7 @@ impl Drop for Watch {
     }
 }
 
-/// For how long some process waited for a CPU since the machine began, as Linux tells; nothing where it does not.
+/// Returns the time for which some process waited for a CPU since boot, as Linux reports it; zero elsewhere.
 fn waited() -> Duration {
     let told = std::fs::read_to_string("/proc/pressure/cpu").unwrap_or_default();
     let some = told.lines().find(|line| line.starts_with("some "));

@@ -1,4 +1,5 @@
-//! An HTTP/1.1 client that shows everything: raw bytes out, the answer piece by piece with times.
+//! An HTTP/1.1 client with access to raw bytes: sends them, and records the response piece by piece with
+//! times.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use tokio::time::timeout;
 
 use super::planted;
 
-/// No answer of any test takes longer.
+/// Time limit of all responses.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An answer, as far as it came.
@@ -21,7 +22,7 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
     /// Each piece of the body with the time of its arrival.
     pub(crate) pieces: Vec<(Instant, Vec<u8>)>,
-    /// Whether the framing says that the body is whole.
+    /// True if, by its framing, the body is complete.
     pub(crate) whole: bool,
 }
 
@@ -40,7 +41,7 @@ impl Answer {
             .unwrap_or_else(|e| panic!("not JSON ({e}): {}", self.text()))
     }
 
-    /// A refusal of the gateway's own shows no secret.
+    /// Asserts that a rejection by the gateway contains no secret.
     pub(crate) fn assert_no_secret(&self) {
         let text = self.text();
         if self.status >= 400 && (text.contains("request_id") || text.contains("a2a-gateway")) {
@@ -68,7 +69,7 @@ impl Answer {
             .to_lowercase()
     }
 
-    /// One fact of a refusal of JSON-RPC or HTTP+JSON.
+    /// Returns one fact of a rejection over JSON-RPC or HTTP+JSON.
     pub(crate) fn fact(&self, name: &str) -> Option<String> {
         let error = &self.json()["error"];
         let list = if error["details"].is_array() {
@@ -184,7 +185,7 @@ impl Connection {
         }
     }
 
-    /// A connection that was made elsewhere.
+    /// Wraps a connection that is already open.
     pub(crate) fn over(stream: TcpStream) -> Self {
         let host = stream.peer_addr().expect("connected").to_string();
         Self {
@@ -201,7 +202,7 @@ impl Connection {
             .expect("the gateway reads");
     }
 
-    /// Sends bytes, as far as the gateway takes them.
+    /// Sends bytes, as far as the gateway reads them.
     pub(crate) async fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(bytes).await
     }
@@ -209,7 +210,7 @@ impl Connection {
     /// Sends a request and reads its answer.
     pub(crate) async fn call(&mut self, request: &Request) -> Answer {
         let wire = request.wire(&self.host);
-        // A refusal may come before the body was taken: then the rest of the write may fail.
+        // A rejection may come before the body was read: then the rest of the write may fail.
         let _ = self.stream.write_all(&wire).await;
         self.answer().await
     }
@@ -347,7 +348,7 @@ impl Connection {
         self.stream.read_buf(&mut self.held).await.unwrap_or(0)
     }
 
-    /// Whether the gateway has closed the connection, waiting up to `span` for it.
+    /// Returns true if the gateway closes the connection within `span`.
     pub(crate) async fn closed_within(&mut self, span: Duration) -> bool {
         timeout(span, async { while self.fill().await > 0 {} })
             .await

@@ -15,10 +15,10 @@ use tokio::net::{TcpListener, TcpStream};
 use super::agent::{Agent, Step};
 use super::planted;
 
-/// Nothing that is waited for takes longer.
+/// Time limit of all waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What it does with a batch.
+/// The collector's response to a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
     /// Takes it.
@@ -44,7 +44,7 @@ pub(crate) struct Span {
     pub(crate) status: i32,
     pub(crate) nanos: (u64, u64),
     pub(crate) attributes: BTreeMap<String, Value>,
-    /// Who sent it.
+    /// The resource that sent it.
     pub(crate) resource: BTreeMap<String, Value>,
 }
 

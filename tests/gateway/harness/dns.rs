@@ -1,15 +1,15 @@
-//! A DNS server that answers what a case tells it to, and counts.
+//! A DNS server that answers as a case specifies, and counts queries.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use tokio::net::UdpSocket;
 
-/// What becomes of the `number`th look-up of a name, counted from 0. One look-up asks for both kinds of
+/// The answer to the `number`th look-up of a name, counted from 0. One look-up queries both kinds of
 /// addresses.
 type Zone = dyn Fn(&str, usize) -> Vec<IpAddr> + Send + Sync;
 
-/// Among the addresses of a name: nothing is answered.
+/// Among the addresses of a name: no response is sent.
 pub(crate) const SILENCE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// A running server. Dropping it stops it.
@@ -65,14 +65,14 @@ impl Dns {
         }
     }
 
-    /// How often addresses of IPv4 were asked for.
+    /// The number of queries for IPv4 addresses of `name`.
     pub(crate) fn lookups(&self, name: &str) -> usize {
         let asked = self.asked.lock().expect("not poisoned");
         asked.iter().filter(|(n, k)| n == name && *k == A).count()
     }
 }
 
-/// Name, type, and where the question ends (RFC 1035, 4.1.2).
+/// Parses the name, the type, and the end of the question (RFC 1035, 4.1.2).
 fn question(query: &[u8]) -> Option<(String, u16, usize)> {
     let mut at = 12;
     let mut labels = Vec::new();

@@ -1,4 +1,4 @@
-//! The code that stands in documents, to be run as it stands there.
+//! Code blocks of the documentation, to be run unchanged.
 
 /// The first code block of a language below a heading of `docs/security.md`.
 pub(crate) fn block(heading: &str, language: &str) -> String {

@@ -62,7 +62,7 @@ pub(crate) struct Builder {
     sql: String,
     shared: String,
     host: String,
-    /// A Redis of its own: databases of one server share channels and what is watched.
+    /// A Redis of its own: databases of one server share channels and watched keys.
     redis: Option<Redis>,
 }
 
@@ -101,7 +101,7 @@ impl Builder {
         .set("registry.shared_origins", "http://127.0.0.1:9")
     }
 
-    /// One that listens beyond loopback. It is reached at 127.0.0.1 like the others.
+    /// One that listens beyond loopback. It is also reached at 127.0.0.1.
     pub(crate) fn on_every_interface(pair: Pair) -> Self {
         let mut builder = Self::new(pair);
         builder.host = "0.0.0.0".into();
@@ -114,7 +114,7 @@ impl Builder {
         self
     }
 
-    /// Starts it with a configuration file. What the file may say is not set here, rates included.
+    /// Starts it with a configuration file. Keys of the file are not set here, rates included.
     pub(crate) fn file(mut self, path: impl Into<PathBuf>) -> Self {
         self.sets.clear();
         self.file = Some(path.into());
@@ -233,13 +233,13 @@ impl Gateway {
         }
     }
 
-    /// Waits until `/readyz` says so.
+    /// Waits until `/readyz` reports ready.
     pub(crate) async fn await_ready(&self) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let answer = self.admin_get("/readyz").await;
             if answer.as_ref().is_some_and(|a| a.status == 200) {
-                // It may say so a moment before it listens.
+                // It may report ready a moment before it listens.
                 return self.await_port();
             }
             assert!(
@@ -346,7 +346,7 @@ impl Gateway {
         connection.try_answer().await
     }
 
-    /// The sum of a metric over all series whose text contains every one of `labels`.
+    /// The sum of a metric over all series that contain every one of `labels`.
     pub(crate) async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let text = self.admin_get("/metrics").await.expect("metrics").text();
         text.lines()
@@ -441,7 +441,7 @@ impl Drop for Gateway {
 }
 
 impl Gateway {
-    /// What its admin listener shows at the end, as far as there is one.
+    /// The output of its admin listener at the end, if it has one.
     fn shown(&mut self) -> Vec<(&'static str, String)> {
         if !matches!(self.child.try_wait(), Ok(None)) {
             return Vec::new();
@@ -488,7 +488,7 @@ pub(crate) fn card_1_0(name: &str) -> Value {
 pub(crate) fn free_address(host: &str) -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
-        // Far from where a process that began a moment before or after looks.
+        // Far from the range of a process that began a moment before or after.
         let spread = std::process::id().wrapping_mul(7919) % 20_000;
         let offset = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
         let port = u16::try_from(12_000 + (spread + offset) % 20_000).expect("a port");

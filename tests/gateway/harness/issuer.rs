@@ -1,4 +1,4 @@
-//! An identity provider: keys, tokens, and a host for its JWKS that can be told to misbehave.
+//! An identity provider: keys, tokens, and a host for its JWKS with scripted faults.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::agent::{Agent, Step, ok_json};
 
-/// What `aud` of its tokens says.
+/// `aud` of its tokens.
 pub(crate) const AUDIENCE: &str = "the-gateway";
 
 /// An Ed25519 key with its name.
@@ -32,7 +32,7 @@ impl Key {
         }
     }
 
-    /// A private key of a gateway itself, in its file: what it signs is genuine in all but its content.
+    /// Reads a gateway's own private key: tokens that it signs are genuine except for their content.
     pub(crate) fn stolen(path: &Path, kid: &Value) -> Self {
         let pem = std::fs::read_to_string(path).expect("a key file");
         let text: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
@@ -106,14 +106,14 @@ impl Issuer {
         issuer
     }
 
-    /// These are its keys from now on.
+    /// Publishes these keys from now on.
     pub(crate) fn publish(&self, keys: &[&Key]) {
         let keys: Vec<_> = keys.iter().map(|key| key.jwk()).collect();
         let body = json!({ "keys": keys }).to_string();
         self.answers(vec![Step::Write(ok_json(&body))]);
     }
 
-    /// What its host does from now on.
+    /// Sets the script of its host.
     pub(crate) fn answers(&self, steps: Vec<Step>) {
         *self.answer.lock().expect("not poisoned") = steps;
     }
@@ -141,8 +141,8 @@ pub(crate) fn tables(issuers: &[&Issuer]) -> String {
     Value::from(tables).to_string()
 }
 
-/// A TLS door in front of `host`. Answers its port, and the PEM of a certificate for `localhost`
-/// that only those trust who are told to.
+/// A TLS door in front of `host`. Answers its port, and the PEM of a certificate for `localhost` that only
+/// clients which are configured to trust it accept.
 pub(crate) async fn tls_door(host: &Agent) -> (u16, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");

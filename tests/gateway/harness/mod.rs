@@ -1,4 +1,4 @@
-//! What the cases share: the real binary, real stores, agents and clients that show raw bytes.
+//! Shared by the cases: the real binary, real stores, and agents and clients with access to raw bytes.
 
 #![allow(dead_code, reason = "each file of cases uses another part")]
 

@@ -25,7 +25,7 @@ impl Nginx {
         )
     }
 
-    /// Serves what stands in `http`, whose one `server` has no address yet.
+    /// Serves the contents of `http`, with one `server` that has no address yet.
     pub(crate) fn start_at(address: SocketAddr, http: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let http = http.replacen("server {", &format!("server {{\n    listen {address};"), 1);

@@ -1,9 +1,9 @@
-//! The `id` lines that the gateway gives the events of a stream: looked at, and taken out.
+//! The `id` lines that the gateway adds to the events of a stream: checked and removed.
 
 use super::client::Answer;
 
-/// A stream without the gateway's numbers, and its name. Every event must have one, as the last line of
-/// its block: `id: <stream>-<n>`, from 1 with none left out. Of what is not ended nothing is asked.
+/// A stream without the gateway's numbers, and its name. Every event must have one, as the last line of its
+/// block: `id: <stream>-<n>`, from 1 with none left out. An unfinished block is not checked.
 pub(crate) fn unnumbered(text: &str) -> (String, String) {
     let (mut plain, mut name, mut last) = (String::new(), String::new(), 0);
     let (mut is_event, mut is_numbered) = (false, false);

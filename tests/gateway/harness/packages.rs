@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where `script` has its packages; installed first, if they are not.
+/// Returns the folder of the packages of `script`, and installs them if they are missing.
 pub(crate) fn installed(script: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(root.join(script))

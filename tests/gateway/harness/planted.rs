@@ -1,5 +1,5 @@
-//! Secrets that the suite hands to gateways, and where none of them may ever be seen: logs, metrics, the
-//! configuration as it is shown, events, refusals. Looked for on the way, in every case of the suite.
+//! Secrets that the suite passes to gateways, and assertions that no output contains one: logs, metrics, the
+//! shown configuration, events, rejections. The search runs in every case of the suite.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -10,16 +10,16 @@ use serde_json::Value;
 /// The password in the URL of every database. The server asks for none, and so takes any.
 pub(crate) const DATABASE_PASSWORD: &str = "planted-database-password";
 
-/// Shorter ones stand in texts by accident.
+/// Shorter ones occur in texts by accident.
 const LEN_MIN: usize = 12;
 
-/// Characters of a token, of any form, that may be shown (contract §10).
+/// Characters of a token, of any form, that may be shown.
 const PREFIX_LEN: usize = 8;
 
 /// Secrets without a form of their own.
 static PLANTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Remembers a secret, if it is long enough to be told from a word.
+/// Registers a secret, if it is long enough to be distinguished from a word.
 pub(crate) fn plant(secret: &str) {
     if secret.len() >= LEN_MIN && !is_token(secret) {
         let mut planted = PLANTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -27,13 +27,13 @@ pub(crate) fn plant(secret: &str) {
     }
 }
 
-/// Remembers the private key in a PEM text, line by line.
+/// Registers the private key in a PEM text, line by line.
 pub(crate) fn plant_key(pem: &str) {
     let lines = pem.lines().filter(|line| !line.starts_with("-----"));
     lines.filter(|line| line.len() >= 40).for_each(plant);
 }
 
-/// Remembers what is secret in a request that is sent to a gateway.
+/// Registers the secrets in a request that is sent to a gateway.
 pub(crate) fn plant_request(fields: &[(String, String)], body: &[u8]) {
     let credentials = fields
         .iter()
@@ -56,13 +56,13 @@ pub(crate) fn plant_request(fields: &[(String, String)], body: &[u8]) {
     body["upstream_tls"]["client_key"].as_str().map(plant_key);
 }
 
-/// Fails if `text`, which is shown to somebody, holds any secret; `place` says where it was.
+/// Fails if `text`, an output, contains any secret; `place` is its source.
 pub(crate) fn assert_none_in(text: &str, place: &str) {
     let found = leak(text);
     assert_eq!(found, None, "a secret is in {place}");
 }
 
-/// Without the signed statements of checkpoints, which look like tokens and are none.
+/// Removes the signed statements of checkpoints, which look like tokens but are not.
 pub(crate) fn without_statements(text: &str) -> String {
     let mut parts = text.split("\"statement\":\"");
     let mut rest = parts.next().unwrap_or_default().to_owned();
@@ -85,12 +85,12 @@ fn leak(text: &str) -> Option<String> {
     });
     // The first token of an operator is shown once, on purpose.
     let tokens = tokens.filter(|line| !line.contains("export A2A_GATEWAY_ADMIN_TOKEN="));
-    // The signed end of the audit looks like a token and is none.
+    // The signed end of the audit looks like a token but is not one.
     let mut tokens = tokens.filter(|line| !line.contains(r#""message":"Audit anchor""#));
     if let Some(line) = tokens.next() {
         return Some(line);
     }
-    // A copy: a log of megabytes is looked through for seconds, and every request of every case plants.
+    // A copy: searching a log of megabytes takes seconds, and every request of every case registers secrets.
     let planted = PLANTED
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -109,7 +109,7 @@ fn word(text: &str) -> &str {
     &text[..text.find(ends).unwrap_or(text.len())]
 }
 
-/// Whether it is more of a token than may be shown: `a2aw_…` and its like, or a signed one.
+/// True if it is more of a token than may be shown: `a2aw_…` and its like, or a signed one.
 fn is_token(word: &str) -> bool {
     let ours = word.len() > PREFIX_LEN + 2
         && word.as_bytes()[..3] == *b"a2a"

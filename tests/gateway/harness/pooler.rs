@@ -98,7 +98,7 @@ fn name_of(url: &str) -> String {
     url.rsplit('/').next().unwrap().to_owned()
 }
 
-/// PostgreSQL's user reads it, who is also the pooler's.
+/// Readable by PostgreSQL's user, which also runs the pooler.
 fn write(folder: &Path, config: &str) {
     std::fs::write(folder.join("pgbouncer.ini"), config).unwrap();
     if !as_postgres().is_empty() {

@@ -1,4 +1,4 @@
-//! Debian's Prometheus, which asks gateways what they tell, and its tool.
+//! Debian's Prometheus, which scrapes gateways, and its tool.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::servers::Server;
 pub(crate) struct Prometheus(Server);
 
 impl Prometheus {
-    /// Starts one with the files in `grafana/`, but asks `targets`, and each second. Waits until it is ready.
+    /// Starts one with the files in `grafana/`, but scrapes `targets`, each second. Waits until it is ready.
     pub(crate) async fn start(targets: &[SocketAddr]) -> Self {
         let grafana = Path::new(env!("CARGO_MANIFEST_DIR")).join("grafana");
         let config = std::fs::read_to_string(grafana.join("prometheus.yaml")).unwrap();
@@ -47,7 +47,7 @@ impl Prometheus {
         }
     }
 
-    /// What a path of its API answers.
+    /// The response at a path of its API.
     pub(crate) async fn get(&self, path: &str) -> Value {
         let mut connection = Connection::open(self.0.address()).await;
         let answer = connection.call(&Request::get(path)).await;
@@ -57,7 +57,7 @@ impl Prometheus {
     /// The numbers that an expression has now, one of each series.
     ///
     /// # Errors
-    /// What Prometheus says of an expression that it cannot read.
+    /// Prometheus' message about an invalid expression.
     pub(crate) async fn query(&self, expression: &str) -> Result<Vec<f64>, String> {
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         let query = query.append_pair("query", expression).finish();
@@ -91,7 +91,7 @@ impl Prometheus {
     }
 }
 
-/// Runs `promtool` in `grafana/`; answers whether it found nothing to complain of, and what it said.
+/// Runs `promtool` in `grafana/`; returns whether it succeeded, and its output.
 pub(crate) fn promtool(arguments: &[&str], input: &str) -> (bool, String) {
     let mut child = Command::new("promtool")
         .args(arguments)
@@ -103,7 +103,7 @@ pub(crate) fn promtool(arguments: &[&str], input: &str) -> (bool, String) {
         .expect("promtool (install prometheus)");
     let mut stdin = child.stdin.take().expect("piped");
     let input = input.to_owned();
-    // It may say much before it has read all.
+    // It may write much before it has read all.
     let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().expect("it ends");
     let _ = writer.join();

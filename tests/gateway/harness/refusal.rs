@@ -1,10 +1,10 @@
-//! What holds for every refusal of the gateway's own, whatever the route.
+//! Assertions that hold for every rejection by the gateway, whatever the route.
 
 use a2a_gateway::rejection::Reason;
 
 use super::client::Answer;
 
-/// Asserts the contract's shape of a refusal for `reason` on `path`.
+/// Asserts the form of a rejection for `reason` on `path`.
 pub(crate) fn assert_refusal(
     answer: &Answer,
     path: &str,
@@ -32,7 +32,7 @@ pub(crate) fn assert_refusal(
     let field = |name: &str| answer.field(name);
     assert_eq!(field("content-type"), Some("application/json"), "{shown}");
     assert_eq!(field("x-request-id"), Some(request_id), "{shown}");
-    // What tells it from whatever an agent may say.
+    // Distinguishes it from any agent's response.
     assert_eq!(field("x-a2a-refused"), Some(reason), "{shown}");
     let challenge = (reason == "unauthenticated").then_some("Bearer");
     assert_eq!(field("www-authenticate"), challenge, "{shown}");

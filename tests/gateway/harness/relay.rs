@@ -1,4 +1,4 @@
-//! A TCP relay that can be cut, slowed, made to swallow everything, and mended.
+//! A TCP relay that can be cut, delayed, turned into a black hole, and restored.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -54,7 +54,7 @@ impl Relay {
         Self { address, shared }
     }
 
-    /// Where to connect.
+    /// The address to connect to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -144,7 +144,7 @@ fn pass(number: u64, mut from: TcpStream, mut to: TcpStream, shared: &Shared) {
             break;
         }
     }
-    // What one side closes closes on the other, unless nothing passes.
+    // A close of one side is passed to the other, unless nothing passes.
     if shared.may_pass(number) {
         let _ = to.shutdown(Shutdown::Both);
         let _ = from.shutdown(Shutdown::Both);

@@ -2,7 +2,7 @@
 
 use super::agent::Agent;
 
-/// A workspace with its token and the agent that sits in it.
+/// A workspace with its token and its agent.
 pub(crate) struct Seat {
     pub(crate) id: String,
     pub(crate) token: String,

@@ -1,6 +1,6 @@
-//! Real Redis and PostgreSQL servers on free ports, in folders of their own. They never touch a
-//! server that already runs, and they end with the test process however that ends: each is held by a
-//! shell that reads from a pipe of ours, and cleans up when the pipe closes.
+//! Real Redis and PostgreSQL servers on free ports, in folders of their own. They never touch a server that
+//! already runs, and they end with the test process however it ends: each is held by a shell that reads from
+//! a pipe of the test process, and cleans up when the pipe closes.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -16,11 +16,13 @@ use super::gateway::free_address;
 use super::planted::DATABASE_PASSWORD;
 use super::relay::Relay;
 
-/// How long a server may take to answer for the first time, on a busy machine.
+/// Time that a server may take to answer for the first time, on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// PostgreSQL ends at once on QUIT, which shells make others ignore; Redis ends on TERM. Runs "$@", tells its id, and ends it when standard input ends. The folder goes too, unless the
-/// last word was `keep`. A group of its own, so that what ends the tests does not end the shell first.
+/// Runs "$@", prints its id, and ends it when standard input ends. PostgreSQL ends at once on QUIT, which
+/// shells make their children ignore; Redis ends on TERM. Deletes the folder as well, unless the last input
+/// was `keep`. In a process group of its own, so that a signal that ends the tests does not end the shell
+/// first.
 const KEEPER: &str = r#"
 trap '' HUP INT TERM
 folder=$1; shift
@@ -178,7 +180,7 @@ impl Postgres {
         self.server.folder.join("cert.pem")
     }
 
-    /// Where it listens.
+    /// Its address.
     pub(crate) fn port(&self) -> u16 {
         self.server.address.port()
     }
@@ -281,8 +283,8 @@ impl Server {
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir();
         let folder = folder.unwrap().keep();
         let mut log = String::new();
-        // Another process may take the port between our look and the server's. While a server is away, no
-        // agent is given it: those get ephemeral ones.
+        // Another process may take the port between this check and the server's bind. While a server is away,
+        // no agent is given it: those get ephemeral ones.
         for _ in 0..3 {
             let address = free_address("127.0.0.1");
             let command = command(&folder, address.port());
@@ -342,11 +344,11 @@ impl Server {
         assert!(self.answers(), "{:?} does not start again", self.command);
     }
 
-    /// Tells the shell to end the server, with its last word, and waits for both.
+    /// Makes the shell end the server, with `word` as its last input, and waits for both.
     fn end(&self, word: &str) {
         let mut running = self.running.lock().unwrap();
         if let Some(mut input) = running.keeper.stdin.take() {
-            // It fails when the shell is gone, which is what we want.
+            // Fails if the shell has ended, which is the aim.
             let _ = input.write_all(word.as_bytes());
         }
         let _ = running.keeper.wait();
@@ -414,7 +416,7 @@ fn answers(address: SocketAddr, postgres: bool) -> bool {
     let written = stream.write_all(b"PING\r\n");
     match written.and_then(|()| stream.read(&mut answer)) {
         Ok(_) => true,
-        // What a TLS server makes of this is an answer too.
+        // A TLS server's reaction to this counts as an answer.
         Err(error) => error.kind() == ErrorKind::ConnectionReset,
     }
 }

@@ -14,7 +14,7 @@ use super::client::{Answer, Connection, Request};
 use super::gateway::{CALL, free_address};
 use super::issuer::{Issuer, Key};
 
-/// How `a2a-gateway sidecar` with these arguments ends, and what it says. Only for those that end.
+/// Runs `a2a-gateway sidecar` with these arguments to its end. Returns its status and output.
 pub(crate) fn ended(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
         .arg("sidecar")
@@ -87,7 +87,7 @@ impl Sidecar {
         }
     }
 
-    /// What it says of itself. `None`: it tries whether it may listen there, and does not serve yet.
+    /// The status of its `/readyz`. `None`: it is checking the listen address, and does not serve yet.
     async fn ready(&self) -> Option<u16> {
         let stream = tokio::net::TcpStream::connect(self.address).await.ok()?;
         let mut connection = Connection::over(stream);
@@ -170,7 +170,7 @@ impl Guarded {
     }
 }
 
-/// The arguments of a sidecar that takes the word of `issuer`.
+/// The arguments of a sidecar that trusts `issuer`.
 pub(crate) fn arguments<'a>(issuer: &Issuer, more: &[&'a str]) -> Vec<&'a str> {
     let jwks = format!("{}.well-known/jwks.json", issuer.host.url());
     let own = ["--jwks", jwks.leak(), "--issuer", ISSUER];

@@ -1,4 +1,4 @@
-//! TLS towards the gateway: a certificate made for the case, a door that ends TLS for the plain
+//! TLS towards the gateway: a certificate made for the case, a proxy that terminates TLS for the plain
 //! client, and an HTTP/2 client.
 
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use super::client::{Answer, Request};
 use super::gateway::{Builder, Gateway};
 use super::planted;
 
-/// No answer of any test takes longer.
+/// Time limit of all responses.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A certificate for the loopback names, and its key, as files.
@@ -55,7 +55,7 @@ impl Certificate {
         self.dir.path().join("cert.pem")
     }
 
-    /// A TLS connection that offers `protocols` by ALPN.
+    /// Opens a TLS connection that offers `protocols` by ALPN.
     pub(crate) async fn connect(
         &self,
         to: SocketAddr,
@@ -79,12 +79,12 @@ impl Certificate {
     }
 }
 
-/// A gateway that speaks TLS, with a door in front through which the plain client reaches it:
-/// HTTP/1.1 over TLS, and everything of the harness that sets it up.
+/// A gateway with TLS, and a proxy in front through which the plain client reaches it: HTTP/1.1 over TLS, and
+/// all of the harness that sets it up.
 pub(crate) struct Secure {
     pub(crate) gateway: Gateway,
     pub(crate) certificate: Arc<Certificate>,
-    /// Where the gateway itself listens; `gateway.public` is the door.
+    /// The gateway's own address; `gateway.public` is the proxy in front.
     pub(crate) address: SocketAddr,
     door: tokio::task::JoinHandle<()>,
 }
@@ -179,7 +179,7 @@ impl Http2 {
         Begun { answer, body }
     }
 
-    /// A request whose body goes in one piece with its length declared.
+    /// Sends a request with its body in one piece and a declared length.
     pub(crate) async fn call(&self, request: &Request) -> Answer {
         let length = request.body.len().to_string();
         let request = request.clone().field("Content-Length", length);
@@ -188,12 +188,12 @@ impl Http2 {
         begun.answer().await.expect("a whole answer")
     }
 
-    /// Asks for another host from here on.
+    /// Requests another host from here on.
     pub(crate) fn set_authority(&mut self, authority: &str) {
         self.authority = authority.to_owned();
     }
 
-    /// Waits until the gateway takes no more streams here, and answers what it said.
+    /// Waits until the gateway accepts no more streams here, and returns its error.
     pub(crate) async fn told_to_leave(&self) -> h2::Error {
         let told = async {
             loop {
@@ -206,7 +206,7 @@ impl Http2 {
         timeout(PATIENCE, told).await.expect("GOAWAY")
     }
 
-    /// Whether the connection still stands.
+    /// True if the connection is still open.
     pub(crate) fn stands(&self) -> bool {
         !self.driver.is_finished()
     }

@@ -1,22 +1,22 @@
-//! Waiting for what comes a moment later: the replicas' link, facts in memory, lines of the log.
+//! Waits for state that follows a moment later: the replicas' link, cached facts, lines of the log.
 
 use std::time::{Duration, Instant};
 
 use super::gateway::Gateway;
 use super::sidecar::Sidecar;
 
-/// How long it may take until facts stay in memory.
+/// Time limit until facts stay cached.
 const WARM: Duration = Duration::from_secs(60);
 
-/// Within this the link has brought back what was said before.
+/// Time within which the link has returned earlier messages.
 pub(crate) const ECHO: Duration = Duration::from_millis(300);
 
-/// For what takes a moment on an idle machine.
+/// Time limit for steps that take a moment on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Gateway {
-    /// Waits for the replicas' link, without which nothing is known for longer than a second. Only
-    /// while Redis is up, or where both stores are embedded.
+    /// Waits for the replicas' link, without which nothing is cached for longer than a second. Only while
+    /// Redis is up, or where both stores are embedded.
     pub(crate) async fn until_coherent(&self) {
         let deadline = Instant::now() + WARM;
         while self.metric("a2a_gateway_coherent", &[]).await != 1.0 {
@@ -25,8 +25,8 @@ impl Gateway {
         }
     }
 
-    /// Asks until all that it takes is in memory. What a change overtakes while it is read is not
-    /// kept, and the last change may come back by the link only now.
+    /// Repeats requests until all facts are cached. A fact that changes while it is read is not cached, and
+    /// the last change may be announced only now.
     pub(crate) async fn until_warm(&self, mut ask: impl AsyncFnMut()) {
         self.until_coherent().await;
         let deadline = Instant::now() + WARM;
@@ -59,7 +59,7 @@ impl Gateway {
         }
     }
 
-    /// Waits until the log has said something so often: lines reach it by a thread of their own.
+    /// Waits until the log contains `what` so often: a thread of its own writes it.
     pub(crate) async fn until_told(&self, what: &str, times: usize) {
         until_told(|| self.log(), what, times).await;
     }

@@ -1,4 +1,4 @@
-//! Who watches: a client of `GET /ws` and of `GET /events`.
+//! Clients of `GET /ws` and of `GET /events`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use super::client::{Answer, Connection, Request};
 use super::planted;
 
-/// No event of any test takes longer.
+/// Time limit of all events.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A handshake that is good but for the credential.
+/// A handshake that is valid except for the credential.
 pub(crate) fn handshake(path: &str) -> Request {
     Request::get(path)
         .field("Connection", "keep-alive, Upgrade")
@@ -86,7 +86,7 @@ impl Socket {
         self.next().await.expect("an event")
     }
 
-    /// Whether nothing comes for a while.
+    /// True if no event comes within `span`.
     pub(crate) async fn is_silent(&mut self, span: Duration) -> bool {
         timeout(span, self.next()).await.is_err()
     }
@@ -116,7 +116,7 @@ impl Feed {
         feed
     }
 
-    /// Asks for one, and shows what the head says; `None` where the connection broke before.
+    /// Opens one, and returns it with its head; `None` if the connection broke before.
     pub(crate) async fn try_open(at: SocketAddr, request: &Request) -> Option<Self> {
         let mut connection = Connection::open(at).await;
         connection
@@ -154,7 +154,7 @@ impl Feed {
         self.next().await.expect("an event")
     }
 
-    /// Whether nothing comes for a while.
+    /// True if no event comes within `span`.
     pub(crate) async fn is_silent(&mut self, span: Duration) -> bool {
         timeout(span, self.next()).await.is_err()
     }
