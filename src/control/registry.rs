@@ -42,7 +42,7 @@ pub(super) struct Registered {
     status: &'static str,
     id: String,
     delivery_mode: DeliveryMode,
-    /// Only of one that an operator paused: it stays so until it is resumed.
+    /// Only of one that is paused: it stays so until it is resumed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     paused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -319,7 +319,7 @@ fn next_status(
         && is_reachable(settings);
     match (change.status, workspace.status) {
         (Some(status), before) if before == Status::Paused && status != before => Err(conflict(
-            "an operator paused the workspace: POST /workspaces/{id}/resume first",
+            "the workspace is paused: POST /workspaces/{id}/resume first",
         )),
         (Some(status), _) => Ok(status),
         (None, Status::Offline | Status::Provisioning) if assumed_now => Ok(Status::Online),

@@ -214,7 +214,7 @@ impl Directory {
             Status::Provisioning | Status::Restarting | Status::Hibernated => {
                 Err(restarting(workspace))
             }
-            Status::Paused => Err(self.offline(workspace, "an operator paused the workspace")),
+            Status::Paused => Err(self.offline(workspace, "the workspace is paused")),
             Status::Failed => Err(self.offline(workspace, "the workspace failed to start")),
             // An inbox is there for agents that come and go.
             Status::Offline | Status::Online | Status::Degraded if polls => {

@@ -115,7 +115,7 @@ pub struct Creation {
 }
 
 impl Directory {
-    /// Takes in a registration and brings the workspace online, unless an operator paused it: a pause ends by
+    /// Takes in a registration and brings the workspace online, unless it is paused: a pause ends by
     /// [`Directory::resume`] alone.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ pub struct Lineage {
     pub ancestors: Vec<WorkspaceId>,
     /// Whether it was removed.
     pub removed: bool,
-    /// Whether an operator paused it. A place that was told of or concluded does not say so.
+    /// Whether it is paused. A place that was told of or concluded does not say so.
     pub paused: bool,
     /// Whether the line leads back into itself, or is longer than any that we made.
     pub cyclic: bool,

@@ -45,6 +45,8 @@ pub struct Workspace {
     pub status: Status,
     /// How messages reach it.
     pub delivery_mode: DeliveryMode,
+    /// By whose word it is paused; `None` where it is not, or was before that was kept.
+    pub paused_by: Option<PausedBy>,
     /// What keeps it online.
     pub liveness: Liveness,
     /// Where its agent listens, as it registered.
@@ -135,6 +137,16 @@ pub(crate) use words;
 
 words! {
     /// Where a workspace is in its life.
+words! {
+    /// By whose word a workspace is paused.
+    PausedBy {
+        /// An operator's, and only an operator ends it.
+        Operator => "operator",
+        /// That of an org token of its org.
+        Org => "org",
+    }
+}
+
     Status {
         /// Created; its agent has not registered yet.
         Provisioning => "provisioning",
