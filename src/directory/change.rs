@@ -183,7 +183,9 @@ impl Directory {
         let card_url = card_url.await?;
         let urls = [&url, &internal_url, &card_url];
         let urls = urls.map(|url| url.as_ref().and_then(Option::as_deref));
-        let origins = self.origins_of(urls, editor == Editor::Operator).await?;
+        let origins = self
+            .origins_of(id, urls, editor == Editor::Operator)
+            .await?;
         Ok(Vetted {
             change,
             url,

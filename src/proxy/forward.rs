@@ -115,10 +115,14 @@ impl Proxy {
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);
         let address = match &outgoing.target {
-            None => directory.address(&agent.endpoint, asker).await?,
+            None => {
+                let (settled, endpoint) = (&agent.settled, &agent.endpoint);
+                directory.agent_address(settled, endpoint, asker).await?
+            }
             Some(target) => {
                 let endpoint = agent.endpoint.at(target.clone());
-                Box::pin(directory.address(&endpoint, asker)).await?
+                let address = directory.agent_address(&agent.settled, &endpoint, asker);
+                Box::pin(address).await?
             }
         };
         let connect = exchange.config.timeouts.connect;

@@ -82,6 +82,8 @@ on_both_pairs! {
         let new = Request::post("/workspaces", new.to_string());
         conflicts(&gateway.call(&new.bearer(&org)).await, "POST");
         conflicts(&register(&gateway, &org, at("made", &victim.agent.url())).await, "created");
+        let left = gateway.as_operator(Request::get("/workspaces/made")).await;
+        assert_eq!(left.reason(), "workspace_not_found", "a refusal leaves nothing behind");
         // What is one's own stays so, by any path.
         let again = register(&gateway, &victim.token, at("victim", &format!("{}v2", victim.agent.url()))).await;
         assert_eq!(again.status, 200, "{}", again.text());
