@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use super::address::meant;
 use super::endpoint::{Endpoint, Target};
 use super::intake::{REGISTRATIONS, conflict};
 use super::own::is_of_this_machine;
@@ -14,6 +15,9 @@ use crate::workspace::{Held, Origin, OriginTaken, Origins, base};
 
 /// Addresses of one name at most: each is a server that no other workspace can register.
 const ADDRESSES_MAX: usize = 16;
+
+/// Holders of servers whose names are looked up for one claim. Each look-up has a clock, and they follow each other.
+const HOLDERS_MAX: usize = 4;
 
 impl Directory {
     /// The servers of the `urls` of `id`, which were vetted. `may_share`: whether other workspaces may be there, too, by the word of
@@ -50,7 +54,8 @@ impl Directory {
         id: &WorkspaceId,
         origins: &Origins,
     ) -> Result<(), Unavailable> {
-        for held in self.workspaces.held_by_others(id, origins).await? {
+        let held = self.workspaces.held_by_others(id, origins).await?;
+        for held in held.into_iter().take(HOLDERS_MAX) {
             if self.still_means(&held).await {
                 continue;
             }
@@ -158,7 +163,7 @@ impl Directory {
                 url_host: endpoint.host.clone(),
             });
         }
-        for address in addresses.iter().map(IpAddr::to_canonical) {
+        for address in addresses.iter().map(|address| meant(*address)) {
             // One server has all of these addresses. Behind several gateways each has its own, and only loopback
             // addresses are the same everywhere.
             let is_here =

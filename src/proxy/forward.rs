@@ -114,15 +114,12 @@ impl Proxy {
         };
         // The proof and the permit have done their work; a stream may last for half an hour.
         drop(admitted);
+        let (settled, at) = (&agent.settled, &agent.endpoint);
         let address = match &outgoing.target {
-            None => {
-                let (settled, endpoint) = (&agent.settled, &agent.endpoint);
-                directory.agent_address(settled, endpoint, asker).await?
-            }
+            None => directory.agent_address(settled, at, asker).await?,
             Some(target) => {
-                let endpoint = agent.endpoint.at(target.clone());
-                let address = directory.agent_address(&agent.settled, &endpoint, asker);
-                Box::pin(address).await?
+                let at = at.at(target.clone());
+                Box::pin(directory.agent_address(settled, &at, asker)).await?
             }
         };
         let connect = exchange.config.timeouts.connect;

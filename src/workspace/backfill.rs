@@ -13,8 +13,9 @@ use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
-/// Workspaces in one transaction.
-const BATCH_MAX: i64 = 100;
+/// Workspaces in one transaction: a few hundred statements, within `stores.timeout` also where each takes some
+/// milliseconds.
+const BATCH_MAX: i64 = 25;
 
 const WITHOUT: &str = "SELECT id, url, internal_url, card_url FROM workspaces \
      WHERE id > $1 AND status <> 'removed' AND COALESCE(url, internal_url, card_url) IS NOT NULL \
