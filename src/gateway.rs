@@ -209,6 +209,7 @@ impl Gateway {
         candidate: &FirstAdmin,
     ) -> Result<Option<SecretString>, Unavailable> {
         self.db.migrate().await?;
+        self.directory.backfill_origins().await?;
         let made = self.identity.ensure_admin_token(candidate).await?;
         if made.is_some() {
             let detail = json!({"kind": CredentialKind::Admin.word()});

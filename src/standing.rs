@@ -60,7 +60,7 @@ impl Gateway {
         match permit {
             Ok(_) if paused => Some(Rejection::new(
                 Reason::NotPermitted,
-                "an operator paused the workspace that sends this stream; call again once it is resumed",
+                "the workspace that sends this stream was paused; call again once it is resumed",
             )),
             Ok(_) => None,
             // The caller knew of the workspace, so its removal is no secret.

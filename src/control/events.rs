@@ -45,6 +45,9 @@ pub(super) async fn ticket(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
 ) -> Result<Response, Rejection> {
+    if let Some(id) = caller.principal().workspace() {
+        gateway.hierarchy.require_running(id).await?;
+    }
     let (identity, shared) = (&gateway.identity, &gateway.shared);
     let (ticket, lapses) = identity.issue_ticket(shared, &caller.0).await?;
     let answer = Ticket {

@@ -135,8 +135,8 @@ pub(super) async fn pause(
     caller: Caller,
     OptionalJson(Nothing {}): OptionalJson<Nothing>,
 ) -> Result<Response, Rejection> {
-    editor(&gateway, &caller, &id).await?;
-    let workspace = gateway.directory.pause(&id).await?;
+    let editor = editor(&gateway, &caller, &id).await?;
+    let workspace = gateway.directory.pause(&id, editor).await?;
     Ok(shown(&gateway, &caller, workspace).await)
 }
 
@@ -147,8 +147,8 @@ pub(super) async fn resume(
     caller: Caller,
     OptionalJson(Nothing {}): OptionalJson<Nothing>,
 ) -> Result<Response, Rejection> {
-    editor(&gateway, &caller, &id).await?;
-    let workspace = gateway.directory.resume(&id).await?;
+    let editor = editor(&gateway, &caller, &id).await?;
+    let workspace = gateway.directory.resume(&id, editor).await?;
     Ok(shown(&gateway, &caller, workspace).await)
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Registered {
     status: &'static str,
     id: String,
     delivery_mode: DeliveryMode,
-    /// True only if an operator paused the workspace: it stays paused until it is resumed.
+    /// True only if the workspace is paused: it stays paused until it is resumed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     paused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]

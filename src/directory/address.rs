@@ -136,6 +136,14 @@ impl Policy {
     }
 }
 
+/// The one form of an address that has several: that of IPv4 where it stands for one.
+pub(super) fn meant(address: IpAddr) -> IpAddr {
+    match meanings(address) {
+        (meant, None) => meant,
+        (_, Some(_)) => address,
+    }
+}
+
 /// What an address stands for: itself, or the address of IPv4 inside. For Teredo (RFC 4380, 4) that is
 /// the relay's, and the client's with its bits inverted.
 fn meanings(address: IpAddr) -> (IpAddr, Option<IpAddr>) {

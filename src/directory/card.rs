@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::endpoint::Endpoint;
 use super::entry::{Entry, Urls, not_found, removed};
-use super::{Agent, Destination, Directory};
+use super::{Agent, Destination, Directory, Settled};
 use crate::config::CardAccess;
 use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
@@ -23,6 +23,8 @@ const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/age
 pub struct CardPlace {
     /// The server. Judged like any agent's; its path is not used.
     pub endpoint: Endpoint,
+    /// Which of its addresses are known to be the workspace's own.
+    pub settled: Arc<Settled>,
     /// The agent, where it is the same server: only it gets the agent's credential, and our certificate.
     pub agent: Option<Arc<Agent>>,
     /// Paths, with their queries.
@@ -150,14 +152,20 @@ impl Directory {
             }
             return Ok(CardPlace {
                 endpoint: own.clone(),
+                settled: Arc::clone(&agent.settled),
                 agent: Some(agent),
                 paths,
             });
         };
         let endpoint = Endpoint::parse_as("card_url", card_url, &self.resolver.policy())?;
         let paths = vec![endpoint.path_and_query.clone()];
-        let same = (endpoint.tls, &endpoint.host) == (own.tls, &own.host);
+        let same = endpoint.has_host_of(own);
         Ok(CardPlace {
+            settled: if same {
+                Arc::clone(&agent.settled)
+            } else {
+                Settled::new(&agent.id)
+            },
             endpoint: if same { own.clone() } else { endpoint },
             agent: same.then_some(agent),
             paths,

@@ -183,7 +183,9 @@ impl Directory {
         let card_url = card_url.await?;
         let urls = [&url, &internal_url, &card_url];
         let urls = urls.map(|url| url.as_ref().and_then(Option::as_deref));
-        let origins = self.origins_of(urls, editor == Editor::Operator).await?;
+        let origins = self
+            .origins_of(id, urls, editor == Editor::Operator)
+            .await?;
         Ok(Vetted {
             change,
             url,
@@ -319,7 +321,7 @@ fn next_status(
         && is_reachable(settings);
     match (change.status, workspace.status) {
         (Some(status), before) if before == Status::Paused && status != before => Err(conflict(
-            "an operator paused the workspace: POST /workspaces/{id}/resume first",
+            "the workspace is paused: POST /workspaces/{id}/resume first",
         )),
         (Some(status), _) => Ok(status),
         (None, Status::Offline | Status::Provisioning) if assumed_now => Ok(Status::Online),

@@ -24,7 +24,7 @@ pub(super) enum Target {
 /// Where an agent listens: an `http(s)` URL that the policy lets through.
 ///
 /// Only [`Endpoint::parse`] makes one. An address in the URL was judged there, and is again each time
-/// by [`super::Directory::address`], as the addresses of a name are.
+/// by [`super::Directory::agent_address`], as the addresses of a name are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Whether the scheme is `https`.
@@ -157,6 +157,11 @@ impl Endpoint {
             path_and_query,
             ..self.clone()
         }
+    }
+
+    /// Whether `other` is at the same host and port, with the same scheme.
+    pub(super) fn has_host_of(&self, other: &Self) -> bool {
+        (self.tls, &self.host) == (other.tls, &other.host)
     }
 
     /// The URL as it was understood: the one spelling that is kept and handed out.

@@ -13,7 +13,8 @@ use super::card::CardSource;
 use super::endpoint::Endpoint;
 use super::json_rpc::JsonRpc;
 use super::{
-    Agent, Destination, Directory, Manners, RETRY_AFTER, URL_RENEWAL, UpstreamAuth, UpstreamTls,
+    Agent, Destination, Directory, Manners, RETRY_AFTER, Settled, URL_RENEWAL, UpstreamAuth,
+    UpstreamTls,
 };
 use crate::a2a::Generation;
 use crate::a2a::card::says_push;
@@ -214,7 +215,7 @@ impl Directory {
             Status::Provisioning | Status::Restarting | Status::Hibernated => {
                 Err(restarting(workspace))
             }
-            Status::Paused => Err(self.offline(workspace, "an operator paused the workspace")),
+            Status::Paused => Err(self.offline(workspace, "the workspace is paused")),
             Status::Failed => Err(self.offline(workspace, "the workspace failed to start")),
             // An inbox is there for agents that come and go.
             Status::Offline | Status::Online | Status::Degraded if polls => {
@@ -335,6 +336,7 @@ impl Directory {
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
             upstream_auth: None,
             upstream_tls: None,
+            settled: Settled::new(&workspace.id),
             concurrency_max: own_max.map_or(config.limits.target_concurrency, |max| {
                 usize::try_from(max).unwrap_or(usize::MAX)
             }),
@@ -389,6 +391,16 @@ impl Entry {
     /// The next heartbeat tries again.
     pub(super) fn url_renewal_failed(&self) {
         self.urls_renewed_at.store(NEVER, Ordering::Release);
+    }
+
+    /// Takes over which addresses are known to be the agent's own, from an entry of the same row.
+    pub(super) fn take_over_settled(&self, other: &Self) {
+        if let (Ok(Destination::Agent(agent)), Ok(Destination::Agent(known))) =
+            (&self.reach, &other.reach)
+            && agent.endpoint.has_host_of(&known.endpoint)
+        {
+            agent.settled.take_over(&known.settled);
+        }
     }
 
     /// Where a message goes.

@@ -4,7 +4,9 @@ use serde_json::value::RawValue;
 
 use super::endpoint::{Endpoint, read};
 use super::{Directory, LookupFor};
+use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::workspace::Origins;
 
 /// Longest agent card, in bytes (contract §4.1).
 pub const AGENT_CARD_BYTES_MAX: usize = 256 * 1024;
@@ -21,6 +23,22 @@ pub(super) enum Lookup {
     Required,
     /// It is a name on the agents' own network, which the gateway may not be on.
     Optional,
+}
+
+/// URLs as a body names them.
+pub(super) struct NamedUrls<'a> {
+    pub(super) url: Option<&'a str>,
+    pub(super) internal_url: Option<&'a str>,
+    pub(super) card_url: Option<&'a str>,
+}
+
+/// URLs that were judged, and their servers.
+#[derive(Clone)]
+pub(super) struct VettedUrls {
+    pub(super) url: Option<String>,
+    pub(super) internal_url: Option<String>,
+    pub(super) card_url: Option<String>,
+    pub(super) origins: Origins,
 }
 
 /// Checks an agent card: an object, not too long.
@@ -59,10 +77,7 @@ impl Directory {
         let Some(url) = url else { return Ok(None) };
         read(url).map_err(|wrong| invalid(format!("{member} {wrong}")))?;
         let endpoint = Endpoint::parse_as(member, url, &self.resolver.policy())?;
-        match self
-            .address(&endpoint, LookupFor::naming(REGISTRATIONS))
-            .await
-        {
+        match self.address(&endpoint, LookupFor::registering()).await {
             Err(refusal)
                 if refusal.reason == Reason::AddressForbidden || lookup == Lookup::Required =>
             {
@@ -70,6 +85,29 @@ impl Directory {
             }
             Ok(_) | Err(_) => Ok(Some(endpoint.url())),
         }
+    }
+
+    /// Judges the URLs of a registration or a creation of `id`; `may_share` as in [`Directory::origins_of`].
+    pub(super) async fn vet_urls(
+        &self,
+        id: &WorkspaceId,
+        named: NamedUrls<'_>,
+        may_share: bool,
+    ) -> Result<VettedUrls, Rejection> {
+        let url = self.vet("url", named.url, Lookup::Required).await?;
+        let internal_url = named.internal_url;
+        let internal_url = self.vet("internal_url", internal_url, Lookup::Optional);
+        let internal_url = internal_url.await?;
+        let card_url = self.vet("card_url", named.card_url, Lookup::Required);
+        let card_url = card_url.await?;
+        let urls = [url.as_deref(), internal_url.as_deref(), card_url.as_deref()];
+        let origins = self.origins_of(id, urls, may_share).await?;
+        Ok(VettedUrls {
+            url,
+            internal_url,
+            card_url,
+            origins,
+        })
     }
 }
 

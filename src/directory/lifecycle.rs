@@ -6,24 +6,30 @@ use serde_json::value::RawValue;
 use super::Directory;
 use super::change::is_reachable;
 use super::entry::{not_found, removed};
-use super::intake::{check_card, conflict};
+use super::intake::{check_card, conflict, not_permitted};
 use super::lease::Lease;
+use super::place::Editor;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{
-    Liveness, Move, Origins, Removed, Settings, Status, Surroundings, Timestamp, Workspace,
+    Liveness, Move, Origins, PausedBy, Removed, Settings, Status, Surroundings, Timestamp,
+    Workspace,
 };
 
 impl Directory {
-    /// Takes the workspace out: nothing reaches it until it is resumed or registers. One that is paused
-    /// stays so.
+    /// Takes the workspace out: nothing reaches it until it is resumed. One that is paused stays so; where an operator
+    /// pauses it, too, it is an operator's pause from then on.
     ///
     /// # Errors
     /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
-    pub async fn pause(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
+    pub async fn pause(&self, id: &WorkspaceId, editor: Editor) -> Result<Workspace, Rejection> {
         let pause = |workspace: &Workspace, _: &Surroundings| {
             let mut settings = Settings::of(workspace);
             settings.status = Status::Paused;
+            settings.paused_by = match editor {
+                Editor::Org if may_resume(editor, workspace) => Some(PausedBy::Org),
+                Editor::Org | Editor::Operator => Some(PausedBy::Operator),
+            };
             Ok(settings)
         };
         let changed = self
@@ -34,20 +40,26 @@ impl Directory {
 
     /// Puts a paused workspace back: online if it lives, else as one that has lapsed or has not come
     /// yet. One that is not paused stays as it is, but for one whose liveness is assumed, which comes
-    /// online from anywhere.
+    /// online from anywhere. What an operator paused only an operator resumes.
     ///
     /// # Errors
-    /// `conflict` when only its registration can bring it back; `workspace_not_found`,
+    /// `not_permitted` to an org token where an operator paused it; `conflict` when only its registration can bring it back; `workspace_not_found`,
     /// `workspace_removed`, `store_unavailable`.
-    pub async fn resume(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
+    pub async fn resume(&self, id: &WorkspaceId, editor: Editor) -> Result<Workspace, Rejection> {
         // One that cannot be read is doubted: then its last sign of life counts.
         let lease = self.leases.read(id).await;
         let resume = |workspace: &Workspace, _: &Surroundings| {
+            if !may_resume(editor, workspace) {
+                return Err(not_permitted(
+                    "an operator paused the workspace, and only an operator resumes it",
+                ));
+            }
             let held = matches!(lease, Ok(Lease::Held(_)));
             let last_seen = self.last_seen(workspace);
             let doubtful = self.leases.benefit_of_doubt(last_seen, Timestamp::now());
             let mut settings = Settings::of(workspace);
             settings.status = resumed(workspace, &settings, held || doubtful.is_some())?;
+            settings.paused_by = None;
             Ok(settings)
         };
         let changed = self
@@ -128,6 +140,13 @@ impl Directory {
             }
         }
     }
+}
+
+/// Whether the workspace is not paused, or `editor` may end its pause.
+fn may_resume(editor: Editor, workspace: &Workspace) -> bool {
+    editor == Editor::Operator
+        || workspace.status != Status::Paused
+        || workspace.paused_by == Some(PausedBy::Org)
 }
 
 fn resumed(

@@ -4,7 +4,7 @@
 //! Owns the URL keys and the lease key in the shared state. Steady state asks no store: an entry is
 //! in memory until the lease it saw ends, the coherence link says otherwise, or a URL key changes.
 //! Invariant: an [`Endpoint`] exists only if the address policy let its URL through, and
-//! [`Directory::address`] is the only way from it to an address.
+//! [`Directory::agent_address`] is the only way from it to an address that is dialled.
 
 mod address;
 mod beat;
@@ -30,6 +30,7 @@ mod presence;
 mod register;
 mod resolve;
 mod resolver;
+mod settled;
 mod shown;
 mod slots;
 mod sweep;
@@ -58,7 +59,6 @@ use crate::a2a::Generation;
 use crate::coherence::{Coherence, Coherent};
 use crate::config::{Complete, Live};
 use crate::events::Events;
-use crate::explain::Witness;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::{Reason, Rejection};
@@ -79,6 +79,7 @@ pub use self::json_rpc::JsonRpc;
 pub use self::peers::{Peer, Sight};
 pub use self::place::Editor;
 pub use self::register::{Creation, Registered, Registrar, Registration, Terms};
+pub use self::settled::Settled;
 pub use self::slots::Slot;
 pub use self::upstream_auth::UpstreamAuth;
 pub use self::upstream_tls::{ClientIdentity, UpstreamTls};
@@ -142,6 +143,8 @@ pub struct Agent {
     pub upstream_auth: Option<UpstreamAuth>,
     /// By which certificates it is verified, and is shown ours. `None`: the system's, and none.
     pub upstream_tls: Option<UpstreamTls>,
+    /// Which addresses are known to be its own.
+    pub settled: Arc<Settled>,
     /// Calls in progress at most.
     concurrency_max: usize,
     calls: Arc<Calls>,
@@ -233,29 +236,18 @@ impl Directory {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// The address to dial: looked up, judged by the address policy, and not to be looked up again.
+    /// The address that a URL means: looked up, and judged by the address policy. An agent is called at
+    /// [`Directory::agent_address`].
     ///
     /// # Errors
     /// `address_forbidden`, `agent_unreachable`.
-    pub async fn address(
+    pub(crate) async fn address(
         &self,
         endpoint: &Endpoint,
         asker: LookupFor,
     ) -> Result<SocketAddr, Rejection> {
-        self.address_before(endpoint, asker, &mut ()).await
-    }
-
-    /// The same, while `witness` hears what it is decided by.
-    ///
-    /// # Errors
-    /// As [`Directory::address`].
-    pub async fn address_before(
-        &self,
-        endpoint: &Endpoint,
-        asker: LookupFor,
-        witness: &mut impl Witness,
-    ) -> Result<SocketAddr, Rejection> {
-        self.resolver.address(endpoint, asker, witness).await
+        let resolved = self.resolver.resolve(endpoint, asker, &mut ()).await?;
+        Ok(resolved.address)
     }
 
     /// How many calls the workspace has in progress at this replica.

@@ -3,45 +3,157 @@
 
 use std::net::IpAddr;
 
-use super::Directory;
+use super::address::meant;
 use super::endpoint::{Endpoint, Target};
-use super::intake::conflict;
+use super::intake::{REGISTRATIONS, conflict};
 use super::own::is_of_this_machine;
-use crate::rejection::Rejection;
-use crate::workspace::{Origin, OriginTaken, Origins, base};
+use super::{Directory, LookupFor};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::workspace::{Held, Origin, OriginTaken, Origins, base};
+
+/// Addresses of one name at most: each is a server that no other workspace can register.
+const ADDRESSES_MAX: usize = 16;
+
+/// Holders of servers whose names are looked up for one claim. Each look-up has a clock, and they follow each other.
+const HOLDERS_MAX: usize = 4;
 
 impl Directory {
-    /// The servers of `urls`, which were vetted. `may_share`: whether other workspaces may be there, too, by the word of
+    /// The servers of the `urls` of `id`, which were vetted. `may_share`: whether other workspaces may be there, too, by the word of
     /// whoever changes the workspace; without it, by `registry.shared_origins`.
+    ///
+    /// # Errors
+    /// `address_forbidden`: the policy refuses one, or a name has more than [`ADDRESSES_MAX`] addresses;
+    /// `store_unavailable`.
     pub(super) async fn origins_of(
         &self,
+        id: &WorkspaceId,
         urls: impl IntoIterator<Item = Option<&str>>,
         may_share: bool,
     ) -> Result<Origins, Rejection> {
-        let config = self.config.get();
-        let shared = &config.registry.shared_origins;
         let mut origins = Vec::new();
         for url in urls.into_iter().flatten() {
             let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
-            let scheme = if endpoint.tls { "https" } else { "http" };
-            let places = self.places_of(&endpoint).await;
-            let is_listed = |host: &str| {
-                let mut listed = shared.iter();
-                listed.any(|one| one.covers(endpoint.tls, host, "/"))
-            };
-            let is_shared = may_share
-                || is_listed(&endpoint.host)
-                || places.iter().any(|place| is_listed(&place.url_host));
-            origins.extend(places.into_iter().map(|place| Origin {
-                origin: format!("{scheme} {}", place.place),
-                base: base(url).to_owned(),
-                is_shared,
-            }));
+            let asker = LookupFor::naming(REGISTRATIONS);
+            let addresses = self.resolver.addresses(&endpoint, asker).await;
+            origins.extend(self.origins_at(&endpoint, &addresses, may_share)?);
         }
-        Ok(Origins::new(origins))
+        let origins = Origins::new(origins);
+        self.free_left_ones(id, &origins).await?;
+        Ok(origins)
     }
 
-    async fn places_of(&self, endpoint: &Endpoint) -> Vec<Place> {
+    /// Frees those of `origins` that another workspace than `id` has by a name that means others now: containers get each
+    /// other's addresses when they are started anew. A name without an answer keeps what it has.
+    ///
+    /// # Errors
+    /// When SQL cannot be asked.
+    pub(super) async fn free_left_ones(
+        &self,
+        id: &WorkspaceId,
+        origins: &Origins,
+    ) -> Result<(), Unavailable> {
+        let held = self.workspaces.held_by_others(id, origins).await?;
+        for held in held.into_iter().take(HOLDERS_MAX) {
+            if self.still_means(&held).await {
+                continue;
+            }
+            tracing::info!(workspace.id = %held.by, origin = held.origin, "The name in the URL of an agent means another \
+                address now: the one before is free");
+            let left = self.workspaces.leave(&held).await;
+            self.forget(&held.by, false, &left).await;
+            left?;
+        }
+        Ok(())
+    }
+
+    async fn still_means(&self, held: &Held) -> bool {
+        let Ok(endpoint) = Endpoint::parse(&held.base, &self.resolver.policy()) else {
+            return true;
+        };
+        if matches!(endpoint.target, Target::Literal(_)) {
+            return true;
+        }
+        let asker = LookupFor::registering();
+        let addresses = self.resolver.addresses(&endpoint, asker).await;
+        let meant = self.origins_at(&endpoint, &addresses, false);
+        addresses.is_empty()
+            || meant.map_or(true, |meant| {
+                meant.iter().any(|one| one.origin == held.origin)
+            })
+    }
+
+    /// Writes the servers of workspaces that registered before servers were kept, by what their URLs say; the addresses
+    /// of names follow with their first calls. Safe to repeat, and at several gateways at once.
+    ///
+    /// # Errors
+    /// When SQL cannot be asked.
+    pub async fn backfill_origins(&self) -> Result<(), Unavailable> {
+        let origins_of = |url: &str| self.origins_said(url);
+        let mut after = None;
+        loop {
+            let done = self.workspaces.backfill_origins(after.as_ref(), origins_of);
+            let done = done.await?;
+            for one in &done.shared {
+                tracing::warn!(workspace.id = %one.sharer, holder = %one.holder, origin = one.origin, "The agents of two \
+                    workspaces are at one server since before an upgrade, and share it from now on: each could be called \
+                    as the other. If that is not meant, register one of them elsewhere");
+            }
+            match done.last {
+                Some(last) => after = Some(last),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// The server that a URL names, without a look-up. None where the policy refuses it: it is not called.
+    fn origins_said(&self, url: &str) -> Vec<Origin> {
+        let Ok(endpoint) = Endpoint::parse(url, &self.resolver.policy()) else {
+            return Vec::new();
+        };
+        let addresses = match endpoint.target {
+            Target::Literal(address) => vec![address],
+            Target::Name(_) => Vec::new(),
+        };
+        self.origins_at(&endpoint, &addresses, false)
+            .unwrap_or_default()
+    }
+
+    /// The server of `endpoint`, whose host has these addresses.
+    ///
+    /// # Errors
+    /// `address_forbidden`: there are more than [`ADDRESSES_MAX`].
+    pub(super) fn origins_at(
+        &self,
+        endpoint: &Endpoint,
+        addresses: &[IpAddr],
+        may_share: bool,
+    ) -> Result<Vec<Origin>, Rejection> {
+        if addresses.len() > ADDRESSES_MAX {
+            return Err(too_many_addresses(endpoint, addresses.len()));
+        }
+        let config = self.config.get();
+        let shared = &config.registry.shared_origins;
+        let scheme = if endpoint.tls { "https" } else { "http" };
+        let places = self.places_of(endpoint, addresses);
+        let is_listed = |host: &str| {
+            let mut listed = shared.iter();
+            listed.any(|one| one.covers(endpoint.tls, host, "/"))
+        };
+        let is_shared = may_share
+            || is_listed(&endpoint.host)
+            || places.iter().any(|place| is_listed(&place.url_host));
+        let url = endpoint.url();
+        let origins = places.into_iter().map(|place| Origin {
+            origin: format!("{scheme} {}", place.place),
+            base: base(&url).to_owned(),
+            is_shared,
+        });
+        Ok(origins.collect())
+    }
+
+    fn places_of(&self, endpoint: &Endpoint, addresses: &[IpAddr]) -> Vec<Place> {
         let port = endpoint.port;
         let mut places = Vec::new();
         if let Target::Name(name) = &endpoint.target {
@@ -51,7 +163,7 @@ impl Directory {
                 url_host: endpoint.host.clone(),
             });
         }
-        for address in self.resolver.addresses(endpoint).await {
+        for address in addresses.iter().map(|address| meant(*address)) {
             // One server has all of these addresses. Behind several gateways each has its own, and only loopback
             // addresses are the same everywhere.
             let is_here =
@@ -90,6 +202,14 @@ fn url_host(address: IpAddr, endpoint: &Endpoint) -> String {
     } else {
         format!("{host}:{}", endpoint.port)
     }
+}
+
+fn too_many_addresses(endpoint: &Endpoint, count: usize) -> Rejection {
+    let title = endpoint.title;
+    let message = format!(
+        "the name in {title} has {count} addresses, and an agent has at most {ADDRESSES_MAX}: name a host with fewer"
+    );
+    Rejection::new(Reason::AddressForbidden, message)
 }
 
 impl From<OriginTaken> for Rejection {

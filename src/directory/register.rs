@@ -5,7 +5,9 @@ use serde_json::value::RawValue;
 
 use super::change::Change;
 use super::entry::{called_at, not_found, removed};
-use super::intake::{Lookup, check_card, check_label, conflict, invalid, not_permitted};
+use super::intake::{
+    NamedUrls, VettedUrls, check_card, check_label, conflict, invalid, not_permitted,
+};
 use super::place::{Editor, org_below};
 use super::upstream_tls::require_https;
 use super::{Directory, UpstreamAuth, UpstreamTls};
@@ -115,7 +117,7 @@ pub struct Creation {
 }
 
 impl Directory {
-    /// Takes in a registration and brings the workspace online, unless an operator paused it: a pause ends by
+    /// Takes in a registration and brings the workspace online, unless it is paused: a pause ends by
     /// [`Directory::resume`] alone.
     ///
     /// # Errors
@@ -158,19 +160,15 @@ impl Directory {
         let terms = registrar.terms();
         let (name, place) = settle(found.as_ref(), registrar)?;
         let has_tls = found.as_ref().is_some_and(|w| w.upstream_tls.is_some());
-        let url = registration.url.as_deref();
-        let url = self.vet("url", url, Lookup::Required).await?;
-        require_https(has_tls, url.as_deref())?;
-        let internal_url = registration.internal_url.as_deref();
-        let internal_url = self
-            .vet("internal_url", internal_url, Lookup::Optional)
-            .await?;
-        let card_url = terms.and_then(|terms| terms.card_url.as_deref());
-        let card_url = self.vet("card_url", card_url, Lookup::Required).await?;
-        let urls = [url.as_deref(), internal_url.as_deref(), card_url.as_deref()];
         let is_operator = matches!(registrar, Registrar::Operator(_));
-        let origins = self.origins_of(urls, is_operator).await?;
-        let bases = Bases::of(found.as_ref(), url.as_deref(), is_operator);
+        let urls = NamedUrls {
+            url: registration.url.as_deref(),
+            internal_url: registration.internal_url.as_deref(),
+            card_url: terms.and_then(|terms| terms.card_url.as_deref()),
+        };
+        let urls = self.vet_urls(&registration.id, urls, is_operator).await?;
+        require_https(has_tls, urls.url.as_deref())?;
+        let bases = Bases::of(found.as_ref(), urls.url.as_deref(), is_operator);
         let moved = place.is_some();
         if let Some(place) = place {
             self.move_to(&registration.id, place).await?;
@@ -178,7 +176,9 @@ impl Directory {
         let created = found.is_none();
         if created {
             let creation = unregistered(&registration.id, mode, registrar);
-            match self.try_create(&creation).await? {
+            check_creation(&creation)?;
+            // With its servers, so that a refusal leaves no workspace behind.
+            match self.make(&creation, urls.clone()).await? {
                 Created::Done(_) => {}
                 Created::Taken if foreign => return Err(elsewhere()),
                 Created::Taken => return Ok(None),
@@ -187,13 +187,13 @@ impl Directory {
         }
         let change = Register {
             delivery_mode: mode,
-            url,
-            internal_url,
+            url: urls.url,
+            internal_url: urls.internal_url,
             agent_card: Some(registration.agent_card.clone()),
             name,
             liveness: terms.and_then(|terms| terms.liveness),
-            card_url,
-            origins,
+            card_url: urls.card_url,
+            origins: urls.origins,
             upstream_auth_base: bases.from_now_on,
             first_base: bases.first,
         };
@@ -274,34 +274,27 @@ impl Directory {
     }
 
     async fn try_create(&self, creation: &Creation) -> Result<Created, Rejection> {
-        creation.id.check_new()?;
-        check_label("name", &creation.name)?;
-        for (name, label) in [("role", &creation.role), ("org", &creation.org)] {
-            label.as_deref().map_or(Ok(()), |l| check_label(name, l))?;
-        }
-        if creation.max_concurrent == Some(0) {
-            return Err(invalid("max_concurrent must be at least 1"));
-        }
-        let assumed = creation.liveness == Liveness::Assumed;
-        let nowhere = called_at(&creation.url, &creation.card_url, creation.liveness).is_none();
-        if assumed && creation.delivery_mode == DeliveryMode::Push && nowhere {
-            return Err(invalid(
-                "liveness assumed needs the url at which the agent listens, or its card_url: it will not register; \
-                 an agent that fetches its messages needs neither, but \"delivery_mode\":\"poll\"",
-            ));
-        }
-        let id = creation.id.clone();
-        let url = creation.url.as_deref();
-        let url = self.vet("url", url, Lookup::Required).await?;
-        let internal_url = creation.internal_url.as_deref();
-        let internal_url = self
-            .vet("internal_url", internal_url, Lookup::Optional)
-            .await?;
-        let card_url = creation.card_url.as_deref();
-        let card_url = self.vet("card_url", card_url, Lookup::Required).await?;
-        let urls = [url.as_deref(), internal_url.as_deref(), card_url.as_deref()];
+        check_creation(creation)?;
+        let urls = NamedUrls {
+            url: creation.url.as_deref(),
+            internal_url: creation.internal_url.as_deref(),
+            card_url: creation.card_url.as_deref(),
+        };
         let may_share = creation.editor == Editor::Operator;
-        let origins = self.origins_of(urls, may_share).await?;
+        let urls = self.vet_urls(&creation.id, urls, may_share).await?;
+        self.make(creation, urls).await
+    }
+
+    /// Writes a new workspace with these URLs.
+    async fn make(&self, creation: &Creation, urls: VettedUrls) -> Result<Created, Rejection> {
+        let VettedUrls {
+            url,
+            internal_url,
+            card_url,
+            origins,
+        } = urls;
+        let id = creation.id.clone();
+        let assumed = creation.liveness == Liveness::Assumed;
         let auth = creation.upstream_auth.as_ref();
         let auth = auth.map(|auth| self.seal_auth(&id, auth));
         let tls = creation.upstream_tls.as_ref();
@@ -349,6 +342,27 @@ impl Directory {
         let created = self.workspaces.create_below(parent, new, now, judge);
         created.await?
     }
+}
+
+/// What can be said of a creation without looking at anything.
+fn check_creation(creation: &Creation) -> Result<(), Rejection> {
+    creation.id.check_new()?;
+    check_label("name", &creation.name)?;
+    for (name, label) in [("role", &creation.role), ("org", &creation.org)] {
+        label.as_deref().map_or(Ok(()), |l| check_label(name, l))?;
+    }
+    if creation.max_concurrent == Some(0) {
+        return Err(invalid("max_concurrent must be at least 1"));
+    }
+    let assumed = creation.liveness == Liveness::Assumed;
+    let nowhere = called_at(&creation.url, &creation.card_url, creation.liveness).is_none();
+    if assumed && creation.delivery_mode == DeliveryMode::Push && nowhere {
+        return Err(invalid(
+            "liveness assumed needs the url at which the agent listens, or its card_url: it will not register; \
+             an agent that fetches its messages needs neither, but \"delivery_mode\":\"poll\"",
+        ));
+    }
+    Ok(())
 }
 
 /// For which scheme, host and port the agent's credential is.

@@ -168,7 +168,7 @@ impl Directory {
             return None;
         }
         tracing::debug!(workspace.id = %id, "SQL does not answer: its last known state counts");
-        Some(Arc::new(match heard {
+        let entry = match heard {
             Some(heard) => {
                 let sql = Sql::Away(known.read_at.row);
                 self.assemble(known.workspace.clone(), Some(heard), sql)
@@ -181,7 +181,9 @@ impl Directory {
                 };
                 self.entry_of(row, urls, known.pulse_of_old(), false, read_at)
             }
-        }))
+        };
+        entry.take_over_settled(&known);
+        Some(Arc::new(entry))
     }
 
     /// How long SQL has not answered; counts from now if it did until now.

@@ -54,6 +54,8 @@ pub struct LookupFor {
     pub account: u64,
     /// Whether the last good address counts where no answer comes in time.
     pub last_good: bool,
+    /// Whether only an answer counts that came after this look-up began.
+    pub fresh: bool,
 }
 
 impl LookupFor {
@@ -62,6 +64,7 @@ impl LookupFor {
         Self {
             account,
             last_good: true,
+            fresh: false,
         }
     }
 
@@ -70,8 +73,26 @@ impl LookupFor {
         Self {
             account,
             last_good: false,
+            fresh: false,
         }
     }
+
+    /// For a registration: by an answer of now, since it decides whose server it is.
+    pub(super) fn registering() -> Self {
+        Self {
+            account: REGISTRATIONS,
+            last_good: false,
+            fresh: true,
+        }
+    }
+}
+
+/// An endpoint's host, judged.
+pub(super) struct Resolved {
+    /// The address to dial.
+    pub(super) address: SocketAddr,
+    /// All addresses of the host, where it is a name.
+    pub(super) of_name: Option<Arc<[IpAddr]>>,
 }
 
 impl Answer {
@@ -151,17 +172,17 @@ impl Resolver {
     ///
     /// # Errors
     /// `address_forbidden` when any answer is; `agent_unreachable` when there is none in time.
-    pub(super) async fn address(
+    pub(super) async fn resolve(
         &self,
         endpoint: &Endpoint,
         asker: LookupFor,
         witness: &mut impl Witness,
-    ) -> Result<SocketAddr, Rejection> {
-        let address = match &endpoint.target {
+    ) -> Result<Resolved, Rejection> {
+        let (address, of_name) = match &endpoint.target {
             Target::Literal(address) => {
                 let chosen = self.choose(endpoint, &[*address]);
                 witness.hear(|| told(endpoint, (&[*address], &chosen), Source::Memory));
-                chosen?
+                (chosen?, None)
             }
             Target::Name(name) => {
                 let (answer, source) = self.names.find(name, asker).await;
@@ -174,27 +195,24 @@ impl Resolver {
                     let known = answers.as_deref().unwrap_or_default();
                     told(endpoint, (known, &chosen), source).aged(answer.asked_at.elapsed())
                 });
-                chosen?
+                (chosen?, answers.ok())
             }
         };
-        Ok(SocketAddr::new(address, endpoint.port))
+        Ok(Resolved {
+            address: SocketAddr::new(address, endpoint.port),
+            of_name,
+        })
     }
 
-    /// Every address of `endpoint`'s host, as they stand for themselves; none where it cannot be looked up.
-    pub(super) async fn addresses(&self, endpoint: &Endpoint) -> Vec<IpAddr> {
-        let addresses = match &endpoint.target {
-            Target::Literal(address) => vec![*address],
+    /// Every address of `endpoint`'s host; none where it cannot be looked up.
+    pub(super) async fn addresses(&self, endpoint: &Endpoint, asker: LookupFor) -> Arc<[IpAddr]> {
+        match &endpoint.target {
+            Target::Literal(address) => [*address].into(),
             Target::Name(name) => {
-                let (answer, _) = self
-                    .names
-                    .find(name, LookupFor::naming(REGISTRATIONS))
-                    .await;
-                answer
-                    .addresses
-                    .map_or_else(|_| Vec::new(), |all| all.to_vec())
+                let (answer, _) = self.names.find(name, asker).await;
+                answer.addresses.unwrap_or_else(|_| [].into())
             }
-        };
-        addresses.iter().map(IpAddr::to_canonical).collect()
+        }
     }
 
     fn choose(&self, endpoint: &Endpoint, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
@@ -208,6 +226,10 @@ impl Resolver {
 
 impl Names {
     async fn find(self: &Arc<Self>, name: &Arc<str>, asker: LookupFor) -> (Answer, Source) {
+        if asker.fresh {
+            let answer = self.ask(name, asker.account, Some(Instant::now()));
+            return (Box::pin(answer).await, Source::Dns);
+        }
         match self.answers.get(name).await.filter(|a| !a.is_old()) {
             // Silence says nothing where there is a good answer of before.
             Some(silence) if asker.last_good && silence.is_silence() => {
@@ -226,7 +248,7 @@ impl Names {
             false => None,
         };
         let Some(good) = good else {
-            return (self.ask(name, asker.account).await, Source::Dns);
+            return (self.ask(name, asker.account, None).await, Source::Dns);
         };
         // Of those who need the name now, one asks, and the others go on with what was known.
         if !self.asking().insert(Arc::clone(name)) {
@@ -234,7 +256,7 @@ impl Names {
         }
         let (names, asked) = (Arc::clone(self), Arc::clone(name));
         let asking = tokio::spawn(async move {
-            let answer = names.ask(&asked, asker.account).await;
+            let answer = names.ask(&asked, asker.account, None).await;
             names.asking().remove(&asked);
             answer
         });
@@ -244,8 +266,9 @@ impl Names {
         }
     }
 
-    /// Asks, in the account of whoever asks, and shares what is asked already.
-    async fn ask(&self, name: &Arc<str>, account: u64) -> Answer {
+    /// Asks, in the account of whoever asks, and shares what is asked already, but for an answer that came before
+    /// `since`.
+    async fn ask(&self, name: &Arc<str>, account: u64, since: Option<Instant>) -> Answer {
         let Ok(place) = timeout(LOOKUP_MAX, self.place(account)).await else {
             // Nothing was asked: that is no answer for others.
             return Answer {
@@ -259,8 +282,10 @@ impl Names {
                 asked_at: Instant::now(),
             }
         };
+        let is_old =
+            |answer: &Answer| answer.is_old() || since.is_some_and(|since| answer.asked_at < since);
         let entry = self.answers.entry_by_ref(name);
-        let entry = entry.or_insert_with_if(ask, Answer::is_old).await;
+        let entry = entry.or_insert_with_if(ask, is_old).await;
         let is_fresh = entry.is_fresh();
         let answer = entry.into_value();
         if is_fresh && answer.addresses.is_ok() {
@@ -403,17 +428,18 @@ mod tests {
     async fn a_name_is_judged_by_what_it_means_not_by_how_it_reads() {
         let endpoint = |policy: &Policy| Endpoint::parse("http://localhost:81/", policy).unwrap();
         let open = resolver(&["127.0.0.0/8", "::1/128"]);
-        let address = open
-            .address(&endpoint(&open.policy()), LookupFor::default(), &mut ())
+        let resolved = open
+            .resolve(&endpoint(&open.policy()), LookupFor::default(), &mut ())
             .await
             .unwrap();
+        let address = resolved.address;
         assert!(address.ip().is_loopback());
         assert_eq!(address.port(), 81);
         let strict = resolver(&[]);
-        let refusal = strict
-            .address(&endpoint(&strict.policy()), LookupFor::default(), &mut ())
-            .await
-            .unwrap_err();
+        let refused = strict
+            .resolve(&endpoint(&strict.policy()), LookupFor::default(), &mut ())
+            .await;
+        let refusal = refused.err().unwrap();
         assert_eq!(refusal.reason, Reason::AddressForbidden);
     }
 

@@ -29,7 +29,7 @@ pub struct Lineage {
     pub ancestors: Vec<WorkspaceId>,
     /// True if it was removed.
     pub removed: bool,
-    /// True if an operator paused it. A lineage that was derived rather than read does not have this.
+    /// True if it is paused. A lineage that was derived rather than read does not have this.
     pub paused: bool,
     /// True if the line leads back into itself, or is longer than the gateway allows.
     pub cyclic: bool,

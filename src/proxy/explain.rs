@@ -190,7 +190,12 @@ impl Proxy {
         };
         let mut facts = Facts::default();
         let address = directory
-            .address_before(&endpoint, LookupFor::calling(account), &mut facts)
+            .agent_address_before(
+                &agent.settled,
+                &endpoint,
+                LookupFor::calling(account),
+                &mut facts,
+            )
             .await;
         explanation.decided(Check::Address, facts, address)?;
         Ok(())

@@ -114,11 +114,12 @@ impl Proxy {
         };
         // The proof and the permit are no longer needed, and a stream may last for half an hour.
         drop(admitted);
+        let (settled, at) = (&agent.settled, &agent.endpoint);
         let address = match &outgoing.target {
-            None => directory.address(&agent.endpoint, asker).await?,
+            None => directory.agent_address(settled, at, asker).await?,
             Some(target) => {
-                let endpoint = agent.endpoint.at(target.clone());
-                Box::pin(directory.address(&endpoint, asker)).await?
+                let at = at.at(target.clone());
+                Box::pin(directory.agent_address(settled, &at, asker)).await?
             }
         };
         let connect = exchange.config.timeouts.connect;

@@ -4,6 +4,7 @@
 //! workspace may reach is decided in [`crate::hierarchy`]; where it listens and whether it lives, in
 //! [`crate::directory`].
 
+mod backfill;
 mod change;
 mod origins;
 mod outline;
@@ -17,8 +18,9 @@ mod view;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+pub use self::backfill::{Backfilled, SharedServer};
 pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
-pub use self::origins::{Origin, OriginTaken, Origins, base};
+pub use self::origins::{Claim, Held, Origin, OriginTaken, Origins, base};
 pub use self::outline::Outline;
 pub use self::reach::{Among, Candidate, Near, Search, Wish};
 pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
@@ -43,6 +45,8 @@ pub struct Workspace {
     pub org: Option<String>,
     /// Where it is in its life.
     pub status: Status,
+    /// By whose word it is paused; `None` where it is not, or was before that was kept.
+    pub paused_by: Option<PausedBy>,
     /// How messages reach it.
     pub delivery_mode: DeliveryMode,
     /// What keeps it online.
@@ -132,6 +136,16 @@ macro_rules! words {
 }
 
 pub(crate) use words;
+
+words! {
+    /// By whose word a workspace is paused.
+    PausedBy {
+        /// An operator's, and only an operator ends it.
+        Operator => "operator",
+        /// That of an org token of its org.
+        Org => "org",
+    }
+}
 
 words! {
     /// Where a workspace is in its life.

@@ -3,22 +3,35 @@
 //!
 //! A server belongs to one workspace: its row has an empty `slot`, of which there is one for each origin. What an
 //! operator shares has the workspace's id there. So the primary key decides between two that register at the same
-//! moment, on every replica. Rows go when their workspace deregisters, is removed or has another URL.
+//! moment, on every replica. Rows go when their workspace deregisters, is removed or has another URL, and those of a
+//! name's addresses when it has others: [`Workspaces::claim`] is asked before the first call to a new one.
 
 use sqlx::Row as _;
+use sqlx::any::AnyRow;
 
-use super::Workspace;
+use super::row::{id as id_of, optional, workspace};
+use super::sql::HOLD;
+use super::{Status, Workspace, Workspaces};
 use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
-const OWN: &str = "SELECT origin, base FROM agent_origins WHERE workspace_id = $1";
+const OWN: &str = "SELECT origin, slot, base FROM agent_origins WHERE workspace_id = $1";
 
 const TAKE: &str = "INSERT INTO agent_origins (origin, slot, workspace_id, base) VALUES ($1, $2, $3, $4) \
      ON CONFLICT (origin, slot) DO NOTHING";
 
 const OTHER: &str =
     "SELECT base FROM agent_origins WHERE origin = $1 AND workspace_id <> $2 LIMIT 1";
+
+/// Another workspace at the server `$1` that shares no server with `$2`.
+const STRANGER: &str = "SELECT held.workspace_id FROM agent_origins held \
+     WHERE held.origin = $1 AND held.workspace_id <> $2 AND NOT EXISTS ( \
+       SELECT 1 FROM agent_origins theirs JOIN agent_origins ours ON ours.origin = theirs.origin \
+       WHERE theirs.workspace_id = held.workspace_id AND ours.workspace_id = $2 AND ours.origin <> $1) LIMIT 1";
+
+const HELD: &str = "SELECT workspace_id, base FROM agent_origins WHERE origin = $1 AND workspace_id <> $2 \
+     ORDER BY workspace_id";
 
 const LEAVE: &str = "DELETE FROM agent_origins WHERE workspace_id = $1 AND origin = $2";
 
@@ -40,7 +53,7 @@ pub struct Origin {
 
 /// The servers of the URLs that a registration or a change names.
 #[derive(Clone, Debug, Default)]
-pub struct Origins(Vec<Origin>);
+pub struct Origins(pub(super) Vec<Origin>);
 
 impl Origins {
     /// These, in one order for all, so that two who register at once do not wait for each other.
@@ -50,9 +63,9 @@ impl Origins {
         Self(origins)
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    fn are_all_in(&self, rows: &[Row]) -> bool {
+        let mut all = self.0.iter();
+        all.all(|one| rows.iter().any(|row| row.origin == one.origin))
     }
 }
 
@@ -75,23 +88,12 @@ pub(super) async fn settle(
     origins: &Origins,
 ) -> Result<Result<(), OriginTaken>, sqlx::Error> {
     let id = workspace.id.as_str();
-    let rows = sqlx::query(OWN).bind(id);
-    let rows = rows.fetch_all(&mut *connection).await?;
-    let mut own = Vec::with_capacity(rows.len());
-    for row in &rows {
-        let (origin, base): (String, String) = (row.try_get("origin")?, row.try_get("base")?);
-        own.push((origin, base));
-    }
+    let own = read_own(connection, &workspace.id).await?;
     for one in &origins.0 {
-        if own.iter().any(|(origin, _)| *origin == one.origin) {
+        if own.iter().any(|row| row.origin == one.origin) {
             continue;
         }
-        let take = sqlx::query(TAKE)
-            .bind(&one.origin)
-            .bind(if one.is_shared { id } else { ALONE })
-            .bind(id)
-            .bind(&one.base);
-        take.execute(&mut *connection).await?;
+        take(connection, &workspace.id, one, one.is_shared).await?;
         if one.is_shared {
             continue;
         }
@@ -100,17 +102,182 @@ pub(super) async fn settle(
             return Ok(Err(OriginTaken));
         }
     }
-    let urls = [&workspace.url, &workspace.internal_url, &workspace.card_url];
-    let used: Vec<&str> = urls.into_iter().flatten().map(|url| base(url)).collect();
-    for (origin, at) in &own {
-        let is_said = origins.0.iter().any(|one| one.origin == *origin);
-        let is_resolved_anew = origins.0.iter().any(|one| one.base == *at);
-        if !is_said && (is_resolved_anew || !used.contains(&at.as_str())) {
-            let leave = sqlx::query(LEAVE).bind(id).bind(origin);
-            leave.execute(&mut *connection).await?;
+    leave_others(connection, workspace, &own, origins).await?;
+    Ok(Ok(()))
+}
+
+/// Frees the servers that no URL of `workspace` means any more, where `origins` are what some of them mean now.
+async fn leave_others(
+    connection: &mut Connection,
+    workspace: &Workspace,
+    own: &[Row],
+    origins: &Origins,
+) -> Result<(), sqlx::Error> {
+    for row in own {
+        let is_said = origins.0.iter().any(|one| one.origin == row.origin);
+        let is_resolved_anew = origins.0.iter().any(|one| one.base == row.base);
+        if !is_said && (is_resolved_anew || !is_used(workspace, &row.base)) {
+            let leave = sqlx::query(LEAVE).bind(workspace.id.as_str());
+            leave.bind(&row.origin).execute(&mut *connection).await?;
         }
     }
-    Ok(Ok(()))
+    Ok(())
+}
+
+/// Whether a URL of the workspace has this scheme, host and port.
+fn is_used(workspace: &Workspace, at: &str) -> bool {
+    let urls = [&workspace.url, &workspace.internal_url, &workspace.card_url];
+    urls.into_iter().flatten().any(|url| base(url) == at)
+}
+
+/// A server that a workspace has.
+struct Row {
+    origin: String,
+    base: String,
+    /// Whether others may be there, too.
+    is_shared: bool,
+}
+
+async fn read_own(connection: &mut Connection, id: &WorkspaceId) -> Result<Vec<Row>, sqlx::Error> {
+    let rows = sqlx::query(OWN).bind(id.as_str());
+    let rows = rows.fetch_all(connection).await?;
+    let read = |row: &AnyRow| {
+        Ok(Row {
+            origin: row.try_get("origin")?,
+            base: row.try_get("base")?,
+            is_shared: row.try_get::<String, _>("slot")? != ALONE,
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+/// Writes the row, unless it is there, and says whether it was not.
+pub(super) async fn take(
+    connection: &mut Connection,
+    id: &WorkspaceId,
+    one: &Origin,
+    is_shared: bool,
+) -> Result<bool, sqlx::Error> {
+    let take = sqlx::query(TAKE)
+        .bind(&one.origin)
+        .bind(if is_shared { id.as_str() } else { ALONE })
+        .bind(id.as_str())
+        .bind(&one.base);
+    Ok(take.execute(connection).await?.rows_affected() > 0)
+}
+
+/// A server that a workspace has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The workspace.
+    pub by: WorkspaceId,
+    /// The server.
+    pub origin: String,
+    /// Scheme, host and port of the URL that means it.
+    pub base: String,
+}
+
+/// What became of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The workspace may be called there.
+    Held,
+    /// Another workspace has one of the servers.
+    Taken {
+        /// The other workspace.
+        by: WorkspaceId,
+        /// The server.
+        origin: String,
+    },
+}
+
+impl Workspaces {
+    /// What other workspaces than `id` have of `origins`, where those are not shared.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn held_by_others(
+        &self,
+        id: &WorkspaceId,
+        origins: &Origins,
+    ) -> Result<Vec<Held>, Unavailable> {
+        let work = async {
+            let mut connection = self.db.begin_reading().await?;
+            let mut held = Vec::new();
+            for one in origins.0.iter().filter(|one| !one.is_shared) {
+                let rows = sqlx::query(HELD).bind(&one.origin).bind(id.as_str());
+                for row in rows.fetch_all(&mut connection).await? {
+                    held.push(Held {
+                        by: id_of(&row, "workspace_id")?,
+                        origin: one.origin.clone(),
+                        base: row.try_get("base")?,
+                    });
+                }
+            }
+            Ok(held)
+        };
+        self.db.run("workspace_held", work).await
+    }
+
+    /// Frees a server that its workspace does not have any more.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; then it may still have been freed.
+    pub async fn leave(&self, held: &Held) -> Result<(), Unavailable> {
+        let leave = sqlx::query(LEAVE).bind(held.by.as_str());
+        let leave = leave.bind(&held.origin);
+        let work = async { leave.execute(self.db.pool()).await.map(drop) };
+        self.db.run("workspace_leave", work).await
+    }
+
+    /// Claims `origins` for the agent of `id`: all that the host of one of its URLs means now. What that host meant
+    /// before, and does not mean any more, is freed.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn claim(&self, id: &WorkspaceId, origins: &Origins) -> Result<Claim, Unavailable> {
+        let work = async {
+            let own = read_own(&mut self.db.begin_reading().await?, id).await?;
+            if origins.are_all_in(&own) {
+                return Ok(Claim::Held);
+            }
+            let mut tx = self.db.begin().await?;
+            // Held, so that its URLs do not change meanwhile.
+            let row = sqlx::query(HOLD).bind(id.as_str());
+            let row = optional(row.fetch_optional(&mut *tx).await?, workspace)?;
+            let Some(row) = row.filter(|row| row.status != Status::Removed) else {
+                return Ok(Claim::Held);
+            };
+            let own = read_own(&mut tx, id).await?;
+            for one in &origins.0 {
+                if own.iter().any(|row| row.origin == one.origin) {
+                    continue;
+                }
+                // An operator who shared what the host meant before shares what it means now.
+                let was_shared = own.iter().any(|row| row.is_shared && row.base == one.base);
+                let is_shared = one.is_shared || was_shared;
+                let taken = take(&mut tx, id, one, is_shared).await?;
+                if one.is_shared {
+                    continue;
+                }
+                let stranger = sqlx::query(STRANGER).bind(&one.origin).bind(id.as_str());
+                if let Some(stranger) = stranger.fetch_optional(&mut *tx).await? {
+                    let (by, origin) = (id_of(&stranger, "workspace_id")?, one.origin.clone());
+                    return Ok(Claim::Taken { by, origin });
+                }
+                if !taken {
+                    take(&mut tx, id, one, true).await?;
+                }
+            }
+            // Another program may say where the agent is (the URL keys): then nothing of it is kept.
+            if origins.0.iter().all(|one| is_used(&row, &one.base)) {
+                leave_others(&mut tx, &row, &own, origins).await?;
+                tx.commit().await?;
+            }
+            Ok(Claim::Held)
+        };
+        self.db.run("workspace_claim", work).await
+    }
 }
 
 /// Frees all servers of a workspace that is removed.

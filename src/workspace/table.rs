@@ -48,7 +48,7 @@ pub struct Step {
     pub org: Option<String>,
     /// Whether it was removed.
     pub removed: bool,
-    /// Whether an operator paused it.
+    /// Whether it is paused.
     pub paused: bool,
     /// When it last moved or was removed, in milliseconds since 1970; 0: never.
     pub generation: i64,
@@ -177,7 +177,7 @@ impl Workspaces {
         self.db.run("workspace_line", work).await
     }
 
-    /// Takes over a registration and brings the workspace online, unless an operator paused it; `None` when there is none that
+    /// Takes over a registration and brings the workspace online, unless it is paused; `None` when there is none that
     /// was not removed.
     ///
     /// # Errors

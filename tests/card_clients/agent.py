@@ -23,6 +23,8 @@ class Echo(BaseHTTPRequestHandler):
     def do_POST(self):
         call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         sent = call["params"]["message"]
+        if call["method"] == "tasks/send":
+            return self.answer_0_1(call, sent["content"]["text"])
         text = "".join(part.get("text", "") for part in sent["parts"])
         part = {"kind": "text", "text": f"echo: {text}"}
         message = {"kind": "message", "messageId": str(uuid.uuid4()), "role": "agent", "parts": [part]}
@@ -33,6 +35,12 @@ class Echo(BaseHTTPRequestHandler):
             self.answer("text/event-stream", f"data: {answer}\n\n")
         else:
             self.answer("application/json", answer)
+
+    def answer_0_1(self, call, text):
+        """What python-a2a says and expects: a task with an artifact."""
+        artifact = {"parts": [{"type": "text", "text": f"echo: {text}"}]}
+        task = {"id": call["params"]["id"], "status": {"state": "completed"}, "artifacts": [artifact]}
+        self.answer("application/json", json.dumps({"jsonrpc": "2.0", "id": call["id"], "result": task}))
 
     def answer(self, kind, text):
         self.send_response(200)

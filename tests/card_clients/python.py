@@ -53,9 +53,21 @@ async def a2a_lint():
     return str(await client.send_message(card["url"], TEXT))
 
 
+async def python_a2a():
+    from python_a2a import A2AClient, Message, MessageRole, TextContent
+
+    # This fetches the card.
+    client = await asyncio.to_thread(A2AClient, BASE)
+    assert client.agent_card.name == "Echo", client.agent_card.name
+    client.headers.update(CREDENTIAL)
+    message = Message(content=TextContent(text=TEXT), role=MessageRole.USER)
+    answer = await asyncio.to_thread(client.send_message, message)
+    return answer.content.text
+
+
 async def main():
     failed = False
-    for client in (beeai, fasta2a, a2a_lint):
+    for client in (beeai, fasta2a, a2a_lint, python_a2a):
         try:
             said = await client()
             fine = f"echo: {TEXT}" in said

@@ -17,7 +17,7 @@ COLUMNS = [("py03", "0.3"), ("py13", "1.0"), ("py13", "0.3"), ("js03", "0.3"), (
 ROWS = ["401", "403", "404 task", "429", "503", "cut stream", "404 task, JSON-RPC"]
 # What the gateway says, as far as it is the same every time.
 SENTENCES = {
-    "401": "the credential has no known form", "403": "may not reach", "404 task": "no such task", "429": "too many requests of", "503": "an operator paused",
+    "401": "the credential has no known form", "403": "may not reach", "404 task": "no such task", "429": "too many requests of", "503": "the workspace is paused",
     "cut stream": "closed the connection", "404 task, JSON-RPC": "no such task",
 }
 

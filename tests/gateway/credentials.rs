@@ -53,6 +53,7 @@ on_both_pairs! {
             ("GET", "/workspaces/target/a2a/.well-known/agent-card.json", Value::Null),
             ("GET", "/workspaces/target", Value::Null),
             ("POST", "/workspaces/caller/tokens", json!({})),
+            ("POST", "/ws/tickets", Value::Null),
             ("POST", "/workspaces/caller/delegate", delegated),
         ] {
             let answer = ask(&gateway, &caller.token, method, path, body).await;

@@ -61,6 +61,7 @@ mod polling;
 mod poolers;
 mod rates;
 mod reach;
+mod rebinding;
 mod records;
 mod registry;
 mod reload;

@@ -41,6 +41,7 @@ fn spellings(port: u16) -> Vec<String> {
         "2130706433",
         "127.1",
         "[::ffff:127.0.0.1]",
+        "[64:ff9b::7f00:1]",
         "[::1]",
         "127.0.0.2",
     ];
@@ -82,6 +83,8 @@ on_both_pairs! {
         let new = Request::post("/workspaces", new.to_string());
         conflicts(&gateway.call(&new.bearer(&org)).await, "POST");
         conflicts(&register(&gateway, &org, at("made", &victim.agent.url())).await, "created");
+        let left = gateway.as_operator(Request::get("/workspaces/made")).await;
+        assert_eq!(left.reason(), "workspace_not_found", "a refusal leaves nothing behind");
         // What is one's own stays so, by any path.
         let again = register(&gateway, &victim.token, at("victim", &format!("{}v2", victim.agent.url()))).await;
         assert_eq!(again.status, 200, "{}", again.text());

@@ -250,14 +250,14 @@ mod tests {
     #[test]
     fn a_refusal_is_told_with_what_to_do() {
         let body = json!({"caller": "a", "target": "b", "admitted": false, "reason": "workspace_offline",
-            "status": 503, "message": "an operator paused the workspace", "facts": {"last_seen": "2026"},
+            "status": 503, "message": "the workspace is paused", "facts": {"last_seen": "2026"},
             "steps": [{"step": "state", "ok": false, "source": "memory", "age_ms": 12_345,
                 "fact": {"status": "paused", "stale": false, "org": null, "ids": ["x", "y"], "said": "a b"}}]});
         let text = text(&body);
         for part in [
             "a to b\n",
             "  NO  state         memory 12 s    ids=x,y said=\"a b\" stale=false status=paused\n",
-            "refused with 503 workspace_offline: an operator paused the workspace.\n",
+            "refused with 503 workspace_offline: the workspace is paused.\n",
             "Its caller is told besides: last_seen=2026\n",
             "What to do: resume it (POST /workspaces/b/resume).\n",
         ] {

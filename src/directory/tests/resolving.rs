@@ -13,7 +13,7 @@ async fn a_registered_agent_is_found_with_all_that_a_call_needs() {
     assert_eq!(agent.manners.complete, Complete::Full);
     let address = room
         .directory
-        .address(&agent.endpoint, LookupFor::calling(1))
+        .agent_address(&agent.settled, &agent.endpoint, LookupFor::calling(1))
         .await
         .unwrap();
     assert_eq!(address.to_string(), "127.0.0.1:9001");
@@ -133,6 +133,36 @@ async fn when_sql_is_away_what_was_known_counts_for_a_minute() {
     room.agent("a").await;
     pass(Duration::from_secs(8)).await;
     assert_eq!(room.refusal("a").await, Reason::StoreUnavailable);
+}
+
+#[tokio::test]
+async fn when_sql_is_away_a_name_goes_on_at_the_addresses_that_were_its_own() {
+    let room = room().await;
+    for name in ["called", "uncalled"] {
+        room.online(name).await;
+        let named = Registration {
+            url: Some("http://localhost:9001/a2a".to_owned()),
+            ..registration(name)
+        };
+        let registered = room.directory.register(&named, &Registrar::Itself).await;
+        registered.unwrap();
+    }
+    let address = async |name: &str| {
+        let agent = room.agent(name).await;
+        let asker = LookupFor::calling(1);
+        let address = room
+            .directory
+            .agent_address(&agent.settled, &agent.endpoint, asker)
+            .await;
+        address.map_err(|refusal| refusal.reason)
+    };
+    let known = address("called").await;
+    assert!(known.is_ok());
+    room.agent("uncalled").await;
+    room.db.pool().close().await;
+    room.coherence.apply(&Invalidation::Everything).await;
+    assert_eq!(address("called").await, known);
+    assert_eq!(address("uncalled").await, Err(Reason::StoreUnavailable));
 }
 
 #[tokio::test]

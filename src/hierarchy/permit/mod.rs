@@ -353,7 +353,7 @@ impl Hierarchy {
         Err(self.refuse(nowhere(why), target, found.source).await)
     }
 
-    /// Refuses a workspace that an operator paused.
+    /// Refuses a workspace that is paused.
     ///
     /// # Errors
     /// `not_permitted`; `store_unavailable`.
@@ -394,7 +394,7 @@ fn running(caller: &Lineage) -> Result<(), Rejection> {
     if caller.paused {
         return Err(Rejection::new(
             Reason::NotPermitted,
-            "an operator paused this workspace: until POST /workspaces/{id}/resume it makes no calls and gets no tokens; \
+            "this workspace is paused: until POST /workspaces/{id}/resume it makes no calls and gets no tokens; \
              heartbeats, its inbox and its registration go on",
         ));
     }

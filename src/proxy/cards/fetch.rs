@@ -60,7 +60,8 @@ async fn try_fetch(
     let patience = (timeouts.connect + PATIENCE).min(timeouts.total);
     let deadline = Instant::now() + patience;
     let asker = LookupFor::calling(asked.account);
-    let address = timeout_at(deadline, directory.address(&place.endpoint, asker));
+    let address = directory.agent_address(&place.settled, &place.endpoint, asker);
+    let address = timeout_at(deadline, address);
     let address = address.await.map_err(|_| late())??;
     let peer = match &place.agent {
         Some(agent) => relay.upstream.peer(agent, address, timeouts.connect).await,

@@ -185,7 +185,11 @@ impl Proxy {
         let address = self
             .gateway
             .directory
-            .address(endpoint, LookupFor::calling(admitted.account()))
+            .agent_address(
+                &agent.settled,
+                endpoint,
+                LookupFor::calling(admitted.account()),
+            )
             .await;
         let address = address.map_err(not_sent)?;
         exchange.will_call(&callee(agent, &outgoing));

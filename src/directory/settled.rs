@@ -1,0 +1,154 @@
+//! The check of a connect: a name may come to mean the server of another workspace's agent, long after it was
+//! registered. Each address that a name newly has is claimed in SQL before it is dialled.
+//!
+//! The verdict is kept with the agent's entry, for as long as the name has these addresses: a call to a settled
+//! address asks no store. Without SQL settled addresses go on, and new ones are `store_unavailable`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+
+use super::endpoint::Endpoint;
+use super::{Directory, LookupFor};
+use crate::explain::Witness;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::workspace::{Claim, Origins};
+
+/// What is known of the addresses of one workspace's server.
+#[derive(Debug)]
+pub struct Settled {
+    workspace: WorkspaceId,
+    verdict: ArcSwapOption<Verdict>,
+}
+
+/// What SQL said of the addresses of a name.
+#[derive(Debug)]
+struct Verdict {
+    addresses: Arc<[IpAddr]>,
+    refusal: Option<Rejection>,
+}
+
+impl Settled {
+    /// Nothing is known yet.
+    pub(super) fn new(workspace: &WorkspaceId) -> Arc<Self> {
+        Arc::new(Self {
+            workspace: workspace.clone(),
+            verdict: ArcSwapOption::empty(),
+        })
+    }
+
+    /// Takes over what `other` knows of the same server.
+    pub(super) fn take_over(&self, other: &Self) {
+        self.verdict.store(other.verdict.load_full());
+    }
+
+    /// What is known of these addresses. A refusal counts for the one answer of the DNS that it was made for.
+    fn judge(&self, addresses: &Arc<[IpAddr]>) -> Option<Result<(), Rejection>> {
+        let verdict = self.verdict.load();
+        let verdict = verdict.as_ref()?;
+        match &verdict.refusal {
+            Some(refusal) => {
+                Arc::ptr_eq(&verdict.addresses, addresses).then(|| Err(refusal.clone()))
+            }
+            None => {
+                let mut found = addresses.iter();
+                let all = found.all(|address| verdict.addresses.contains(address));
+                all.then_some(Ok(()))
+            }
+        }
+    }
+
+    fn keep(&self, addresses: &Arc<[IpAddr]>, refusal: Option<Rejection>) {
+        self.verdict.store(Some(Arc::new(Verdict {
+            addresses: Arc::clone(addresses),
+            refusal,
+        })));
+    }
+}
+
+impl Directory {
+    /// The address to dial for `endpoint`, on the server of `settled`: judged as [`Directory::address`] does, and not
+    /// the server of another workspace.
+    ///
+    /// # Errors
+    /// As [`Directory::address`]; `address_forbidden` where the name means another workspace's server;
+    /// `store_unavailable` where that cannot be told.
+    pub async fn agent_address(
+        &self,
+        settled: &Settled,
+        endpoint: &Endpoint,
+        asker: LookupFor,
+    ) -> Result<SocketAddr, Rejection> {
+        self.agent_address_before(settled, endpoint, asker, &mut ())
+            .await
+    }
+
+    /// The same, while `witness` hears what it is decided by.
+    ///
+    /// # Errors
+    /// As [`Directory::agent_address`].
+    pub async fn agent_address_before(
+        &self,
+        settled: &Settled,
+        endpoint: &Endpoint,
+        asker: LookupFor,
+        witness: &mut impl Witness,
+    ) -> Result<SocketAddr, Rejection> {
+        let resolved = self.resolver.resolve(endpoint, asker, witness).await?;
+        if let Some(addresses) = &resolved.of_name {
+            match settled.judge(addresses) {
+                Some(known) => known?,
+                // Boxed: a name rarely has another address, and its future would otherwise widen every exchange's.
+                None => Box::pin(self.claim(settled, endpoint, addresses)).await?,
+            }
+        }
+        Ok(resolved.address)
+    }
+
+    async fn claim(
+        &self,
+        settled: &Settled,
+        endpoint: &Endpoint,
+        addresses: &Arc<[IpAddr]>,
+    ) -> Result<(), Rejection> {
+        let id = &settled.workspace;
+        let refusal = match self.origins_at(endpoint, addresses, false) {
+            Ok(origins) => match self.claim_free(id, &Origins::new(origins)).await? {
+                Claim::Held => None,
+                Claim::Taken { by, origin } => {
+                    tracing::warn!(workspace.id = %id, holder = %by, %origin, "The name in an agent's URL has come to \
+                        mean the server of another workspace's agent: calls are refused until it has another address. \
+                        If the other agent has left, deregister it; if they share the server, list it in \
+                        registry.shared_origins");
+                    Some(foreign(endpoint))
+                }
+            },
+            Err(refusal) => Some(refusal),
+        };
+        settled.keep(addresses, refusal.clone());
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// Claims them, also where another workspace left one of them.
+    async fn claim_free(&self, id: &WorkspaceId, origins: &Origins) -> Result<Claim, Unavailable> {
+        match self.workspaces.claim(id, origins).await? {
+            Claim::Held => Ok(Claim::Held),
+            Claim::Taken { .. } => {
+                self.free_left_ones(id, origins).await?;
+                self.workspaces.claim(id, origins).await
+            }
+        }
+    }
+}
+
+fn foreign(endpoint: &Endpoint) -> Rejection {
+    let title = endpoint.title;
+    let message = format!(
+        "the name in {title} has come to mean a server at which another workspace's agent is registered: give the name \
+         the agent's own address. An operator can list a server with several agents in registry.shared_origins"
+    );
+    Rejection::new(Reason::AddressForbidden, message)
+}

@@ -1,0 +1,388 @@
+//! Names that come to mean another server than they were registered for: another workspace's agent is not reached by
+//! them, and an agent that moves is.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::dns::Dns;
+use crate::harness::servers::{self, Redis};
+use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, calmly, card};
+use crate::on_both_pairs;
+
+const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
+const HERE: &str = "127.0.0.1";
+/// Public, and nobody is there.
+const FAR: &str = "2e00::1";
+
+/// Names that a case leads elsewhere while the gateway runs.
+struct Names {
+    dns: Dns,
+    zone: Arc<Mutex<HashMap<String, Vec<IpAddr>>>>,
+}
+
+impl Names {
+    async fn start() -> Self {
+        let zone = Arc::<Mutex<HashMap<String, Vec<IpAddr>>>>::default();
+        let asked = Arc::clone(&zone);
+        let answer = move |name: &str, _| {
+            let zone = asked.lock().unwrap();
+            zone.get(name).cloned().unwrap_or_default()
+        };
+        Self {
+            dns: Dns::start(answer).await,
+            zone,
+        }
+    }
+
+    fn lead(&self, name: &str, addresses: &[&str]) {
+        let addresses = addresses.iter().map(|text| text.parse().unwrap());
+        let mut zone = self.zone.lock().unwrap();
+        zone.insert(name.to_owned(), addresses.collect());
+    }
+
+    fn builder(&self, pair: Pair) -> Builder {
+        Builder::new(pair)
+            .set("address.nameservers", &self.dns.address.to_string())
+            .set("timeouts.connect", "300ms")
+            .set("rate.caller_per_second", "0")
+    }
+}
+
+async fn agent() -> Agent {
+    Agent::json(OK).await
+}
+
+async fn register(gateway: &Gateway, id: &str, token: &str, url: &str) -> Answer {
+    let body = json!({"id": id, "url": url, "agent_card": card(id)});
+    let request = Request::post("/registry/register", body.to_string()).bearer(token);
+    gateway.call(&request).await
+}
+
+/// A workspace whose agent is registered at `url`, with its token.
+async fn join(gateway: &Gateway, id: &str, url: &str) -> String {
+    let enrolment = gateway.create(json!({"id": id, "name": id})).await;
+    let answer = register(gateway, id, &enrolment, url).await;
+    assert_eq!(answer.status, 200, "{id} at {url}: {}", answer.text());
+    answer.json()["token"].as_str().unwrap().to_owned()
+}
+
+/// One call of the workspace to itself.
+async fn call(gateway: &Gateway, id: &str, token: &str) -> Answer {
+    let request = Request::post(format!("/workspaces/{id}/a2a"), CALL).bearer(token);
+    gateway.call(&request).await
+}
+
+/// Calls until it is answered as expected: `sent`, or a reason.
+async fn until(gateway: &Gateway, id: &str, token: &str, expected: &str) -> Answer {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let answer = call(gateway, id, token).await;
+        let came = match answer.status {
+            200 => "sent".to_owned(),
+            _ => answer.reason(),
+        };
+        if came == expected {
+            return answer;
+        }
+        let late = Instant::now() > deadline;
+        assert!(!late, "not {expected}, but {}", answer.text());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn deregister(gateway: &Gateway, seat: &Seat) {
+    let body = json!({"workspace_id": seat.id}).to_string();
+    let leave = Request::post("/registry/deregister", body).bearer(&seat.token);
+    assert_eq!(gateway.call(&leave).await.status, 200);
+}
+
+on_both_pairs! {
+    async fn a_name_that_is_led_to_another_agent_reaches_it_not(pair: Pair) {
+        let names = Names::start().await;
+        let gateway = names.builder(pair).start().await;
+        let victim = gateway.seat("victim", "", agent().await).await;
+        let url = format!("http://thief.test:{}/", victim.agent.port);
+        names.lead("thief.test", &[FAR]);
+        let thief = join(&gateway, "thief", &url).await;
+        // An answer that is in memory since does not count at a registration.
+        names.lead("thief.test", &[HERE]);
+        let again = register(&gateway, "thief", &thief, &url).await;
+        assert_eq!(again.reason(), "conflict", "{}", again.text());
+        let refused = until(&gateway, "thief", &thief, "address_forbidden").await;
+        assert_eq!(refused.status, 502);
+        assert!(refused.text().contains("another workspace's agent"), "{}", refused.text());
+        assert!(!refused.text().contains("victim"), "{}", refused.text());
+        let told = "has come to mean the server of another workspace's agent";
+        let log = gateway.log();
+        let line = log.lines().find(|line| line.contains(told));
+        assert!(line.is_some_and(|line| line.contains("thief") && line.contains("victim")), "{log}");
+        // Nor by one address of several, nor for a card, nor for a call that is kept.
+        names.lead("thief.test", &[FAR, HERE]);
+        for _ in 0..5 {
+            call(&gateway, "thief", &thief).await;
+        }
+        let card = Request::get("/workspaces/thief/a2a/.well-known/agent-card.json").bearer(&thief);
+        gateway.call(&card).await;
+        let explained = gateway.admin_get("/explain?caller=thief&target=thief").await.unwrap();
+        assert!(explained.text().contains("another workspace's agent"), "{}", explained.text());
+        assert_eq!(victim.agent.count(), 0, "it was called");
+        assert_eq!(call(&gateway, "victim", &victim.token).await.status, 200);
+        // Its server is free once the other one leaves.
+        names.lead("thief.test", &[HERE]);
+        deregister(&gateway, &victim).await;
+        until(&gateway, "thief", &thief, "sent").await;
+        let back = register(&gateway, "victim", &victim.token, &victim.agent.url()).await;
+        assert_eq!(back.reason(), "conflict", "{}", back.text());
+    }
+
+    async fn an_agent_that_moves_is_called_at_its_new_address(pair: Pair) {
+        let names = Names::start().await;
+        let gateway = names.builder(pair).start().await;
+        let moving = agent().await;
+        let url = format!("http://moving.test:{}/", moving.port);
+        names.lead("moving.test", &[FAR]);
+        let token = join(&gateway, "moving", &url).await;
+        names.lead("moving.test", &[HERE]);
+        until(&gateway, "moving", &token, "sent").await;
+        // The new address is its own from now on, and the one before is not.
+        let other = gateway.create(json!({"id": "other", "name": "other"})).await;
+        let taken = register(&gateway, "other", &other, &moving.url()).await;
+        assert_eq!(taken.reason(), "conflict", "{}", taken.text());
+        let free = format!("http://[{FAR}]:{}/", moving.port);
+        let free = register(&gateway, "other", &other, &free).await;
+        assert_eq!(free.status, 200, "{}", free.text());
+        // What is settled costs no look at SQL.
+        let claims = async || {
+            let of = ["operation=\"workspace_claim\""];
+            gateway.metric("a2a_gateway_store_seconds_count", &of).await
+        };
+        let before = claims().await;
+        for _ in 0..100 {
+            assert_eq!(call(&gateway, "moving", &token).await.status, 200);
+        }
+        assert_eq!(claims().await, before);
+    }
+
+    /// As containers do that are started anew.
+    async fn two_agents_that_change_places_go_on(pair: Pair) {
+        let names = Names::start().await;
+        let gateway = names.builder(pair).start().await;
+        let here = agent().await;
+        let url = |name: &str| format!("http://{name}:{}/", here.port);
+        names.lead("a.test", &[HERE]);
+        names.lead("b.test", &[FAR]);
+        let a = join(&gateway, "a", &url("a.test")).await;
+        let b = join(&gateway, "b", &url("b.test")).await;
+        until(&gateway, "a", &a, "sent").await;
+        names.lead("a.test", &[FAR]);
+        names.lead("b.test", &[HERE]);
+        until(&gateway, "b", &b, "sent").await;
+        let answer = register(&gateway, "a", &a, &url("a.test")).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        // Back, by registrations.
+        names.lead("a.test", &[HERE]);
+        names.lead("b.test", &[FAR]);
+        for (id, token) in [("a", &a), ("b", &b)] {
+            let answer = register(&gateway, id, token, &url(&format!("{id}.test"))).await;
+            assert_eq!(answer.status, 200, "{id}: {}", answer.text());
+        }
+        until(&gateway, "a", &a, "sent").await;
+    }
+
+    async fn a_name_has_so_many_addresses_and_no_more(pair: Pair) {
+        let names = Names::start().await;
+        let gateway = names.builder(pair).start().await;
+        let agent = agent().await;
+        let addresses: Vec<String> = (1..=17).map(|n| format!("127.0.0.{n}")).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let url = format!("http://many.test:{}/", agent.port);
+        let enrolment = gateway.create(json!({"id": "many", "name": "many"})).await;
+        names.lead("many.test", &addresses);
+        let refused = register(&gateway, "many", &enrolment, &url).await;
+        assert_eq!(refused.reason(), "address_forbidden", "{}", refused.text());
+        let says = "has 17 addresses, and an agent has at most 16";
+        assert!(refused.text().contains(says), "{}", refused.text());
+        names.lead("many.test", &addresses[..16]);
+        let answer = register(&gateway, "many", &enrolment, &url).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let token = answer.json()["token"].as_str().unwrap().to_owned();
+        until(&gateway, "many", &token, "sent").await;
+        names.lead("many.test", &addresses);
+        let refused = until(&gateway, "many", &token, "address_forbidden").await;
+        assert!(refused.text().contains(says), "{}", refused.text());
+    }
+}
+
+/// Without SQL an agent goes on at the addresses that are known to be its own, and at no others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_sql_settled_addresses_go_on() {
+    calmly(async || {
+        let names = Names::start().await;
+        let (relay, sql) = servers::postgres().relayed();
+        let redis = Redis::start();
+        let builder = names.builder(Pair::Embedded).stores(&sql, &redis.url());
+        let gateway = builder.set("stores.timeout", "1s").start().await;
+        let (steady, moving) = (agent().await, agent().await);
+        names.lead("steady.test", &[HERE]);
+        names.lead("moving.test", &[FAR]);
+        let url = |name: &str, agent: &Agent| format!("http://{name}:{}/", agent.port);
+        let one = join(&gateway, "steady", &url("steady.test", &steady)).await;
+        let other = join(&gateway, "moving", &url("moving.test", &moving)).await;
+        until(&gateway, "steady", &one, "sent").await;
+        assert!(call(&gateway, "moving", &other).await.status >= 500);
+        let lookups = names.dns.lookups("steady.test");
+        relay.cut();
+        names.lead("moving.test", &[HERE]);
+        until(&gateway, "moving", &other, "store_unavailable").await;
+        // Also by an answer of the DNS that came since.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while names.dns.lookups("steady.test") == lookups {
+            assert!(Instant::now() < deadline, "the name is not looked up again");
+            let answer = call(&gateway, "steady", &one).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(call(&gateway, "steady", &one).await.status, 200);
+        assert_eq!(moving.count(), 0);
+        relay.resume();
+        until(&gateway, "moving", &other, "sent").await;
+    })
+    .await;
+}
+
+/// Servers of workspaces that registered before servers were kept.
+mod backfill {
+    use super::*;
+    use crate::stores::open_db;
+
+    /// As before the table was there.
+    async fn forget_all(sql: &str) {
+        let db = open_db(sql);
+        db.take_as_it_is();
+        let forget = db.run("forget", async {
+            let forget = sqlx::query("DELETE FROM agent_origins");
+            forget.execute(db.pool()).await
+        });
+        assert!(forget.await.unwrap().rows_affected() > 0);
+        db.pool().close().await;
+    }
+
+    async fn servers(sql: &str) -> Vec<(String, String, String)> {
+        let db = open_db(sql);
+        db.take_as_it_is();
+        let rows = db.run("read", async {
+            let read = "SELECT origin, slot, workspace_id FROM agent_origins ORDER BY origin, workspace_id";
+            sqlx::query_as(read).fetch_all(db.pool()).await
+        });
+        let rows = rows.await.unwrap();
+        db.pool().close().await;
+        rows
+    }
+
+    /// Whose agents are at the servers of `url`, and of a name, and that both are theirs again.
+    async fn assert_kept(gateway: &Gateway, url: &str, name: &str) {
+        let thief = format!("thief-{}", gateway.public.port());
+        let thief = gateway.create(json!({"id": thief, "name": thief})).await;
+        for url in [url, name] {
+            let id = format!("thief-{}", gateway.public.port());
+            let refused = register(gateway, &id, &thief, url).await;
+            assert_eq!(refused.reason(), "conflict", "{url}: {}", refused.text());
+        }
+    }
+
+    async fn prepare(gateway: &Gateway, agent: &Agent) -> String {
+        gateway
+            .create(json!({"id": "one", "name": "one", "url": agent.url(), "liveness": "assumed"}))
+            .await;
+        let url = format!("{}two", agent.url());
+        gateway
+            .create(json!({"id": "two", "name": "two", "url": url, "liveness": "assumed"}))
+            .await;
+        let name = format!("http://localhost:{}/", agent.port + 1);
+        gateway
+            .create(json!({"id": "three", "name": "three", "url": name}))
+            .await;
+        for n in 0..250 {
+            let url = format!("http://10.0.{}.{}/", n / 200, n % 200);
+            gateway
+                .create(json!({"id": format!("w{n}"), "name": "w", "url": url}))
+                .await;
+        }
+        name
+    }
+
+    on_both_pairs! {
+        async fn servers_of_before_are_kept_from_the_next_start_on(pair: Pair) {
+            let builder = Builder::new(pair).set("rate.caller_per_second", "0");
+            let mut gateway = builder.start().await;
+            let agent = agent().await;
+            let name = prepare(&gateway, &agent).await;
+            gateway.kill();
+            forget_all(&gateway.sql_url()).await;
+            gateway.restart().await;
+            assert_kept(&gateway, &agent.url(), &name).await;
+            let log = gateway.log();
+            let warned = log.lines().find(|line| line.contains("are at one server since before"));
+            assert!(warned.is_some_and(|line| line.contains("one") && line.contains("two")), "{log}");
+            for id in ["one", "two"] {
+                let request = Request::post(format!("/workspaces/{id}/a2a"), CALL);
+                assert_eq!(gateway.as_operator(request).await.status, 200);
+            }
+            let kept = servers(&gateway.sql_url()).await;
+            assert_eq!(kept.len(), 253, "{kept:?}");
+            gateway.restart().await;
+            assert_eq!(servers(&gateway.sql_url()).await, kept, "nothing changes at the next start");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn several_replicas_start_at_once() {
+        let redis = Redis::start();
+        let sql = servers::postgres().database();
+        let replica = || Builder::new(Pair::Embedded).set("rate.caller_per_second", "0");
+        let replica = || replica().stores(&sql, &redis.url());
+        let mut first = replica().start().await;
+        let agent = agent().await;
+        let name = prepare(&first, &agent).await;
+        first.kill();
+        forget_all(&sql).await;
+        let started: Vec<Gateway> = (0..3).map(|_| replica().spawn()).collect();
+        for gateway in &started {
+            gateway.await_ready().await;
+        }
+        assert_kept(&started[0], &agent.url(), &name).await;
+        let kept = servers(&sql).await;
+        assert_eq!(kept.len(), 253, "{kept:?}");
+        let shared: Vec<_> = kept
+            .iter()
+            .filter(|(_, slot, _)| !slot.is_empty())
+            .collect();
+        assert_eq!(shared.len(), 1, "{shared:?}");
+    }
+
+    /// The SQL of a name is as it would be registered: this keeps the two in step.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_servers_are_those_of_a_registration() {
+        let mut gateway = Builder::new(Pair::Embedded).start().await;
+        let url = "http://[::ffff:10.0.0.1]:80/x";
+        gateway
+            .create(
+                json!({"id": "one", "name": "one", "url": url, "internal_url": "https://a.test./"}),
+            )
+            .await;
+        let before = servers(&gateway.sql_url()).await;
+        gateway.kill();
+        forget_all(&gateway.sql_url()).await;
+        gateway.restart().await;
+        let named = |rows: Vec<(String, String, String)>| -> Vec<Value> {
+            rows.into_iter()
+                .map(|(origin, _, id)| json!([origin, id]))
+                .collect()
+        };
+        assert_eq!(named(servers(&gateway.sql_url()).await), named(before));
+    }
+}
