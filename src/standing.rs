@@ -16,6 +16,15 @@ use crate::rejection::{Reason, Rejection};
 /// Between two looks, since changes come in crowds. An open stream ends within 2 s of the change that ends it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// The part of a caller that must stand for a stream to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// The credential that opened it: for one reader.
+    Credential,
+    /// The caller itself, whichever of its credentials it has by now: for a call that several readers follow.
+    Caller,
+}
+
 /// Ends with the reason why a stream must end.
 pub type CutOff = Pin<Box<dyn Future<Output = Rejection> + Send>>;
 
@@ -29,13 +38,18 @@ pub async fn cut_off(waits: &mut Option<CutOff>) -> Rejection {
 
 impl Gateway {
     /// Waits until the caller that `proof` proves may not follow what `target` sends any more.
-    pub fn cut_off(self: &Arc<Self>, proof: Arc<Proof>, target: WorkspaceId) -> CutOff {
+    pub fn cut_off(
+        self: &Arc<Self>,
+        needs: Needs,
+        proof: Arc<Proof>,
+        target: WorkspaceId,
+    ) -> CutOff {
         let gateway = Arc::clone(self);
         Box::pin(async move {
             // Before the first look, so that no change comes unnoticed between the two.
             let mut changes = gateway.coherence.access_changes();
             loop {
-                if let Some(why) = gateway.why_cut_off(&proof, &target).await {
+                if let Some(why) = gateway.why_cut_off(needs, &proof, &target).await {
                     return why;
                 }
                 sleep(LOOK_EVERY).await;
@@ -45,8 +59,13 @@ impl Gateway {
     }
 
     /// `None`: it may go on, or a store is away, and what was let in stays so.
-    async fn why_cut_off(&self, proof: &Proof, target: &WorkspaceId) -> Option<Rejection> {
-        if !self.identity.stands(proof).await {
+    async fn why_cut_off(
+        &self,
+        needs: Needs,
+        proof: &Proof,
+        target: &WorkspaceId,
+    ) -> Option<Rejection> {
+        if needs == Needs::Credential && !self.identity.stands(proof).await {
             return Some(Rejection::new(
                 Reason::Unauthenticated,
                 "the credential that opened this stream was revoked, or its workspace was removed; send a live one",

@@ -32,7 +32,7 @@ use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Bound, Full, Share, Shares};
-use crate::standing::CutOff;
+use crate::standing::{CutOff, Needs};
 use crate::telemetry::traces::Traces;
 
 /// Pooled connections to agents at most, over all of them.
@@ -111,11 +111,12 @@ impl Relay {
     /// Ends when the caller may not follow the target's stream any more. `None`: it always may.
     pub(super) fn cut_off(
         &self,
+        needs: Needs,
         proof: Option<&Arc<Proof>>,
         target: Option<&WorkspaceId>,
     ) -> Option<CutOff> {
         let (gateway, proof) = self.standing.as_ref().zip(proof)?;
-        Some(gateway.cut_off(Arc::clone(proof), target?.clone()))
+        Some(gateway.cut_off(needs, Arc::clone(proof), target?.clone()))
     }
 
     /// Whether anything new may begin.
@@ -225,7 +226,11 @@ impl Relay {
                 framed,
                 rewrite: whole.map(|whole| whole.rewrite),
                 slot: forward.slot,
-                cut_off: self.cut_off(exchange.proof.as_ref(), exchange.callee.as_ref()),
+                cut_off: self.cut_off(
+                    Needs::Credential,
+                    exchange.proof.as_ref(),
+                    exchange.callee.as_ref(),
+                ),
             };
             // Boxed: what a stream needs while it waits is all that it should hold.
             let upstream = (upstream, home);
