@@ -16,7 +16,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the text for SQLite and for PostgreSQL: the same but where only one of them has
 /// partitions. Never edit one that was released: databases remember its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 20] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 22] = [
     both(
         1,
         "workspaces",
@@ -102,6 +102,19 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 20] = [
         23,
         "delegation_origin",
         include_str!("migrations/0023_delegation_origin.sql"),
+    ),
+    (
+        26,
+        "inbox_bytes",
+        [
+            include_str!("migrations/0026_inbox_bytes.sqlite.sql"),
+            include_str!("migrations/0026_inbox_bytes.postgres.sql"),
+        ],
+    ),
+    both(
+        27,
+        "inbox_hops",
+        include_str!("migrations/0027_inbox_hops.sql"),
     ),
 ];
 

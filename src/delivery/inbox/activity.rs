@@ -80,6 +80,8 @@ pub struct NewActivity {
     pub owner: String,
     /// The task that it continues; it is `submitted` again.
     pub continues: Option<String>,
+    /// Gateways that the call has gone through, this one included. `None`: it is no call.
+    pub hops: Option<u32>,
     /// Its name, a UUID that nothing else has, where it must not be put there twice; `None`: a new one.
     pub id: Option<String>,
 }
@@ -104,6 +106,7 @@ impl NewActivity {
             context_id: None,
             owner,
             continues: None,
+            hops: None,
             id: None,
         }
     }
@@ -183,6 +186,8 @@ pub struct Item {
     pub status: String,
     /// The task that it begins or continues.
     pub task_id: Option<String>,
+    /// Gateways that the call has gone through: `X-A2A-Hops` of calls that the agent makes in answer.
+    pub hops: Option<i64>,
     /// When it was put there.
     pub created_at: Timestamp,
 }
