@@ -44,6 +44,7 @@ use crate::config::{self, AuthMode, Config, Derived, Live};
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
+use crate::shares::Account;
 use crate::store::Unavailable;
 use crate::trust::Keys;
 
@@ -164,7 +165,7 @@ pub struct Proof {
     pub prefix: String,
     /// The number under which rates, and shares of memory, places and connections are counted: one a principal, whatever
     /// it presents, but one a token of an operator. 0 in open mode, where callers cannot be told apart.
-    pub account: u64,
+    pub account: Account,
     /// When it ends by itself: milliseconds since 1970.
     expires_at: Option<i64>,
     /// What an enrolment is redeemed by.

@@ -16,6 +16,7 @@ use crate::config::AuthMode;
 use crate::explain::{Check, Fact, Question, Source, Witness};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 use crate::store::Unavailable;
 
 /// Tokens that an explanation shows at most; more are counted.
@@ -31,7 +32,7 @@ pub struct Named {
 /// A credential of whoever is named: what may be shown of it, and whose allowance it has.
 struct Known {
     prefix: Option<String>,
-    account: u64,
+    account: Account,
 }
 
 /// What was found of the credentials of whoever is named.

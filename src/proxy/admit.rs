@@ -18,6 +18,7 @@ use crate::hierarchy::Permit;
 use crate::identity::{Identity, Proof};
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
@@ -56,7 +57,7 @@ impl Admitted {
     }
 
     /// In whose name the call takes room and places.
-    pub(super) fn account(&self) -> u64 {
+    pub(super) fn account(&self) -> Account {
         self.proof.account
     }
 

@@ -22,6 +22,7 @@ use crate::hierarchy::Permit;
 use crate::identity::{Named, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 
 /// Questions at once at most: each may wait for both stores and a name server.
 const AT_ONCE: usize = 8;
@@ -171,7 +172,7 @@ impl Proxy {
     /// How the agent would be called, whether it takes one more call, and at which address.
     async fn reach(
         &self,
-        (permit, account): (&Permit, u64),
+        (permit, account): (&Permit, Account),
         agent: &Agent,
         explanation: &mut Explanation,
     ) -> Result<(), Refused> {
