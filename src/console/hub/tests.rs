@@ -1,4 +1,4 @@
-//! What readers are told of several replicas: put together, bounded, unknown ids in one row.
+//! Seconds of several replicas, put together for readers: bounded, unknown ids in one row.
 
 use super::*;
 use crate::console::sample::tests::sample;

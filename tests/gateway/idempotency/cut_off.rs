@@ -57,7 +57,7 @@ impl Reader {
     }
 
     /// It is cut in time, with this reason in its last event.
-    async fn is_cut(self, since: Instant, reason: &str) {
+    async fn assert_cut(self, since: Instant, reason: &str) {
         let text = self.rest().await;
         assert!(since.elapsed() < CUT_WITHIN, "{:?}", since.elapsed());
         let last = text.lines().rfind(|line| line.starts_with("data: "));
@@ -97,7 +97,7 @@ on_both_pairs! {
         assert_eq!(follows.head.field(REPLAY), Some("true"));
         let since = Instant::now();
         tell(&case, "DELETE", &revoke).await;
-        began.is_cut(since, "UNAUTHENTICATED").await;
+        began.assert_cut(since, "UNAUTHENTICATED").await;
         let rest = follows.rest().await;
         assert!(rest.contains(&format!("data: {}\n", EVENTS - 1)), "{rest}");
         assert!(!rest.contains("UNAUTHENTICATED"), "{rest}");
@@ -117,7 +117,7 @@ on_both_pairs! {
         let follows = Reader::new(&case, &other).await;
         let since = Instant::now();
         tell(&case, "DELETE", &revoke).await;
-        follows.is_cut(since, "UNAUTHENTICATED").await;
+        follows.assert_cut(since, "UNAUTHENTICATED").await;
         let rest = began.rest().await;
         assert!(rest.contains(&format!("data: {}\n", EVENTS - 1)), "{rest}");
         assert!(!rest.contains("UNAUTHENTICATED"), "{rest}");
@@ -130,7 +130,7 @@ on_both_pairs! {
         let since = Instant::now();
         let began = Reader::new(&case, &old).await;
         tell(&case, "DELETE", &revoke).await;
-        began.is_cut(since, "UNAUTHENTICATED").await;
+        began.assert_cut(since, "UNAUTHENTICATED").await;
         // The agent's stream runs on without a reader.
         let answer = case.gateway.call(&keyed(&case, &new)).await;
         assert_eq!((answer.status, answer.field(REPLAY)), (200, Some("true")));
@@ -153,7 +153,7 @@ on_both_pairs! {
             match reason {
                 // Its token is gone with it: which of the two is noticed first is not fixed.
                 "" => drop(reader.rest().await),
-                reason => reader.is_cut(since, reason).await,
+                reason => reader.assert_cut(since, reason).await,
             }
             while case.target.agent.closed_by_gateway().is_empty() {
                 assert!(since.elapsed() < CUT_WITHIN, "{method} {path}: the call goes on");
