@@ -37,12 +37,28 @@ impl Bound {
     }
 }
 
-/// The reason why nothing is given.
+/// The number under which a caller's shares are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Account {
+    /// The caller's own; 0: callers that cannot be told apart, and have no share but all.
+    pub own: u64,
+    /// Of all callers that one party can invent, together: they share what one caller may have. 0: of none.
+    pub group: u64,
+}
+
+impl Account {
+    /// Of a caller that is in no group.
+    pub const fn alone(own: u64) -> Self {
+        Self { own, group: 0 }
+    }
+}
+
+/// Why nothing is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     /// The total is used up.
     All,
-    /// The caller has half of what other callers leave.
+    /// The caller, or its group, has half of what the others leave.
     Share,
     /// The caller has as much as each may have.
     Each,
@@ -55,19 +71,18 @@ pub struct Shares(Mutex<Taken>);
 #[derive(Debug, Default)]
 struct Taken {
     all: usize,
-    /// By [`Proof::account`](crate::identity::Proof::account). Has no entries of amount 0.
+    /// By number of a caller or of a group. None is in it with nothing.
     by_account: HashMap<u64, usize>,
 }
 
 impl Shares {
-    /// Gives `amount` to `account`; 0: to callers that cannot be distinguished, which are bounded only by the
-    /// total.
+    /// Gives `amount` to `account`.
     ///
     /// # Errors
     /// [`Full`], and nothing is given.
     pub fn take(
         self: &Arc<Self>,
-        account: u64,
+        account: Account,
         amount: usize,
         bound: Bound,
     ) -> Result<Share, Full> {
@@ -85,7 +100,7 @@ impl Shares {
     ///
     /// # Errors
     /// [`Full`].
-    pub fn look(&self, account: u64, bound: Bound) -> Result<(), Full> {
+    pub fn look(&self, account: Account, bound: Bound) -> Result<(), Full> {
         self.lock().check(account, 1, bound)
     }
 
@@ -96,17 +111,58 @@ impl Shares {
 }
 
 impl Taken {
-    fn check(&self, account: u64, amount: usize, bound: Bound) -> Result<(), Full> {
-        let own = self.by_account.get(&account).copied().unwrap_or_default();
+    fn check(&self, account: Account, amount: usize, bound: Bound) -> Result<(), Full> {
+        let own = self.of(account.own);
         let wanted = own.saturating_add(amount);
-        if account != 0 && wanted > bound.each {
-            Err(Full::Each)
-        } else if self.all.saturating_add(amount) > bound.all {
-            Err(Full::All)
-        } else if account != 0 && wanted > bound.most(self.all - own) {
-            Err(Full::Share)
-        } else {
-            Ok(())
+        let told_apart = account.own != 0;
+        if told_apart && wanted > bound.each {
+            return Err(Full::Each);
+        }
+        if self.all.saturating_add(amount) > bound.all {
+            return Err(Full::All);
+        }
+        let mut most = bound.most(self.all - own);
+        if account.group != 0 {
+            // A group has what one caller may have, and each in it half of what the others in it leave of that.
+            let group = self.of(account.group);
+            let of_group = bound.most(self.all - group);
+            if group.saturating_add(amount) > of_group {
+                return Err(Full::Share);
+            }
+            let bound = Bound {
+                all: of_group,
+                ..bound
+            };
+            most = bound.most(group - own);
+        }
+        if told_apart && wanted > most {
+            return Err(Full::Share);
+        }
+        Ok(())
+    }
+
+    fn of(&self, number: u64) -> usize {
+        self.by_account.get(&number).copied().unwrap_or_default()
+    }
+
+    fn add(&mut self, account: Account, amount: usize) {
+        self.all += amount;
+        for number in [account.own, account.group] {
+            if number != 0 && amount > 0 {
+                *self.by_account.entry(number).or_default() += amount;
+            }
+        }
+    }
+
+    fn take_away(&mut self, account: Account, amount: usize) {
+        self.all -= amount;
+        for number in [account.own, account.group] {
+            if let Some(taken) = self.by_account.get_mut(&number) {
+                *taken -= amount;
+                if *taken == 0 {
+                    self.by_account.remove(&number);
+                }
+            }
         }
     }
 }
@@ -115,18 +171,25 @@ impl Taken {
 #[derive(Debug)]
 pub struct Share {
     shares: Arc<Shares>,
-    account: u64,
+    account: Account,
     amount: usize,
 }
 
 impl Share {
-    /// Returns a share of amount 0.
-    pub fn empty(shares: &Arc<Shares>, account: u64) -> Self {
+    /// Nothing yet.
+    pub fn empty(shares: &Arc<Shares>, account: Account) -> Self {
         Self {
             shares: Arc::clone(shares),
             account,
             amount: 0,
         }
+    }
+
+    /// How much its caller has, with all callers of its group.
+    pub fn of_caller(&self) -> usize {
+        let Account { own, group } = self.account;
+        let taken = self.shares.lock();
+        taken.of(if group == 0 { own } else { group })
     }
 
     /// Takes `amount` more.
@@ -136,10 +199,7 @@ impl Share {
     pub fn grow(&mut self, amount: usize, bound: Bound) -> Result<(), Full> {
         let mut taken = self.shares.lock();
         taken.check(self.account, amount, bound)?;
-        taken.all += amount;
-        if self.account != 0 && amount > 0 {
-            *taken.by_account.entry(self.account).or_default() += amount;
-        }
+        taken.add(self.account, amount);
         self.amount += amount;
         Ok(())
     }
@@ -147,14 +207,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut taken = self.shares.lock();
-        taken.all -= self.amount;
-        if let Some(own) = taken.by_account.get_mut(&self.account) {
-            *own -= self.amount;
-            if *own == 0 {
-                taken.by_account.remove(&self.account);
-            }
-        }
+        self.shares.lock().take_away(self.account, self.amount);
     }
 }
 
@@ -171,7 +224,7 @@ mod tests {
         for account in 1..=9 {
             let before = held.len();
             let full = loop {
-                match shares.take(account, 1, bound) {
+                match shares.take(Account::alone(account), 1, bound) {
                     Ok(share) => held.push(share),
                     Err(full) => break full,
                 }
@@ -181,10 +234,10 @@ mod tests {
             assert_eq!(full, if last { Full::All } else { Full::Share });
         }
         assert_eq!(counts, [128, 64, 32, 16, 8, 4, 2, 1, 1]);
-        assert_eq!(shares.look(10, bound), Err(Full::All));
+        assert_eq!(shares.look(Account::alone(10), bound), Err(Full::All));
         held.truncate(128);
-        assert_eq!(shares.look(10, bound), Ok(()));
-        assert_eq!(shares.look(1, bound), Err(Full::Share));
+        assert_eq!(shares.look(Account::alone(10), bound), Ok(()));
+        assert_eq!(shares.look(Account::alone(1), bound), Err(Full::Share));
         held.clear();
         assert_eq!(shares.taken(), 0);
         assert!(shares.lock().by_account.is_empty());
@@ -193,25 +246,68 @@ mod tests {
     #[test]
     fn small_bounds_have_one_for_each_and_what_is_least_may_be_more() {
         let shares = Arc::new(Shares::default());
-        let one = shares.take(1, 1, Bound::places(1)).unwrap();
-        assert_eq!(shares.look(2, Bound::places(1)), Err(Full::All));
-        assert_eq!(shares.look(1, Bound::places(2)), Err(Full::Share));
-        assert_eq!(shares.look(2, Bound::places(2)), Ok(()));
+        let one = shares.take(Account::alone(1), 1, Bound::places(1)).unwrap();
+        assert_eq!(
+            shares.look(Account::alone(2), Bound::places(1)),
+            Err(Full::All)
+        );
+        assert_eq!(
+            shares.look(Account::alone(1), Bound::places(2)),
+            Err(Full::Share)
+        );
+        assert_eq!(shares.look(Account::alone(2), Bound::places(2)), Ok(()));
         drop(one);
         let body = Bound::with_least(30, 20);
-        let mut large = shares.take(1, 20, body).unwrap();
+        let mut large = shares.take(Account::alone(1), 20, body).unwrap();
         assert_eq!(large.grow(1, body), Err(Full::Share));
-        assert_eq!(shares.take(2, 11, body).unwrap_err(), Full::All);
+        assert_eq!(
+            shares.take(Account::alone(2), 11, body).unwrap_err(),
+            Full::All
+        );
         drop(large);
         let few = Bound {
             each: 1,
             ..Bound::places(9)
         };
-        let one = shares.take(1, 1, few).unwrap();
-        assert_eq!(shares.look(1, few), Err(Full::Each));
+        let one = shares.take(Account::alone(1), 1, few).unwrap();
+        assert_eq!(shares.look(Account::alone(1), few), Err(Full::Each));
         drop(one);
-        // Callers that cannot be distinguished may have all of it.
-        shares.take(0, 30, body).unwrap();
+        // Those who cannot be told apart have all of it.
+        shares.take(Account::alone(0), 30, body).unwrap();
         assert_eq!(shares.taken(), 0);
+    }
+
+    #[test]
+    fn those_of_a_group_share_what_one_caller_may_have() {
+        let shares = Arc::new(Shares::default());
+        let bound = Bound::places(256);
+        let mut held = Vec::new();
+        let counts: Vec<usize> = (1..=300)
+            .map(|own| {
+                let before = held.len();
+                let account = Account { own, group: 1000 };
+                while let Ok(share) = shares.take(account, 1, bound) {
+                    held.push(share);
+                }
+                held.len() - before
+            })
+            .collect();
+        assert_eq!(counts[..8], [64, 32, 16, 8, 4, 2, 1, 1]);
+        assert_eq!(
+            held.len(),
+            128,
+            "three hundred users have what one caller may have"
+        );
+        let outsider = Account::alone(2000);
+        let others: Vec<_> = (0..64).map(|_| shares.take(outsider, 1, bound)).collect();
+        assert!(others.iter().all(Result::is_ok));
+        assert_eq!(shares.look(outsider, bound), Err(Full::Share));
+        drop((held, others));
+        assert!(shares.lock().by_account.is_empty());
+        // One place: it is anybody's.
+        let one = shares.take(Account { own: 1, group: 2 }, 1, Bound::places(1));
+        assert_eq!(shares.look(outsider, Bound::places(1)), Err(Full::All));
+        drop(one);
+        assert_eq!(shares.look(outsider, Bound::places(1)), Ok(()));
     }
 }

@@ -17,7 +17,16 @@ use crate::rejection::{Reason, Rejection};
 /// that ends it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// A future that resolves with the reason why a stream must end.
+/// The part of a caller that must stand for a stream to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// The credential that opened it: for one reader.
+    Credential,
+    /// The caller itself, whichever of its credentials it has by now: for a call that several readers follow.
+    Caller,
+}
+
+/// Ends with the reason why a stream must end.
 pub type CutOff = Pin<Box<dyn Future<Output = Rejection> + Send>>;
 
 /// Waits until a stream must end, if it can be ended.
@@ -29,14 +38,19 @@ pub async fn cut_off(waits: &mut Option<CutOff>) -> Rejection {
 }
 
 impl Gateway {
-    /// Waits until the caller may no longer follow the stream of `target`.
-    pub fn cut_off(self: &Arc<Self>, proof: Arc<Proof>, target: WorkspaceId) -> CutOff {
+    /// Waits until the caller that `proof` proves may not follow what `target` sends any more.
+    pub fn cut_off(
+        self: &Arc<Self>,
+        needs: Needs,
+        proof: Arc<Proof>,
+        target: WorkspaceId,
+    ) -> CutOff {
         let gateway = Arc::clone(self);
         Box::pin(async move {
             // Subscribed before the first check, so that no change between the two is missed.
             let mut changes = gateway.coherence.access_changes();
             loop {
-                if let Some(why) = gateway.why_cut_off(&proof, &target).await {
+                if let Some(why) = gateway.why_cut_off(needs, &proof, &target).await {
                     return why;
                 }
                 sleep(LOOK_EVERY).await;
@@ -45,10 +59,14 @@ impl Gateway {
         })
     }
 
-    /// Returns the reason to end the stream. `None`: it may continue, or a store is unavailable, and access
-    /// once given stays.
-    async fn why_cut_off(&self, proof: &Proof, target: &WorkspaceId) -> Option<Rejection> {
-        if !self.identity.stands(proof).await {
+    /// `None`: it may go on, or a store is away, and what was let in stays so.
+    async fn why_cut_off(
+        &self,
+        needs: Needs,
+        proof: &Proof,
+        target: &WorkspaceId,
+    ) -> Option<Rejection> {
+        if needs == Needs::Credential && !self.identity.stands(proof).await {
             return Some(Rejection::new(
                 Reason::Unauthenticated,
                 "the credential that opened this stream was revoked, or its workspace was removed; send a live one",

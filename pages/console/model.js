@@ -24,7 +24,7 @@ export class Model extends EventTarget {
   }
 
   reset() {
-    /** By id: what is known of it, and `n`, `refused` (of the last minute) and `streams`. */
+    /** By id: what is known of it, and `n`, `refused`, `sent` (of the last minute) and `streams`. */
     this.workspaces = new Map();
     this.exchanges = [];
     /** Exchanges that were too many to be told one by one. */
@@ -41,7 +41,7 @@ export class Model extends EventTarget {
     this.since = null;
     this.curve = [];
     this.totals = { n: 0, refused: 0, streams: 0 };
-    /** What is counted in the last minute: `{ at, counts: [id, n, refused][] }`, the oldest first. */
+    /** What is counted in the last minute: `{ at, counts: [id, n, refused][], sent: [id, n][] }`, the oldest first. */
     this.window = [];
     /** Counts that came before their workspace. */
     this.early = new Map();
@@ -74,7 +74,7 @@ export class Model extends EventTarget {
     this.version = data.version;
     this.since = data.since;
     this.replicas = data.replicas;
-    for (const [at, counts] of data.minute) this.#count(at, counts);
+    for (const [at, counts, sent] of data.minute) this.#count(at, counts, sent);
     for (const [id, open] of data.streams) this.#streams(id, open);
   }
 
@@ -95,7 +95,7 @@ export class Model extends EventTarget {
       if (workspace) Object.assign(workspace, { seen, tasks });
     }
     this.#expire(data.at - MINUTE);
-    this.#count(data.at, data.counts);
+    this.#count(data.at, data.counts, data.sent);
     for (const [id, open] of data.streams) this.#streams(id, open);
     this.replicas = data.replicas;
     this.totals.streams = data.replicas.reduce((sum, { streams }) => sum + streams, 0);
@@ -119,7 +119,7 @@ export class Model extends EventTarget {
       workspace.seen = Math.max(workspace.seen ?? 0, before.seen ?? 0) || null;
       Object.assign(before, workspace, { key: null });
     } else {
-      const early = this.early.get(workspace.id) ?? { n: 0, refused: 0, streams: 0 };
+      const early = this.early.get(workspace.id) ?? { n: 0, refused: 0, sent: 0, streams: 0 };
       this.early.delete(workspace.id);
       this.workspaces.set(workspace.id, Object.assign(workspace, early));
     }
@@ -134,11 +134,11 @@ export class Model extends EventTarget {
   #place(id) {
     const workspace = this.workspaces.get(id);
     if (workspace) return workspace;
-    if (!this.early.has(id) && this.early.size < 20_000) this.early.set(id, { n: 0, refused: 0, streams: 0 });
-    return this.early.get(id) ?? { n: 0, refused: 0 };
+    if (!this.early.has(id) && this.early.size < 20_000) this.early.set(id, { n: 0, refused: 0, sent: 0, streams: 0 });
+    return this.early.get(id) ?? { n: 0, refused: 0, sent: 0 };
   }
 
-  #count(at, counts) {
+  #count(at, counts, sent) {
     for (const [id, n, refused] of counts) {
       const place = this.#place(id);
       place.n += n;
@@ -146,12 +146,18 @@ export class Model extends EventTarget {
       this.totals.n += n;
       this.totals.refused += refused;
     }
-    this.window.push({ at, counts });
+    for (const [id, n] of sent) this.#place(id).sent += n;
+    this.window.push({ at, counts, sent });
   }
 
   #expire(before) {
     while (this.window.length > 0 && this.window[0].at <= before) {
-      for (const [id, n, refused] of this.window.shift().counts) {
+      const { counts, sent } = this.window.shift();
+      for (const [id, n] of sent) {
+        const place = this.#place(id);
+        place.sent = Math.max(0, place.sent - n);
+      }
+      for (const [id, n, refused] of counts) {
         const place = this.#place(id);
         place.n = Math.max(0, place.n - n);
         place.refused = Math.max(0, place.refused - refused);

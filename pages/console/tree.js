@@ -39,6 +39,7 @@ const COLUMNS = [
   { title: "Last seen", className: "seen" },
   { title: "Received / min", className: "number" },
   { title: "Refused / min", className: "number refused" },
+  { title: "Sent / min", className: "number sent" },
   { title: "Streams", className: "number streams" },
 ];
 
@@ -50,7 +51,7 @@ function make() {
   const name = element("span", { className: "name", role: "cell" }, link, id);
   const status = element("span", { className: "status", role: "cell" }, state);
   // Cells in the order of the columns; what is inside of them is not enumerated.
-  const cells = { name, status, mode: cell("mode"), seen: cell("seen"), n: cell("number n"), refused: cell("number refused"), streams: cell("number streams") };
+  const cells = { name, status, mode: cell("mode"), seen: cell("seen"), n: cell("number n"), refused: cell("number refused"), sent: cell("number sent"), streams: cell("number streams") };
   return Object.defineProperties(cells, { link: { value: link }, id: { value: id }, state: { value: state } });
 }
 
@@ -121,8 +122,8 @@ export function treeView(model) {
 }
 
 function ordered(workspaces) {
-  const by = asked.order === "busy" ? "n" : "refused";
-  return [...workspaces.values()].sort((one, other) => other[by] - one[by] || (one.id < other.id ? -1 : 1));
+  const of = asked.order === "busy" ? ({ n, sent }) => n + sent : ({ refused }) => refused;
+  return [...workspaces.values()].sort((one, other) => of(other) - of(one) || (one.id < other.id ? -1 : 1));
 }
 
 function show(cells, workspace, row, model) {
@@ -138,6 +139,7 @@ function show(cells, workspace, row, model) {
   setText(cells.seen, workspace.liveness === "assumed" && workspace.seen === null ? "assumed" : seen);
   setNumber(cells.n, workspace.n);
   setNumber(cells.refused, workspace.refused);
+  setNumber(cells.sent, workspace.sent);
   setNumber(cells.streams, workspace.streams);
 }
 

@@ -16,6 +16,7 @@ mod issuers;
 mod layer;
 pub mod live;
 pub mod load;
+mod rate;
 pub mod reload;
 mod restart;
 mod store_url;
@@ -41,6 +42,7 @@ pub use self::file::open_regular;
 pub use self::forward::{Forward, commands_proxy};
 pub use self::issuers::Issuer;
 pub use self::live::{Derived, Live};
+pub use self::rate::Rate;
 pub use self::restart::RESTART_KEYS;
 pub use self::telemetry::{LogFormat, OtlpProtocol, Ratio, Telemetry};
 pub use self::tls_pair::Serving;
@@ -439,20 +441,6 @@ pub struct Inbox {
     pub connections: usize,
     /// Maximum for one caller.
     pub connections_per_caller: usize,
-}
-
-/// `[rate]`: rate limits; 0 disables one.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct Rate {
-    /// Requests per second of one caller, over all of its credentials.
-    pub caller_per_second: u32,
-    /// Burst of requests of one caller.
-    pub caller_burst: u32,
-    /// 401 and 403 responses per second to one client address.
-    pub failures_per_second: u32,
-    /// Cards per second read without a credential from one client address.
-    pub cards_per_second: u32,
 }
 
 impl Config {

@@ -34,7 +34,7 @@ use crate::workspace::{Timestamp, Workspaces};
 
 pub use self::reader::{Cut, READERS_MAX, Reader};
 pub use self::rows::ROWS_MAX;
-pub use self::tally::{OpenStream, Passed};
+pub use self::tally::{Ends, OpenStream, Passed};
 
 /// The channel on which replicas exchange samples and announce readers.
 const CHANNEL: &str = "gw:console";
@@ -104,16 +104,11 @@ impl Console {
         })
     }
 
-    /// Counts an exchange that has ended, if there are readers. `tell` builds its details, and is not called
-    /// without readers.
-    pub fn count(
-        &self,
-        target: Option<&WorkspaceId>,
-        refused: bool,
-        tell: impl FnOnce() -> Passed,
-    ) {
+    /// Counts an exchange that has ended, if anybody looks. `tell` makes it known word by word, and is not called for
+    /// nobody.
+    pub fn count(&self, ends: Ends<'_>, refused: bool, tell: impl FnOnce() -> Passed) {
         if self.changes.watched.counts() {
-            self.tally.count(target, refused, tell);
+            self.tally.count(ends, refused, tell);
         }
     }
 
@@ -193,6 +188,7 @@ impl Console {
         let counts = counts
             .chain(others)
             .map(|(id, (exchanges, refusals))| (id, exchanges, refusals));
+        let sent = second.sent.into_iter();
         let streams = self.tally.streams(all_streams).into_iter();
         Sample {
             replica: self.replica.to_string(),
@@ -205,6 +201,9 @@ impl Console {
             gone: false,
             open: self.metrics.open_exchanges.get(),
             counts: counts.collect(),
+            sent: sent
+                .map(|(id, exchanges)| (id.as_str().to_owned(), exchanges))
+                .collect(),
             streams: streams
                 .map(|(id, open)| (id.as_str().to_owned(), open))
                 .collect(),

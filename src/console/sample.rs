@@ -37,8 +37,11 @@ pub(super) struct Sample {
     pub(super) gone: bool,
     /// Exchanges in progress.
     pub(super) open: i64,
-    /// Exchanges and rejections by workspace.
+    /// Exchanges and refusals by workspace that was called.
     pub(super) counts: Vec<(String, u32, u32)>,
+    /// Exchanges by workspace that called.
+    #[serde(default)]
+    pub(super) sent: Vec<(String, u32)>,
     /// Open streams by workspace: those that changed, or all.
     pub(super) streams: Vec<(String, u32)>,
     pub(super) all_streams: bool,
@@ -81,6 +84,7 @@ impl Sample {
             && (self.started < self.at || is_near(self.started))
             && self.told.iter().all(|told| is_short(told) && is_near(told.at))
             && self.streams.iter().all(|(id, _)| is_id(id))
+            && self.sent.iter().all(|(id, _)| is_id(id))
             && self
                 .counts
                 .iter()
@@ -101,6 +105,7 @@ impl Sample {
             self.more = self.more.saturating_add((self.told.len() - kept) as u64);
             self.told.truncate(kept);
             self.counts.truncate(self.counts.len() / 2);
+            self.sent.truncate(self.sent.len() / 2);
             self.streams.truncate(self.streams.len() / 2);
         }
     }
@@ -154,6 +159,7 @@ pub(super) mod tests {
             gone: false,
             open: 1,
             counts: vec![("a".to_owned(), 2, 1)],
+            sent: vec![("b".to_owned(), 2)],
             streams: vec![("a".to_owned(), 1)],
             all_streams: true,
             told: vec![passed(false)],

@@ -51,12 +51,23 @@ pub struct Passed {
     pub stream: bool,
 }
 
-/// The counts of one second.
+/// The workspaces of an exchange.
+#[derive(Clone, Copy, Default)]
+pub struct Ends<'a> {
+    /// The proven caller, if it is one.
+    pub caller: Option<&'a WorkspaceId>,
+    /// The workspace of the path.
+    pub target: Option<&'a WorkspaceId>,
+}
+
+/// What a second was.
 #[derive(Debug, Default)]
 pub(super) struct Second {
-    /// Exchanges and rejections by workspace.
+    /// Exchanges and refusals by workspace that was called.
     pub(super) counts: HashMap<WorkspaceId, (u32, u32)>,
-    /// The same, of ids that had no place in `counts`.
+    /// Exchanges by workspace that called.
+    pub(super) sent: HashMap<WorkspaceId, u32>,
+    /// And of ids that had no place among them.
     pub(super) others: (u32, u32),
     /// Entries of `counts` that began with a rejection.
     unproven: usize,
@@ -82,16 +93,14 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts an exchange that has ended. `tell` builds its details, if there is room.
-    pub(super) fn count(
-        &self,
-        target: Option<&WorkspaceId>,
-        refused: bool,
-        tell: impl FnOnce() -> Passed,
-    ) {
+    /// Counts an exchange that has ended. `tell`: makes it known word by word, if there is room.
+    pub(super) fn count(&self, ends: Ends<'_>, refused: bool, tell: impl FnOnce() -> Passed) {
         let mut second = lock(&self.second);
-        if let Some(target) = target {
+        if let Some(target) = ends.target {
             second.count(target, refused);
+        }
+        if let Some(caller) = ends.caller {
+            second.count_sent(caller);
         }
         let room = second.told.len() < TOLD_MAX;
         if !room && (!refused || second.refusals_told >= REFUSALS_TOLD_MAX) {
@@ -150,6 +159,14 @@ impl Second {
         let counts = self.counts.get_mut(target).unwrap_or(&mut self.others);
         counts.0 = counts.0.saturating_add(1);
         counts.1 = counts.1.saturating_add(u32::from(refused));
+    }
+
+    fn count_sent(&mut self, caller: &WorkspaceId) {
+        if let Some(sent) = self.sent.get_mut(caller) {
+            *sent = sent.saturating_add(1);
+        } else if self.sent.len() < COUNTED_MAX {
+            self.sent.insert(caller.clone(), 1);
+        }
     }
 }
 
@@ -213,13 +230,25 @@ pub(super) mod tests {
         WorkspaceId::parse(text).unwrap()
     }
 
+    fn to(target: &WorkspaceId) -> Ends<'_> {
+        Ends {
+            target: Some(target),
+            ..Ends::default()
+        }
+    }
+
     #[test]
     fn a_second_tells_some_and_counts_all() {
         let tally = Tally::default();
         for n in 0..1000 {
-            tally.count(Some(&id("a")), n % 2 == 0, || passed(n % 2 == 0));
+            let ends = Ends {
+                caller: Some(&id("b")),
+                target: Some(&id("a")),
+            };
+            tally.count(ends, n % 2 == 0, || passed(n % 2 == 0));
         }
         let second = tally.take();
+        assert_eq!(second.sent, HashMap::from([(id("b"), 1000)]));
         assert_eq!(second.counts[&id("a")], (1000, 500));
         assert_eq!(second.told.len(), TOLD_MAX + REFUSALS_TOLD_MAX);
         assert_eq!(second.more, 1000 - second.told.len() as u64);
@@ -230,10 +259,10 @@ pub(super) mod tests {
     fn strangers_cannot_fill_it() {
         let tally = Tally::default();
         for n in 0..COUNTED_MAX + 5 {
-            tally.count(Some(&id(&format!("w{n}"))), true, || passed(true));
+            tally.count(to(&id(&format!("w{n}"))), true, || passed(true));
         }
-        // And there is room for existing workspaces.
-        tally.count(Some(&id("here")), false, || passed(false));
+        // And there is room for those that are there.
+        tally.count(to(&id("here")), false, || passed(false));
         let second = tally.take();
         assert_eq!(second.counts.len(), UNPROVEN_MAX + 1);
         assert_eq!(second.counts[&id("here")], (1, 0));

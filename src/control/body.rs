@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::extract::Admitted;
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Refused, Rejection};
-use crate::shares::{Bound, Full, Share, Shares};
+use crate::shares::{Account, Bound, Full, Share, Shares};
 
 /// Maximum bytes of a body: an agent card of 256 KiB with worst-case escaping, and the other members.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -71,7 +71,9 @@ async fn read(request: Request, gateway: &Gateway) -> Result<Bytes, Rejection> {
     check_media_type(&parts.headers)?;
     refuse_declared_oversize(&parts.headers)?;
     let admitted: Admitted = parts.extensions.get().cloned().unwrap_or_default();
-    let account = admitted.proof().map_or(0, |proof| proof.account);
+    let account = admitted
+        .proof()
+        .map_or(Account::default(), |proof| proof.account);
     let bodies: Bodies = parts.extensions.get().cloned().unwrap_or_default();
     let room = Room::of(gateway, account);
     let _receiving = room.enter(&bodies)?;
@@ -122,13 +124,13 @@ pub(super) struct Bodies {
 /// The bounds of one caller's bodies.
 struct Room<'a> {
     gateway: &'a Gateway,
-    account: u64,
+    account: Account,
     bytes: Bound,
     bodies: Bound,
 }
 
 impl<'a> Room<'a> {
-    fn of(gateway: &'a Gateway, account: u64) -> Self {
+    fn of(gateway: &'a Gateway, account: Account) -> Self {
         let config = gateway.config();
         Self {
             gateway,

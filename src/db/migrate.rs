@@ -16,7 +16,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 21] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 23] = [
     both(
         1,
         "workspaces",
@@ -107,6 +107,19 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 21] = [
         25,
         "paused_by",
         include_str!("migrations/0025_paused_by.sql"),
+    ),
+    (
+        26,
+        "inbox_bytes",
+        [
+            include_str!("migrations/0026_inbox_bytes.sqlite.sql"),
+            include_str!("migrations/0026_inbox_bytes.postgres.sql"),
+        ],
+    ),
+    both(
+        27,
+        "inbox_hops",
+        include_str!("migrations/0027_inbox_hops.sql"),
     ),
 ];
 

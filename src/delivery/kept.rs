@@ -1,5 +1,6 @@
 //! How many bytes are kept in SQL for each owner: entries of inboxes, answers of calls with a key, delegations and their
-//! results.
+//! results. An inbox is an owner of its own (`inbox:` and the workspace), so that senders cannot use up the room for what
+//! the workspace itself keeps.
 //!
 //! Reads the table `kept_changes`, which triggers of the schema write in the transaction that adds or deletes what is
 //! counted. The statements that add rows compare the sum with `limits.kept_bytes` themselves ([`kept_of`]), so that no

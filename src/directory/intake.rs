@@ -6,6 +6,7 @@ use super::endpoint::{Endpoint, read};
 use super::{Directory, LookupFor};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 use crate::workspace::Origins;
 
 /// Longest agent card, in bytes (contract §4.1).
@@ -14,7 +15,7 @@ pub const AGENT_CARD_BYTES_MAX: usize = 256 * 1024;
 const LABEL_CHARS_MAX: usize = 256;
 
 /// The account in which names are looked up for registrations: all together have at most half of what calls leave.
-pub(super) const REGISTRATIONS: u64 = u64::MAX;
+pub(super) const REGISTRATIONS: Account = Account::alone(u64::MAX);
 
 /// Whether a name that cannot be looked up from here is a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

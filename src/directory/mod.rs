@@ -63,7 +63,7 @@ use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
-use crate::shares::Full;
+use crate::shares::{Account, Full};
 use crate::trust::Seal;
 use crate::workspace::Workspaces;
 
@@ -259,7 +259,7 @@ impl Directory {
     ///
     /// # Errors
     /// `agent_busy` when all are taken, or the caller has half of what other callers leave.
-    pub fn slot(&self, agent: &Agent, account: u64) -> Result<Slot, Rejection> {
+    pub fn slot(&self, agent: &Agent, account: Account) -> Result<Slot, Rejection> {
         let gauge = &self.metrics.target_permits;
         let taken = Slot::take(&agent.calls, account, agent.concurrency_max, gauge);
         taken.map_err(|full| busy(agent, full))

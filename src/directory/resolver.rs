@@ -25,7 +25,7 @@ use crate::config::live::Present;
 use crate::config::{Derived, Live};
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shares::{Bound, Share, Shares};
+use crate::shares::{Account, Bound, Share, Shares};
 
 /// How long an answer is used. Short: agents move with their containers.
 const ANSWER_TTL: Duration = Duration::from_secs(5);
@@ -50,8 +50,8 @@ struct Answer {
 /// For whom a name is looked up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LookupFor {
-    /// The account of whoever has it looked up; 0: of callers that cannot be told apart.
-    pub account: u64,
+    /// The account of the caller that has it looked up.
+    pub account: Account,
     /// Whether the last good address counts where no answer comes in time.
     pub last_good: bool,
     /// Whether only an answer counts that came after this look-up began.
@@ -60,7 +60,7 @@ pub struct LookupFor {
 
 impl LookupFor {
     /// For a call of `account` to an agent.
-    pub fn calling(account: u64) -> Self {
+    pub fn calling(account: Account) -> Self {
         Self {
             account,
             last_good: true,
@@ -69,7 +69,7 @@ impl LookupFor {
     }
 
     /// For what `account` names, and must be there now.
-    pub fn naming(account: u64) -> Self {
+    pub fn naming(account: Account) -> Self {
         Self {
             account,
             last_good: false,
@@ -268,7 +268,7 @@ impl Names {
 
     /// Asks, in the account of whoever asks, and shares what is asked already, but for an answer that came before
     /// `since`.
-    async fn ask(&self, name: &Arc<str>, account: u64, since: Option<Instant>) -> Answer {
+    async fn ask(&self, name: &Arc<str>, account: Account, since: Option<Instant>) -> Answer {
         let Ok(place) = timeout(LOOKUP_MAX, self.place(account)).await else {
             // Nothing was asked: that is no answer for others.
             return Answer {
@@ -297,7 +297,7 @@ impl Names {
     }
 
     /// Waits for a place of `account`.
-    async fn place(&self, account: u64) -> Place {
+    async fn place(&self, account: Account) -> Place {
         loop {
             // Before the look, so that nothing is missed.
             let freed = self.freed.notified();
@@ -466,13 +466,13 @@ mod tests {
         let names = resolver(&[]).names;
         let mut held = Vec::new();
         for _ in 0..LOOKUPS_MAX / 2 {
-            held.push(names.place(7).await);
+            held.push(names.place(Account::alone(7)).await);
         }
-        let more = timeout(Duration::from_millis(20), names.place(7)).await;
+        let more = timeout(Duration::from_millis(20), names.place(Account::alone(7))).await;
         assert!(more.is_err(), "it has its half");
-        held.push(names.place(8).await);
+        held.push(names.place(Account::alone(8)).await);
         // Its half is smaller by now: of 63.
-        let (freed, ()) = tokio::join!(names.place(7), async {
+        let (freed, ()) = tokio::join!(names.place(Account::alone(7)), async {
             held.drain(..2);
         });
         drop((freed, held));

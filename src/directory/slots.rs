@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use prometheus::IntGauge;
 
 use crate::ids::WorkspaceId;
-use crate::shares::{Bound, Full, Share, Shares};
+use crate::shares::{Account, Bound, Full, Share, Shares};
 
 /// Counters kept before the unused ones are first swept out.
 const SWEEP_LEN_MIN: usize = 1024;
@@ -28,7 +28,7 @@ impl Slot {
     /// [`Full`].
     pub(super) fn take(
         calls: &Arc<Calls>,
-        account: u64,
+        account: Account,
         limit: usize,
         gauge: &IntGauge,
     ) -> Result<Self, Full> {
@@ -101,9 +101,12 @@ mod tests {
     #[test]
     fn a_slot_is_given_back_whatever_ends_it() {
         let (calls, gauge) = (Arc::default(), gauge());
-        let one = Slot::take(&calls, 1, 4, &gauge).unwrap();
-        let two = Slot::take(&calls, 1, 4, &gauge).unwrap();
-        assert_eq!(Slot::take(&calls, 1, 4, &gauge).unwrap_err(), Full::Share);
+        let one = Slot::take(&calls, Account::alone(1), 4, &gauge).unwrap();
+        let two = Slot::take(&calls, Account::alone(1), 4, &gauge).unwrap();
+        assert_eq!(
+            Slot::take(&calls, Account::alone(1), 4, &gauge).unwrap_err(),
+            Full::Share
+        );
         assert_eq!(gauge.get(), 2);
         drop(one);
         let panicked = std::panic::catch_unwind(move || {
@@ -112,17 +115,17 @@ mod tests {
         });
         assert!(panicked.is_err());
         assert_eq!(gauge.get(), 0);
-        assert!(Slot::take(&calls, 1, 1, &gauge).is_ok());
+        assert!(Slot::take(&calls, Account::alone(1), 1, &gauge).is_ok());
     }
 
     #[test]
     fn calls_in_progress_survive_a_reload_of_the_entry() {
         let (slots, gauge) = (Slots::default(), gauge());
         let id = WorkspaceId::parse("a").unwrap();
-        let slot = Slot::take(&slots.of(&id), 1, 1, &gauge).unwrap();
-        assert!(Slot::take(&slots.of(&id), 2, 1, &gauge).is_err());
+        let slot = Slot::take(&slots.of(&id), Account::alone(1), 1, &gauge).unwrap();
+        assert!(Slot::take(&slots.of(&id), Account::alone(2), 1, &gauge).is_err());
         drop(slot);
-        assert!(Slot::take(&slots.of(&id), 2, 1, &gauge).is_ok());
+        assert!(Slot::take(&slots.of(&id), Account::alone(2), 1, &gauge).is_ok());
     }
 
     #[test]

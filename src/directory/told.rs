@@ -10,7 +10,7 @@ use super::{Agent, Destination, Directory};
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::hierarchy::Permit;
 use crate::rejection::Rejection;
-use crate::shares::Bound;
+use crate::shares::{Account, Bound};
 use crate::workspace::{Timestamp, Workspace};
 
 impl Directory {
@@ -37,7 +37,7 @@ impl Directory {
     pub fn look_for_slot(
         &self,
         agent: &Agent,
-        account: u64,
+        account: Account,
         witness: &mut impl Witness,
     ) -> Result<(), Rejection> {
         let (taken, limit) = (agent.calls.taken(), agent.concurrency_max);

@@ -4,6 +4,7 @@
 use super::endpoint::Endpoint;
 use super::{Directory, LookupFor};
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 
 const TITLE: &str = "the URL for push notifications";
 
@@ -20,7 +21,7 @@ impl Directory {
     ///
     /// # Errors
     /// `address_forbidden`, with the code of invalid params.
-    pub async fn vet_webhook(&self, url: &str, account: u64) -> Result<(), Rejection> {
+    pub async fn vet_webhook(&self, url: &str, account: Account) -> Result<(), Rejection> {
         let judged = async {
             let endpoint = Endpoint::parse_as(TITLE, url, &self.resolver.policy())?;
             self.address(&endpoint, LookupFor::naming(account)).await

@@ -1,10 +1,72 @@
 //! Who may see an event: whoever may reach its workspace, by the rule for messages.
 
-use super::record::{Audience, Frame, Told};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::record::{Frame, Subject, Told};
 use crate::hierarchy::{Hierarchy, Lineage};
 use crate::identity::{CredentialKind, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
+
+/// How long a decision counts for other readers of the same workspace. A change of access is in force within 1 s.
+const DECIDED_FOR: Duration = Duration::from_millis(500);
+
+/// The part of an event that a reader may see.
+#[derive(Clone, Copy, Debug)]
+enum View {
+    Whole,
+    /// That it went from where the reader saw it.
+    Bare,
+    Nothing,
+}
+
+/// Decisions on one event that readers of the same workspace share.
+#[derive(Default)]
+pub(super) struct Decided(Mutex<HashMap<WorkspaceId, (Instant, View)>>);
+
+impl Decided {
+    fn view(&self, reader: &WorkspaceId) -> Option<View> {
+        let (at, view) = self.lock().get(reader).copied()?;
+        (at.elapsed() < DECIDED_FOR).then_some(view)
+    }
+
+    fn keep(&self, reader: &WorkspaceId, view: View) {
+        self.lock().insert(reader.clone(), (Instant::now(), view));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<WorkspaceId, (Instant, View)>> {
+        // Each step leaves the map whole, so a panic elsewhere cannot have broken it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The same as [`frame_for`], decided once for all readers of a workspace: one that has many costs no more.
+///
+/// # Errors
+/// As [`frame_for`].
+pub(super) async fn shared_frame_for<'a>(
+    hierarchy: &Hierarchy,
+    proof: &Proof,
+    told: &'a Told,
+) -> Result<Option<&'a Frame>, Unavailable> {
+    // For all others a look at the proof decides.
+    let Principal::Workspace { id } = &proof.principal else {
+        return frame_for(hierarchy, proof, told).await;
+    };
+    let view = match told.decided.view(id) {
+        Some(view) => view,
+        None => {
+            let view = view_for(hierarchy, proof, told).await?;
+            told.decided.keep(id, view);
+            view
+        }
+    };
+    Ok(frame(told, view))
+}
 
 /// The frame of `told` for whom `proof` proves; `None`: it is not theirs to see.
 ///
@@ -17,29 +79,41 @@ pub(super) async fn frame_for<'a>(
     proof: &Proof,
     told: &'a Told,
 ) -> Result<Option<&'a Frame>, Unavailable> {
-    let Audience::Of {
+    Ok(frame(told, view_for(hierarchy, proof, told).await?))
+}
+
+fn frame(told: &Told, view: View) -> Option<&Frame> {
+    match view {
+        View::Whole => Some(&told.whole),
+        View::Bare => told.bare.as_ref(),
+        View::Nothing => None,
+    }
+}
+
+async fn view_for(hierarchy: &Hierarchy, proof: &Proof, told: &Told) -> Result<View, Unavailable> {
+    let Some(Subject {
         workspace,
         now,
         was,
-    } = &told.audience
+    }) = &told.subject
     else {
-        return Ok(Some(&told.whole));
+        return Ok(View::Whole);
     };
     // On loopback, in development: the canvas of every org.
     if proof.kind == CredentialKind::Open || proof.principal == Principal::Operator {
-        return Ok(Some(&told.whole));
+        return Ok(View::Whole);
     }
     if let Some(now) = now
         && sees(hierarchy, &proof.principal, workspace, now).await?
     {
-        return Ok(Some(&told.whole));
+        return Ok(View::Whole);
     }
     if let Some(was) = was
         && sees(hierarchy, &proof.principal, workspace, was).await?
     {
-        return Ok(told.bare.as_ref());
+        return Ok(View::Bare);
     }
-    Ok(None)
+    Ok(View::Nothing)
 }
 
 /// Whether `principal` may reach `workspace` at `place`.

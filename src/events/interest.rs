@@ -31,7 +31,12 @@ impl Interest {
 
     /// Whether this replica has listeners.
     pub(super) fn here(&self) -> bool {
-        self.here.load(Ordering::Acquire) > 0
+        self.listeners() > 0
+    }
+
+    /// How many listeners this replica has.
+    pub(super) fn listeners(&self) -> usize {
+        self.here.load(Ordering::Acquire)
     }
 
     pub(super) fn come(&self) {

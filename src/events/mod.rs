@@ -10,6 +10,7 @@
 mod audience;
 mod hub;
 mod interest;
+mod pace;
 mod places;
 mod publish;
 mod queue;

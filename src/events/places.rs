@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::{Config, Live};
 use crate::rejection::{Reason, Rejection};
-use crate::shares::{Bound, Full, Share, Shares};
+use crate::shares::{Account, Bound, Full, Share, Shares};
 
 /// How many places there are.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,14 @@ pub struct Places {
 
 /// A place. Dropping it gives it back.
 #[derive(Debug)]
-pub struct Place(#[expect(dead_code, reason = "held")] Share);
+pub struct Place(Share);
+
+impl Place {
+    /// How many places its caller has, with all callers of its group.
+    pub fn of_caller(&self) -> usize {
+        self.0.of_caller()
+    }
+}
 
 impl Places {
     /// As many as `bounds` finds in the configuration in force.
@@ -45,7 +52,7 @@ impl Places {
     ///
     /// # Errors
     /// `overloaded` and `rate_limited`.
-    pub fn take(&self, account: u64) -> Result<Place, Rejection> {
+    pub fn take(&self, account: Account) -> Result<Place, Rejection> {
         let bounds = (self.bounds)(&self.config.get());
         let bound = Bound {
             each: bounds.connections_per_caller,
@@ -101,7 +108,7 @@ mod tests {
             connections: 6,
             connections_per_caller: 2,
         });
-        let take = |caller| places.take(caller);
+        let take = |caller| places.take(Account::alone(caller));
         let refused = |caller| take(caller).unwrap_err();
         let (first, second) = (take(1).unwrap(), take(1).unwrap());
         assert_eq!(refused(1).reason, Reason::RateLimited);

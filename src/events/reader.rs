@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use super::Events;
-use super::audience::frame_for;
+use super::audience::{frame_for, shared_frame_for};
+use super::pace::Pace;
 use super::places::Place;
 use super::record::{Frame, Told};
 use crate::hierarchy::Hierarchy;
@@ -35,7 +36,8 @@ pub struct Reader {
     passing: broadcast::Receiver<Arc<Told>>,
     /// Taken, and not decided yet.
     current: Option<Arc<Told>>,
-    _place: Place,
+    pace: Pace,
+    place: Place,
 }
 
 impl Events {
@@ -62,7 +64,8 @@ impl Events {
             live: self.hub.silent(),
             passing: self.hub.passing(),
             current: None,
-            _place: place,
+            pace: Pace::new(place.of_caller()),
+            place,
         };
         let resumed = self.hub.resume(after).await;
         (reader.replay, reader.live) = (resumed.replay, resumed.live);
@@ -97,13 +100,21 @@ impl Reader {
                 },
             };
             let told = self.current.insert(told);
-            match frame_for(hierarchy, &self.proof, told).await {
+            let frame = if self.pace.is_alone() {
+                frame_for(hierarchy, &self.proof, told).await
+            } else {
+                shared_frame_for(hierarchy, &self.proof, told).await
+            };
+            match frame {
                 Ok(frame) => {
-                    let frame = frame.cloned();
+                    let (frame, passes) = (frame.cloned(), told.passes());
                     self.current = None;
-                    if let Some(frame) = frame {
-                        return Ok(frame);
+                    let Some(frame) = frame else { continue };
+                    if passes && !self.pace.passes() {
+                        self.events.metrics.events_dropped(true, 1);
+                        continue;
                     }
+                    return Ok(frame);
                 }
                 // It waits for the store, and is cut if that takes too long.
                 Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
@@ -111,21 +122,40 @@ impl Reader {
         }
     }
 
-    /// Waits for what comes next; `None`: some of what passes was missed.
+    /// Waits for what comes next; `None`: some of what passes was missed. What is there is taken without a wait.
     async fn receive(&mut self) -> Result<Option<Arc<Told>>, Cut> {
-        tokio::select! {
+        // Others get their turn where there is much.
+        tokio::task::consume_budget().await;
+        match self.live.try_recv() {
+            Ok(told) => return Ok(Some(told)),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Closed | TryRecvError::Lagged(_)) => return Err(Cut),
+        }
+        match self.passing.try_recv() {
+            Ok(told) => return Ok(Some(told)),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Lagged(missed)) => return Ok(self.missed(missed)),
+            Err(TryRecvError::Closed) => return Err(Cut),
+        }
+        self.pace.rested().await;
+        let received = tokio::select! {
             biased;
             told = self.live.recv() => told.map(Some).map_err(|_| Cut),
             told = self.passing.recv() => match told {
                 Ok(told) => Ok(Some(told)),
-                Err(RecvError::Lagged(missed)) => {
-                    let missed = usize::try_from(missed).unwrap_or(usize::MAX);
-                    self.events.metrics.events_dropped(true, missed);
-                    Ok(None)
-                }
+                Err(RecvError::Lagged(missed)) => Ok(self.missed(missed)),
                 Err(RecvError::Closed) => Err(Cut),
             },
-        }
+        };
+        let readers = self.events.interest.listeners();
+        self.pace.woken(readers, self.place.of_caller());
+        received
+    }
+
+    fn missed<T>(&self, count: u64) -> Option<T> {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        self.events.metrics.events_dropped(true, count);
+        None
     }
 
     /// Who watches.

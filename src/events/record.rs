@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::audience::Decided;
 use super::{Event, Kind};
 use crate::hierarchy::Lineage;
 use crate::ids::WorkspaceId;
@@ -119,11 +120,12 @@ impl Record {
         let (now, was) = (place(self.now), place(self.was));
         Some(Told {
             id,
-            audience: Audience::Of {
+            subject: Some(Subject {
                 workspace,
                 now,
                 was,
-            },
+            }),
+            decided: Decided::default(),
             whole,
             bare,
         })
@@ -134,26 +136,37 @@ impl Record {
 pub(super) struct Told {
     /// Its place in the log; `None`: it is not in it.
     pub(super) id: Option<EntryId>,
-    pub(super) audience: Audience,
+    /// The workspace that it is about. `None`: it is for every reader.
+    pub(super) subject: Option<Subject>,
+    /// Decisions on its readers that several share.
+    pub(super) decided: Decided,
     /// For those who see where the workspace is.
     pub(super) whole: Frame,
     /// For those who saw only where it was: without a payload.
     pub(super) bare: Option<Frame>,
 }
 
-/// Whom an event is for.
-pub(super) enum Audience {
-    /// Every reader.
-    Everyone,
-    /// Those who see the workspace where it is, or where it was.
-    Of {
-        workspace: WorkspaceId,
-        now: Option<Lineage>,
-        was: Option<Lineage>,
-    },
+/// A workspace, for those who see it where it is, or where it was.
+pub(super) struct Subject {
+    pub(super) workspace: WorkspaceId,
+    pub(super) now: Option<Lineage>,
+    pub(super) was: Option<Lineage>,
+}
+
+impl Subject {
+    /// Its org; workspaces without one count as one org.
+    pub(super) fn org(&self) -> Option<&String> {
+        let place = self.now.as_ref().or(self.was.as_ref());
+        place.and_then(|place| place.org.as_ref())
+    }
 }
 
 impl Told {
+    /// True if it is told to those alone who listen at the time.
+    pub(super) fn passes(&self) -> bool {
+        self.id.is_none() && self.subject.is_some()
+    }
+
     /// Something may be missing here.
     pub(super) fn gap() -> Arc<Self> {
         let id = uuid::Uuid::now_v7().to_string();
@@ -166,7 +179,8 @@ impl Told {
         };
         Arc::new(Self {
             id: None,
-            audience: Audience::Everyone,
+            subject: None,
+            decided: Decided::default(),
             whole: Frame::new(None, Some("gap"), &parts),
             bare: None,
         })

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::record::{Audience, Told};
+use super::record::Told;
 use crate::ids::WorkspaceId;
 use crate::shared::EntryId;
 use crate::shares::Bound;
@@ -44,10 +44,10 @@ impl Ring {
         let Some(id) = told.id else { return };
         // The first one's predecessor: of what came before it we know nothing.
         self.floor.get_or_insert(id.before());
-        let Some((org, workspace)) = subject(&told) else {
+        let Some(subject) = &told.subject else {
             return;
         };
-        let (org, workspace) = (org.cloned(), workspace.clone());
+        let (org, workspace) = (subject.org().cloned(), subject.workspace.clone());
         self.told.push_back((id, told));
         let of_org = self.kept.entry(org.clone()).or_default();
         *of_org.entry(workspace).or_default() += 1;
@@ -55,7 +55,10 @@ impl Ring {
         if own > Bound::places(KEPT_MAX).most(self.told.len() - own) {
             let busiest = of_org.iter().max_by_key(|(_, count)| **count);
             if let Some(busiest) = busiest.map(|(id, _)| id.clone()) {
-                let is_its = |told: &Told| subject(told) == Some((org.as_ref(), &busiest));
+                let is_its = |told: &Told| {
+                    let subject = told.subject.as_ref();
+                    subject.is_some_and(|it| it.org() == org.as_ref() && it.workspace == busiest)
+                };
                 let at = self.told.iter().position(|(_, told)| is_its(told));
                 self.drop_at(at.unwrap_or_default());
             }
@@ -108,10 +111,10 @@ impl Ring {
         let Some((id, told)) = self.take_at(at) else {
             return;
         };
-        let Some((_, workspace)) = subject(&told) else {
+        let Some(subject) = &told.subject else {
             return;
         };
-        self.dropped.insert(workspace.clone(), (id, told));
+        self.dropped.insert(subject.workspace.clone(), (id, told));
         if DROPPED_MAX < self.dropped.len() {
             // From here on whoever comes back from before it is told of a gap, without a look at what it missed.
             let oldest = self.dropped.values().map(|(id, _)| *id).min();
@@ -123,33 +126,19 @@ impl Ring {
 
     fn take_at(&mut self, at: usize) -> Option<(EntryId, Arc<Told>)> {
         let (id, told) = self.told.remove(at)?;
-        if let Some((org, workspace)) = subject(&told)
-            && let Some(of_org) = self.kept.get_mut(&org.cloned())
+        if let Some(subject) = &told.subject
+            && let Some(of_org) = self.kept.get_mut(&subject.org().cloned())
         {
-            if let Some(count) = of_org.get_mut(workspace) {
+            if let Some(count) = of_org.get_mut(&subject.workspace) {
                 *count -= 1;
                 if *count == 0 {
-                    of_org.remove(workspace);
+                    of_org.remove(&subject.workspace);
                 }
             }
             if of_org.is_empty() {
-                self.kept.remove(&org.cloned());
+                self.kept.remove(&subject.org().cloned());
             }
         }
         Some((id, told))
     }
-}
-
-/// The org and the workspace that an event is about.
-fn subject(told: &Told) -> Option<(Option<&String>, &WorkspaceId)> {
-    let Audience::Of {
-        workspace,
-        now,
-        was,
-    } = &told.audience
-    else {
-        return None;
-    };
-    let place = now.as_ref().or(was.as_ref());
-    Some((place.and_then(|place| place.org.as_ref()), workspace))
 }

@@ -127,9 +127,9 @@ async fn one_org_pushes_out_nobody_elses_events() {
     tell("other", Some("globex"));
     let resumed = hub.resume(Some(&format!("{ms}-1"))).await;
     let names = |told: &[Arc<Told>]| -> Vec<String> {
-        let name = |told: &Arc<Told>| match &told.audience {
-            record::Audience::Of { workspace, .. } => workspace.to_string(),
-            record::Audience::Everyone => "gap".to_owned(),
+        let name = |told: &Arc<Told>| match &told.subject {
+            Some(subject) => subject.workspace.to_string(),
+            None => "gap".to_owned(),
         };
         told.iter().map(name).collect()
     };
@@ -235,6 +235,11 @@ async fn seen(hierarchy: &Hierarchy, told: &Told, who: &[Principal]) -> String {
     for principal in who {
         let proof = Proof::of(principal.clone());
         let frame = audience::frame_for(hierarchy, &proof, told).await.unwrap();
+        // Decided anew for the first of many readers, and remembered for the others.
+        for _ in 0..2 {
+            let shared = audience::shared_frame_for(hierarchy, &proof, told).await;
+            assert_eq!(shared.unwrap().map(Frame::json), frame.map(Frame::json));
+        }
         seen.push(match frame {
             None => '-',
             Some(frame) if frame.json().ends_with(b"\"payload\":{}}") => 'b',

@@ -1,12 +1,14 @@
 //! The account of a principal: the number under which its rate and its shares of memory, places and connections
 //! are counted, whichever of its credentials it presents. Otherwise a workspace with 50 tokens, or an org that
-//! signs canvas tokens, would have many times the share of one that has one token.
+//! signs canvas tokens, would have many times the share of one that has one token. An org token can also name as many
+//! canvas users as it likes: each has an account, and those of one org are a group.
 
 use super::credential::CredentialHash;
 use super::{CredentialKind, Principal, Proof};
+use crate::shares::Account;
 
 /// The account of all who show nothing, in open mode: they cannot be told apart.
-pub(super) const OPEN: u64 = 0;
+pub(super) const OPEN: Account = Account::alone(0);
 
 impl Proof {
     /// The same, with the account that follows from principal, issuer and credential. To be called once, when all of
@@ -17,16 +19,21 @@ impl Proof {
     pub(super) fn with_account(mut self) -> Self {
         self.account = match (&self.principal, self.credential) {
             _ if self.kind == CredentialKind::Open => OPEN,
-            (Principal::Operator, Some(credential)) => credential.number(),
-            _ => of_name(&self.owner()),
+            (Principal::Operator, Some(credential)) => Account::alone(credential.number()),
+            // An org token made its token, and names whom it likes.
+            (Principal::Canvas { org, confined, .. }, _) if *confined => Account {
+                own: number(&self.owner()),
+                group: number(&format!("users:{}", serde_json::json!(org))),
+            },
+            _ => Account::alone(number(&self.owner())),
         };
         self
     }
 }
 
-/// The account of a principal that is named by `owner`, as [`Proof::owner`] writes it.
-fn of_name(owner: &str) -> u64 {
-    CredentialHash::of(&format!("account:{owner}")).number()
+/// The number of what has this name: of a principal as [`Proof::owner`] writes it, or `users:` and an org.
+fn number(name: &str) -> u64 {
+    CredentialHash::of(&format!("account:{name}")).number()
 }
 
 #[cfg(test)]
@@ -35,7 +42,7 @@ mod tests {
     use super::*;
     use crate::ids::WorkspaceId;
 
-    fn account(principal: Principal, kind: CredentialKind, credential: &str) -> u64 {
+    fn account(principal: Principal, kind: CredentialKind, credential: &str) -> Account {
         let proof = Proof {
             principal,
             kind,
@@ -88,5 +95,27 @@ mod tests {
         let distinct: std::collections::HashSet<_> = accounts.iter().collect();
         assert_eq!(distinct.len(), accounts.len());
         assert!(!accounts.contains(&OPEN));
+    }
+
+    #[test]
+    fn canvas_users_that_an_org_token_named_are_a_group() {
+        let named = |name: &str, org: &str, confined: bool| {
+            let Principal::Canvas { user, org, .. } = user(name, Some(org)) else {
+                unreachable!()
+            };
+            let principal = Principal::Canvas {
+                user,
+                org,
+                workspaces: None,
+                confined,
+            };
+            account(principal, CredentialKind::Canvas, "1")
+        };
+        let (ada, bob) = (named("ada", "acme", true), named("bob", "acme", true));
+        assert_ne!(ada.own, bob.own);
+        assert_eq!(ada.group, bob.group);
+        assert_ne!(ada.group, named("ada", "globex", true).group);
+        // An operator or an issuer named it.
+        assert_eq!(named("ada", "acme", false), Account::alone(ada.own));
     }
 }

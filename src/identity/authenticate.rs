@@ -10,6 +10,7 @@ use super::{CredentialKind, Identity, Principal, Proof, now_ms, open_proof};
 use crate::ids::WorkspaceId;
 use crate::metrics::CredentialFlaw;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 use crate::store::Unavailable;
 use crate::trust::{PAIR_TYP, TokenError, own_type};
 
@@ -384,7 +385,7 @@ fn prove(
         principal,
         kind,
         prefix: credential.prefix().to_owned(),
-        account: 0,
+        account: Account::default(),
         expires_at: None,
         hash: None,
         credential: Some(hash),

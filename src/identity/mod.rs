@@ -44,6 +44,7 @@ use crate::config::{self, AuthMode, Config, Derived, Live};
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
+use crate::shares::Account;
 use crate::store::Unavailable;
 use crate::trust::Keys;
 
@@ -163,11 +164,10 @@ pub struct Proof {
     pub kind: CredentialKind,
     /// The first 8 characters of the credential; never more. Empty in open mode.
     pub prefix: String,
-    /// The account under which rates, and shares of memory, places and connections are counted: one per
-    /// principal, whatever credential it presents, but one per token of an operator. 0 in open mode, where
-    /// callers cannot be distinguished.
-    pub account: u64,
-    /// Expiry: milliseconds since 1970.
+    /// The number under which rates, and shares of memory, places and connections are counted: one a principal, whatever
+    /// it presents, but one a token of an operator. 0 in open mode, where callers cannot be told apart.
+    pub account: Account,
+    /// When it ends by itself: milliseconds since 1970.
     expires_at: Option<i64>,
     /// The hash by which an enrolment token is redeemed.
     hash: Option<CredentialHash>,

@@ -16,6 +16,7 @@ use crate::config::AuthMode;
 use crate::explain::{Check, Fact, Question, Source, Witness};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 use crate::store::Unavailable;
 
 /// Tokens that an explanation lists at most; further ones are counted.
@@ -31,7 +32,7 @@ pub struct Named {
 /// A credential of the named caller: its visible prefix, and its rate account.
 struct Known {
     prefix: Option<String>,
-    account: u64,
+    account: Account,
 }
 
 /// The known credentials of the named caller.

@@ -13,6 +13,7 @@ use super::{CredentialKind, Identity, Principal, Proof, now_ms};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
+use crate::shares::Account;
 use crate::store::Unavailable;
 use crate::trust::{TOKEN_BYTES_MAX, TokenError, Verified};
 
@@ -162,7 +163,7 @@ impl Identity {
             principal,
             kind,
             prefix: stored.prefix,
-            account: 0,
+            account: Account::default(),
             expires_at,
             hash: None,
             signer,

@@ -43,7 +43,7 @@ impl Kept {
             largest: gauge(
                 r,
                 "a2a_gateway_kept_largest_bytes",
-                "The same, of the workspace or other caller that has the most.",
+                "The same, of the caller or inbox that has the most.",
             ),
             refused: ["inbox", "reply", "answer", "delegation", "result"]
                 .map(|kind| refused.with_label_values(&[kind])),

@@ -18,6 +18,7 @@ use crate::hops::{hops, whole_number};
 use crate::identity::{Identity, Proof};
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
@@ -55,8 +56,8 @@ impl Admitted {
         })
     }
 
-    /// The account that the call's memory and concurrency slots are charged to.
-    pub(super) fn account(&self) -> u64 {
+    /// In whose name the call takes room and places.
+    pub(super) fn account(&self) -> Account {
         self.proof.account
     }
 

@@ -17,7 +17,7 @@ use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
 use crate::config::{Complete, Config, Timeouts};
 use crate::hierarchy::Permit;
 use crate::rejection::{Reason, Rejection};
-use crate::shares::Share;
+use crate::shares::{Account, Share};
 
 /// Reasons for having no body.
 pub(super) enum NoBody {
@@ -42,7 +42,7 @@ pub(super) async fn read(
     relay: &Relay,
     config: &Config,
     session: &mut ServerSession,
-    account: u64,
+    account: Account,
 ) -> Result<(Bytes, Share), NoBody> {
     let limit = config.limits.request_bytes;
     let deadline = Instant::now() + config.timeouts.request_body;

@@ -20,7 +20,7 @@ use crate::a2a::method::Method;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::audit::{Audit, Draft, EventType};
 use crate::config::Config;
-use crate::console::{Console, OpenStream, Passed};
+use crate::console::{Console, Ends, OpenStream, Passed};
 use crate::dialect::{Dialect, ReplyForm};
 use crate::events::{Event, Events, Kind};
 use crate::identity::{Allowance, Proof, may_be_credential};
@@ -264,7 +264,12 @@ impl Exchange {
         };
         let refused = matches!(outcome, Outcome::Rejected(_));
         let target = self.named_callee();
-        console.count(target, refused, || Passed {
+        let caller = self.proof.as_ref();
+        let ends = Ends {
+            caller: caller.and_then(|proof| proof.principal.workspace()),
+            target,
+        };
+        console.count(ends, refused, || Passed {
             id: self.request_id.as_str().to_owned(),
             at: Timestamp::now().0,
             caller: self.caller().map(ToString::to_string),

@@ -22,6 +22,7 @@ use crate::hierarchy::Permit;
 use crate::identity::{Named, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 
 /// Maximum concurrent requests: each may wait for both stores and a name server.
 const AT_ONCE: usize = 8;
@@ -173,7 +174,7 @@ impl Proxy {
     /// Explains how the agent is called: its state, its capacity for one more call, and its address.
     async fn reach(
         &self,
-        (permit, account): (&Permit, u64),
+        (permit, account): (&Permit, Account),
         agent: &Agent,
         explanation: &mut Explanation,
     ) -> Result<(), Refused> {

@@ -31,7 +31,7 @@ use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Bound, Full, Share, Shares};
-use crate::standing::CutOff;
+use crate::standing::{CutOff, Needs};
 use crate::telemetry::traces::Traces;
 
 /// Maximum pooled connections to all agents.
@@ -110,11 +110,12 @@ impl Relay {
     /// Returns a future that ends when the caller loses access to the target's stream. `None` if it never does.
     pub(super) fn cut_off(
         &self,
+        needs: Needs,
         proof: Option<&Arc<Proof>>,
         target: Option<&WorkspaceId>,
     ) -> Option<CutOff> {
         let (gateway, proof) = self.standing.as_ref().zip(proof)?;
-        Some(gateway.cut_off(Arc::clone(proof), target?.clone()))
+        Some(gateway.cut_off(needs, Arc::clone(proof), target?.clone()))
     }
 
     /// Checks that new work may begin.
@@ -224,7 +225,11 @@ impl Relay {
                 framed,
                 rewrite: whole.map(|whole| whole.rewrite),
                 slot: forward.slot,
-                cut_off: self.cut_off(exchange.proof.as_ref(), exchange.callee.as_ref()),
+                cut_off: self.cut_off(
+                    Needs::Credential,
+                    exchange.proof.as_ref(),
+                    exchange.callee.as_ref(),
+                ),
             };
             // Boxed: a waiting stream then holds only the state of the stream.
             let upstream = (upstream, home);

@@ -51,6 +51,21 @@ async fn agent() -> Agent {
     .await
 }
 
+/// Tokens of so many canvas users that one org token names.
+async fn users(gateway: &Gateway, count: usize) -> Vec<String> {
+    let org = token(gateway, "/orgs/acme/tokens", json!({})).await.0;
+    let mut tokens = Vec::new();
+    for n in 0..count {
+        let body = json!({"user": format!("u-{n}")}).to_string();
+        let made = gateway
+            .call(&Request::post("/canvas/tokens", body).bearer(&org))
+            .await;
+        assert_eq!(made.status, 201, "{}", made.text());
+        tokens.push(made.json()["token"].as_str().expect("a token").to_owned());
+    }
+    tokens
+}
+
 /// Calls and heartbeats of an honest caller all succeed.
 async fn assert_served(gateway: &Gateway, honest: &Seat, target: &Seat) {
     let call = Request::post(target.path(), CALL).bearer(&honest.token);
@@ -201,6 +216,85 @@ on_both_pairs! {
             open.push(Feed::open(gateway.public, &watch(&honest.token)).await);
         }
         assert_served(&gateway, &honest, &target).await;
+    }
+
+    async fn an_org_token_that_names_many_users_has_what_one_caller_may_have(pair: Pair) {
+        let builder = Builder::new(pair)
+            .set("events.connections", "8")
+            .set("limits.target_concurrency", "8");
+        let gateway = builder.start().await;
+        let (honest, target) = gateway.pair(agent().await).await;
+        for id in [&honest.id, &target.id] {
+            assert_eq!(gateway.patch(id, json!({"org": "acme"})).await.status, 200);
+        }
+        let users = users(&gateway, 12).await;
+        let mut open = Vec::new();
+        let mut refused = Vec::new();
+        for user in &users {
+            let watch = Request::get("/events").bearer(user).field("Accept", "text/event-stream");
+            let feed = Feed::try_open(gateway.public, &watch).await.expect("a head");
+            match feed.head.status {
+                200 => open.push(feed),
+                _ => refused.push(gateway.call(&watch).await),
+            }
+        }
+        assert_eq!(open.len(), 4, "half of eight");
+        for answer in &refused {
+            assert_bounded(answer, "overloaded", "others leave of events.connections");
+        }
+        let watch = Request::get("/events").bearer(&honest.token).field("Accept", "text/event-stream");
+        open.push(Feed::open(gateway.public, &watch).await);
+
+        let hold = |user: &String| {
+            let call = Request::post(target.path(), CALL.replace("hi", "hold")).bearer(user);
+            let (at, wire) = (gateway.public, call.wire(&gateway.public.to_string()));
+            async move {
+                let mut connection = Connection::open(at).await;
+                connection.send(&wire).await;
+                let head = timeout(Duration::from_secs(3), connection.read_head()).await;
+                (head.is_err(), connection)
+            }
+        };
+        let calls = futures_util::future::join_all(users.iter().map(hold)).await;
+        assert_eq!(calls.iter().filter(|(held, _)| *held).count(), 4, "half of eight places");
+        assert_served(&gateway, &honest, &target).await;
+        drop((calls, open));
+        gateway.assert_idle().await;
+    }
+
+    async fn an_org_token_that_names_many_users_has_one_rate_for_all_of_them(pair: Pair) {
+        let builder = Builder::new(pair)
+            .set("rate.caller_per_second", "10")
+            .set("rate.caller_burst", "20")
+            .set("rate.org_users_per_second", "1")
+            .set("rate.org_users_burst", "60");
+        let gateway = builder.start().await;
+        let users = users(&gateway, 10).await;
+        let list = |user: &str| Request::get("/workspaces?limit=1").bearer(user);
+        // One user alone is bounded by its own rate, and takes nothing of the others' with what is refused.
+        let mut passed = 0;
+        for _ in 0..100 {
+            passed += usize::from(gateway.call(&list(&users[0])).await.status == 200);
+        }
+        assert!(passed < 60, "{passed}");
+        assert_eq!(gateway.call(&list(&users[1])).await.status, 200);
+        let mut last = None;
+        for user in &users[1..] {
+            for _ in 0..15 {
+                let answer = gateway.call(&list(user)).await;
+                match answer.status {
+                    200 => passed += 1,
+                    _ => last = Some(answer),
+                }
+            }
+        }
+        let last = last.expect("a refusal");
+        assert_eq!((last.status, &*last.reason()), (429, "rate_limited"));
+        assert!(last.text().contains("rate.org_users_per_second"), "{}", last.text());
+        assert!(last.field("retry-after").is_some());
+        assert!(passed < 120, "{passed} of 235");
+        let beat = Request::get("/workspaces?limit=1").bearer(ADMIN);
+        assert_eq!(gateway.call(&beat).await.status, 200);
     }
 
     async fn one_caller_cannot_hold_all_look_ups_of_names(pair: Pair) {

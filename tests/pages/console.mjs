@@ -121,6 +121,7 @@ await show("messages are counted, and listed with what came of them", async () =
   assert(cells[2] === "send_message" && cells[3] === "child" && cells[5] === "200", cells);
   await visit("Workspaces");
   await until(async () => (await row("tree", "acme-pm").locator(".n").textContent()) === "5", "five a minute");
+  await until(async () => (await row("tree", "acme-dev").locator(".sent").textContent()) === "5", "five a minute, sent");
 });
 
 await show("an open stream is counted for as long as it is open", async () => {

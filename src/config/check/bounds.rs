@@ -156,6 +156,12 @@ impl Checks<'_> {
         if c.server.threads > THREADS_MAX {
             self.refuse("server.threads", format!("must be at most {THREADS_MAX}"));
         }
+        if c.rate.org_users_per_second > 0 && c.rate.org_users_burst == 0 {
+            self.refuse(
+                "rate.org_users_burst",
+                "must be at least 1 while rate.org_users_per_second is on: with 0 nothing could pass",
+            );
+        }
         if c.rate.caller_per_second > 0 && c.rate.caller_burst == 0 {
             self.refuse(
                 "rate.caller_burst",

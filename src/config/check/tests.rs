@@ -43,6 +43,7 @@ fn senseless_and_unsafe_values_are_refused() {
         "stores.sql_connections",
         "directory.cache_entries",
         "rate.caller_burst",
+        "rate.org_users_burst",
     ];
     for key in limits {
         refused(set(&[&format!("{key}=0")]), key, "at least 1");

@@ -80,7 +80,9 @@ pub struct NewActivity {
     pub owner: String,
     /// The task that it continues; its state becomes `submitted` again.
     pub continues: Option<String>,
-    /// Its id, a UUID of its own, if the entry must be put at most once; `None`: a new id.
+    /// Gateways that the call has gone through, this one included. `None`: it is no call.
+    pub hops: Option<u32>,
+    /// Its name, a UUID that nothing else has, where it must not be put there twice; `None`: a new one.
     pub id: Option<String>,
 }
 
@@ -104,6 +106,7 @@ impl NewActivity {
             context_id: None,
             owner,
             continues: None,
+            hops: None,
             id: None,
         }
     }
@@ -183,6 +186,8 @@ pub struct Item {
     pub status: String,
     /// The task that it begins or continues.
     pub task_id: Option<String>,
-    /// Time at which it was put.
+    /// Gateways that the call has gone through: `X-A2A-Hops` of calls that the agent makes in answer.
+    pub hops: Option<i64>,
+    /// When it was put there.
     pub created_at: Timestamp,
 }

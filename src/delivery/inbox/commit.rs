@@ -29,7 +29,7 @@ const CORRECT: &str =
 
 const HEAD: &str = concat!(
     "SELECT last_seq, acked_seq, ",
-    kept_of!("workspace_id"),
+    kept_of!("'inbox:' || workspace_id"),
     " AS kept FROM inbox_heads WHERE workspace_id = $1"
 );
 
@@ -57,7 +57,7 @@ const IS_ENTRY: &str = "SELECT seq FROM activity_logs WHERE id = $1";
 pub(super) const SET_CONTINUING: &str =
     "UPDATE activity_logs SET status = $2 WHERE task_id = $1 AND id <> task_id";
 
-const ROW_COLUMNS: usize = 18;
+const ROW_COLUMNS: usize = 19;
 
 /// An entry to be committed.
 pub(super) struct Entry {
@@ -185,7 +185,7 @@ async fn lock_heads<'e>(
              ON CONFLICT (workspace_id) DO UPDATE SET last_seq = inbox_heads.last_seq + excluded.last_seq \
              RETURNING workspace_id, last_seq, acked_seq, {} AS kept",
             values(chunk.len(), HEAD_COLUMNS),
-            kept_of!("workspace_id")
+            kept_of!("'inbox:' || workspace_id")
         );
         let mut query = sqlx::query(AssertSqlSafe(text));
         for (workspace, (count, _)) in chunk {
@@ -401,7 +401,7 @@ async fn insert(tx: &mut Connection, taken: &[(&Entry, &Activity)]) -> Result<()
         let text = format!(
             "INSERT INTO activity_logs (id, workspace_id, seq, activity_type, source_id, source_kind, target_id, \
              method, request_body, request_bytes, response_body, response_bytes, status, task_id, context_id, \
-             owner, created_at, updated_at) VALUES {}",
+             owner, hops, created_at, updated_at) VALUES {}",
             values(chunk.len(), ROW_COLUMNS)
         );
         let mut query = sqlx::query(AssertSqlSafe(text));
@@ -429,6 +429,7 @@ async fn insert(tx: &mut Connection, taken: &[(&Entry, &Activity)]) -> Result<()
                 .bind(activity.task_id.as_deref())
                 .bind(activity.context_id.as_deref())
                 .bind(&new.owner)
+                .bind(new.hops.map(i64::from))
                 .bind(activity.created_at.0)
                 .bind(activity.created_at.0);
         }

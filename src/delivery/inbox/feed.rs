@@ -39,7 +39,7 @@ macro_rules! rows {
             rows!("request_bytes + response_bytes AS bytes", $beyond, $order),
             rows!(
                 "id, seq, activity_type, source_id, target_id, method, request_body, response_body, status, \
-                 task_id, created_at",
+                 task_id, hops, created_at",
                 $beyond, $order
             ),
         ]
@@ -317,6 +317,7 @@ fn item(row: &AnyRow) -> Result<Item, sqlx::Error> {
         response_body: json(row.try_get("response_body")?)?,
         status: row.try_get("status")?,
         task_id: row.try_get("task_id")?,
+        hops: row.try_get("hops")?,
         created_at: Timestamp(row.try_get("created_at")?),
     })
 }

@@ -106,6 +106,7 @@ impl Inbox {
             context_id: None,
             owner,
             continues: None,
+            hops: None,
         };
         let activity = self.put(new).await?;
         let event = Event::new(Kind::AgentMessage, workspace, said);

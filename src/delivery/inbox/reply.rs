@@ -46,7 +46,7 @@ const LOCK: &str = concat!(
     WHERE id = (SELECT task_id FROM activity_logs WHERE id = $1 AND workspace_id = $2) \
     AND workspace_id = $2 AND task_id = id \
     RETURNING id, workspace_id, owner, context_id, status, updates, update_bytes, created_at, updated_at, ",
-    kept_of!("$2"),
+    kept_of!("'inbox:' || $2"),
     " AS kept"
 );
 

@@ -93,7 +93,15 @@ pub enum Content {
 }
 
 impl Content {
-    /// Returns its approximate size in octets.
+    /// Gateways that the call has gone through, this one included.
+    pub fn hops(&self) -> u32 {
+        match self {
+            Self::Task(task) => task.hops,
+            Self::Call(call) => call.hops,
+        }
+    }
+
+    /// Octets that it takes, about.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Task(task) => task.text.len(),

@@ -72,6 +72,7 @@ impl Jobs {
                 context_id: None,
                 owner: job.owner.clone(),
                 continues: None,
+                hops: Some(job.content.hops()),
                 id: Some(entry_id(job)),
             };
             match self.inbox.put(entry).await {
@@ -109,6 +110,7 @@ impl Jobs {
         let id = message_id(job);
         let entry = NewActivity {
             id: Some(id.clone()),
+            hops: Some(job.content.hops()),
             ..NewActivity::message(&job.target, source, owner.clone(), method, body)
         };
         match self.inbox.put(entry).await {

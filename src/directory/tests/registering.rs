@@ -348,8 +348,8 @@ async fn an_assumed_workspace_is_online_without_heartbeats() {
     pass(2 * TTL).await;
     let agent = room.agent("x").await;
     assert_eq!(agent.manners.complete, Complete::Off);
-    let _held = room.directory.slot(&agent, 1).unwrap();
-    assert!(room.directory.slot(&agent, 2).is_err());
+    let _held = room.directory.slot(&agent, Account::alone(1)).unwrap();
+    assert!(room.directory.slot(&agent, Account::alone(2)).is_err());
 }
 
 #[tokio::test]

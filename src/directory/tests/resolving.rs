@@ -13,7 +13,11 @@ async fn a_registered_agent_is_found_with_all_that_a_call_needs() {
     assert_eq!(agent.manners.complete, Complete::Full);
     let address = room
         .directory
-        .agent_address(&agent.settled, &agent.endpoint, LookupFor::calling(1))
+        .agent_address(
+            &agent.settled,
+            &agent.endpoint,
+            LookupFor::calling(Account::alone(1)),
+        )
         .await
         .unwrap();
     assert_eq!(address.to_string(), "127.0.0.1:9001");
@@ -202,11 +206,14 @@ async fn when_the_shared_state_is_away_sql_says_where_the_agent_is() {
 async fn slots_are_counted_across_reloads() {
     let room = room().await;
     room.online("a").await;
-    let one = room.directory.slot(&*room.agent("a").await, 1).unwrap();
+    let one = room
+        .directory
+        .slot(&*room.agent("a").await, Account::alone(1))
+        .unwrap();
     room.coherence.apply(&Invalidation::Everything).await;
     let agent = room.agent("a").await;
-    let two = room.directory.slot(&agent, 2).unwrap();
-    let busy = room.directory.slot(&agent, 3).unwrap_err();
+    let two = room.directory.slot(&agent, Account::alone(2)).unwrap();
+    let busy = room.directory.slot(&agent, Account::alone(3)).unwrap_err();
     assert_eq!(
         (busy.reason, busy.retry_after),
         (Reason::AgentBusy, Some(1))

@@ -99,20 +99,21 @@ impl Rates {
         }
     }
 
-    /// Builds the next message: the sender, then `c` (caller) or `f` (failures), `r` (cards read) with a key,
-    /// `*` and a count, all in hexadecimal. Keys are derived from hashes.
+    /// The next message: who says it, then `c` (caller), `u` (users of an org), `f` (failures) or `r` (cards read) with a
+    /// key, `*` and a count, all in hexadecimal. Keys are of hashes.
     pub(super) fn untold(&self) -> Option<Untold> {
         let mut message = format!("{:x}", self.replica);
         let (mut sum, mut more) = (0, false);
         for (kind, limit) in [
             ('c', &self.callers),
+            ('u', &self.org_users),
             ('f', &self.failures),
             ('r', &self.cards),
         ] {
             let Some(buckets) = limit.buckets.get() else {
                 continue;
             };
-            more |= buckets.drain_untold(SETS_MAX / 2, |key, count| {
+            more |= buckets.drain_untold(SETS_MAX / 4, |key, count| {
                 sum += u64::from(count);
                 // Writing into a string does not fail.
                 let _ = write!(message, " {kind}{key:x}*{count:x}");
@@ -151,6 +152,7 @@ impl Rates {
             };
             let limit = match kind {
                 "c" => &self.callers,
+                "u" => &self.org_users,
                 "f" => &self.failures,
                 "r" => &self.cards,
                 _ => continue,

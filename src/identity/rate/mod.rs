@@ -19,6 +19,7 @@ use self::buckets::{Buckets, Quota};
 use super::Proof;
 use crate::config;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 
 /// Size of the table of callers: 131,072 buckets, 3 MB.
 const CALLERS_SCALE: usize = 256;
@@ -31,6 +32,9 @@ const SOON: u32 = 10;
 
 const TOO_MANY: &str =
     "too many requests of this caller, over all of its credentials; wait for `Retry-After` seconds";
+
+const TOO_MANY_USERS: &str = "too many requests of the canvas users of this org together (rate.org_users_per_second); wait for \
+    `Retry-After` seconds";
 
 // The IETF draft `draft-ietf-httpapi-ratelimit-headers`, in the form of its version 06.
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
@@ -131,6 +135,8 @@ impl Allowance {
 /// The limits of `[rate]`.
 pub struct Rates {
     callers: Limit,
+    /// Of the canvas users that an org names, together.
+    org_users: Limit,
     failures: Limit,
     cards: Limit,
     /// The origin of all times.
@@ -150,6 +156,7 @@ impl Rates {
     pub fn new(settings: &config::Rate) -> Self {
         let rates = Self {
             callers: Limit::new(CALLERS_SCALE),
+            org_users: Limit::new(ADDRESSES_SCALE),
             failures: Limit::new(ADDRESSES_SCALE),
             cards: Limit::new(ADDRESSES_SCALE),
             began: Instant::now(),
@@ -166,6 +173,8 @@ impl Rates {
     pub fn set(&self, settings: &config::Rate) {
         self.callers
             .set(settings.caller_per_second, settings.caller_burst);
+        self.org_users
+            .set(settings.org_users_per_second, settings.org_users_burst);
         self.failures
             .set(settings.failures_per_second, settings.failures_per_second);
         self.cards
@@ -177,20 +186,39 @@ impl Rates {
     /// # Errors
     /// `rate_limited`, with the time to wait.
     pub fn admit(&self, proof: &Proof) -> Result<Option<Allowance>, Rejection> {
-        self.take(&self.callers, proof.account, TOO_MANY)
+        let Account { own, group } = proof.account;
+        let allowance = self.take(&self.callers, own, TOO_MANY)?;
+        // Second: a user that is refused takes nothing from the others.
+        if group != 0 {
+            self.take(&self.org_users, group, TOO_MANY_USERS)?;
+        }
+        Ok(allowance)
     }
 
     /// Returns the result that [`Rates::admit`] would have for an account; counts nothing. The number is that
     /// of the requests that it allows at once; `None`: there is no limit.
     ///
     /// # Errors
-    /// `rate_limited`, with the time to wait.
-    pub(super) fn look(&self, account: u64) -> Result<Option<u64>, Rejection> {
-        let Some((rule, buckets)) = self.callers.on() else {
+    /// `rate_limited`, with when to come back.
+    pub(super) fn look(&self, account: Account) -> Result<Option<u64>, Rejection> {
+        let remaining = self.look_at(&self.callers, account.own, TOO_MANY)?;
+        if account.group != 0 {
+            self.look_at(&self.org_users, account.group, TOO_MANY_USERS)?;
+        }
+        Ok(remaining)
+    }
+
+    fn look_at(
+        &self,
+        limit: &Limit,
+        key: u64,
+        message: &'static str,
+    ) -> Result<Option<u64>, Rejection> {
+        let Some((rule, buckets)) = limit.on() else {
             return Ok(None);
         };
-        let looked = buckets.look(account, rule.quota, self.now());
-        let left = looked.map_err(|wait| rate_limited(TOO_MANY, &rule, wait))?;
+        let looked = buckets.look(key, rule.quota, self.now());
+        let left = looked.map_err(|wait| rate_limited(message, &rule, wait))?;
         Ok(Some(left.remaining))
     }
 
@@ -291,172 +319,4 @@ fn with_fields(rejection: Rejection, rule: &Rule, remaining: u64, reset: u64) ->
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::open_proof;
-    use super::*;
-
-    fn rates(caller_per_second: u32, caller_burst: u32, failures_per_second: u32) -> Rates {
-        Rates::new(&config::Rate {
-            caller_per_second,
-            caller_burst,
-            failures_per_second,
-            cards_per_second: 0,
-        })
-    }
-
-    fn proof(account: u64) -> Proof {
-        Proof {
-            account,
-            ..open_proof()
-        }
-    }
-
-    #[test]
-    fn each_account_has_its_own_allowance() {
-        let rates = rates(1, 3, 0);
-        for _ in 0..3 {
-            rates.admit(&proof(1)).unwrap();
-        }
-        let refused = rates.admit(&proof(1)).unwrap_err();
-        assert_eq!(refused.reason, Reason::RateLimited);
-        assert_eq!(refused.retry_after, Some(1));
-        assert!(refused.facts.contains(&("limit", "3".into())));
-        rates.admit(&proof(2)).unwrap();
-    }
-
-    fn refused() -> Rejection {
-        Rejection::new(Reason::Unauthenticated, "no")
-    }
-
-    #[test]
-    fn zero_switches_off() {
-        let rates = rates(0, 0, 0);
-        let client = IpAddr::from([192, 0, 2, 1]);
-        for _ in 0..1000 {
-            rates.admit(&proof(1)).unwrap();
-            assert_eq!(
-                rates.failed(client, refused()).reason,
-                Reason::Unauthenticated
-            );
-        }
-    }
-
-    #[test]
-    fn an_address_that_fails_too_often_is_told_so_and_others_are_not() {
-        let rates = rates(0, 0, 2);
-        let said =
-            |client: &str, rejection| rates.failed(client.parse().unwrap(), rejection).reason;
-        for _ in 0..2 {
-            assert_eq!(said("2001:db8::1", refused()), Reason::Unauthenticated);
-        }
-        for same in ["2001:db8::1", "2001:db8::ffff"] {
-            assert_eq!(said(same, refused()), Reason::RateLimited);
-        }
-        for other in ["2001:db8:0:1::1", "::ffff:192.0.2.1"] {
-            assert_eq!(said(other, refused()), Reason::Unauthenticated);
-        }
-        // Only failures of authentication are counted and replaced.
-        let offline = Rejection::new(Reason::WorkspaceOffline, "later");
-        assert_eq!(said("2001:db8::1", offline), Reason::WorkspaceOffline);
-    }
-
-    #[test]
-    fn an_allowance_is_told_in_the_drafts_fields() {
-        let rates = rates(1, 3, 0);
-        let allowance = rates.admit(&proof(1)).unwrap().unwrap();
-        let fields = allowance.fields().map(|(name, value)| {
-            let value = value.to_str().unwrap().to_owned();
-            format!("{name}: {value}")
-        });
-        let expected = [
-            "ratelimit-limit: 3",
-            "ratelimit-remaining: 2",
-            "ratelimit-reset: 1",
-            "ratelimit-policy: 3;w=3",
-        ];
-        assert_eq!(fields, expected);
-        let told = allowance.told_with(refused()).fields;
-        let told: Vec<_> = told.iter().map(|(n, v)| format!("{n}: {v}")).collect();
-        assert_eq!(told, expected);
-    }
-
-    #[test]
-    fn limits_change_while_they_are_in_use() {
-        let rates = rates(1, 2, 0);
-        for _ in 0..2 {
-            rates.admit(&proof(1)).unwrap();
-        }
-        assert!(rates.admit(&proof(1)).is_err());
-        let mut settings = config::Rate {
-            caller_per_second: 0,
-            caller_burst: 0,
-            failures_per_second: 0,
-            cards_per_second: 0,
-        };
-        rates.set(&settings);
-        assert!(rates.admit(&proof(1)).unwrap().is_none());
-        settings.caller_per_second = 1;
-        settings.caller_burst = 50;
-        rates.set(&settings);
-        assert!(rates.admit(&proof(1)).unwrap().is_some());
-    }
-
-    #[test]
-    fn what_one_let_pass_the_others_owe() {
-        let [one, other] = [(); 2].map(|()| rates(1, 100, 5));
-        let client = IpAddr::from([192, 0, 2, 1]);
-        assert_eq!(one.untold(), None);
-        for _ in 0..60 {
-            one.admit(&proof(7)).unwrap();
-        }
-        assert_eq!(one.untold(), None, "nobody to tell");
-        one.begin_telling();
-        for _ in 0..40 {
-            one.admit(&proof(7)).unwrap();
-        }
-        for _ in 0..3 {
-            let _ = one.failed(client, refused());
-        }
-        let told = one.untold().unwrap();
-        assert_eq!(told.count, 43);
-        assert_eq!(one.untold(), None, "told once");
-        assert_eq!(one.heard(&told.message), 0, "our own word");
-        assert_eq!(other.heard(&told.message), 43);
-        let left = other.admit(&proof(7)).unwrap().unwrap();
-        assert_eq!(left.remaining, 59);
-        for _ in 0..2 {
-            let said = other.failed(client, refused()).reason;
-            assert_eq!(said, Reason::Unauthenticated);
-        }
-        let said = other.failed(client, refused()).reason;
-        assert_eq!(said, Reason::RateLimited);
-        // After a stall old gossip is ignored.
-        other.was_stalled();
-        assert_eq!(other.heard(&told.message), 0);
-    }
-
-    #[test]
-    fn what_is_no_message_of_ours_changes_nothing() {
-        let rates = rates(1, 100, 5);
-        for message in [
-            "",
-            " ",
-            "zz c7*1",
-            "c7*1",
-            "0",
-            "0 c",
-            "0 c7",
-            "0 c7*",
-            "0 c*1",
-            "0 c7*-1",
-            "0 c7*100000000",
-            "0 x7*1",
-            "0 \u{e9}7*1",
-            "0  c7**1",
-        ] {
-            assert_eq!(rates.heard(message), 0, "{message:?}");
-        }
-        let long = format!("0{}", " c7*1".repeat(100_000));
-        assert_eq!(rates.heard(&long), 512);
-    }
-}
+mod tests;

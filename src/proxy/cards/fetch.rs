@@ -17,6 +17,7 @@ use crate::proxy::question::Question;
 use crate::proxy::relay::{Relay, refuse_redirect};
 use crate::proxy::upstream::{Call, peer};
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 
 /// How long an agent may take for its card, once the connection could be there.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,7 +29,7 @@ pub(super) struct Asked<'a> {
     /// Its id, which goes to the agent.
     pub(super) request_id: &'a RequestId,
     /// In whose account the agent's name is looked up.
-    pub(super) account: u64,
+    pub(super) account: Account,
     /// Gateways that it has gone through, this one included.
     pub(super) hops: u32,
 }

@@ -35,6 +35,7 @@ use crate::directory::CardSource;
 use crate::hops::hops;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shares::Account;
 
 /// The rule of an exchange that read a public card.
 const PUBLIC_CARD: &str = "public_card";
@@ -236,7 +237,10 @@ impl Proxy {
         let asked = Asked {
             config: &exchange.config,
             request_id: &exchange.request_id,
-            account: exchange.proof.as_ref().map_or(0, |proof| proof.account),
+            account: exchange
+                .proof
+                .as_ref()
+                .map_or(Account::default(), |proof| proof.account),
             hops,
         };
         let through = (&*self.gateway, &*self.relay);

@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Proxy;
 use super::admit::Admitted;
-use crate::delivery::jobs::{Content, Job};
+use crate::delivery::jobs::Job;
 use crate::directory::{Destination, Slot};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Delivery, Reason, Rejection};
@@ -200,16 +200,12 @@ impl Proxy {
             },
             Destination::Inbox(_) => None,
         };
-        let hops = match &job.content {
-            Content::Call(call) => call.hops,
-            Content::Task(task) => task.hops,
-        };
         let admitted = Admitted {
             proof: Arc::new(proof),
             permit,
             destination,
             timeout: None,
-            hops,
+            hops: job.content.hops(),
         };
         Outlook::Now(Box::new(admitted), slot)
     }

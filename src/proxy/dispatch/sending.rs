@@ -38,7 +38,7 @@ use crate::proxy::relay::refuse_redirect;
 use crate::proxy::trace::Came;
 use crate::proxy::upstream::{Call, Connection};
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shares::Share;
+use crate::shares::{Account, Share};
 use crate::workspace::Timestamp;
 
 /// How an attempt to send ended.
@@ -282,7 +282,7 @@ impl Proxy {
             verb: Method::POST,
             target: None,
             body,
-            share: Share::empty(&self.relay.bodies, 0),
+            share: Share::empty(&self.relay.bodies, Account::default()),
             method_name,
             version_1_0,
             done: Done::default(),

@@ -106,6 +106,7 @@ impl Proxy {
                     call: &call,
                     body: &outgoing.body,
                     key: outgoing.key.as_ref(),
+                    hops: admitted.hops,
                 };
                 return self.send(session, exchange, outward, message).await;
             }

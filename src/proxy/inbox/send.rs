@@ -32,6 +32,8 @@ pub(super) struct Message<'a> {
     pub(super) call: &'a Call<'a>,
     pub(super) body: &'a Bytes,
     pub(super) key: Option<&'a Key>,
+    /// Gateways that it has gone through, this one included.
+    pub(super) hops: u32,
 }
 
 /// What goes into the inbox.
@@ -153,6 +155,7 @@ impl Proxy {
             text.to_owned(),
         );
         new.context_id = call.params.context().map(str::to_owned);
+        new.hops = Some(message.hops);
         let mut continued = None;
         if let Some(id) = call.params.continues() {
             let task = self.own_task(pair, id).await?;

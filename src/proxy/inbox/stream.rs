@@ -18,7 +18,7 @@ use crate::proxy::ended::{Ended, chunk, internal, left, shutting_down, timed_out
 use crate::proxy::exchange::Exchange;
 use crate::proxy::rewrite::Rewrite;
 use crate::rejection::{Delivery, Rejection, STREAM};
-use crate::standing::{CutOff, cut_off};
+use crate::standing::{CutOff, Needs, cut_off};
 
 /// What is left of a wait.
 enum Step {
@@ -43,9 +43,11 @@ impl Proxy {
         let deadline = Instant::now() + exchange.config.timeouts.write;
         within(deadline, session.write_response_header(Box::new(head))).await?;
         let end = exchange.started + exchange.config.timeouts.stream;
-        let cut_off = self
-            .relay
-            .cut_off(exchange.proof.as_ref(), exchange.callee.as_ref());
+        let cut_off = self.relay.cut_off(
+            Needs::Credential,
+            exchange.proof.as_ref(),
+            exchange.callee.as_ref(),
+        );
         let mut stream = Stream {
             cut_off,
             session,

@@ -21,7 +21,7 @@ use crate::proxy::relay::refuse_redirect;
 use crate::proxy::respond::respond;
 use crate::proxy::stream;
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::standing::{CutOff, cut_off};
+use crate::standing::{CutOff, Needs, cut_off};
 
 /// What is told, and how.
 pub(in crate::proxy) struct Told<'a> {
@@ -62,9 +62,11 @@ impl Proxy {
                 exchange.streams();
                 stream::begin(session, exchange, head, name).await?;
                 let cut = self.relay.drain.watch();
-                let cut_off = self
-                    .relay
-                    .cut_off(exchange.proof.as_ref(), exchange.callee.as_ref());
+                let cut_off = self.relay.cut_off(
+                    Needs::Credential,
+                    exchange.proof.as_ref(),
+                    exchange.callee.as_ref(),
+                );
                 let ends = Ends { cut, cut_off };
                 follow(session, exchange, (events, name), ends).await
             }
@@ -169,11 +171,12 @@ async fn follow(
         let kept = matches!(events, Events::Kept(_));
         let (piece, parts) = tokio::select! {
             biased;
+            // First: events that come without a pause must not keep it from being noticed.
+            why = cut_off(&mut ends.cut_off) => (Some(last_event(exchange, name, &why)), true),
             piece = events.next() => (piece, false),
             () = ends.cut.requested(), if kept => {
                 (Some(last_event(exchange, name, &shutting_down(Delivery::Sent))), true)
             }
-            why = cut_off(&mut ends.cut_off) => (Some(last_event(exchange, name, &why)), true),
             () = sleep_until(quiet) => (Some(Framing::Lf.keepalive(true).into()), false),
             () = left(session) => return Err(Ended::CallerLeft),
         };

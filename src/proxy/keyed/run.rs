@@ -27,6 +27,7 @@ use crate::proxy::unary::next_piece;
 use crate::proxy::upstream::Home;
 use crate::rejection::{Delivery, Rejection};
 use crate::shares::Share;
+use crate::standing::Needs;
 use crate::tasks::Learner;
 
 /// Pieces of a stream that wait for its caller at most, each of one read.
@@ -136,7 +137,10 @@ impl Run {
         };
         let owner = self.proof.as_ref().map(|proof| proof.owner());
         let owner = owner.unwrap_or_default();
-        let cut_off = self.relay.cut_off(self.proof.as_ref(), Some(target));
+        // Each reader has a cut-off of its own, by its own credential.
+        let cut_off = self
+            .relay
+            .cut_off(Needs::Caller, self.proof.as_ref(), Some(target));
         let log = streams.begin_needed(owner, target, self.form.clone());
         let name = log.name();
         let begun = Begun {

@@ -30,7 +30,7 @@ use crate::a2a::task::Binding;
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
-use crate::shares::Share;
+use crate::shares::{Account, Share};
 use crate::sidecar::{Card, Sidecar};
 
 /// Path on which a proxy that forwards requests itself asks whether one may pass.
@@ -110,12 +110,15 @@ impl Guard {
         let head = session.req_header();
         refuse_declared_oversize(&exchange.config.limits, head)?;
         let (body, share) = if public {
-            (Bytes::new(), Share::empty(&self.relay.bodies, 0))
+            (
+                Bytes::new(),
+                Share::empty(&self.relay.bodies, Account::default()),
+            )
         } else {
             let token = presented(&self.sidecar, head)?;
             exchange.pair = Some(self.sidecar.authenticate(token).await?);
-            // All requests come through gateways, which bound the share of each caller.
-            body::read(&self.relay, &exchange.config, session, 0).await?
+            // All come through gateways, which give each caller its share.
+            body::read(&self.relay, &exchange.config, session, Account::default()).await?
         };
         exchange.request_bytes = body.len() as u64;
         let method = read_call(session.req_header(), &body, exchange);

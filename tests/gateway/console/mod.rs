@@ -161,6 +161,7 @@ on_both_pairs! {
         assert_eq!(exchange["target"], "target", "{tick}");
         assert_eq!(exchange["refused"], false, "{tick}");
         assert!(tick["counts"].as_array().unwrap().contains(&json!(["target", 1, 0])), "{tick}");
+        assert_eq!(tick["sent"], json!([["caller", 1]]), "{tick}");
         // A change is told with the row as it is then.
         let gone = json!({"workspace_id": "target"}).to_string();
         gateway.call(&Request::post("/registry/deregister", gone).bearer(&target.token)).await;

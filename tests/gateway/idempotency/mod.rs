@@ -1,5 +1,6 @@
 //! Calls that are sent again reach their agent once (contract §6.2).
 
+mod cut_off;
 mod replicas;
 mod streamed;
 

@@ -36,7 +36,7 @@ on_both_pairs! {
         let shown = serde_json::to_value(one).unwrap();
         let expected = json!({"id": third.id, "seq": 3, "activity_type": "a2a_receive", "source_id": null,
             "target_id": "dev", "method": "message/send", "request_body": {"text": "3"}, "response_body": null,
-            "status": "submitted", "task_id": third.id, "created_at": third.created_at.to_string()});
+            "status": "submitted", "task_id": third.id, "hops": null, "created_at": third.created_at.to_string()});
         assert_eq!(shown, expected);
 
         for (filter, texts) in [

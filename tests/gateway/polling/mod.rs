@@ -1,6 +1,7 @@
 //! To its callers an agent that polls is an agent like any other: what is sent to it, what it replies, and
 //! who hears of it (contract §6.1).
 
+mod circles;
 mod documented;
 mod keyed;
 mod life;

@@ -10,8 +10,8 @@ use serde_json::json;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use super::sample::{Sample, UNKNOWN};
-use super::tally::Passed;
+use crate::console::sample::{Sample, UNKNOWN};
+use crate::console::tally::Passed;
 use crate::workspace::{Outline, Timestamp};
 
 /// Events that a reader may be behind before it is disconnected. Readers share them.
@@ -50,6 +50,7 @@ struct Pending {
     rows: Vec<Outline>,
     seen: Vec<(String, i64, u32)>,
     counts: HashMap<String, (u32, u32)>,
+    sent: HashMap<String, u32>,
     streams: HashSet<String>,
     told: Vec<Passed>,
     more: u64,
@@ -61,6 +62,7 @@ struct Piece {
     at: i64,
     seconds: usize,
     counts: HashMap<String, (u32, u32)>,
+    sent: HashMap<String, u32>,
 }
 
 #[derive(Default)]
@@ -123,7 +125,7 @@ impl Hub {
         state.forget_replicas();
         let mut pending = std::mem::take(&mut state.pending);
         pending.count_unknown(known);
-        state.remember(now.0, &pending.counts);
+        state.remember(now.0, &pending);
         let counts: Vec<_> = counted(&pending.counts).collect();
         let streams: Vec<_> = pending
             .streams
@@ -135,6 +137,7 @@ impl Hub {
             "rows": pending.rows,
             "seen": pending.seen,
             "counts": counts,
+            "sent": pending.sent.iter().collect::<Vec<_>>(),
             "streams": streams,
             "exchanges": pending.told,
             "more": pending.more,
@@ -157,7 +160,10 @@ impl Hub {
         let minute: Vec<_> = state
             .minute
             .iter()
-            .map(|piece| json!([piece.at, counted(&piece.counts).collect::<Vec<_>>()]))
+            .map(|piece| {
+                let counts: Vec<_> = counted(&piece.counts).collect();
+                json!([piece.at, counts, piece.sent.iter().collect::<Vec<_>>()])
+            })
             .collect();
         let begin = json!({
             "at": now,
@@ -211,6 +217,15 @@ fn add(counted: &mut HashMap<String, (u32, u32)>, id: &str, (exchanges, refusals
     }
 }
 
+/// Adds to what `id` sent, if there is room for it.
+fn add_sent(sent: &mut HashMap<String, u32>, id: &str, exchanges: u32) {
+    if let Some(sum) = sent.get_mut(id) {
+        *sum = sum.saturating_add(exchanges);
+    } else if sent.len() < COUNTED_MAX {
+        sent.insert(id.to_owned(), exchanges);
+    }
+}
+
 impl State {
     /// Makes a place for `id`, if necessary that of the replica silent longest, and longer than `silent`.
     fn make_room(&mut self, id: &str, silent: Duration) -> bool {
@@ -234,6 +249,9 @@ impl State {
         for (id, exchanges, refusals) in &sample.counts {
             add(&mut self.pending.counts, id, (*exchanges, *refusals));
         }
+        for (id, exchanges) in &sample.sent {
+            add_sent(&mut self.pending.sent, id, *exchanges);
+        }
         let pending = &mut self.pending;
         let room = TOLD_MAX.saturating_sub(pending.told.len());
         let over = sample.told.len().saturating_sub(room) as u64;
@@ -250,6 +268,7 @@ impl State {
         }
         let last = Sample {
             counts: Vec::new(),
+            sent: Vec::new(),
             streams: Vec::new(),
             told: Vec::new(),
             ..sample.clone()
@@ -274,7 +293,7 @@ impl State {
         }
     }
 
-    fn remember(&mut self, now: i64, counts: &HashMap<String, (u32, u32)>) {
+    fn remember(&mut self, now: i64, pending: &Pending) {
         self.since.get_or_insert(now);
         let full = |piece: &Piece| PIECE_SECONDS <= piece.seconds;
         if self.minute.back().is_none_or(full) {
@@ -287,8 +306,11 @@ impl State {
             return;
         };
         (piece.at, piece.seconds) = (now, piece.seconds + 1);
-        for (id, counts) in counts {
+        for (id, counts) in &pending.counts {
             add(&mut piece.counts, id, *counts);
+        }
+        for (id, exchanges) in &pending.sent {
+            add_sent(&mut piece.sent, id, *exchanges);
         }
     }
 
@@ -342,158 +364,4 @@ pub(super) fn event_text(name: &str, data: &serde_json::Value) -> Bytes {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::sample::tests::sample;
-    use super::super::tally::tests::passed;
-    use super::*;
-
-    fn data(event: &Bytes) -> serde_json::Value {
-        let text = std::str::from_utf8(event).unwrap();
-        let data = text.lines().nth(1).unwrap().strip_prefix("data: ").unwrap();
-        serde_json::from_str(data).unwrap()
-    }
-
-    #[tokio::test]
-    async fn replicas_are_put_together_and_told_once() {
-        let hub = Hub::default();
-        let (_, mut live) = hub.open("x");
-        hub.take(sample("x"));
-        hub.take(sample("y"));
-        hub.beat(Timestamp(10), |_| true);
-        let tick = data(&live.recv().await.unwrap());
-        assert_eq!(tick["counts"], json!([["a", 4, 2]]));
-        assert_eq!(tick["streams"], json!([["a", 2]]));
-        assert_eq!(tick["more"], 6);
-        assert_eq!(tick["exchanges"].as_array().unwrap().len(), 2);
-        assert_eq!(tick["replicas"].as_array().unwrap().len(), 2);
-        hub.take(Sample {
-            streams: Vec::new(),
-            ..sample("y")
-        });
-        hub.beat(Timestamp(11), |_| true);
-        let tick = data(&live.recv().await.unwrap());
-        assert_eq!(tick["streams"], json!([["a", 1]]), "y has none any more");
-        let (begin, _) = hub.open("x");
-        let begin = data(&begin);
-        assert_eq!(begin["minute"], json!([[11, [["a", 6, 3]]]]));
-        assert_eq!(begin["streams"], json!([["a", 1]]));
-    }
-
-    #[tokio::test]
-    async fn what_is_told_is_bounded_and_the_rest_counted() {
-        let hub = Hub::default();
-        let (_, mut live) = hub.open("x");
-        let told = vec![passed(true); TOLD_MAX];
-        for replica in ["x", "y"] {
-            let told = told.clone();
-            hub.take(Sample {
-                told,
-                more: 0,
-                ..sample(replica)
-            });
-        }
-        hub.beat(Timestamp(1), |_| true);
-        let tick = data(&live.recv().await.unwrap());
-        assert_eq!(tick["exchanges"].as_array().unwrap().len(), TOLD_MAX);
-        assert_eq!(tick["more"], TOLD_MAX);
-        for n in 0..2 * REPLICAS_MAX {
-            hub.take(sample(&n.to_string()));
-        }
-        assert_eq!(hub.state().replicas.len(), REPLICAS_MAX);
-        for second in 0..200 {
-            hub.beat(Timestamp(second), |_| true);
-        }
-        assert_eq!(hub.state().minute.len(), PIECES);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn made_up_replicas_keep_nobody_out_but_for_a_while() {
-        let hub = Hub::default();
-        for n in 0..REPLICAS_MAX {
-            assert!(hub.take(sample(&n.to_string())));
-        }
-        assert!(!hub.take(sample("new")));
-        let has = |id: &str| hub.state().replicas.contains_key(id);
-        hub.take_own(sample("own"));
-        assert!(has("own") && !has("new"));
-        assert_eq!(hub.state().replicas.len(), REPLICAS_MAX);
-        tokio::time::advance(STREAMS_COUNT_FOR + Duration::from_millis(1)).await;
-        hub.take_own(sample("own"));
-        assert!(hub.take(sample("new")));
-        assert!(has("own") && has("new"));
-        assert_eq!(hub.state().replicas.len(), REPLICAS_MAX);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_replica_that_ends_says_so_and_one_that_falls_silent_has_no_streams() {
-        let hub = Hub::default();
-        let (_, mut live) = hub.open("x");
-        let second = async |live: &mut broadcast::Receiver<Bytes>| {
-            hub.beat(Timestamp(1), |_| true);
-            data(&live.recv().await.unwrap())
-        };
-        hub.take(sample("x"));
-        hub.take(sample("y"));
-        second(&mut live).await;
-        hub.take(sample("y").goodbye());
-        let tick = second(&mut live).await;
-        assert_eq!(tick["streams"], json!([["a", 1]]));
-        assert_eq!(tick["replicas"].as_array().unwrap().len(), 1, "{tick}");
-        tokio::time::advance(STREAMS_COUNT_FOR + Duration::from_millis(1)).await;
-        let tick = second(&mut live).await;
-        assert_eq!(tick["streams"], json!([["a", 0]]));
-        assert_eq!(tick["replicas"][0]["streams"], 0, "{tick}");
-        tokio::time::advance(REPLICA_SHOWN_FOR).await;
-        assert_eq!(second(&mut live).await["replicas"], json!([]));
-    }
-
-    #[tokio::test]
-    async fn ids_that_no_workspace_has_are_counted_together() {
-        let hub = Hub::default();
-        let (_, mut live) = hub.open("x");
-        let counts = [
-            ("known", 2, 2),
-            ("made-up", 1, 1),
-            ("another", 3, 3),
-            ("new", 2, 1),
-            (UNKNOWN, 4, 4),
-        ];
-        let counts = counts.map(|(id, exchanges, refusals)| (id.to_owned(), exchanges, refusals));
-        hub.take(Sample {
-            counts: counts.to_vec(),
-            ..sample("x")
-        });
-        hub.beat(Timestamp(1), |id| id == "known");
-        let tick = data(&live.recv().await.unwrap());
-        let mut counts = tick["counts"].as_array().unwrap().clone();
-        counts.sort_by_key(ToString::to_string);
-        let expected = [
-            json!(["known", 2, 2]),
-            json!(["new", 2, 1]),
-            json!(["unknown:", 8, 8]),
-        ];
-        assert_eq!(counts, expected);
-    }
-
-    #[tokio::test]
-    async fn counts_stop_at_the_most_that_they_can_be() {
-        let hub = Hub::default();
-        let (_, mut live) = hub.open("x");
-        for replica in ["x", "y"] {
-            hub.take(Sample {
-                counts: vec![("a".to_owned(), u32::MAX, u32::MAX)],
-                streams: vec![("a".to_owned(), u32::MAX)],
-                more: u64::MAX,
-                ..sample(replica)
-            });
-        }
-        for second in 0..2 {
-            hub.beat(Timestamp(second), |_| true);
-        }
-        let tick = data(&live.recv().await.unwrap());
-        assert_eq!(tick["counts"], json!([["a", u32::MAX, u32::MAX]]));
-        assert_eq!(tick["streams"], json!([["a", u32::MAX]]));
-        assert_eq!(tick["more"], u64::MAX);
-        hub.open("x");
-    }
-}
+mod tests;

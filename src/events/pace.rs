@@ -1,0 +1,113 @@
+//! How often readers are woken, and how much of what only passes by they get: bounded for all of them together and for
+//! each caller, so that many readers cost the calls of others little.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+/// Wake-ups a second of all readers of a replica. Those who come later find more at once.
+const WAKES_PER_SECOND: u32 = 5_000;
+
+/// Shorter pauses are left out: the clock is no finer.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+
+/// The longest pause, however many readers there are.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Events that only pass by, a second, for all readers of one caller.
+const PASSING_PER_SECOND: f64 = 10_000.0;
+
+/// The pace of one reader.
+pub(super) struct Pace {
+    /// No wake-up before.
+    rests_until: Instant,
+    /// Readers of its caller, when it was last woken.
+    of_caller: usize,
+    /// Events that may still pass, as of `counted_at`.
+    left: f64,
+    counted_at: Instant,
+}
+
+impl Pace {
+    /// Of a reader whose caller has `of_caller`.
+    pub(super) fn new(of_caller: usize) -> Self {
+        let now = Instant::now();
+        let mut pace = Self {
+            rests_until: now,
+            of_caller,
+            left: 0.0,
+            counted_at: now,
+        };
+        pace.left = pace.per_second();
+        pace
+    }
+
+    /// True if its caller had no other reader, when it was last woken.
+    pub(super) fn is_alone(&self) -> bool {
+        self.of_caller <= 1
+    }
+
+    /// Waits until it may be woken.
+    pub(super) async fn rested(&self) {
+        if Instant::now() < self.rests_until {
+            sleep_until(self.rests_until).await;
+        }
+    }
+
+    /// It was woken, as one of `readers`, of which its caller has `of_caller`.
+    pub(super) fn woken(&mut self, readers: usize, of_caller: usize) {
+        self.of_caller = of_caller;
+        let readers = u32::try_from(readers).unwrap_or(u32::MAX);
+        let pause = Duration::from_secs(1) * readers / WAKES_PER_SECOND;
+        if PAUSE_MIN <= pause {
+            self.rests_until = Instant::now() + pause.min(PAUSE_MAX);
+        }
+    }
+
+    /// Counts one event; true if it may pass.
+    pub(super) fn passes(&mut self) -> bool {
+        let now = Instant::now();
+        let per_second = self.per_second();
+        let gained = per_second * now.duration_since(self.counted_at).as_secs_f64();
+        // A second's worth at once.
+        self.left = (self.left + gained).min(per_second.max(1.0));
+        self.counted_at = now;
+        let passes = self.left >= 1.0;
+        if passes {
+            self.left -= 1.0;
+        }
+        passes
+    }
+
+    fn per_second(&self) -> f64 {
+        let readers = u32::try_from(self.of_caller.max(1)).unwrap_or(u32::MAX);
+        PASSING_PER_SECOND / f64::from(readers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn readers_of_one_caller_share_what_passes_and_all_share_the_wake_ups() {
+        let passed = |pace: &mut Pace| (0..20_000).take_while(|_| pace.passes()).count();
+        assert_eq!(passed(&mut Pace::new(1)), 10_000);
+        let mut one_of_many = Pace::new(500);
+        assert_eq!(passed(&mut one_of_many), 20);
+        tokio::time::advance(Duration::from_millis(500)).await;
+        assert_eq!(passed(&mut one_of_many), 10);
+        let began = Instant::now();
+        for (readers, pause) in [(1, 0), (4, 0), (300, 60), (5_000, 1_000), (50_000, 1_000)] {
+            let began = Instant::now();
+            one_of_many.woken(readers, 1);
+            one_of_many.rested().await;
+            let rested = began.elapsed();
+            assert!(
+                rested.as_millis().abs_diff(pause) <= 1,
+                "{readers}: {rested:?}"
+            );
+        }
+        assert!(began.elapsed() < Duration::from_secs(3));
+    }
+}
