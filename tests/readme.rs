@@ -80,9 +80,9 @@ fn the_readmes_steps_lead_from_nothing_to_an_answer_and_a_refusal() {
 #[test]
 fn the_guide_of_polling_agents_leads_to_a_reply() {
     let folder = tempfile::tempdir().unwrap();
-    let agent = document("docs/poll-agent.py");
+    let agent = document("docs/guide/poll-agent.py");
     fs::write(folder.path().join("poll-agent.py"), agent).unwrap();
-    let guide = document("docs/polling.md");
+    let guide = document("docs/guide/poll-for-messages.md");
     let part = guide.split(MARKER).nth(1).unwrap();
     let out = run(&blocks(part.split("\n## ").next().unwrap()), folder.path());
     let shown = part.split("```text\n").nth(1).unwrap();
@@ -95,8 +95,12 @@ fn the_guide_of_polling_agents_leads_to_a_reply() {
 #[test]
 fn the_guide_of_agents_leads_to_one_that_answers_and_comes_back() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("agent.py"), document("docs/agent.py")).unwrap();
-    let guide = document("docs/agents.md");
+    fs::write(
+        folder.path().join("agent.py"),
+        document("docs/guide/agent.py"),
+    )
+    .unwrap();
+    let guide = document("docs/guide/write-an-agent.md");
     let steps = blocks(guide.split(MARKER).nth(1).unwrap());
     // Then it starts again without its enrolment token; and without any credential it says what to ask for.
     let again = r"

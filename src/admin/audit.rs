@@ -1,4 +1,4 @@
-//! `GET /audit`: audit records, newest first (`docs/api.md`, "`GET /audit`").
+//! `GET /audit`: audit records, newest first (`docs/reference/http-api.md`, "`GET /audit`").
 
 use std::sync::Arc;
 
