@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::ids::{InvalidWorkspaceId, RequestId};
 use crate::store::Unavailable;
 
-/// The closed set of reasons (`docs/reference/http-api.md`, errors). The same word is the JSON `reason`, the
+/// The closed set of reasons (`docs/reference/reasons.md`). The same word is the JSON `reason`, the
 /// metric label and the outcome in the record. In the order of the contract's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {

@@ -1,4 +1,4 @@
-// The text that a user sees for an error, and what to do about it. docs/reference/http-api.md has all reasons of the
+// The text that a user sees for an error, and what to do about it. docs/reference/reasons.md has all reasons of the
 // gateway; those below can occur in a canvas.
 
 import { Cut } from "./cut.js";

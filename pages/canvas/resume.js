@@ -1,5 +1,5 @@
 // A stream that survives its connection. The gateway numbers the events of each stream and keeps them for a while
-// (docs/reference/http-api.md, "Resuming a stream"). A client whose stream broke off asks for the events after the last
+// (docs/reference/a2a.md, "Resuming a stream"). A client whose stream broke off asks for the events after the last
 // one that it has. This is a `fetch` for the SDK, which sees one unbroken stream.
 
 import { Cut } from "./cut.js";

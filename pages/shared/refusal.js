@@ -1,4 +1,4 @@
-// Refusals of the gateway, on all of its routes (docs/reference/http-api.md, "Refusals"). Agents can write any body, so
+// Refusals of the gateway, on all of its routes (docs/reference/reasons.md). Agents can write any body, so
 // a body proves nothing: an answer is the gateway's own if it has the field X-A2A-Refused, which no agent can send
 // through, and an event of a stream if it names the stream, which no agent knows.
 

@@ -1,4 +1,4 @@
-"""Each row of "Completion" in docs/reference/http-api.md: the request, the completion that the gateway reports, and
+"""Each row of "Completion" in docs/reference/a2a.md: the request, the completion that the gateway reports, and
 that a real SDK agent accepts the result."""
 
 import json

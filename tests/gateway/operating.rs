@@ -167,8 +167,8 @@ fn the_documented_steps_install_all_that_the_service_names() {
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().display();
     let steps = block_of(
-        "docs/reference/operations.md",
-        "### As a service of systemd",
+        "docs/reference/deploy.md",
+        "## As a service of systemd",
         "sh",
     );
     let steps = steps

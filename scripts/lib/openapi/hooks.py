@@ -116,7 +116,7 @@ def every_refusal_has_a_reason(ctx, response, case):
 def filter_failure(context, failure, case, response):
     """Two bodies that break the schema are taken for good: none where it may be missing, and a call that the agent took.
 
-    What is in a call is the agent's to judge (docs/reference/http-api.md, completion): the schema is for those who write calls.
+    What is in a call is the agent's to judge (docs/reference/a2a.md, completion): the schema is for those who write calls.
     """
     if failure.code != "ST201":
         return True

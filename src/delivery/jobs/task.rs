@@ -1,4 +1,4 @@
-//! A deferred call as a task of A2A, in the words of 0.3 (contract §6.1, `docs/reference/http-api.md`).
+//! A deferred call as a task of A2A, in the words of 0.3 (`docs/reference/a2a.md`).
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 //! call to the agent ([`call`]). And one for each request to the control plane ([`control`]).
 //!
 //! Names are those of the OpenTelemetry semantic conventions (1.42: HTTP, RPC, GenAI) where there are any, else
-//! `a2a.…` (`docs/reference/operations.md`, traces). Nothing is said that a caller wrote, but for ids.
+//! `a2a.…` (`docs/reference/tracing.md`). Nothing is said that a caller wrote, but for ids.
 
 mod attributes;
 mod call;
