@@ -368,7 +368,7 @@ fn openapi_and_the_documents_have_every_word_of_the_closed_sets() {
         assert!(openapi.contains(&entry), "docs/openapi.yaml: {entry}");
     }
     let calls = text("docs/reference/a2a.md");
-    for step in a2a_gateway::a2a::done::Step::ALL {
+    for step in a2a::done::Step::ALL {
         let row = format!("| `{}` |", step.word());
         assert!(
             calls.contains(&row),
@@ -376,7 +376,7 @@ fn openapi_and_the_documents_have_every_word_of_the_closed_sets() {
         );
     }
     let access_line = text("docs/reference/logging.md");
-    for method in a2a_gateway::a2a::method::Method::ALL {
+    for method in a2a::method::Method::ALL {
         let word = format!("`{}`", method.label());
         assert!(
             access_line.contains(&word),
