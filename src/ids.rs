@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest workspace id, in characters (`docs/api.md`, conventions).
+/// Longest workspace id, in characters (`docs/reference/http-api.md`, conventions).
 const WORKSPACE_ID_LEN_MAX: usize = 128;
 
 /// Longest request id accepted from a caller, in characters.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::ids::{InvalidWorkspaceId, RequestId};
 use crate::store::Unavailable;
 
-/// The closed set of reasons (`docs/api.md`, "Reasons"). The same name is the JSON `reason`, the metric label
+/// The closed set of reasons (`docs/reference/reasons.md`). The same name is the JSON `reason`, the metric label
 /// and the outcome in records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {

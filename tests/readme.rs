@@ -1,21 +1,29 @@
-//! The README's steps, run as they stand but for the ports.
+//! The README's steps and the commands of the guide, run as they stand but for the ports.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the steps are preceded by, in the README.
+/// Marks the place from which on the `sh` blocks of a document are run.
 const MARKER: &str = "<!-- tests/readme.rs runs these blocks as they stand. -->";
 
-fn document(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+/// Pages of the guide whose commands are run at the same time.
+const AT_ONCE: usize = 2;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The shell blocks, as one script.
-fn blocks(text: &str) -> String {
-    let blocks = text.split("```sh\n").skip(1);
+fn document(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap()
+}
+
+/// The blocks of a language, one after the other.
+fn blocks(text: &str, language: &str) -> String {
+    let fence = format!("```{language}\n");
+    let blocks = text.split(&fence).skip(1);
     blocks.map(|b| b.split("```").next().unwrap()).collect()
 }
 
@@ -24,105 +32,90 @@ fn free() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-/// Runs `steps` in `folder` on free ports; what they print.
-fn run(steps: &str, folder: &Path) -> String {
-    let (public, admin, agent) = (free(), free(), free());
+/// Runs `steps` in `folder` on free ports, and returns their output. Fails when a command does.
+fn run(name: &str, steps: &str, folder: &Path) -> String {
+    let (public, admin) = (free(), free());
+    let is_demo = steps.contains("a2a-gateway demo");
+    let demo = format!("a2a-gateway demo --listen {public} --admin-listen {admin}");
     let steps = steps
         .replace("127.0.0.1:8080", &public)
-        .replace("127.0.0.1:8001", &agent);
+        .replace("127.0.0.1:9090", &admin)
+        .replace("127.0.0.1:8001", &free())
+        .replace("127.0.0.1:8081", &free())
+        .replace("a2a-gateway demo", &demo);
     let program = Path::new(env!("CARGO_BIN_EXE_a2a-gateway"));
     let programs = program.parent().unwrap().display();
-    let script = format!("PATH='{programs}':$PATH\ntrap 'kill $(jobs -p); wait' EXIT\n{steps}");
-    let output = Command::new("timeout")
+    let end = "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT";
+    let script = format!("PATH='{programs}':$PATH\n{end}\n{steps}");
+    let mut shell = Command::new("timeout");
+    shell
         .args(["180", "bash", "-euo", "pipefail", "-c", &script])
         .current_dir(folder)
-        .env("A2A_GATEWAY__SERVER__LISTEN", &public)
-        .env("A2A_GATEWAY__ADMIN__LISTEN", &admin)
         .env("A2A_GATEWAY_ADMIN_URL", format!("http://{admin}"))
-        .env("A2A_GATEWAY_URL", format!("http://{public}"))
-        .output()
-        .unwrap();
+        .env("A2A_GATEWAY_URL", format!("http://{public}"));
+    // The demo takes its addresses as arguments. In the environment they would count for a sidecar beside it, too.
+    if !is_demo {
+        shell
+            .env("A2A_GATEWAY__SERVER__LISTEN", &public)
+            .env("A2A_GATEWAY__ADMIN__LISTEN", &admin);
+    }
+    let output = shell.output().unwrap();
     let out = String::from_utf8(output.stdout).unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{out}\n{complaint}");
+    assert!(output.status.success(), "{name}: {out}\n{complaint}");
     out
 }
 
-/// Each after the one before.
-fn assert_in_order(out: &str, expected: &[&str]) {
+/// Fails unless each text follows the one before.
+fn assert_in_order<'a>(name: &str, out: &str, expected: impl IntoIterator<Item = &'a str>) {
     let mut rest = out;
-    for said in expected {
-        let at = rest.find(said);
-        rest = &rest[at.unwrap_or_else(|| panic!("{said} in\n{out}"))..];
+    for shown in expected {
+        let at = rest.find(shown);
+        let at = at.unwrap_or_else(|| panic!("{name}: no {shown} in\n{out}"));
+        rest = &rest[at + shown.len()..];
     }
+}
+
+/// Runs the commands of a page. Its output has what the page shows, in that order; an ellipsis stands for any text.
+fn assert_leads_to_what_it_shows(page: &Path) {
+    let name = page.file_name().unwrap().to_string_lossy();
+    let text = fs::read_to_string(page).unwrap();
+    let part = text.split(MARKER).nth(1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for agent in ["agent.py", "poll-agent.py"] {
+        let program = document(&format!("docs/guide/{agent}"));
+        fs::write(folder.path().join(agent), program).unwrap();
+    }
+    let out = run(&name, &blocks(part, "sh"), folder.path());
+    let shown = blocks(part, "text");
+    assert_in_order(&name, &out, shown.lines().flat_map(|line| line.split('…')));
+}
+
+/// The pages of the guide with commands to run.
+fn pages() -> Vec<PathBuf> {
+    let folder = fs::read_dir(root().join("docs/guide")).unwrap();
+    let pages = folder.map(|entry| entry.unwrap().path());
+    let is_run = |page: &PathBuf| {
+        page.extension().is_some_and(|e| e == "md")
+            && fs::read_to_string(page).unwrap().contains(MARKER)
+    };
+    pages.filter(is_run).collect()
 }
 
 #[test]
 fn the_readmes_steps_lead_from_nothing_to_an_answer_and_a_refusal() {
-    let folder = tempfile::tempdir().unwrap();
-    let readme = document("README.md");
-    let part = readme.split(MARKER).nth(1).unwrap();
-    let out = run(&blocks(part.split("\n## ").next().unwrap()), folder.path());
-    assert_in_order(
-        &out,
-        &[
-            "echo agent at",
-            r#""expires_in":90"#,
-            r#""enrolment_token""#,
-            r#""text":"echo: hello""#,
-            "echo: hello again",
-            r#"{"status":"revoked"}"#,
-            r#""reason":"UNAUTHENTICATED""#,
-        ],
-    );
+    assert_leads_to_what_it_shows(&root().join("README.md"));
 }
 
 #[test]
-fn the_guide_of_polling_agents_leads_to_a_reply() {
-    let folder = tempfile::tempdir().unwrap();
-    let agent = document("docs/poll-agent.py");
-    fs::write(folder.path().join("poll-agent.py"), agent).unwrap();
-    let guide = document("docs/polling.md");
-    let part = guide.split(MARKER).nth(1).unwrap();
-    let out = run(&blocks(part.split("\n## ").next().unwrap()), folder.path());
-    let shown = part.split("```text\n").nth(1).unwrap();
-    let shown = shown.split("\n```").next().unwrap().lines();
-    // What differs from run to run is behind an ellipsis.
-    let shown: Vec<&str> = shown.filter_map(|line| line.split('…').next()).collect();
-    assert_in_order(&out, &shown);
-}
-
-#[test]
-fn the_guide_of_agents_leads_to_one_that_answers_and_comes_back() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("agent.py"), document("docs/agent.py")).unwrap();
-    let guide = document("docs/agents.md");
-    let steps = blocks(guide.split(MARKER).nth(1).unwrap());
-    // Then it starts again without its enrolment token; and without any credential it says what to ask for.
-    let again = r"
-kill %2; unset ENROLMENT
-until ! kill -0 %2 2>/dev/null; do sleep 0.1; done
-python3 agent.py >again &
-agent=$!
-until grep -q registered again; do sleep 0.1; done
-kill $agent
-wait $agent || true
-rm agent-token
-python3 agent.py 2>&1 || true
-";
-    let out = run(&(steps + again), folder.path());
-    assert_in_order(
-        &out,
-        &[
-            "registered",
-            "A message would be sent to the agent",
-            r#""text": "You said: hello in 0.3""#,
-            r#""text": "You said: hello in 1.0""#,
-            "A message would be sent",
-            "/workspaces/acme-pm/a2a",
-            "/workspaces/acme-pm/a2a",
-            "You said: are you there?",
-            "POST /workspaces/acme-pm/enrolment",
-        ],
-    );
+fn the_commands_of_each_page_of_the_guide_lead_to_what_it_shows() {
+    let pages = pages();
+    assert!(pages.len() > 9, "{pages:?}");
+    for some in pages.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            for page in some {
+                scope.spawn(|| assert_leads_to_what_it_shows(page));
+            }
+        });
+    }
 }

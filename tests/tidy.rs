@@ -313,12 +313,12 @@ fn nothing_is_left_for_later() {
 
 #[test]
 fn every_reason_is_documented() {
-    let documented = text("docs/api.md");
+    let documented = text("docs/reference/reasons.md");
     for reason in a2a_gateway::rejection::Reason::ALL {
         let word = format!("`{}`", reason.word());
         assert!(
             documented.contains(&word),
-            "docs/api.md does not explain {word}"
+            "docs/reference/reasons.md does not explain {word}"
         );
     }
 }
@@ -367,21 +367,27 @@ fn openapi_and_the_documents_have_every_word_of_the_closed_sets() {
         let entry = format!("        - {}\n", reason.word());
         assert!(openapi.contains(&entry), "docs/openapi.yaml: {entry}");
     }
-    let api = text("docs/api.md");
-    for step in a2a_gateway::a2a::done::Step::ALL {
+    let calls = text("docs/reference/a2a.md");
+    for step in a2a::done::Step::ALL {
         let row = format!("| `{}` |", step.word());
-        assert!(api.contains(&row), "docs/api.md does not explain {row}");
+        assert!(
+            calls.contains(&row),
+            "docs/reference/a2a.md does not explain {row}"
+        );
     }
-    let operations = text("docs/operations.md");
-    for method in a2a_gateway::a2a::method::Method::ALL {
+    let access_line = text("docs/reference/logging.md");
+    for method in a2a::method::Method::ALL {
         let word = format!("`{}`", method.label());
-        assert!(operations.contains(&word), "docs/operations.md: {word}");
+        assert!(
+            access_line.contains(&word),
+            "docs/reference/logging.md: {word}"
+        );
     }
 }
 
 #[test]
 fn every_metric_is_documented() {
-    let documented = text("docs/operations.md");
+    let documented = text("docs/reference/metrics.md");
     let files = sources("src/metrics");
     let names: BTreeSet<_> = files
         .iter()
@@ -392,7 +398,7 @@ fn every_metric_is_documented() {
     for name in names {
         assert!(
             documented.contains(name),
-            "docs/operations.md does not explain {name}"
+            "docs/reference/metrics.md does not explain {name}"
         );
     }
 }
@@ -441,18 +447,21 @@ fn every_alert_has_a_runbook_and_a_test_of_firing_and_of_not() {
         text("grafana/alerts.yaml"),
         text("grafana/alerts_test.yaml"),
     );
-    let operations = text("docs/operations.md");
+    let runbooks = text("docs/reference/alerts.md");
     let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
     assert!(alerts.len() > 30);
     for alert in alerts {
         let name = alert.lines().next().unwrap();
-        let link = format!("runbook_url: docs/operations.md#{}\n", name.to_lowercase());
+        let link = format!(
+            "runbook_url: docs/reference/alerts.md#{}\n",
+            name.to_lowercase()
+        );
         assert!(alert.contains(&link), "{name} lacks {link}");
         for part in ["severity: ", "summary: ", "description: "] {
             assert!(alert.contains(part), "{name} lacks {part}");
         }
-        let heading = format!("\n### {name}\n");
-        assert!(operations.contains(&heading), "no section {name}");
+        let heading = format!("\n## {name}\n");
+        assert!(runbooks.contains(&heading), "no section {name}");
         for what in ["fires", "does not fire"] {
             let case = format!("- name: {name} {what}\n");
             assert!(tests.contains(&case), "{name}: no test that it {what}");

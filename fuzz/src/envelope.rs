@@ -12,7 +12,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Members that the gateway reads: it may move, rename, replace or drop them (`docs/api.md`).
+/// Members that the gateway reads: it may move, rename, replace or drop them (`docs/reference/a2a.md`).
 const READ: [&str; 27] = [
     "bytes",
     "bytes_data",

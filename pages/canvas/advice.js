@@ -1,5 +1,5 @@
-// What a user is told of an error, and can do about it. docs/api.md has all reasons of the gateway; those below are what a
-// canvas meets.
+// The text that a user sees for an error, and what to do about it. docs/reference/reasons.md has all reasons of the
+// gateway; those below can occur in a canvas.
 
 import { Cut } from "./cut.js";
 import { Refusal } from "./refusal.js";

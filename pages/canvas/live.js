@@ -1,4 +1,4 @@
-// What happens at the gateway, as it happens: a WebSocket, opened with a ticket (docs/api.md, "Events").
+// What happens at the gateway, as it happens: a WebSocket, opened with a ticket (docs/reference/events.md).
 
 /** Between two attempts, in milliseconds: at first, and at most. */
 const PAUSE_MIN = 1_000;
@@ -17,7 +17,7 @@ export class Live {
 
   /**
    * `hear` gets each event; `tell` hears `"live"` and `"away"`. What is told with `"live"` may have changed while nobody
-   * listened: events that only pass by (docs/api.md) are not told again.
+   * listened: events that only pass by (docs/reference/events.md) are not told again.
    */
   constructor(gateway, hear, tell) {
     this.#gateway = gateway;

@@ -1,6 +1,6 @@
 // A stream that survives its connection. The gateway numbers the events of each stream and keeps them for a while
-// (docs/api.md, "Resuming a stream"): whoever was cut off asks for what came after the last one that it got. This is a
-// `fetch` for the SDK, which sees one unbroken stream and needs to know nothing of it.
+// (docs/reference/a2a.md, "Resuming a stream"). A client whose stream broke off asks for the events after the last
+// one that it has. This is a `fetch` for the SDK, which sees one unbroken stream.
 
 import { Cut } from "./cut.js";
 import { Refusal, partingOf } from "./refusal.js";

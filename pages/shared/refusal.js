@@ -1,6 +1,6 @@
-// What the gateway says when it refuses, on all of its routes (docs/api.md, "Refusals"). Agents can write any body, so none of
-// them proves anything: an answer is the gateway's own if it has the field X-A2A-Refused, which no agent can send through, and
-// an event of a stream if it names the stream, which no agent knows.
+// Refusals of the gateway, on all of its routes (docs/reference/reasons.md). Agents can write any body, so
+// a body proves nothing: an answer is the gateway's own if it has the field X-A2A-Refused, which no agent can send
+// through, and an event of a stream if it names the stream, which no agent knows.
 
 /** A refusal of the gateway: a word that says why, a sentence, and the id under which the log has it. */
 export class Refusal extends Error {

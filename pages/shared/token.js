@@ -1,6 +1,6 @@
 // What a token looks like, for whoever pasted a wrong one. Whether one is good, only the gateway knows.
 
-/** What the tokens that the gateway makes begin with (docs/api.md, "Credentials"). */
+/** What the tokens that the gateway makes begin with (docs/reference/credentials.md). */
 const FORMS = {
   a2aa_: "an admin token",
   a2ae_: "an enrolment token",

@@ -1,4 +1,4 @@
-"""Counts what docs/design/house.md shows: run by scripts/house."""
+"""Counts sizes, names and words of the code: run by scripts/house."""
 
 import collections
 import pathlib

@@ -1,4 +1,4 @@
-//! `GET /audit`: audit records, newest first (`docs/api.md`, "`GET /audit`").
+//! `GET /audit`: audit records, newest first (`docs/reference/admin-api.md`).
 
 use std::sync::Arc;
 

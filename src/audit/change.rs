@@ -1,5 +1,5 @@
 //! Audit records of changes: one for each request that changes something or was rejected, on any listener
-//! ("Audit" in `docs/operations.md`). `event` maps a route to its event type. The path names the object
+//! (`docs/reference/audit.md`). `event` maps a route to its event type. The path names the object
 //! of the change, or the handler does with an [`About`].
 
 use std::net::IpAddr;

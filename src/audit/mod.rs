@@ -1,5 +1,5 @@
 //! The audit: one record for each exchange and each change, in signed hash chains that reveal later
-//! tampering. Records hold no content of messages ("Audit" in `docs/operations.md`).
+//! tampering. Records hold no content of messages (`docs/reference/audit.md`).
 //!
 //! The caller passes a [`Draft`] to `Audit::record`, which never waits. [`writer`] adds drafts to the
 //! chain of this replica and writes them to SQL in batches. While SQL is down, records go through the

@@ -53,7 +53,7 @@ sidecar's address as the agent's. It finds the proven caller in X-Workspace-ID a
 
 Of the settings in --config, the environment and --set, a sidecar obeys server (listen, tls, limits,
 drain), admin.listen (metrics; without it there are none), timeouts, limits, stream, upstream and
-telemetry. docs/operations.md has more.";
+telemetry. docs/reference/sidecar.md has more.";
 
 /// `a2a-gateway sidecar`.
 #[derive(clap::Args, Debug)]

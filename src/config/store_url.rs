@@ -79,7 +79,7 @@ fn names_several_hosts(url: &str) -> bool {
 }
 
 const ONE_HOST: &str = "it names several hosts; write one: a name or an address that follows the primary \
-                        (docs/stores.md)";
+                        (docs/guide/connect-the-stores.md)";
 
 #[cfg(test)]
 mod tests {

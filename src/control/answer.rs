@@ -45,7 +45,7 @@ impl IntoResponse for Rejection {
 pub(super) async fn unknown_path() -> Rejection {
     Rejection::new(
         Reason::NotFound,
-        "there is no such route on this listener; docs/api.md lists them",
+        "there is no such route on this listener; docs/reference/http-api.md lists them",
     )
 }
 

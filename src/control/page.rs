@@ -162,7 +162,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Filter {
         }
         let status = query.status.as_deref().map(|word| {
             Status::parse(word).ok_or_else(|| {
-                wrong("`status` is the status of a workspace, such as `online` (docs/api.md)")
+                wrong("`status` is the status of a workspace, such as `online` (docs/reference/http-api.md)")
             })
         });
         Ok(Self {

@@ -1,5 +1,5 @@
 //! Explanations of admission decisions: the facts reported by the checks, and the explanation built
-//! of them (`docs/api.md`, "`GET /explain`"). No I/O.
+//! of them (`docs/reference/admin-api.md`). No I/O.
 //!
 //! Messages and explanations use the same admission code. It reports facts to a [`Witness`]: `()`
 //! for a message, which ignores them at no cost, or [`Facts`] for an explanation.

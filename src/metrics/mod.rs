@@ -1,4 +1,4 @@
-//! All metric families and their labels ("Metrics" in `docs/operations.md`). Labels are closed sets, never
+//! All metric families and their labels (`docs/reference/metrics.md`). Labels are closed sets, never
 //! an id. Children are resolved once, since a look-up by label hashes strings.
 
 mod audit;

@@ -1,5 +1,5 @@
 //! Reloads the configuration while the gateway runs: on SIGHUP and on a changed file. A valid configuration
-//! is applied, and cached facts that depend on it are invalidated ("Reload" in `docs/operations.md`).
+//! is applied, and cached facts that depend on it are invalidated (`docs/reference/configuration.md`, "Reload").
 
 mod watch;
 

@@ -1,5 +1,5 @@
 //! The sidecar in front of one agent: verifies that each request carries a token signed by the
-//! gateway, and detects replays (`docs/security.md`, "The sidecar"). It has no store and no
+//! gateway, and detects replays (`docs/design/security.md`, "The sidecar"). It has no store and no
 //! registry: the token names the caller and the rule.
 //!
 //! Invariants: only [`Sidecar::authenticate`] returns claims; without keys, no request is admitted.

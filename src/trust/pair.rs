@@ -1,4 +1,4 @@
-//! Pair tokens (`docs/api.md`, "Pair tokens"): one caller, one target, and the relation between
+//! Pair tokens (`docs/reference/credentials.md`, "Pair tokens"): one caller, one target, and the relation between
 //! them. Workspaces get them from discovery. Each forwarded request carries a new one that is bound
 //! to its body.
 

@@ -1,4 +1,5 @@
-"""Each row of "Completion" in docs/api.md: what was sent, what the gateway says it did, and that a real SDK agent accepts the result."""
+"""Each row of "Completion" in docs/reference/a2a.md: the request, the completion that the gateway reports, and
+that a real SDK agent accepts the result."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The code of docs/clients.md, as it stands there but for the base."""
+"""The code of docs/guide/sdk-clients.md, as it stands there but for the base."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import subprocess
 
 from stage import HERE, PATIENCE
 
-DOCUMENT = HERE.parent.parent / "docs/clients.md"
+DOCUMENT = HERE.parent.parent / "docs/guide/sdk-clients.md"
 BASE = "https://gateway.example.com/workspaces/acme-pm/a2a"
 
 
@@ -30,7 +30,7 @@ def run(stage):
             told = tried(stage, sdk, text, bases[agent], gateway.tokens["alice"])
             print(f"{sdk} {agent} {'as it stands' if text == program else 'with the other slash'} {'FAILED' if told else 'ok'}")
             if told:
-                failures.append(f"{sdk} of docs/clients.md, to {agent}: {told}")
+                failures.append(f"{sdk} of docs/guide/sdk-clients.md, to {agent}: {told}")
     return failures
 
 

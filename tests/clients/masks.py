@@ -4,10 +4,10 @@ import re
 
 ID = re.compile(r"\b[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}\b")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
-# Comments, and the `id:` lines of docs/api.md, "Streams": neither is an agent's event.
+# Comments, and the `id:` lines of docs/reference/a2a.md, "Streams": neither is an agent's event.
 BETWEEN = re.compile(r"^:.*\r?\n(\r?\n)?|^id:.*\r?\n", re.MULTILINE)
 
-# The fields that a gateway sets, changes and leaves out: docs/api.md, "What the agent receives".
+# The fields that a gateway sets, changes and leaves out: docs/reference/a2a.md, "Request fields that the agent receives".
 SET = {"via", "x-request-id", "x-workspace-id", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-a2a-hops"}
 CHANGED = {"host", "authorization", "connection"}
 LEFT_OUT = {"accept-encoding", "cache-control", "sec-fetch-mode", "sec-fetch-site", "sec-fetch-dest"}

@@ -8,7 +8,7 @@ from expected import SCENARIOS
 from matrix import judge
 from stage import HERE, SDKS, call, eventually
 
-AGENT = HERE.parent.parent / "docs/poll-agent.py"
+AGENT = HERE.parent.parent / "docs/guide/poll-agent.py"
 # A caller that would rather wait for an answer says so (RFC 7240).
 WAIT = {"Prefer": "wait=30"}
 WITHOUT = {"push": "nobody pushes for an agent that polls"}
@@ -73,13 +73,13 @@ def run(stage):
 
 
 def documented(stage, gateway):
-    """docs/poll-agent.py, with every SDK: sent, waited for, replied, completed."""
+    """docs/guide/poll-agent.py, with every SDK: sent, waited for, replied, completed."""
     assert len(AGENT.read_text().splitlines()) < 60
     failures = []
     for cell, found in drive(stage, gateway, "documented", ["send", "get"]).items():
         said = found.get("send", found)["saw"].get("got")
         if said != {"message": "You said: hello"}:
-            failures.append(f"docs/poll-agent.py, {' '.join(cell)}: {found}")
+            failures.append(f"docs/guide/poll-agent.py, {' '.join(cell)}: {found}")
     # Its task is completed, too, for a caller that asks later.
     base = f"{gateway.origin}/workspaces/documented/a2a"
     message = {"kind": "message", "messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "later"}]}
@@ -93,6 +93,6 @@ def documented(stage, gateway):
 
     task = eventually(completed, "the task is completed")
     if task["status"]["message"]["parts"][0]["text"] != "You said: later":
-        failures.append(f"docs/poll-agent.py: {task}")
-    print(f"docs/poll-agent.py {'FAILED' if failures else 'ok'}")
+        failures.append(f"docs/guide/poll-agent.py: {task}")
+    print(f"docs/guide/poll-agent.py {'FAILED' if failures else 'ok'}")
     return failures

@@ -1,6 +1,6 @@
 """What each SDK makes of the gateway's own answers over HTTP+JSON, and of another caller's task over JSON-RPC.
 
-The table is the one in docs/clients.md, which has to have these very rows."""
+The table is the one in docs/guide/sdk-clients.md, which has to have these very rows."""
 
 import json
 import threading
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stage import HERE, SDKS, call
 
-DOCUMENT = HERE.parent.parent / "docs/clients.md"
+DOCUMENT = HERE.parent.parent / "docs/guide/sdk-clients.md"
 TASK = {"id": "t-1", "contextId": "c-1", "status": {"state": "TASK_STATE_WORKING"}}
 RPC_TASK = {"kind": "task", "id": "t-1", "contextId": "c-1", "status": {"state": "working"}}
 # Client and A2A version, in the order of the table's columns.
@@ -139,5 +139,5 @@ def judge(asked, found):
         table.append(f"| {row} | " + " | ".join(cells) + " |")
     print("\n".join(table))
     documented = DOCUMENT.read_text()
-    failures += [f"docs/clients.md lacks the row: {row}" for row in table if row not in documented]
+    failures += [f"docs/guide/sdk-clients.md lacks the row: {row}" for row in table if row not in documented]
     return failures

@@ -1,5 +1,5 @@
-//! HAProxy, nginx, Envoy and Traefik in front of gateways, all configured as `docs/balancers.md` says, while PostgreSQL
-//! is away.
+//! HAProxy, nginx, Envoy and Traefik in front of gateways, while PostgreSQL is away. All are configured as
+//! `docs/guide/behind-a-load-balancer.md` says.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -115,7 +115,11 @@ impl Site {
 
 /// The documented settings of a gateway, but for the addresses.
 fn documented(builder: Builder) -> Builder {
-    let settings = block_of("docs/balancers.md", "## The gateways behind it", "toml");
+    let settings = block_of(
+        "docs/guide/behind-a-load-balancer.md",
+        "## The gateways behind it",
+        "toml",
+    );
     let mut settings: toml::Table = settings.parse().unwrap();
     let server = settings.remove("server").unwrap();
     let keys = ["public_url", "hosts", "trusted_proxies"];
@@ -127,7 +131,7 @@ fn documented(builder: Builder) -> Builder {
 
 /// A documented configuration with the admin ports of the test, each written behind `port`.
 fn configured(language: &str, heading: &str, port: &str, site: &Site) -> String {
-    let mut text = block_of("docs/balancers.md", heading, language);
+    let mut text = block_of("docs/guide/behind-a-load-balancer.md", heading, language);
     for gateway in &site.gateways {
         let admin = format!("{port}{}", gateway.admin.port());
         text = text.replacen(&format!("{port}9090"), &admin, 1);
@@ -193,10 +197,15 @@ async fn cached_calls_through_traefik_outlive_postgres() {
     // One gateway: the port of health checks is the same for all, and here each has its own.
     let balancer = Balancer::traefik(
         |listen| {
-            block_of("docs/balancers.md", "## Traefik", "yaml").replace(":443", &listen.to_string())
+            block_of("docs/guide/behind-a-load-balancer.md", "## Traefik", "yaml")
+                .replace(":443", &listen.to_string())
         },
         || {
-            let text = block_of("docs/balancers.md", "`/etc/traefik/gateways.yaml`:", "yaml");
+            let text = block_of(
+                "docs/guide/behind-a-load-balancer.md",
+                "`/etc/traefik/gateways.yaml`:",
+                "yaml",
+            );
             let (text, _) = text.split_once("tls:\n").unwrap();
             let gateway = &site.gateways[0];
             text.replace(", tls: {}", "")

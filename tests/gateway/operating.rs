@@ -166,7 +166,11 @@ fn the_documented_steps_install_all_that_the_service_names() {
     let unit = std::fs::read_to_string(root.join("packaging/a2a-gateway.service")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().display();
-    let steps = block_of("docs/operations.md", "### As a service of systemd", "sh");
+    let steps = block_of(
+        "docs/reference/deploy.md",
+        "## As a service of systemd",
+        "sh",
+    );
     let steps = steps
         .replace(
             "target/release",

@@ -310,7 +310,7 @@ fn nginx_before(
         "    location /internal/ {{ internal; alias {}/; }}\n    location / {{",
         secrets.display()
     );
-    let documented = block_of("docs/balancers.md", "## nginx", "nginx");
+    let documented = block_of("docs/guide/behind-a-load-balancer.md", "## nginx", "nginx");
     // Without TLS, at the address of the test.
     let own = |line: &&str| !line.trim_start().starts_with("ssl_") && !line.contains("listen 443");
     let lines: Vec<&str> = documented.lines().filter(own).collect();

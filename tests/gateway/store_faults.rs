@@ -95,7 +95,11 @@ async fn certificates_of_stores_are_trusted_by_ssl_cert_file() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_redis_user_may_do_all_that_a_gateway_does() {
     let redis = Redis::start();
-    let steps = block_of("docs/stores.md", "## A Redis user of its own", "sh");
+    let steps = block_of(
+        "docs/guide/connect-the-stores.md",
+        "## A Redis user of its own",
+        "sh",
+    );
     let steps = steps
         .replace("PASSWORD", "secret-of-the-test")
         .replace("redis-cli ", &format!("redis-cli -u {} ", redis.url()));

@@ -1,5 +1,5 @@
 //! Completes a call ([`complete`]): fills in missing members by byte range and forwards everything
-//! else unchanged (`docs/api.md`, "Completion").
+//! else unchanged (`docs/reference/a2a.md`, "Completion").
 //!
 //! One strict pass finds the members that the gateway reads (`call`). A bare body with members in
 //! other positions is rebuilt first (`bare`). Then the message rules (`message`, `part`) produce
@@ -124,7 +124,7 @@ pub struct Fault {
     pub message: Cow<'static, str>,
 }
 
-/// The three reasons for which a body is rejected (`docs/api.md`, "Reasons").
+/// The three reasons for which a body is rejected (`docs/reference/reasons.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// `invalid_params`

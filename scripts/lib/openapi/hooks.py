@@ -40,7 +40,7 @@ def make_good(case):
     # Nothing comes while it waits.
     if case.query and "wait" in case.query:
         case.query["wait"] = 0
-    # JSON has one kind of number and so has its schema; the gateway takes 5 and not 5.0 (docs/api.md, conventions).
+    # JSON has one kind of number and so has its schema; the gateway takes 5 and not 5.0 (docs/reference/http-api.md, conventions).
     case.body = whole(case.body)
     # Agents that are called need an address: then every choice of the other members is good.
     if isinstance(case.body, dict) and case.operation.path in ("/workspaces", "/registry/register"):
@@ -116,7 +116,7 @@ def every_refusal_has_a_reason(ctx, response, case):
 def filter_failure(context, failure, case, response):
     """Two bodies that break the schema are taken for good: none where it may be missing, and a call that the agent took.
 
-    What is in a call is the agent's to judge (docs/api.md, completion): the schema is for those who write calls.
+    What is in a call is the agent's to judge (docs/reference/a2a.md, completion): the schema is for those who write calls.
     """
     if failure.code != "ST201":
         return True

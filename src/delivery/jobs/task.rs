@@ -1,4 +1,4 @@
-//! A deferred call as an A2A task, in the vocabulary of 0.3 (`docs/api.md`, "`Prefer: respond-async`").
+//! A deferred call as an A2A task, in the vocabulary of 0.3 (`docs/reference/a2a.md`).
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 //! to the agent ([`call`]). Requests to the control plane have a span each ([`control`]).
 //!
 //! Names are those of the OpenTelemetry semantic conventions (1.42: HTTP, RPC, GenAI) if there are any, else `a2a.…`
-//! (`docs/operations.md`, "Traces"). Spans contain no text from a caller except ids.
+//! (`docs/reference/tracing.md`). Spans contain no text from a caller except ids.
 
 mod attributes;
 mod call;

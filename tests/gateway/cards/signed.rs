@@ -155,7 +155,7 @@ async fn others_verify_the_gateways_signature() {
     }
 }
 
-/// Runs the program of `docs/security.md` with these arguments: its exit status, and what it printed.
+/// Runs the program of `docs/design/security.md` with these arguments: its exit status, and what it printed.
 fn by_hand(program: &str, arguments: &[String], token: Option<&str>) -> (Option<i32>, String) {
     let python = installed("scripts/verifiers").join("python/bin/python");
     let mut verifier = Command::new(python);

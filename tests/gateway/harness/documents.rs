@@ -1,8 +1,8 @@
 //! Code blocks of the documentation, to be run unchanged.
 
-/// The first code block of a language below a heading of `docs/security.md`.
+/// The first code block of a language below a heading of `docs/design/security.md`.
 pub(crate) fn block(heading: &str, language: &str) -> String {
-    block_of("docs/security.md", heading, language)
+    block_of("docs/design/security.md", heading, language)
 }
 
 /// The first code block of a language below a heading of a document.

@@ -1,4 +1,4 @@
-//! `docs/poll-agent.py` outlives a stop, a kill and an exchange of its gateway, and asks little.
+//! `docs/guide/poll-agent.py` outlives a stop, a kill and an exchange of its gateway, and asks little.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +18,10 @@ impl Documented {
     fn start(gateway: &Gateway, token: &str) -> Self {
         let child = Command::new("python3")
             .arg("-u")
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/poll-agent.py"))
+            .arg(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/docs/guide/poll-agent.py"
+            ))
             .env("GATEWAY", format!("http://{}", gateway.public))
             .env("TOKEN", token)
             .stdin(Stdio::null())

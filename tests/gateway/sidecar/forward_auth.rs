@@ -1,4 +1,4 @@
-//! `/auth/verify`, asked directly and by a real nginx with the configuration of `docs/security.md`.
+//! `/auth/verify`, asked directly and by a real nginx with the configuration of `docs/design/security.md`.
 
 use serde_json::json;
 

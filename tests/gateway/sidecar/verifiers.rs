@@ -1,4 +1,4 @@
-//! The verifiers of `docs/security.md`, run as they stand there, on tokens of a real gateway.
+//! The verifiers of `docs/design/security.md`, run as they stand there, on tokens of a real gateway.
 
 use std::io::Write;
 use std::path::Path;

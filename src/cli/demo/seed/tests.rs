@@ -1,4 +1,4 @@
-//! Tests of the setup against a stub that answers as docs/api.md describes ("Workspaces",
+//! Tests of the setup against a stub that answers as docs/reference/http-api.md describes ("Workspaces",
 //! "Registry"). The integration tests use the real gateway.
 
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An A2A agent behind no address: it fetches what was sent to it, and replies. Standard library only.
 
-    GATEWAY=http://127.0.0.1:8080 TOKEN=<the workspace's token> python3 docs/poll-agent.py
+    GATEWAY=http://127.0.0.1:8080 TOKEN=<the workspace's token> python3 docs/guide/poll-agent.py
 """
 import http.client, urllib.error, urllib.request
 import json, os, time, uuid

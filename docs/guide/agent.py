@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A whole A2A agent behind the gateway: registers, sends heartbeats, answers, comes back. Standard library only.
 
-    GATEWAY=http://127.0.0.1:8080 WORKSPACE=acme-pm ENROLMENT=a2ae_... python3 docs/agent.py
+    GATEWAY=http://127.0.0.1:8080 WORKSPACE=acme-pm ENROLMENT=a2ae_... python3 docs/guide/agent.py
 
 ENROLMENT is needed once. The workspace's own token is kept in TOKEN_FILE (default: agent-token).
 """

@@ -1,0 +1,139 @@
+//! The documents: their links lead somewhere, and their lines fit into a window.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a file that cannot be read fails the test"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longest line of a document, in columns, but for tables and code.
+const COLUMNS_MAX: usize = 120;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files below `folder` with one of these extensions.
+fn files(folder: &str, extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path
+                .extension()
+                .is_some_and(|e| extensions.iter().any(|of| e == *of))
+            {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// The documents: the pages at the root and all below `docs`.
+fn documents() -> Vec<PathBuf> {
+    let at_root = fs::read_dir(root()).unwrap();
+    let mut found: Vec<_> = at_root.map(|entry| entry.unwrap().path()).collect();
+    found.retain(|path| path.extension().is_some_and(|e| e == "md"));
+    found.extend(files("docs", &["md"]));
+    assert!(found.len() > 30, "{found:?}");
+    found
+}
+
+/// The anchor of a heading, as Git hosts make it.
+fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let text: String = heading.to_lowercase().chars().filter(kept).collect();
+    text.trim().replace(' ', "-")
+}
+
+/// The lines of a document outside of its code blocks, with their numbers.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_code = false;
+    text.lines().zip(1..).filter_map(move |(line, number)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        (!is_code && !is_fence).then_some((number, line))
+    })
+}
+
+/// Whether the document has a heading with this anchor.
+fn has_anchor(document: &Path, wanted: &str) -> bool {
+    let text = fs::read_to_string(document).unwrap();
+    prose(&text)
+        .filter_map(|(_, line)| line.strip_prefix('#'))
+        .any(|heading| anchor(heading.trim_start_matches('#').trim()) == wanted)
+}
+
+#[test]
+fn links_of_documents_lead_to_files_and_headings_that_there_are() {
+    for path in documents() {
+        let text = fs::read_to_string(&path).unwrap();
+        for link in text.split("](").skip(1) {
+            let link = link.split([')', ' ']).next().unwrap();
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let mut target = path.clone();
+            if !file.is_empty() {
+                target = path.parent().unwrap().join(file);
+            }
+            assert!(target.exists(), "{}: no file {link}", path.display());
+            let is_document = target.extension().is_some_and(|e| e == "md");
+            assert!(
+                heading.is_empty() || !is_document || has_anchor(&target, heading),
+                "{}: no heading {link}",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn documents_that_the_code_names_are_there() {
+    let mut named_in = files("docs", &["yaml"]);
+    for folder in ["src", "crates", "tests", "benches", "examples", "fuzz/src"] {
+        named_in.extend(files(folder, &["rs", "py", "mjs"]));
+    }
+    for folder in ["config", "grafana", "packaging", "pages", "scripts"] {
+        named_in.extend(files(
+            folder,
+            &["toml", "yaml", "json", "service", "js", "py", "sh"],
+        ));
+    }
+    named_in.push(root().join("Cargo.toml"));
+    for path in named_in {
+        let text = fs::read_to_string(&path).unwrap();
+        for named in text.split("docs/").skip(1) {
+            let is_of_a_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
+            let named = named.split(|c| !is_of_a_path(c)).next().unwrap();
+            let named = named.trim_end_matches('.');
+            if named.ends_with(".md") || named.ends_with(".py") || named.ends_with(".yaml") {
+                let file = root().join("docs").join(named);
+                assert!(file.exists(), "{}: no docs/{named}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn lines_of_documents_fit_into_a_window() {
+    for path in documents() {
+        let text = fs::read_to_string(&path).unwrap();
+        for (number, line) in prose(&text) {
+            let start = line.trim_start();
+            // A table cannot be wrapped, nor can a long piece of code.
+            let is_whole = start.starts_with('|') || start.starts_with('`');
+            assert!(
+                is_whole || line.chars().count() <= COLUMNS_MAX,
+                "{}:{number} has more than {COLUMNS_MAX} columns",
+                path.display()
+            );
+        }
+    }
+}
