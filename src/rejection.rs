@@ -367,7 +367,7 @@ impl Rejection {
 /// The fact that a change was made all the same.
 pub const COMMITTED: &str = "committed";
 
-/// Returns a fact as JSON: agents read `"reregister":true` (`docs/api.md`, "`POST /registry/heartbeat`").
+/// Returns a fact as JSON: agents read `"reregister":true` (`docs/reference/http-api.md`, "`POST /registry/heartbeat`").
 fn fact(value: &str) -> Value {
     match value {
         "true" => Value::Bool(true),

@@ -1,5 +1,5 @@
 //! `/workspaces/{id}/delegate` and `/delegations`: a workspace delegates a task to another one, and reads the outcome
-//! (`docs/api.md`, "Delegations").
+//! (`docs/reference/a2a.md`, "Delegations").
 
 use std::sync::Arc;
 use std::time::Duration;

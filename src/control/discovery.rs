@@ -1,4 +1,4 @@
-//! `/registry/discover`: the location of a workspace (`docs/api.md`).
+//! `/registry/discover`: the location of a workspace (`docs/reference/http-api.md`).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `GET /events`: the event stream; and `POST /ws/tickets` (`docs/api.md`, "Events").
+//! `GET /events`: the event stream; and `POST /ws/tickets` (`docs/reference/events.md`, "Events").
 
 use std::sync::Arc;
 use std::time::Duration;

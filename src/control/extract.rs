@@ -1,5 +1,5 @@
 //! Extractors of handlers: the proven caller, the names in the path, the position to resume from. They run in the order
-//! of the arguments, which is the documented order of checks (`docs/api.md`): path, credential, caller field, rate; the
+//! of the arguments, which is the documented order of checks (`docs/reference/http-api.md`): path, credential, caller field, rate; the
 //! body comes last.
 
 use std::sync::{Arc, OnceLock};

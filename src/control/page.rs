@@ -1,4 +1,4 @@
-//! Pagination and filters of lists (`docs/api.md`, "Conventions").
+//! Pagination and filters of lists (`docs/reference/http-api.md`, "Conventions").
 
 use axum::extract::{FromRequestParts, Query};
 use axum::response::{IntoResponse, Response};

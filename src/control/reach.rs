@@ -1,4 +1,4 @@
-//! Reachability between workspaces: the list of workspaces, peers and access checks (`docs/api.md`, "Workspaces" and
+//! Reachability between workspaces: the list of workspaces, peers and access checks (`docs/reference/http-api.md`, "Workspaces" and
 //! "Registry").
 
 use std::sync::Arc;

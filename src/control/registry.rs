@@ -1,4 +1,4 @@
-//! `/registry`: registration, heartbeats, card updates and deregistration (`docs/api.md`, "Registry").
+//! `/registry`: registration, heartbeats, card updates and deregistration (`docs/reference/http-api.md`, "Registry").
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! `GET /workspaces/{id}/streams/{stream}`: resumes a stream with the missed events and the new ones
-//! (`docs/api.md`, "Resuming a stream").
+//! (`docs/reference/a2a.md`, "Resuming a stream").
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Tokens of workspaces, of orgs and for the canvas (`docs/api.md`, "Tokens"). A token appears only in the answer to
+//! Tokens of workspaces, of orgs and for the canvas (`docs/reference/http-api.md`, "Tokens"). A token appears only in the answer to
 //! the request that created it.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Public documents for verifiers (`docs/api.md`): the keys, and the properties of tokens.
+//! Public documents for verifiers (`docs/reference/http-api.md`): the keys, and the properties of tokens.
 
 use std::sync::Arc;
 

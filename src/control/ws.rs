@@ -1,4 +1,4 @@
-//! `GET /ws`: events over a WebSocket (`docs/api.md`, "Events"; RFC 6455). The data plane completes the handshake with
+//! `GET /ws`: events over a WebSocket (`docs/reference/events.md`, "Events"; RFC 6455). The data plane completes the handshake with
 //! this module's 101, and passes raw bytes: the request body carries the input and the response body the output.
 
 use std::io::{self, ErrorKind};

@@ -1,4 +1,4 @@
-//! Explicit grants (`docs/api.md`, "Grants"): the table `access_grants` and its cache. All SQL for it is
+//! Explicit grants (`docs/reference/http-api.md`, "Grants"): the table `access_grants` and its cache. All SQL for it is
 //! here, except one join that finds a page of peers (`workspace/reach.rs`).
 //!
 //! The grant of a pair, or its absence, is cached until a change of that pair is announced. The expiry is

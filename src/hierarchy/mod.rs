@@ -1,4 +1,4 @@
-//! CanCommunicate, the access rule (`docs/api.md`, "CanCommunicate"). Its relations are pure functions in
+//! CanCommunicate, the access rule (`docs/reference/credentials.md`, "CanCommunicate"). Its relations are pure functions in
 //! this file; facts are loaded in [`lineage`] and [`grant`], and the rule is applied in [`permit`] and
 //! [`reach`].
 //!

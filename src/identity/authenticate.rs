@@ -244,7 +244,7 @@ impl Identity {
     }
 
     /// Checks `claimed`, the value of `X-Workspace-ID`, against the proven principal. The field is a claim,
-    /// never a proof (`docs/api.md`, "Credentials").
+    /// never a proof (`docs/reference/credentials.md`, "Credentials").
     ///
     /// # Errors
     /// `caller_mismatch` when it names anything else, or when the credential proves no workspace.

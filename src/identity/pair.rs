@@ -1,4 +1,4 @@
-//! Pair tokens (`docs/api.md`, "Pair tokens"): each proves a workspace to one target. They are issued at
+//! Pair tokens (`docs/reference/credentials.md`, "Pair tokens"): each proves a workspace to one target. They are issued at
 //! discovery, and for each forwarded request, where only the target accepts them.
 
 use std::time::Duration;

@@ -203,7 +203,7 @@ fn broken_framing() -> NoBody {
     ))
 }
 
-/// Completes the call for its target (`docs/api.md`, "Completion"), and records what was read from it.
+/// Completes the call for its target (`docs/reference/a2a.md`, "Completion"), and records what was read from it.
 ///
 /// # Errors
 /// `parse_error`, `invalid_request`, `invalid_params`.

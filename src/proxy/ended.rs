@@ -41,7 +41,7 @@ impl From<NoBody> for Ended {
     }
 }
 
-/// The clocks of one exchange (`docs/api.md`, "Clocks and limits").
+/// The clocks of one exchange (`docs/reference/a2a.md`, "Clocks and limits").
 #[derive(Clone, Copy)]
 pub(super) struct Clocks {
     /// Maximum time from the sent request to the response head.

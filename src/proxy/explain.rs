@@ -1,4 +1,4 @@
-//! Predicts the handling of a message (`GET /explain`; `docs/api.md`). Runs the checks of a message in the same
+//! Predicts the handling of a message (`GET /explain`; `docs/reference/admin-api.md`). Runs the checks of a message in the same
 //! order, with the same functions and caches, and records the facts behind each decision ([`Facts`]). Sends nothing.
 //!
 //! Facts that are read enter the caches, as for a message. There is no other side effect: no slot, rate or

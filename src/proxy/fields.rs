@@ -32,7 +32,7 @@ const PASSED: [&str; 11] = [
     "content-type",
 ];
 
-/// Field of the caller token for an agent that uses `Authorization` itself (`docs/api.md`, "What the agent receives").
+/// Field of the caller token for an agent that uses `Authorization` itself (`docs/reference/a2a.md`, "Request fields that the agent receives").
 const CALLER_TOKEN: &str = "x-a2a-caller-token";
 
 /// The inputs to the head of a forwarded request.

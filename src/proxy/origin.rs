@@ -1,6 +1,6 @@
 //! Browsers: accepted hosts (`Host`), allowed origins (`Origin`), and the CORS fields (Fetch, 3.2).
 //!
-//! Runs before credentials are checked, so that a hostile page learns nothing (`docs/api.md`, "Order of checks").
+//! Runs before credentials are checked, so that a hostile page learns nothing (`docs/reference/a2a.md`, "Order of checks").
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Ownership of tasks (`docs/api.md`, "Tasks"). The owner of a task is the first caller that started it,
+//! Ownership of tasks (`docs/reference/a2a.md`, "Tasks"). The owner of a task is the first caller that started it,
 //! learnt from the agent's response: all callers look the same to the agent, so the gateway has to keep them
 //! apart.
 //!

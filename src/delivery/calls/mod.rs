@@ -1,4 +1,4 @@
-//! Idempotent calls (`docs/api.md`, "Calls that are sent again"): an idempotency key is claimed before a call
+//! Idempotent calls (`docs/reference/a2a.md`, "Idempotency keys"): an idempotency key is claimed before a call
 //! is sent, the answer is stored before any caller gets it, and later calls with the key get the stored
 //! answer.
 //!

@@ -163,7 +163,7 @@ pub struct Activity {
     pub created_at: Timestamp,
 }
 
-/// An entry in the API's form (`docs/api.md`, "Inboxes").
+/// An entry in the API's form (`docs/reference/http-api.md`, "Inboxes").
 #[derive(Clone, Debug, Serialize)]
 pub struct Item {
     /// The id.

@@ -1,4 +1,4 @@
-//! Inboxes of agents that poll (`docs/api.md`, "Inboxes"), and the tasks that their messages begin.
+//! Inboxes of agents that poll (`docs/reference/http-api.md`, "Inboxes"), and the tasks that their messages begin.
 //!
 //! Owns the tables `activity_logs`, `inbox_heads` and `task_updates`. [`Inbox::put`] is group commit
 //! ([`append`], the transaction in [`commit`]); [`feed`] reads and acknowledges; [`reply`] takes an agent's

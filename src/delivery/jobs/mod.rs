@@ -1,5 +1,5 @@
-//! Jobs: delegations between workspaces (`docs/api.md`, "Delegations") and calls that were deferred because
-//! the target was unavailable (`docs/api.md`, "`Prefer: respond-async`"). One state machine serves both.
+//! Jobs: delegations between workspaces (`docs/reference/a2a.md`, "Delegations") and calls that were deferred because
+//! the target was unavailable (`docs/reference/a2a.md`, "`Prefer: respond-async`"). One state machine serves both.
 //!
 //! Owns the table `delegations` ([`table`]). A row is inserted by [`Jobs::accept`] and claimed by
 //! [`Jobs::due`]. Its sender records that the call is about to leave ([`Jobs::begin`]), then how it ended

@@ -1,4 +1,4 @@
-//! Logs of streams, for callers that lost the connection (`docs/api.md`, "Resuming a stream"): the newest
+//! Logs of streams, for callers that lost the connection (`docs/reference/a2a.md`, "Resuming a stream"): the newest
 //! events of each stream, numbered, in memory and bounded. A caller that comes back reads on from its last
 //! event.
 //!

@@ -17,7 +17,7 @@ use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
-/// Live tokens of one workspace, or of one org, at most (`docs/api.md`, "Tokens").
+/// Live tokens of one workspace, or of one org, at most (`docs/reference/http-api.md`, "Tokens").
 pub const LIVE_TOKENS_MAX: i64 = 50;
 
 /// The row that serializes the first starts of several replicas. It does not have the form of a hash, so it

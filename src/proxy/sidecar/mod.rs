@@ -1,4 +1,4 @@
-//! The sidecar in front of one agent (`docs/api.md`, "Sidecar"): the gateway's relay, behind the verification of pair
+//! The sidecar in front of one agent (`docs/reference/sidecar.md`): the gateway's relay, behind the verification of pair
 //! tokens. Any path and method that the agent serves passes; `/auth/verify` and `/auth/ready` are the sidecar's own.
 
 mod fields;

@@ -1,4 +1,4 @@
-//! Continues a stream for a while after its caller left, for resumption (`docs/api.md`, "Resuming a stream").
+//! Continues a stream for a while after its caller left, for resumption (`docs/reference/a2a.md`, "Resuming a stream").
 
 use std::sync::Arc;
 use std::time::Duration;
