@@ -115,7 +115,7 @@ impl Rejection {
     /// Returns a JSON-RPC error that platform clients can read as well. `rpc_id` is the request's own token,
     /// as it was spelled.
     pub fn rpc_body(&self, request_id: &RequestId, rpc_id: Option<&str>) -> String {
-        let reason = self.reason.word().to_uppercase();
+        let reason = self.reason.as_str().to_uppercase();
         let data = info(&reason, OWN_DOMAIN, self.metadata(request_id));
         let error = json!({"code": self.code(), "message": self.message, "data": [data]});
         // The id is spliced in as it was spelled: `1.0` and `1` are different tokens to their owner.
@@ -129,7 +129,7 @@ impl Rejection {
         let metadata = self.metadata(request_id);
         let detail = match self.defined() {
             Some(defined) => info(defined.reason, DOMAIN, metadata),
-            None => info(&self.reason.word().to_uppercase(), OWN_DOMAIN, metadata),
+            None => info(&self.reason.as_str().to_uppercase(), OWN_DOMAIN, metadata),
         };
         let http = self.status_in(Dialect::HttpJson);
         status(http, self.code().into(), &self.message, &json!([detail]))

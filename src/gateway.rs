@@ -212,7 +212,7 @@ impl Gateway {
         self.directory.backfill_origins().await?;
         let made = self.identity.ensure_admin_token(candidate).await?;
         if made.is_some() {
-            let detail = json!({"kind": CredentialKind::Admin.word()});
+            let detail = json!({"kind": CredentialKind::Admin.as_str()});
             self.audit
                 .record(Draft::new(EventType::TokenIssued).with(detail));
         }

@@ -181,7 +181,7 @@ impl Reason {
     }
 
     /// Returns the name on the wire: `workspace_offline`.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.row().0
     }
 
@@ -349,7 +349,7 @@ impl Rejection {
     pub fn plain_body(&self, request_id: &RequestId) -> String {
         let mut body = Map::new();
         body.insert("error".into(), Value::from(self.message.as_ref()));
-        body.insert("reason".into(), self.reason.word().into());
+        body.insert("reason".into(), self.reason.as_str().into());
         body.insert("request_id".into(), request_id.as_str().into());
         if let Some(seconds) = self.retry_after {
             body.insert("retry_after".into(), seconds.into());
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn every_reason_has_its_own_word() {
-        let words: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|r| r.word()).collect();
+        let words: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|r| r.as_str()).collect();
         assert_eq!(words.len(), Reason::ALL.len());
         assert!(Reason::ALL.iter().all(|r| (400..600).contains(&r.status())));
     }

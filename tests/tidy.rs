@@ -315,7 +315,7 @@ fn nothing_is_left_for_later() {
 fn every_reason_is_documented() {
     let documented = text("docs/reference/reasons.md");
     for reason in a2a_gateway::rejection::Reason::ALL {
-        let word = format!("`{}`", reason.word());
+        let word = format!("`{}`", reason.as_str());
         assert!(
             documented.contains(&word),
             "docs/reference/reasons.md does not explain {word}"
@@ -364,12 +364,12 @@ fn openapi_has_exactly_the_routes_that_there_are() {
 fn openapi_and_the_documents_have_every_word_of_the_closed_sets() {
     let openapi = text("docs/openapi.yaml");
     for reason in a2a_gateway::rejection::Reason::ALL {
-        let entry = format!("        - {}\n", reason.word());
+        let entry = format!("        - {}\n", reason.as_str());
         assert!(openapi.contains(&entry), "docs/openapi.yaml: {entry}");
     }
     let calls = text("docs/reference/a2a.md");
     for step in a2a::done::Step::ALL {
-        let row = format!("| `{}` |", step.word());
+        let row = format!("| `{}` |", step.as_str());
         assert!(
             calls.contains(&row),
             "docs/reference/a2a.md does not explain {row}"

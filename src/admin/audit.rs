@@ -10,7 +10,7 @@ use http::{HeaderMap, StatusCode};
 use url::form_urlencoded;
 
 use super::{json_answer, reject};
-use crate::audit::{Cursor, Filter, PAGE, PAGE_MAX, words};
+use crate::audit::{Cursor, Filter, PAGE, PAGE_MAX, filter_values};
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::Timestamp;
@@ -72,17 +72,19 @@ impl Asked {
     }
 
     fn take(&mut self, name: &str, value: String) -> Result<(), Rejection> {
-        words::plain(&value).map_err(|why| wrong(format!("`{name}` is {why}")))?;
+        filter_values::plain(&value).map_err(|why| wrong(format!("`{name}` is {why}")))?;
         let filter = &mut self.filter;
         match name {
             "workspace" => filter.workspace = Some(value),
-            "caller" => filter.caller = Some(words::caller(&value)),
+            "caller" => filter.caller = Some(filter_values::caller(&value)),
             "target" => filter.target = Some(value),
-            "outcome" => filter.outcome = Some(word(name, words::outcome(&value))?),
-            "method" => filter.method = Some(word(name, words::method(&value))?),
+            "outcome" => filter.outcome = Some(closed_set(name, filter_values::outcome(&value))?),
+            "method" => filter.method = Some(closed_set(name, filter_values::method(&value))?),
             "request_id" => filter.request_id = Some(value),
             "replica" => filter.replica = Some(value),
-            "event_type" => filter.event_type = Some(word(name, words::event_type(&value))?),
+            "event_type" => {
+                filter.event_type = Some(closed_set(name, filter_values::event_type(&value))?)
+            }
             "since" => filter.since = Some(time(name, &value)?),
             "until" => filter.until = Some(time(name, &value)?),
             "limit" => {
@@ -110,7 +112,7 @@ fn is_plain(cursor: &str) -> bool {
 }
 
 /// Returns a value of a closed set, or the rejection that lists the set.
-fn word(name: &str, read: Result<String, String>) -> Result<String, Rejection> {
+fn closed_set(name: &str, read: Result<String, String>) -> Result<String, Rejection> {
     read.map_err(|words| wrong(format!("`{name}` is {words}")))
 }
 

@@ -253,13 +253,13 @@ async fn keys(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Respon
 fn shown(key: &KeyInfo, since: Option<(SystemTime, Known)>) -> Value {
     let mut shown = json!({
         "kid": key.kid,
-        "algorithm": key.algorithm.word(),
-        "state": key.state.word(),
+        "algorithm": key.algorithm.as_str(),
+        "state": key.state.as_str(),
     });
     if let Some((since, known)) = since {
         let age = SystemTime::now().duration_since(since).unwrap_or_default();
         shown["since"] = json!(time(since));
-        shown["since_by"] = json!(known.word());
+        shown["since_by"] = json!(known.as_str());
         shown["age_seconds"] = json!(age.as_secs());
     }
     if let KeyState::Retired { at, until } = key.state {
@@ -328,7 +328,7 @@ async fn rotate(
         };
         let (outcome, status) = match &turned {
             Ok(_) => (DONE, 200),
-            Err(rejection) => (rejection.reason.word(), rejection.reason.status()),
+            Err(rejection) => (rejection.reason.as_str(), rejection.reason.status()),
         };
         let detail = match &turned {
             Ok(rotated) => json!({

@@ -271,7 +271,7 @@ fn reject(rejection: &Rejection, headers: &HeaderMap) -> Response {
     let content_type = [(header::CONTENT_TYPE, "application/json")];
     let mut response = (status, content_type, body).into_response();
     let fields = response.headers_mut();
-    fields.insert(REFUSED, HeaderValue::from_static(rejection.reason.word()));
+    fields.insert(REFUSED, HeaderValue::from_static(rejection.reason.as_str()));
     if let Some(allow) = rejection.allow {
         fields.insert(header::ALLOW, HeaderValue::from_static(allow));
     }

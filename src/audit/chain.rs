@@ -64,11 +64,11 @@ impl Statement {
             last.record.hash().clone_into(&mut grown.hash);
         }
         for Chained { ms, record, .. } in records {
-            grown.over |= record.event_type == EventType::AuditStopped.word();
+            grown.over |= record.event_type == EventType::AuditStopped.as_str();
             let far = grown.marks.last().is_none_or(|(seq, at)| {
                 record.seq > *seq && Timestamp(*ms).since(Timestamp(*at)) >= spacing
             });
-            if far && record.event_type == EventType::AuditCheckpoint.word() {
+            if far && record.event_type == EventType::AuditCheckpoint.as_str() {
                 grown.marks.push((record.seq, *ms));
             }
         }

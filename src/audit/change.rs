@@ -185,7 +185,7 @@ impl Audit {
         self.record(Draft {
             request_id: Some(asked.id.clone()),
             target,
-            outcome: refused.map_or(DONE, Reason::word),
+            outcome: refused.map_or(DONE, Reason::as_str),
             status,
             detail: (!detail.is_empty()).then_some(Value::Object(detail)),
             proof: asked.proof,

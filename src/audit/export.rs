@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::corrupt_rows::Unreadable;
 use super::query::{Filter, Records, Scan};
 use super::record::{EventType, Record};
 use super::table::{ChainRow, Order, Table};
-use super::unreadable::Unreadable;
 use super::verify::{Report, Verifier};
 use crate::store::Unavailable;
 
@@ -104,7 +104,7 @@ impl Records {
         let then = self.table.chains().await?;
         then.iter().for_each(|row| verifier.chain(row));
         let checkpoints = Filter {
-            event_type: Some(EventType::AuditCheckpoint.word().to_owned()),
+            event_type: Some(EventType::AuditCheckpoint.as_str().to_owned()),
             ..Filter::default()
         };
         let mut scan = Scan::new(&self.table, &checkpoints, Order::Rows);

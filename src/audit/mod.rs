@@ -8,23 +8,23 @@
 
 mod anchor;
 mod chain;
+mod chain_heads;
 pub mod change;
-mod each_once;
-mod ends;
+mod corrupt_rows;
+mod duplicate_keys;
 mod export;
+pub mod filter_values;
 mod month;
-mod others;
+mod peer_spools;
 mod query;
+mod queue;
 mod record;
 mod refusals;
 mod retention;
 mod row;
 mod spool;
 mod table;
-mod unreadable;
 mod verify;
-mod waiting;
-pub mod words;
 mod writer;
 
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 
 pub use self::anchor::statements as anchored_statements;
-pub use self::ends::ChainEnd;
+pub use self::chain_heads::ChainEnd;
 pub use self::export::{Exported, Line};
 pub use self::query::{Cursor, Filter, PAGE, PAGE_MAX, Records};
 pub use self::record::{DONE, Draft, EventType, Record};
@@ -112,7 +112,7 @@ impl Audit {
         let settings = &at_start.audit;
         let (drafts, waiting) = mpsc::channel(DRAFTS_MAX);
         for event in EventType::ALL {
-            metrics.audit.records_of(event.word());
+            metrics.audit.records_of(event.as_str());
         }
         Arc::new(Self {
             replica,

@@ -4,9 +4,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
+use super::corrupt_rows::Unreadable;
 use super::record::Record;
 use super::table::{Order, Place, Table};
-use super::unreadable::Unreadable;
 use crate::db::Db;
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;

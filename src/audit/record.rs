@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::each_once::names_each_once;
+use super::duplicate_keys::names_each_once;
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::telemetry::ShownAddress;
@@ -32,7 +32,7 @@ macro_rules! event_types {
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
             /// Returns the name of the event type.
-            pub const fn word(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)+
                 }
@@ -99,7 +99,7 @@ event_types! {
 impl EventType {
     /// Returns the event type of a name.
     pub fn of(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|one| one.word() == word)
+        Self::ALL.iter().copied().find(|one| one.as_str() == word)
     }
 }
 
@@ -254,11 +254,11 @@ impl Record {
         Self {
             caller: proof.map(|proof| clean(proof.principal.to_string())),
             client_address: draft.client.map(|client| client.to_string()),
-            credential_kind: proof.map(|proof| proof.kind.word().to_owned()),
+            credential_kind: proof.map(|proof| proof.kind.as_str().to_owned()),
             credential_prefix: proof.map(|proof| clean(proof.prefix.clone())),
             detail: draft.detail.as_ref().and_then(raw),
             duration_ms: number(draft.duration_ms),
-            event_type: draft.event_type.word().to_owned(),
+            event_type: draft.event_type.as_str().to_owned(),
             hash: None,
             method: draft.method.map(str::to_owned),
             org: draft.org.map(clean),
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn every_word_names_one_event() {
         for event in EventType::ALL {
-            assert_eq!(EventType::of(event.word()), Some(*event));
+            assert_eq!(EventType::of(event.as_str()), Some(*event));
         }
         assert_eq!(EventType::of("A2A"), None);
     }

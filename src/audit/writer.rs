@@ -13,11 +13,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use super::Audit;
 use super::anchor::Anchor;
 use super::chain::{Chain, Chained, Statement};
-use super::others::Seen;
+use super::peer_spools::Seen;
+use super::queue::{State, Taken, append, lock};
 use super::record::{Draft, EventType, Record};
 use super::spool::{Spool, no_room};
 use super::table::ChainRow;
-use super::waiting::{State, Taken, append, lock};
 use crate::metrics::AuditLoss;
 use crate::telemetry::Chain as Causes;
 
@@ -233,7 +233,7 @@ impl<'a> Writer<'a> {
             return chaining.tell_of_loss(&error);
         }
         for event in events {
-            self.audit.metrics.audit.records(event.word());
+            self.audit.metrics.audit.records(event.as_str());
             if event == EventType::AuditCheckpoint {
                 self.audit.metrics.audit.checkpoints.inc();
             }
@@ -313,8 +313,9 @@ impl<'a> Writer<'a> {
             };
             match put {
                 Ok((now, statement)) => {
-                    let is_checkpoint =
-                        |one: &Chained| one.record.event_type == EventType::AuditCheckpoint.word();
+                    let is_checkpoint = |one: &Chained| {
+                        one.record.event_type == EventType::AuditCheckpoint.as_str()
+                    };
                     let has_checkpoint = taken.records().iter().any(is_checkpoint);
                     self.anchor.put(&now, &statement, has_checkpoint);
                     if failing {
@@ -392,7 +393,7 @@ impl Chaining {
 /// contain.
 fn tell_of_checkpoints(records: &[Chained]) {
     for Chained { record, .. } in records {
-        if record.event_type == EventType::AuditCheckpoint.word() {
+        if record.event_type == EventType::AuditCheckpoint.as_str() {
             let Record { replica, seq, .. } = record;
             tracing::info!(replica, seq, hash = record.hash(), "Audit checkpoint");
         }

@@ -147,7 +147,7 @@ fn table(keys: &[KeyInfo]) -> String {
                 format!("signed until {}, verifies until {}", time(at), time(until))
             }
         };
-        let (algorithm, state) = (key.algorithm.word(), key.state.word());
+        let (algorithm, state) = (key.algorithm.as_str(), key.state.as_str());
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,

@@ -168,7 +168,7 @@ fn refusal(rejection: &Rejection, id: &RequestId, pattern: &str) -> Response {
     *response.status_mut() = status_of(rejection);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(REFUSED, HeaderValue::from_static(rejection.reason.word()));
+    headers.insert(REFUSED, HeaderValue::from_static(rejection.reason.as_str()));
     if let Some(seconds) = rejection.retry_after {
         headers.insert(RETRY_AFTER, seconds.into());
     }
@@ -204,7 +204,7 @@ fn allow(pattern: &str) -> String {
 
 /// Logs a failure of the gateway with its causes; errors of the caller are counted, and logged at debug level only.
 fn log(rejection: &Rejection, id: &RequestId, pattern: &str) {
-    let reason = rejection.reason.word();
+    let reason = rejection.reason.as_str();
     let Some(cause) = &rejection.cause else {
         return;
     };

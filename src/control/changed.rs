@@ -19,7 +19,7 @@ pub(super) fn about_workspace(workspace: &Workspace) -> About {
             "parent_id",
             workspace.parent_id.as_ref().map(|id| id.as_str()),
         )
-        .with("delivery_mode", workspace.delivery_mode.word())
+        .with("delivery_mode", workspace.delivery_mode.as_str())
         .with("url", origin(workspace.url.as_deref()))
         .with("internal_url", origin(workspace.internal_url.as_deref()))
         .with("card_url", origin(workspace.card_url.as_deref()))
@@ -72,11 +72,11 @@ pub(super) fn about_change(mut about: About, change: &Change) -> About {
         ),
         (
             "delivery_mode",
-            change.delivery_mode.map(|mode| mode.word().into()),
+            change.delivery_mode.map(|mode| mode.as_str().into()),
         ),
         (
             "liveness",
-            change.liveness.map(|liveness| liveness.word().into()),
+            change.liveness.map(|liveness| liveness.as_str().into()),
         ),
         (
             "upstream_auth",
@@ -85,7 +85,7 @@ pub(super) fn about_change(mut about: About, change: &Change) -> About {
                 .as_ref()
                 .map(|auth| kind(auth.as_ref())),
         ),
-        ("status", change.status.map(|status| status.word().into())),
+        ("status", change.status.map(|status| status.as_str().into())),
     ];
     for (member, value) in values {
         if let Some(value) = value {

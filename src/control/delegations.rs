@@ -98,7 +98,7 @@ pub(super) async fn create(
     };
     let accepted = gateway.delivery.jobs.accept(&new).await?;
     let (code, status) = if accepted.known {
-        (StatusCode::OK, accepted.state.word())
+        (StatusCode::OK, accepted.state.as_str())
     } else {
         (StatusCode::ACCEPTED, "delegated")
     };

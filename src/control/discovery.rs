@@ -61,7 +61,7 @@ pub(super) async fn discover(
         .transpose()?;
     let about = token
         .is_some()
-        .then(|| About::workspace(&id).with("kind", CredentialKind::Pair.word()));
+        .then(|| About::workspace(&id).with("kind", CredentialKind::Pair.as_str()));
     let answer = Answer(Discovery {
         discovered,
         token: token.as_ref().map(PairToken::of),

@@ -117,7 +117,7 @@ pub(super) async fn check_access(
     let why_not = |why: String| if operator { why } else { NO_RULE.to_owned() };
     Ok(Answer(Access {
         allowed: said.is_ok(),
-        rule: said.as_ref().ok().map(|rule| rule.word()),
+        rule: said.as_ref().ok().map(|rule| rule.as_str()),
         reason: said.err().map(why_not),
     }))
 }

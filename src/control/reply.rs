@@ -45,7 +45,7 @@ pub(super) async fn reply(
     Ok(Answer(Replied {
         status: "ok",
         task_id: task.id,
-        state: task.state.word(),
+        state: task.state.as_str(),
     }))
 }
 

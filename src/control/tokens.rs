@@ -236,7 +236,7 @@ pub(super) async fn issue_canvas(
         maker: Some(&caller.0),
     })?;
     let about = About::default()
-        .with("kind", CredentialKind::Canvas.word())
+        .with("kind", CredentialKind::Canvas.as_str())
         .with("org", org)
         .with("user", new.user.as_str());
     let answer = IssuedCanvas {

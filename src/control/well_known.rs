@@ -34,7 +34,7 @@ pub(super) async fn discovery(State(gateway): State<Arc<Gateway>>, headers: Head
     let document = json!({
         "issuer": config.issuer(),
         "jwks_uri": format!("{}/.well-known/jwks.json", config.public_url()),
-        "algorithms": [SigningAlgorithm::EdDsa.word(), SigningAlgorithm::Es256.word()],
+        "algorithms": [SigningAlgorithm::EdDsa.as_str(), SigningAlgorithm::Es256.as_str()],
         "tokens": {
             "pair": {
                 "typ": PAIR_TYP,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::entry::{Entry, must_beat, not_found, removed};
-use super::intake::invalid;
+use super::validate::invalid;
 use super::{Directory, URL_TTL};
 use crate::coherence::Invalidation;
 use crate::ids::WorkspaceId;

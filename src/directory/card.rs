@@ -193,7 +193,7 @@ fn fingerprint(source: &CardSource, workspace: &Workspace) -> [u8; 32] {
     let place = match &source.place {
         Ok(Some(place)) => format!("{} {:?}", place.endpoint.url(), place.paths),
         Ok(None) => String::new(),
-        Err(refusal) => refusal.reason.word().to_owned(),
+        Err(refusal) => refusal.reason.as_str().to_owned(),
     };
     let parts = [
         Some(source.name.as_str()),

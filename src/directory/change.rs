@@ -5,10 +5,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::entry::{called_at, not_found, removed};
-use super::intake::{Lookup, check_label, conflict, invalid};
-use super::place::{Editor, settle};
+use super::tree_rules::{Editor, settle};
 use super::upstream_auth::UpstreamAuth;
 use super::upstream_tls::{UpstreamTls, require_https};
+use super::validate::{Lookup, check_label, conflict, invalid};
 use super::{Directory, URL_TTL};
 use crate::coherence::Invalidation;
 use crate::config::{CardAccess, Complete};

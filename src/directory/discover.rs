@@ -97,7 +97,7 @@ impl Directory {
 
     /// With what heartbeats said since the row was written.
     pub(super) fn as_of_now(&self, mut workspace: Workspace) -> Workspace {
-        if let Some(seen) = self.news.of(&workspace.id)
+        if let Some(seen) = self.heartbeat_buffer.of(&workspace.id)
             && workspace.last_seen < Some(seen.last_seen)
         {
             workspace.last_seen = Some(seen.last_seen);

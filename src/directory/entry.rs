@@ -13,7 +13,7 @@ use super::card::CardSource;
 use super::endpoint::Endpoint;
 use super::json_rpc::JsonRpc;
 use super::{
-    Agent, Destination, Directory, Manners, RETRY_AFTER, Settled, URL_RENEWAL, UpstreamAuth,
+    Agent, AgentOptions, Destination, Directory, RETRY_AFTER, Settled, URL_RENEWAL, UpstreamAuth,
     UpstreamTls,
 };
 use crate::a2a::Generation;
@@ -197,7 +197,7 @@ impl Directory {
         let mut agent = self.agent_at(workspace, urls).map_err(at(Check::Url))?;
         let shown = self.shown_to(workspace, &agent.endpoint);
         let (auth, tls) = shown.map_err(at(Check::Upstream))?;
-        agent.manners.path_in_card = urls.host.is_none();
+        agent.options.path_in_card = urls.host.is_none();
         agent.upstream_auth = auth;
         agent.upstream_tls = tls;
         Ok(Destination::Agent(Arc::new(agent)))
@@ -221,10 +221,10 @@ impl Directory {
             Status::Offline | Status::Online | Status::Degraded if polls => {
                 // Nobody would call where the caller asks to be called.
                 let push_notifications = false;
-                let manners = self.manners_of(workspace);
-                Ok(Some(Destination::Inbox(Manners {
+                let options = self.manners_of(workspace);
+                Ok(Some(Destination::Inbox(AgentOptions {
                     push_notifications,
-                    ..manners
+                    ..options
                 })))
             }
             Status::Offline if workspace.liveness == Liveness::Assumed => Err(self.offline(
@@ -299,20 +299,20 @@ impl Directory {
     ///
     /// # Errors
     /// `workspace_not_found`; `store_unavailable`.
-    pub async fn manners(&self, permit: &Permit) -> Result<Manners, Rejection> {
+    pub async fn options(&self, permit: &Permit) -> Result<AgentOptions, Rejection> {
         let entry = self.entry(permit.target()).await?;
         let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
         Ok(self.manners_of(workspace))
     }
 
-    fn manners_of(&self, workspace: &Workspace) -> Manners {
+    fn manners_of(&self, workspace: &Workspace) -> AgentOptions {
         let config = self.config.get();
         let card = workspace.agent_card.as_ref();
         let has_card = card.is_some();
         let card: Option<serde_json::Value> =
             card.and_then(|card| serde_json::from_str(card.get()).ok());
         let says_no_push = card.as_ref().and_then(says_push) == Some(false);
-        Manners {
+        AgentOptions {
             generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
             has_card,
             path_in_card: false,
@@ -332,7 +332,7 @@ impl Directory {
             id: workspace.id.clone(),
             json_rpc: JsonRpc::of(card_text(workspace), &endpoint),
             endpoint,
-            manners: self.manners_of(workspace),
+            options: self.manners_of(workspace),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
             upstream_auth: None,
             upstream_tls: None,

@@ -19,7 +19,7 @@ impl Directory {
         let Some(workspace) = polls else {
             return;
         };
-        let (active_tasks, current_task) = match self.news.of(id) {
+        let (active_tasks, current_task) = match self.heartbeat_buffer.of(id) {
             Some(seen) => (seen.active_tasks, seen.current_task),
             None => (workspace.active_tasks, workspace.current_task.clone()),
         };
@@ -31,7 +31,7 @@ impl Directory {
             ..Beat::default()
         };
         if let Err(refusal) = self.beat(id, &beat).await {
-            let reason = refusal.reason.word();
+            let reason = refusal.reason.as_str();
             tracing::debug!(workspace.id = %id, reason, "A sign of life does not count this time");
         }
     }

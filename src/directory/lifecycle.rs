@@ -6,9 +6,9 @@ use serde_json::value::RawValue;
 use super::Directory;
 use super::change::is_reachable;
 use super::entry::{not_found, removed};
-use super::intake::{check_card, conflict, not_permitted};
 use super::lease::Lease;
-use super::place::Editor;
+use super::tree_rules::Editor;
+use super::validate::{check_card, conflict, not_permitted};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{

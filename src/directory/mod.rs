@@ -7,37 +7,37 @@
 //! [`Directory::agent_address`] is the only way from it to an address that is dialled.
 
 mod address;
+mod announce;
 mod beat;
 mod card;
 mod change;
 mod discover;
 mod endpoint;
 mod entry;
+mod evidence;
 mod follow;
-mod intake;
+mod heartbeat_buffer;
 mod json_rpc;
 mod keys;
 mod lease;
 mod life;
 mod lifecycle;
 mod nameservers;
-mod news;
 mod origins;
 mod own;
 mod peers;
-mod place;
 mod presence;
+mod redact;
 mod register;
 mod resolve;
 mod resolver;
 mod settled;
-mod shown;
 mod slots;
 mod sweep;
-mod tell;
-mod told;
+mod tree_rules;
 mod upstream_auth;
 mod upstream_tls;
+mod validate;
 mod webhook;
 
 use std::net::SocketAddr;
@@ -49,9 +49,9 @@ use moka::future::Cache;
 use tokio::time::Instant;
 
 use self::entry::Entry;
+use self::heartbeat_buffer::HeartbeatBuffer;
 use self::keys::KeyPattern;
 use self::lease::Leases;
-use self::news::News;
 pub use self::resolver::LookupFor;
 use self::resolver::Resolver;
 use self::slots::{Calls, Slots};
@@ -74,15 +74,15 @@ pub use self::change::Change;
 pub use self::discover::Discovered;
 pub use self::endpoint::Endpoint;
 pub use self::entry::NotReached;
-pub use self::intake::AGENT_CARD_BYTES_MAX;
 pub use self::json_rpc::JsonRpc;
 pub use self::peers::{Peer, Sight};
-pub use self::place::Editor;
 pub use self::register::{Creation, Registered, Registrar, Registration, Terms};
 pub use self::settled::Settled;
 pub use self::slots::Slot;
+pub use self::tree_rules::Editor;
 pub use self::upstream_auth::UpstreamAuth;
 pub use self::upstream_tls::{ClientIdentity, UpstreamTls};
+pub use self::validate::AGENT_CARD_BYTES_MAX;
 
 /// How long a URL key lives without being refreshed.
 const URL_TTL: Duration = Duration::from_secs(300);
@@ -97,22 +97,22 @@ pub enum Destination {
     /// To the agent that listens there.
     Agent(Arc<Agent>),
     /// To the inbox, from which the agent fetches it.
-    Inbox(Manners),
+    Inbox(AgentOptions),
 }
 
 impl Destination {
     /// How its agent is to be spoken to.
-    pub fn manners(&self) -> &Manners {
+    pub fn options(&self) -> &AgentOptions {
         match self {
-            Self::Agent(agent) => &agent.manners,
-            Self::Inbox(manners) => manners,
+            Self::Agent(agent) => &agent.options,
+            Self::Inbox(options) => options,
         }
     }
 }
 
 /// How a workspace is to be spoken to, whether or not it can be reached.
 #[derive(Clone, Debug)]
-pub struct Manners {
+pub struct AgentOptions {
     /// Which generation of A2A its agent speaks, by its card.
     pub generation: Generation,
     /// Whether it registered one. If it did not, a fetched card may know better.
@@ -136,7 +136,7 @@ pub struct Agent {
     /// Where it takes JSON-RPC, if not at the path of its URL.
     pub json_rpc: JsonRpc,
     /// How it is to be spoken to.
-    pub manners: Manners,
+    pub options: AgentOptions,
     /// Its own bound on silence; `None`: `timeouts.idle`.
     pub idle_timeout: Option<Duration>,
     /// The credential that it asks of whoever calls it.
@@ -160,7 +160,7 @@ pub struct Directory {
     metrics: Arc<Metrics>,
     resolver: Resolver,
     leases: Leases,
-    news: Arc<News>,
+    heartbeat_buffer: Arc<HeartbeatBuffer>,
     slots: Slots,
     entries: Coherent<WorkspaceId, Arc<Entry>>,
     /// The last entry that was read whole, for when no store answers (architecture D8).
@@ -203,13 +203,13 @@ impl Directory {
             .weigher(|_, entry: &Arc<Entry>| entry.weight())
             .build();
         let changes = Arc::default();
-        let news = Arc::new(News::new(config.clone()));
-        resolve::forget_what_changes(&coherence, &entries, &known, &changes, &news);
+        let heartbeat_buffer = Arc::new(HeartbeatBuffer::new(config.clone()));
+        resolve::forget_what_changes(&coherence, &entries, &known, &changes, &heartbeat_buffer);
         let heartbeat_key = &at_start.directory.heartbeat_key;
         Self {
             resolver: Resolver::new(config),
             leases: Leases::new(shared.clone(), heartbeat_key, config.clone()),
-            news,
+            heartbeat_buffer,
             slots: Slots::default(),
             entries,
             known,

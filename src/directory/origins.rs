@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use super::address::meant;
 use super::endpoint::{Endpoint, Target};
-use super::intake::{REGISTRATIONS, conflict};
 use super::own::is_of_this_machine;
+use super::validate::{REGISTRATIONS, conflict};
 use super::{Directory, LookupFor};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};

@@ -74,7 +74,7 @@ impl Directory {
         let mut peers = Vec::with_capacity(workspaces.len());
         for (one, urls) in workspaces.into_iter().zip(urls) {
             if let Some(rule) = rules.get(&one.id) {
-                peers.push(self.peer(one, &urls, rule.word(), sight).await);
+                peers.push(self.peer(one, &urls, rule.as_str(), sight).await);
             }
         }
         Ok(peers)

@@ -5,11 +5,11 @@ use serde_json::value::RawValue;
 
 use super::change::Change;
 use super::entry::{called_at, not_found, removed};
-use super::intake::{
+use super::tree_rules::{Editor, org_below};
+use super::upstream_tls::require_https;
+use super::validate::{
     NamedUrls, VettedUrls, check_card, check_label, conflict, invalid, not_permitted,
 };
-use super::place::{Editor, org_below};
-use super::upstream_tls::require_https;
 use super::{Directory, UpstreamAuth, UpstreamTls};
 use crate::coherence::Invalidation;
 use crate::config::{CardAccess, Complete};

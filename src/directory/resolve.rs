@@ -18,8 +18,8 @@ use moka::future::Cache;
 use tokio::time::Instant;
 
 use super::entry::{Entry, Pulse, ReadAt, Urls, must_beat};
+use super::heartbeat_buffer::HeartbeatBuffer;
 use super::lease::Lease;
-use super::news::News;
 use super::{Destination, Directory};
 use crate::coherence::{Coherence, Coherent, Invalidation};
 use crate::hierarchy::Permit;
@@ -155,7 +155,9 @@ impl Directory {
 
     /// The last sign of life: what SQL knows, or what was heard here since.
     pub(super) fn last_seen(&self, workspace: &Workspace) -> Option<Timestamp> {
-        workspace.last_seen.max(self.news.last_seen(&workspace.id))
+        workspace
+            .last_seen
+            .max(self.heartbeat_buffer.last_seen(&workspace.id))
     }
 
     /// What was known when SQL stopped answering, if that is recent enough.
@@ -215,12 +217,16 @@ pub(super) fn forget_what_changes(
     entries: &Coherent<WorkspaceId, Arc<Entry>>,
     known: &Cache<WorkspaceId, Arc<Entry>>,
     changes: &Arc<AtomicU64>,
-    news: &Arc<News>,
+    heartbeat_buffer: &Arc<HeartbeatBuffer>,
 ) {
     let (entries, known, changes) = (entries.clone(), known.clone(), Arc::clone(changes));
-    let news = Arc::clone(news);
+    let heartbeat_buffer = Arc::clone(heartbeat_buffer);
     coherence.on_invalidation(move |what| {
-        let (entries, known, news) = (entries.clone(), known.clone(), Arc::clone(&news));
+        let (entries, known, heartbeat_buffer) = (
+            entries.clone(),
+            known.clone(),
+            Arc::clone(&heartbeat_buffer),
+        );
         changes.fetch_add(1, Ordering::AcqRel);
         async move {
             match what {
@@ -229,7 +235,7 @@ pub(super) fn forget_what_changes(
                 Invalidation::Workspace(id) => {
                     entries.forget(&id).await;
                     known.invalidate(&id).await;
-                    news.hasten(&id);
+                    heartbeat_buffer.hasten(&id);
                 }
                 // After a gap everything is asked for again; if no store answers then, what was
                 // known before the gap is all there is, for `directory.stale`.

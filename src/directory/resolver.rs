@@ -18,9 +18,9 @@ use tokio::time::{Instant, timeout};
 
 use super::address::Policy;
 use super::endpoint::{Endpoint, Target};
-use super::intake::REGISTRATIONS;
 use super::nameservers::{Directions, Failure, LOOKUP_MAX, NoAddress, look_up};
 use super::own::Own;
+use super::validate::REGISTRATIONS;
 use crate::config::live::Present;
 use crate::config::{Derived, Live};
 use crate::explain::{Check, Fact, Source, Witness};

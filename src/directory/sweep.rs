@@ -59,7 +59,7 @@ impl Directory {
         let renewed = self.leases.renewed(&ids, now).await?;
         let (mut dead, mut alive) = (Vec::new(), Vec::new());
         for ((id, last_seen), renewed) in overdue.into_iter().zip(renewed) {
-            let heard = self.news.last_seen(&id);
+            let heard = self.heartbeat_buffer.last_seen(&id);
             let doubtful = || self.leases.benefit_of_doubt(last_seen.max(heard), now);
             match renewed {
                 Some(at) => alive.push((id, at)),
@@ -169,7 +169,7 @@ impl Directory {
     /// # Errors
     /// When SQL does not answer; nothing is lost, the next call writes it.
     pub async fn flush_last_seen(&self) -> Result<(), Unavailable> {
-        self.news.flush(&self.workspaces).await
+        self.heartbeat_buffer.flush(&self.workspaces).await
     }
 
     /// Writes down all that heartbeats said. At the end.
@@ -177,13 +177,13 @@ impl Directory {
     /// # Errors
     /// When SQL does not answer.
     pub async fn flush_all(&self) -> Result<(), Unavailable> {
-        self.news.hasten_all();
-        self.news.flush(&self.workspaces).await
+        self.heartbeat_buffer.hasten_all();
+        self.heartbeat_buffer.flush(&self.workspaces).await
     }
 
     /// Forgets what was heard of workspaces that are not heard any more. Now and then.
     pub fn forget_silent(&self) {
         let kept = self.leases.ttl() * WORDS_TTLS;
-        self.news.forget(Timestamp::now().before(kept));
+        self.heartbeat_buffer.forget(Timestamp::now().before(kept));
     }
 }

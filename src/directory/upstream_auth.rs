@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::intake::invalid;
+use super::validate::invalid;
 use super::{Directory, RETRY_AFTER};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::intake::invalid;
+use super::validate::invalid;
 use super::{Directory, RETRY_AFTER};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};

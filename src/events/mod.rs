@@ -79,7 +79,7 @@ pub enum Kind {
 
 impl Kind {
     /// The word on the wire.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::WorkspaceOnline => "WORKSPACE_ONLINE",
             Self::WorkspaceOffline => "WORKSPACE_OFFLINE",

@@ -82,7 +82,7 @@ impl Record {
         }
         Self {
             nonce: nonce.to_owned(),
-            event: event.kind.word().to_owned(),
+            event: event.kind.as_str().to_owned(),
             workspace_id: event.workspace.to_string(),
             timestamp: event.at.to_string(),
             payload: payload.unwrap_or_else(empty),

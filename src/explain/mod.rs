@@ -32,7 +32,7 @@ pub enum Source {
 
 impl Source {
     /// Returns the value in JSON.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Config => "config",
             Self::Dns => "dns",
@@ -87,7 +87,7 @@ pub enum Check {
 
 impl Check {
     /// Returns the value in JSON.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Process => "process",
             Self::Places => "places",
@@ -176,10 +176,10 @@ pub struct Step {
 impl Step {
     fn json(&self) -> Value {
         json!({
-            "step": self.fact.check.word(),
+            "step": self.fact.check.as_str(),
             "ok": self.ok,
             "fact": self.fact.value,
-            "source": self.fact.source.word(),
+            "source": self.fact.source.as_str(),
             "age_ms": u64::try_from(self.fact.age.as_millis()).unwrap_or(u64::MAX),
         })
     }
@@ -240,7 +240,7 @@ impl Explanation {
             "caller": caller,
             "target": target,
             "admitted": self.admitted(),
-            "reason": refusal.map(|refusal| refusal.reason.word()),
+            "reason": refusal.map(|refusal| refusal.reason.as_str()),
             "status": refusal.map(|refusal| refusal.reason.status()),
             "message": refusal.map(|refusal| refusal.message.as_ref()),
             "retry_after": refusal.and_then(|refusal| refusal.retry_after),

@@ -78,7 +78,7 @@ pub enum Rule {
 
 impl Rule {
     /// Returns the name in responses, records and logs.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::SelfRule => "self",
             Self::Parent => "parent",

@@ -120,7 +120,7 @@ fn every_rule_has_its_own_word() {
         (Rule::Operator, "operator"),
     ];
     for (rule, word) in words {
-        assert_eq!(rule.word(), word);
+        assert_eq!(rule.as_str(), word);
     }
 }
 

@@ -140,7 +140,7 @@ pub enum CredentialKind {
 
 impl CredentialKind {
     /// Returns the name in logs and records.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Admin => "admin",
             Self::Canvas => "canvas",

@@ -77,7 +77,7 @@ impl Identity {
     ) -> Result<(SecretString, i64), Rejection> {
         let fresh = Fresh::new(Form::Ticket);
         let stored = Stored {
-            kind: proof.kind.word().to_owned(),
+            kind: proof.kind.as_str().to_owned(),
             prefix: proof.prefix.clone(),
             hash: proof.credential.map(CredentialHash::to_hex),
             signed: self.sign_canvas(proof)?,
@@ -118,7 +118,7 @@ impl Identity {
     }
 
     async fn maker(&self, stored: Stored) -> Result<Option<Arc<Proof>>, Rejection> {
-        if stored.kind == CredentialKind::Open.word() {
+        if stored.kind == CredentialKind::Open.as_str() {
             return Ok(self.open());
         }
         let Some(hash) = stored.hash.as_deref().and_then(CredentialHash::from_hex) else {
@@ -152,7 +152,7 @@ impl Identity {
                 CredentialKind::Org,
                 CredentialKind::Admin,
             ];
-            let kind = tables.into_iter().find(|kind| kind.word() == stored.kind);
+            let kind = tables.into_iter().find(|kind| kind.as_str() == stored.kind);
             let Some(kind) = kind else { return Ok(None) };
             match self.principal_of(kind, hash).await? {
                 Some(principal) => (kind, principal, None),

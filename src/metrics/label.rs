@@ -18,11 +18,11 @@ impl Outcome {
     pub(super) const COUNT: usize = Reason::ALL.len() + 2;
 
     /// Returns the value of the label.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Answered => "answered",
             Self::CallerLeft => "caller_left",
-            Self::Rejected(reason) => reason.word(),
+            Self::Rejected(reason) => reason.as_str(),
         }
     }
 
@@ -127,7 +127,7 @@ impl JwksFetch {
     ];
 
     /// Returns the value of the label.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Fetched => "fetched",
             Self::Unreachable => "unreachable",

@@ -237,7 +237,10 @@ impl Metrics {
             "Fetches of agents' cards: fetched, or the reason why not.",
             &["outcome"],
         );
-        begin(&card_fetches, &["fetched", Reason::AgentUnreachable.word()]);
+        begin(
+            &card_fetches,
+            &["fetched", Reason::AgentUnreachable.as_str()],
+        );
         Self {
             connections_cut: Cut::LABELS.map(|why| connections_cut.with_label_values(&[why])),
             lapses: ["expiry", "request", "sweep"].map(|how| lapses.with_label_values(&[how])),
@@ -298,7 +301,7 @@ impl Metrics {
                 "a2a_gateway_coherent",
                 "1 while the link that carries invalidations is up.",
             ),
-            jwks_fetches: JwksFetch::ALL.map(|o| jwks_fetches.with_label_values(&[o.word()])),
+            jwks_fetches: JwksFetch::ALL.map(|o| jwks_fetches.with_label_values(&[o.as_str()])),
             card_fetches,
             token_uses,
             tokens_kept: gauge(
@@ -373,7 +376,7 @@ impl Metrics {
         self.exchange_children[index]
             .get_or_init(|| {
                 self.exchanges
-                    .with_label_values(&[method.label(), outcome.word()])
+                    .with_label_values(&[method.label(), outcome.as_str()])
             })
             .inc();
         if let Outcome::Rejected(reason) = outcome {
@@ -489,7 +492,7 @@ fn children(exchanges: &IntCounterVec) -> Vec<OnceLock<IntCounter>> {
     let mut children = vec![OnceLock::new(); Method::ALL.len() * Outcome::COUNT];
     let outcome = Outcome::Answered;
     for method in Method::ALL {
-        let child = exchanges.with_label_values(&[method.label(), outcome.word()]);
+        let child = exchanges.with_label_values(&[method.label(), outcome.as_str()]);
         children[method.index() * Outcome::COUNT + outcome.index()] = OnceLock::from(child);
     }
     children

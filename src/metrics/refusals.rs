@@ -88,7 +88,7 @@ impl Refusals {
         );
         Self {
             by_reason: ["a2a", "control"].map(|plane| {
-                Reason::ALL.map(|reason| by_reason.with_label_values(&[plane, reason.word()]))
+                Reason::ALL.map(|reason| by_reason.with_label_values(&[plane, reason.as_str()]))
             }),
             credentials: CredentialFlaw::WORDS.map(|why| credentials.with_label_values(&[why])),
         }

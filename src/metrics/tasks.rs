@@ -34,7 +34,7 @@ impl TaskMetrics {
                 "Owners and uses of tasks that were not written down for other replicas: the queue was full.",
             ),
             states: TaskState::ALL
-                .map(|state| states.with_label_values(&[&state.word().replace('-', "_")])),
+                .map(|state| states.with_label_values(&[&state.as_str().replace('-', "_")])),
         }
     }
 

@@ -11,7 +11,7 @@ use pingora::http::RequestHeader;
 
 use super::exchange::Exchange;
 use crate::config::{Config, Limits};
-use crate::directory::{Destination, Manners};
+use crate::directory::{AgentOptions, Destination};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::hops::{hops, whole_number};
@@ -62,8 +62,8 @@ impl Admitted {
     }
 
     /// The protocol options of the target: what the call must look like.
-    pub(super) fn manners(&self) -> &Manners {
-        self.destination.manners()
+    pub(super) fn options(&self) -> &AgentOptions {
+        self.destination.options()
     }
 }
 
@@ -138,7 +138,7 @@ pub(super) async fn permit(
     target: &WorkspaceId,
 ) -> Result<Allowed, Rejection> {
     let permit = gateway.hierarchy.permit(&proof, target).await?;
-    exchange.rule = Some(permit.rule().word());
+    exchange.rule = Some(permit.rule().as_str());
     exchange.org = permit.org().map(str::to_owned);
     Ok(Allowed { proof, permit })
 }

@@ -8,9 +8,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::admit::too_large;
 use super::chunks;
-use super::ended::patiently;
 use super::exchange::Exchange;
 use super::origin::browser_made;
+use super::outcome::write_with_timeout;
 use super::relay::Relay;
 use crate::a2a::Generation;
 use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
@@ -70,7 +70,7 @@ pub(super) async fn bid_continue(session: &mut ServerSession) -> Result<(), NoBo
         return Ok(());
     }
     let limit = session.get_write_timeout();
-    let written = patiently(limit, session.write_continue_response()).await;
+    let written = write_with_timeout(limit, session.write_continue_response()).await;
     written.map_err(|_| NoBody::CallerLeft)
 }
 

@@ -16,8 +16,8 @@ use pingora::protocols::http::ServerSession;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use super::ended::{chunk, patiently};
 use super::on_demand::{gone, on_demand};
+use super::outcome::{chunk, write_with_timeout};
 use super::reject::answer;
 use super::{Proxy, Slot};
 use crate::dialect::Dialect;
@@ -143,7 +143,7 @@ async fn send(
     // All other responses hold their slot until they are complete.
     let slot = slot.filter(|_| !streams);
     let patience = if streams { READER_MAX } else { PIECE_MAX };
-    patiently(
+    write_with_timeout(
         session.get_write_timeout(),
         session.write_response_header(Box::new(head)),
     )
@@ -165,7 +165,7 @@ async fn send(
         }
     }
     drop(slot);
-    patiently(
+    write_with_timeout(
         session.get_write_timeout(),
         session.write_response_body(Bytes::new(), true),
     )
@@ -237,7 +237,7 @@ async fn socket(
     drop(slot);
     let (parts, output) = response.into_parts();
     let head = head(proxy, session, parts);
-    patiently(
+    write_with_timeout(
         session.get_write_timeout(),
         session.write_response_header(Box::new(head)),
     )
@@ -280,7 +280,7 @@ async fn pump(
             },
         }
     }
-    let _ = patiently(
+    let _ = write_with_timeout(
         session.get_write_timeout(),
         session.write_response_body(Bytes::new(), true),
     )
@@ -342,5 +342,5 @@ fn request(
 }
 
 fn broken(error: Box<pingora::Error>) -> Broken {
-    Broken::Refused(super::ended::internal(error))
+    Broken::Refused(super::outcome::internal(error))
 }

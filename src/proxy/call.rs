@@ -9,10 +9,10 @@ use pingora::protocols::http::ServerSession;
 use super::admit::{Admitted, allow};
 use super::body::{self, CallShape, check_media_type};
 use super::deferred::{JobWords, asked_job};
-use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
-use super::{Proxy, keyed, references, wrong_method};
+use super::outcome::Ended;
+use super::{Proxy, idempotency, ownership, wrong_method};
 use crate::a2a::accept::prefers_stream;
 use crate::a2a::task::Binding;
 use crate::a2a::{Generation, envelope};
@@ -38,7 +38,9 @@ impl Proxy {
                 Admitted::new(allowed, destination, session.req_header(), &exchange.config)?
             }
             // Boxed, here and below: rarely taken.
-            Err(away) => return Box::pin(self.away(session, exchange, allowed, away)).await,
+            Err(away) => {
+                return Box::pin(self.defer_or_reject(session, exchange, allowed, away)).await;
+            }
         };
         check_media_type(&session.req_header().headers)?;
         let account = admitted.account();
@@ -54,16 +56,16 @@ impl Proxy {
         admitted: Admitted,
         (received, share): (Bytes, Share),
     ) -> Result<Ended, Ended> {
-        let manners = admitted.manners();
-        let generation = if manners.has_card {
-            manners.generation
+        let options = admitted.options();
+        let generation = if options.has_card {
+            options.generation
         } else {
             // Boxed: rarely taken.
             let is_bare = envelope::is_bare(&received);
             Box::pin(self.generation(Some(session), exchange, &admitted, is_bare)).await?
         };
         let shape = CallShape {
-            complete: manners.complete,
+            complete: options.complete,
             generation,
             prefers_stream: prefers_stream(&session.req_header().headers),
         };
@@ -76,12 +78,12 @@ impl Proxy {
                 return Ok(ended);
             }
         }
-        let key = keyed::key(exchange, session.req_header(), Some(&completed), &received)?;
+        let key = idempotency::key(exchange, session.req_header(), Some(&completed), &received)?;
         drop(received);
         let asked = self.ask_card_for_push(session, exchange, &admitted, &completed.refs);
         asked.await?;
-        references::check(&self.gateway, exchange, &admitted, &completed.refs).await?;
-        references::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
+        ownership::check(&self.gateway, exchange, &admitted, &completed.refs).await?;
+        ownership::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
         let outgoing = Outgoing {
             verb: Method::POST,
             target: None,

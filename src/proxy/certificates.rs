@@ -17,9 +17,9 @@ const AGENTS_MAX: u64 = 10_000;
 const IDLE: Duration = Duration::from_secs(300);
 
 /// Converted `upstream_tls` by fingerprint. A conversion costs more than all other steps of a call.
-pub(super) struct Certificates(Cache<[u8; 32], Arc<Worn>>);
+pub(super) struct Certificates(Cache<[u8; 32], Arc<PreparedTls>>);
 
-struct Worn {
+struct PreparedTls {
     ca: Option<Arc<[WrappedX509]>>,
     client: Option<Arc<CertKey>>,
 }
@@ -34,9 +34,9 @@ impl Certificates {
     ///
     /// Pingora's pool keys connections by address, name and serial number of the client certificate, but not by the CA
     /// certificates. Each agent with certificates of its own therefore gets a pool of its own.
-    pub(super) async fn put_on(&self, peer: &mut HttpPeer, agent: &Agent, tls: &UpstreamTls) {
+    pub(super) async fn apply_to(&self, peer: &mut HttpPeer, agent: &Agent, tls: &UpstreamTls) {
         let fingerprint = tls.fingerprint(&agent.id);
-        let made = async { Arc::new(Worn::of(tls)) };
+        let made = async { Arc::new(PreparedTls::of(tls)) };
         let worn = self.0.get_with(fingerprint, made).await;
         peer.options.ca.clone_from(&worn.ca);
         peer.client_cert_key.clone_from(&worn.client);
@@ -45,7 +45,7 @@ impl Certificates {
     }
 }
 
-impl Worn {
+impl PreparedTls {
     fn of(tls: &UpstreamTls) -> Self {
         let ca = tls.ca.as_ref().map(|ca| {
             let ders = ca.ders().iter().cloned();

@@ -111,7 +111,7 @@ impl Connections {
             &Dialect::Plain.into(),
             false,
         );
-        http1::part(&mut (Box::new(stream) as Stream), &answer, FAREWELL).await;
+        http1::lingering_close(&mut (Box::new(stream) as Stream), &answer, FAREWELL).await;
     }
 
     /// Sends a 503 before closing, unless too many rejected connections are already being answered.
@@ -132,7 +132,7 @@ impl Connections {
             &Dialect::Plain.into(),
             false,
         );
-        http1::part(&mut stream, &answer, FAREWELL).await;
+        http1::lingering_close(&mut stream, &answer, FAREWELL).await;
     }
 
     /// Serves one connection to its end, if there is a slot for it.

@@ -11,15 +11,15 @@ use serde_json::Value;
 
 use super::admit::{Admitted, Allowed};
 use super::body::{self, CallShape, check_media_type, expects_continue};
-use super::ended::{Ended, internal};
 use super::exchange::Exchange;
 use super::fields::{passes, response_head};
 use super::forward::Outgoing;
-use super::keyed::{self, Own, Told, Turn};
+use super::idempotency::{self, Claimed, Execution, KeptResponse};
+use super::outcome::{Ended, internal};
 use super::relay::content_length_of;
 use super::respond::respond;
 use super::trace::{context_fields, is_context};
-use super::{Proxy, prefer, references};
+use super::{Proxy, ownership, prefer};
 use crate::a2a::accept::prefers_stream;
 use crate::a2a::done::Done;
 use crate::a2a::envelope::Completed;
@@ -96,7 +96,7 @@ struct ToDefer<'a> {
 impl Proxy {
     /// Handles a call to an unreachable target. Defers it if its caller prefers that, answers a request about a
     /// deferred call, and rejects everything else with `why`.
-    pub(super) async fn away(
+    pub(super) async fn defer_or_reject(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
@@ -110,7 +110,7 @@ impl Proxy {
         );
         let keeps = prefer::respond_async(&head.headers);
         // A stored answer is replayed whether the target is reachable or not.
-        let keyed = head.headers.contains_key(keyed::IDEMPOTENCY_KEY);
+        let keyed = head.headers.contains_key(idempotency::IDEMPOTENCY_KEY);
         if !passes_by || !(keeps || keyed || may_ask_for_a_job(head)) {
             return Err(why.into());
         }
@@ -138,12 +138,12 @@ impl Proxy {
         let hops = hops(&head.headers, exchange.config.forward.max_hops)?;
         check_media_type(&head.headers)?;
         let prefers_stream = prefers_stream(&head.headers);
-        let manners = self.gateway.directory.manners(permit).await?;
+        let options = self.gateway.directory.options(permit).await?;
         let read = body::read(&self.relay, &exchange.config, session, proof.account).await;
         let (received, _share) = read?;
         let shape = CallShape {
-            complete: manners.complete,
-            generation: manners.generation,
+            complete: options.complete,
+            generation: options.generation,
             prefers_stream,
         };
         let completed = body::complete(exchange, permit, received.clone(), &shape)?;
@@ -152,27 +152,29 @@ impl Proxy {
             let words = JobWords::of(&completed);
             return self.about_job(session, exchange, asked, words).await;
         }
-        let key = keyed::key(exchange, session.req_header(), Some(&completed), &received)?;
+        let key = idempotency::key(exchange, session.req_header(), Some(&completed), &received)?;
         drop(received);
         if let Some(key) = &key {
             let until = exchange.started + exchange.config.timeouts.total;
             let done = completed.done;
             let done = (!done.is_empty()).then(|| done.to_string());
             let told = (until, done.as_deref());
-            if let Turn::Told(ended) = self.turn(session, exchange, key, told).await? {
+            if let Claimed::Replayed(ended) =
+                self.claim_or_replay(session, exchange, key, told).await?
+            {
                 return Ok(Some(ended));
             }
         }
         if !keeps || completed.method != Method::SendMessage {
             return Ok(None);
         }
-        let (of, push) = ((proof, permit.target()), manners.push_notifications);
+        let (of, push) = ((proof, permit.target()), options.push_notifications);
         let (method, refs) = (completed.method, &completed.refs);
-        references::check_for(&self.gateway, method, push, of, refs).await?;
+        ownership::check_for(&self.gateway, method, push, of, refs).await?;
         let to_defer = ToDefer {
             proof,
             permit,
-            version_1_0: completed.wrapped && manners.generation == Generation::V1,
+            version_1_0: completed.wrapped && options.generation == Generation::V1,
             body: completed.body,
             method: completed.method_name,
             done: completed.done,
@@ -183,7 +185,7 @@ impl Proxy {
     }
 
     /// Handles a call to a target at capacity: defers it if its caller prefers that, or rejects it with `why`.
-    pub(super) async fn busy(
+    pub(super) async fn defer_at_capacity(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
@@ -268,19 +270,22 @@ impl Proxy {
         };
         let (outcome, replay) = match &call.key {
             None => (Outcome::Whole(Arc::new(accept.await?.0)), false),
-            Some(key) => match self.own(session, exchange, key, accept).await? {
-                Own::Now(answer, ()) => (Outcome::Whole(Arc::new(answer)), false),
-                Own::Before(outcome) => (outcome, true),
+            Some(key) => match self
+                .execute_own_once(session, exchange, key, accept)
+                .await?
+            {
+                Execution::Fresh(answer, ()) => (Outcome::Whole(Arc::new(answer)), false),
+                Execution::Replayed(outcome) => (outcome, true),
             },
         };
         let completed = (!call.done.is_empty()).then(|| call.done.to_string());
-        let told = Told {
+        let told = KeptResponse {
             outcome,
             replay,
             live: None,
             completed: completed.as_deref(),
         };
-        self.tell(session, exchange, told).await.map(Some)
+        self.respond_kept(session, exchange, told).await.map(Some)
     }
 
     /// Answers a call about one task that may be a deferred call. `None` if there is no such job: it may be a task of

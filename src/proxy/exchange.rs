@@ -12,8 +12,8 @@ use opentelemetry::TraceId;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::ended::Ended;
 use super::listener::BrokenOff;
+use super::outcome::Ended;
 use super::relay::Relay;
 use super::trace::Trace;
 use crate::a2a::method::Method;
@@ -249,7 +249,7 @@ impl Exchange {
         };
         let payload = json!({
             "method": self.method.label(),
-            "outcome": outcome.word(),
+            "outcome": outcome.as_str(),
             "duration_ms": u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
         });
         events.tell(Event::new(Kind::A2aResponse, callee, payload));
@@ -276,7 +276,7 @@ impl Exchange {
             target: target.map(|id| id.as_str().to_owned()),
             method: self.method.label().to_owned(),
             rule: self.rule.map(str::to_owned),
-            outcome: outcome.word().to_owned(),
+            outcome: outcome.as_str().to_owned(),
             refused,
             status: self.status,
             ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
@@ -299,7 +299,7 @@ impl Exchange {
             org,
             rule: self.rule,
             method: Some(self.method.label()),
-            outcome: outcome.word(),
+            outcome: outcome.as_str(),
             status: self.status,
             request_bytes: self.request_bytes,
             response_bytes: self.response_bytes,
@@ -337,13 +337,13 @@ impl Drop for Exchange {
             exchange.id = self.request_id.as_str(),
             trace_id = trace_id.map(tracing::field::display),
             caller = self.caller().map(tracing::field::display),
-            credential.kind = self.proof.as_ref().map(|p| p.kind.word()),
+            credential.kind = self.proof.as_ref().map(|p| p.kind.as_str()),
             client_address = self.client.map(tracing::field::display),
             credential.prefix = self.proof.as_ref().map(|p| p.prefix.as_str()),
             callee = self.named_callee().map(WorkspaceId::as_str),
             rule = self.rule,
             method = self.method.label(),
-            outcome = outcome.word(),
+            outcome = outcome.as_str(),
             status = self.status,
             request_bytes = self.request_bytes,
             response_bytes = self.response_bytes,
@@ -385,7 +385,7 @@ pub(super) fn log_cause(rejection: &Rejection, request_id: &RequestId) {
     let Some(cause) = &rejection.cause else {
         return;
     };
-    let (id, reason) = (request_id.as_str(), rejection.reason.word());
+    let (id, reason) = (request_id.as_str(), rejection.reason.as_str());
     let error = crate::telemetry::Chain(cause.as_ref());
     match rejection.reason.status() {
         500 => tracing::error!(exchange.id = id, %error, "exchange ended by a bug"),

@@ -14,7 +14,7 @@ use super::Proxy;
 use crate::a2a::Generation;
 use crate::a2a::card::Card;
 use crate::config::LineageReach;
-use crate::directory::{Agent, Destination, LookupFor, Manners};
+use crate::directory::{Agent, AgentOptions, Destination, LookupFor};
 use crate::explain::{
     Check, Explain, Explanation, Fact, Facts, Question, Refused, Source, Witness,
 };
@@ -64,7 +64,7 @@ impl Explainer {
         let mut explanation = Explanation::default();
         let way = self
             .proxy
-            .way_of_a_message(named, &question.target, &mut explanation);
+            .explain_message(named, &question.target, &mut explanation);
         // The explanation records the check at which it ended.
         let _ = way.await;
         Ok(explanation)
@@ -73,14 +73,14 @@ impl Explainer {
 
 impl Proxy {
     /// Runs the steps of a message: [`Proxy::call`] and [`Proxy::forward`], without those that depend on the request.
-    async fn way_of_a_message(
+    async fn explain_message(
         &self,
         named: Named,
         target: &str,
         explanation: &mut Explanation,
     ) -> Result<(), Refused> {
-        let (proof, target) = self.come_in(named, target, explanation).await?;
-        let permit = self.may(&proof, &target, explanation).await?;
+        let (proof, target) = self.check_caller(named, target, explanation).await?;
+        let permit = self.check_access(&proof, &target, explanation).await?;
         let mut facts = Facts::default();
         let looked = self.gateway.directory.look(&permit, &mut facts).await;
         let destination = match looked {
@@ -88,9 +88,9 @@ impl Proxy {
             Err(not) => explanation.decided(not.at, facts, Err(not.why))?,
         };
         match &destination {
-            Destination::Inbox(manners) => {
+            Destination::Inbox(options) => {
                 let mut facts = Facts::default();
-                let (generation, by) = self.look_at_generation(&permit, manners).await;
+                let (generation, by) = self.look_at_generation(&permit, options).await;
                 let call = json!({"into": "the inbox", "a2a": generation.map(word), "a2a_by": by});
                 facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
                 let inbox = &self.gateway.delivery.inbox;
@@ -107,7 +107,7 @@ impl Proxy {
     }
 
     /// Checks whether the gateway accepts requests, of which caller, and at which rate.
-    async fn come_in(
+    async fn check_caller(
         &self,
         named: Named,
         target: &str,
@@ -143,7 +143,7 @@ impl Proxy {
         Ok((proof, target))
     }
 
-    async fn may(
+    async fn check_access(
         &self,
         proof: &Proof,
         target: &WorkspaceId,
@@ -156,7 +156,7 @@ impl Proxy {
             .permit_before(proof, target, &mut facts)
             .await;
         let rule = match &permit {
-            Ok(permit) => Some(json!(permit.rule().word())),
+            Ok(permit) => Some(json!(permit.rule().as_str())),
             Err(refusal) if refusal.reason == Reason::NotPermitted => Some(Value::Null),
             Err(_) => None,
         };
@@ -210,7 +210,7 @@ impl Proxy {
         agent: &Agent,
         facts: &mut Facts,
     ) -> Result<Option<String>, Rejection> {
-        let (generation, by) = self.look_at_generation(permit, &agent.manners).await;
+        let (generation, by) = self.look_at_generation(permit, &agent.options).await;
         let mut call = json!({"method": "POST", "a2a": generation.map(word), "a2a_by": by});
         let source = self.gateway.directory.card_source(permit).await?;
         let registered = source.registered.as_deref().map(str::as_bytes);
@@ -218,7 +218,7 @@ impl Proxy {
         if let Some([only]) = card.map(|card| card.generations()).as_deref() {
             call["a2a_hint"] = json!(only_hint(*only));
         }
-        if !agent.manners.path_in_card {
+        if !agent.options.path_in_card {
             let by_card = agent.json_rpc.path(generation.unwrap_or_default());
             call["path"] = json!(by_card.unwrap_or(&agent.endpoint.path_and_query));
             call["path_by"] = json!(match by_card {
@@ -248,10 +248,10 @@ impl Proxy {
     async fn look_at_generation(
         &self,
         permit: &Permit,
-        manners: &Manners,
+        options: &AgentOptions,
     ) -> (Option<Generation>, &'static str) {
-        if manners.has_card {
-            return (Some(manners.generation), "its registered card");
+        if options.has_card {
+            return (Some(options.generation), "its registered card");
         }
         let fetched = match self.gateway.directory.card_source(permit).await {
             Ok(source) => self.cards.generation(&source).await,

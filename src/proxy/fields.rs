@@ -8,9 +8,9 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::exchange::Exchange;
-use super::hygiene::authority;
 use super::origin::Origins;
 use super::trace::{context_fields, is_context};
+use super::validate::authority;
 use crate::directory::Agent;
 use crate::identity::Allowance;
 use crate::ids::{RequestId, WorkspaceId};

@@ -2,19 +2,21 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
+use pingora::upstreams::peer::HttpPeer;
 
 use super::Proxy;
 use super::admit::Admitted;
 use super::cards::ExtendedCard;
-use super::ended::{Clocks, Ended, internal};
 use super::exchange::Exchange;
 use super::fields::{Forwarded, request_head, response_head};
-use super::keyed::Turn;
+use super::idempotency::Claimed;
+use super::outcome::{Clocks, Ended, internal};
 use super::relay::{Forward, refuse_redirect};
 use super::rewrite::{OwnTasks, Rewrite};
 use super::trace::Callee;
@@ -76,7 +78,7 @@ impl Proxy {
                 return Box::pin(self.deliver(session, exchange, admitted, outgoing)).await;
             }
         };
-        if outgoing.target.is_none() && agent.manners.path_in_card {
+        if outgoing.target.is_none() && agent.options.path_in_card {
             let method = outgoing.method_name.as_deref();
             let path = Box::pin(self.json_rpc(Some(session), exchange, &admitted, method)).await?;
             outgoing.target = Some(path);
@@ -96,9 +98,9 @@ impl Proxy {
             None => None,
             Some(key) => {
                 let told = (clocks.total, completed.as_deref());
-                match Box::pin(self.turn(session, exchange, key, told)).await? {
-                    Turn::First(free) => Some((key.clone(), free)),
-                    Turn::Told(ended) => return Ok(ended),
+                match Box::pin(self.claim_or_replay(session, exchange, key, told)).await? {
+                    Claimed::New(free) => Some((key.clone(), free)),
+                    Claimed::Replayed(ended) => return Ok(ended),
                 }
             }
         };
@@ -109,22 +111,18 @@ impl Proxy {
             Err(busy) => {
                 // Releases the idempotency key: the deferred call claims it again.
                 drop(free);
-                return Box::pin(self.busy(session, exchange, &admitted, outgoing, busy)).await;
+                return Box::pin(
+                    self.defer_at_capacity(session, exchange, &admitted, outgoing, busy),
+                )
+                .await;
             }
         };
         // The proof and the permit are no longer needed, and a stream may last for half an hour.
         drop(admitted);
-        let (settled, at) = (&agent.settled, &agent.endpoint);
-        let address = match &outgoing.target {
-            None => directory.agent_address(settled, at, asker).await?,
-            Some(target) => {
-                let at = at.at(target.clone());
-                Box::pin(directory.agent_address(settled, &at, asker)).await?
-            }
-        };
         let connect = exchange.config.timeouts.connect;
+        let target = outgoing.target.as_deref();
         let forward = Forward {
-            peer: self.relay.upstream.peer(&agent, address, connect).await,
+            peer: self.peer(&agent, target, asker, connect).await?,
             call: Call::new(head, outgoing.body),
             share: outgoing.share,
             clocks,
@@ -133,13 +131,36 @@ impl Proxy {
         };
         if let Some((key, free)) = free {
             let completed = completed.as_deref();
-            let once = self.once(session, exchange, (&key, free), forward, completed);
+            let once = self.execute_once(session, exchange, (&key, free), forward, completed);
             return Box::pin(once).await;
         }
         let answer = |head: &_, session: &ServerSession, exchange: &_| {
             self.answer_head(head, session, exchange, completed)
         };
         self.relay.run(session, exchange, forward, answer).await
+    }
+
+    /// Returns the address of the agent, or of the path `target` at it, to connect to within `connect`.
+    ///
+    /// # Errors
+    /// `address_forbidden`, `agent_unreachable`, `store_unavailable`.
+    async fn peer(
+        &self,
+        agent: &Agent,
+        target: Option<&str>,
+        asker: LookupFor,
+        connect: Duration,
+    ) -> Result<Box<HttpPeer>, Rejection> {
+        let directory = &self.gateway.directory;
+        let (settled, at) = (&agent.settled, &agent.endpoint);
+        let address = match target {
+            None => directory.agent_address(settled, at, asker).await?,
+            Some(target) => {
+                let at = at.at(target.to_owned());
+                Box::pin(directory.agent_address(settled, &at, asker)).await?
+            }
+        };
+        Ok(self.relay.upstream.peer(agent, address, connect).await)
     }
 
     /// Builds the head for the caller from the agent's.

@@ -155,12 +155,12 @@ async fn refuse(
     listener.unreadable(&route, &request_id, peer(stream), &rejection);
     let form = route.dialect().into();
     let answer = wire(&rejection, &request_id, &form, scan.is_head);
-    part(stream, &answer, DRAIN).await;
+    lingering_close(stream, &answer, DRAIN).await;
 }
 
 /// Lingering close: sends the answer, then reads what is still in flight. A close with unread bytes resets the
 /// connection, and the caller might never see the answer.
-pub(super) async fn part(stream: &mut Stream, answer: &str, limit: Duration) {
+pub(super) async fn lingering_close(stream: &mut Stream, answer: &str, limit: Duration) {
     let parting = async {
         stream.write_all(answer.as_bytes()).await?;
         stream.flush().await?;

@@ -8,9 +8,9 @@ use pingora::protocols::http::{ReusableHttpStream, ServerSession};
 use tokio::time::timeout;
 
 use super::dispatch::Dispatcher;
-use super::ended::patiently;
 use super::exchange::Exchange;
 use super::explain::Explainer;
+use super::outcome::write_with_timeout;
 use super::relay::Relay;
 use super::route::Route;
 use super::sidecar::Guard;
@@ -178,7 +178,7 @@ impl Listener {
         }
         drain(&mut session).await;
         // Boxed: it would be the largest part of every request's future, for its shortest step.
-        patiently(limit, Box::pin(session.finish()))
+        write_with_timeout(limit, Box::pin(session.finish()))
             .await
             .map_err(|_| BrokenOff::CallerLeft)
     }

@@ -1,4 +1,4 @@
-//! The data plane, in the order of a request's steps: [`hygiene`], [`origin`], [`mod@route`], [`mod@admit`],
+//! The data plane, in the order of a request's steps: [`validate`], [`origin`], [`mod@route`], [`mod@admit`],
 //! [`body`], [`relay`], [`cards`] or [`bridge`], [`reject`], and the record in [`exchange`].
 //!
 //! The gateway is a Pingora `ServerApp` ([`Connections`]) that owns connection and session from the first byte to
@@ -18,23 +18,22 @@ mod chunks;
 mod connections;
 mod deferred;
 mod dispatch;
-mod ended;
 mod exchange;
 mod explain;
+mod fetch;
 mod fields;
 mod forward;
 mod head;
 mod http1;
 mod http2;
-mod hygiene;
+mod idempotency;
 mod inbox;
-mod keyed;
 mod listener;
 mod on_demand;
 mod origin;
+mod outcome;
+mod ownership;
 mod prefer;
-mod question;
-mod references;
 mod reject;
 mod relay;
 mod respond;
@@ -47,6 +46,7 @@ mod stream;
 mod trace;
 mod unary;
 mod upstream;
+mod validate;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -65,7 +65,6 @@ use self::exchange::Exchange;
 pub use self::explain::Explainer;
 pub use self::fields::extra_fields;
 pub use self::head::{Scan, Whole, Why};
-pub use self::hygiene::check as check_head;
 use self::listener::BrokenOff;
 pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
@@ -74,6 +73,7 @@ use self::respond::write_response;
 pub use self::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
 use self::route::{Route, route};
 use self::trace::{Came, ControlSpan};
+pub use self::validate::check as check_head;
 use crate::config::Derived;
 use crate::dialect::Dialect;
 use crate::gateway::Gateway;
@@ -114,7 +114,7 @@ impl Proxy {
     /// Serves one request.
     async fn serve(self: &Arc<Self>, session: &mut ServerSession) -> Result<(), BrokenOff> {
         let head = session.req_header();
-        let request_id = hygiene::request_id(&head.headers);
+        let request_id = validate::request_id(&head.headers);
         let route = route(head.uri.path());
         let dialect = route.dialect();
         // Boxed, here and below: rarely taken.
@@ -145,7 +145,7 @@ impl Proxy {
 
     /// Runs the checks that apply to every request on any route.
     fn preliminaries(&self, session: &mut ServerSession) -> Result<(), Rejection> {
-        hygiene::require(session)?;
+        validate::require(session)?;
         self.origins.get().check(session.req_header())?;
         self.relay.open()
     }
@@ -239,7 +239,7 @@ impl Proxy {
         request_id: &RequestId,
     ) -> Option<Result<(), BrokenOff>> {
         let mut head = self.origins.get().preflight(session.req_header())?;
-        hygiene::check(session.req_header()).ok()?;
+        validate::check(session.req_header()).ok()?;
         self.origins.get().check(session.req_header()).ok()?;
         self.origins
             .get()

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::body::{NoBody, bid_continue, next_piece};
-use super::ended::left;
+use super::outcome::client_disconnected;
 use super::{Proxy, Slot};
 use crate::rejection::{Reason, Refused, Rejection};
 
@@ -104,7 +104,7 @@ impl Feed {
             }
         }
         if session.is_body_done() {
-            left(session).await;
+            client_disconnected(session).await;
         } else {
             pending().await
         }
@@ -127,5 +127,5 @@ pub(super) async fn gone(session: &mut ServerSession) {
             Err(_) => return,
         }
     }
-    left(session).await;
+    client_disconnected(session).await;
 }

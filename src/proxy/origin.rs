@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::{HeaderMap, HeaderValue, Method, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 
-use super::hygiene::authority;
+use super::validate::authority;
 use crate::config::Config;
 use crate::rejection::{Reason, Rejection};
 

@@ -66,7 +66,7 @@ pub(super) fn wire(
          connection: close\r\n",
         body.len(),
         request_id.as_str(),
-        rejection.reason.word(),
+        rejection.reason.as_str(),
     );
     if let Some(seconds) = rejection.retry_after {
         answer.push_str(&format!("retry-after: {seconds}\r\n"));
@@ -106,7 +106,7 @@ fn head(
     head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
     head.append_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
     head.append_header("x-request-id", request_id.as_str())?;
-    head.append_header(REFUSED, rejection.reason.word())?;
+    head.append_header(REFUSED, rejection.reason.as_str())?;
     if let Some(seconds) = rejection.retry_after {
         head.append_header(header::RETRY_AFTER, seconds)?;
     }

@@ -12,13 +12,13 @@ use pingora::upstreams::peer::HttpPeer;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use super::ended::{Clocks, Ended, broken_http, gone, shutting_down, timed_out, too_large};
 use super::exchange::Exchange;
-use super::hygiene::states_length;
+use super::outcome::{Clocks, Ended, broken_http, gone, shutting_down, timed_out, too_large};
 use super::response_fields::{ResponseFields, refuse_large_head};
 use super::rewrite::Rewrite;
 use super::unary::{Unary, Whole};
 use super::upstream::{Call, Upstream};
+use super::validate::states_length;
 use super::{Slot, stream};
 use crate::config::{Derived, Live};
 use crate::delivery::streams::Streams;

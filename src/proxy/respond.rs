@@ -5,8 +5,8 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
-use super::ended::{Ended, patiently, within};
 use super::exchange::Exchange;
+use super::outcome::{Ended, within, write_with_timeout};
 
 /// Writes head and body within the session's write timeout.
 ///
@@ -17,7 +17,7 @@ pub(super) async fn write_response(
     head: ResponseHeader,
     body: Bytes,
 ) -> pingora::Result<()> {
-    patiently(session.get_write_timeout(), async {
+    write_with_timeout(session.get_write_timeout(), async {
         session.write_response_header(Box::new(head)).await?;
         session.write_response_body(body, true).await
     })

@@ -8,7 +8,7 @@ use http::{StatusCode, header};
 use pingora::http::ResponseHeader;
 
 use super::cards::ExtendedCard;
-use super::ended::internal;
+use super::outcome::internal;
 use crate::a2a::bare_result;
 use crate::a2a::error::RpcError;
 use crate::a2a::reply::Reply;

@@ -8,11 +8,11 @@ use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::ended::{
+use super::exchange::Exchange;
+use super::outcome::{
     Clocks, Ended, broken_http, chunk, gone, internal, shutting_down, silent, timed_out, too_large,
     within,
 };
-use super::exchange::Exchange;
 use super::relay::Relay;
 use super::rewrite::Rewrite;
 use super::upstream::Home;

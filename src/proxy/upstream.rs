@@ -112,7 +112,7 @@ impl Upstream {
         let mut peer = peer(address, endpoint.tls, endpoint.sni.clone(), connect);
         if let Some(tls) = agent.upstream_tls.as_ref().filter(|_| endpoint.tls) {
             // Boxed: it is rare, and would otherwise widen every exchange's future.
-            Box::pin(self.certificates.put_on(&mut peer, agent, tls)).await;
+            Box::pin(self.certificates.apply_to(&mut peer, agent, tls)).await;
         }
         peer
     }

@@ -144,7 +144,7 @@ fn refused(gateway: &Gateway, error: &ConfigError) {
         .filter_map(|problem| problem.key.as_deref());
     let keys: Vec<&str> = keys.collect();
     let draft = Draft {
-        outcome: Reason::InvalidParams.word(),
+        outcome: Reason::InvalidParams.as_str(),
         ..Draft::new(EventType::ConfigRefused)
     };
     gateway.audit.record(draft.with(json!({"keys": keys})));

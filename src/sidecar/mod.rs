@@ -131,7 +131,7 @@ impl Sidecar {
                 }
                 Err(failure) if !told => {
                     told = true;
-                    let (reason, error) = (failure.outcome.word(), Chain(failure.cause.as_ref()));
+                    let (reason, error) = (failure.outcome.as_str(), Chain(failure.cause.as_ref()));
                     tracing::warn!(reason, %error, "cannot learn the gateway's issuer; retrying (--issuer sets it)");
                 }
                 Err(_) => {}
@@ -241,7 +241,7 @@ impl Sidecar {
             return Ok(());
         }
         let used = self.uses.note(&claims.jti, claims.exp, now);
-        self.metrics.token_use(used.word(), self.uses.len());
+        self.metrics.token_use(used.as_str(), self.uses.len());
         match used {
             Use::First => Ok(()),
             Use::Late => Err(self.refused(TokenError::Expired)),

@@ -30,7 +30,7 @@ pub enum Use {
 
 impl Use {
     /// Returns the label of the metric.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::First => "first",
             Self::Again => "again",

@@ -266,9 +266,9 @@ async fn write(
         .bind(settings.role.as_deref())
         .bind(settings.parent_id.as_ref().map(WorkspaceId::as_str))
         .bind(settings.org.as_deref())
-        .bind(settings.status.word())
-        .bind(settings.delivery_mode.word())
-        .bind(settings.liveness.word())
+        .bind(settings.status.as_str())
+        .bind(settings.delivery_mode.as_str())
+        .bind(settings.liveness.as_str())
         .bind(settings.url.as_deref())
         .bind(settings.internal_url.as_deref())
         .bind(settings.card_url.as_deref())
@@ -281,6 +281,6 @@ async fn write(
         .bind(settings.push_notifications.map(i64::from))
         .bind(settings.card_access.map(card_access_word))
         .bind(settings.upstream_auth_base.as_deref())
-        .bind(settings.paused_by.map(PausedBy::word));
+        .bind(settings.paused_by.map(PausedBy::as_str));
     optional(row.fetch_optional(connection).await?, workspace)
 }

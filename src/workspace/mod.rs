@@ -123,7 +123,7 @@ macro_rules! words {
 
         impl $name {
             /// The word in JSON, in the table and in logs.
-            pub const fn word(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
 
@@ -259,7 +259,7 @@ mod tests {
             "removed",
         ] {
             let status = Status::parse(word).unwrap();
-            assert_eq!(status.word(), word);
+            assert_eq!(status.as_str(), word);
             assert_eq!(serde_json::to_value(status).unwrap(), word);
         }
         assert_eq!(Status::parse("Online"), None);

@@ -225,7 +225,7 @@ impl Statement {
         let after = self.text(wish.after);
         let mut wanted = match wish.status {
             Some(status) => {
-                let status = self.text(status.word());
+                let status = self.text(status.as_str());
                 format!("w.id > {after} AND w.status = {status}")
             }
             None => format!("w.id > {after} AND w.status <> 'removed'"),

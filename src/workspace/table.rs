@@ -190,13 +190,13 @@ impl Workspaces {
     ) -> Settled<Option<Workspace>> {
         let row = sqlx::query(REGISTER)
             .bind(id.as_str())
-            .bind(change.delivery_mode.word())
+            .bind(change.delivery_mode.as_str())
             .bind(change.url.as_deref())
             .bind(change.internal_url.as_deref())
             .bind(change.agent_card.as_deref().map(RawValue::get))
             .bind(change.name.as_deref())
             .bind(now.0)
-            .bind(change.liveness.map(Liveness::word))
+            .bind(change.liveness.map(Liveness::as_str))
             .bind(change.card_url.as_deref())
             .bind(change.upstream_auth_base.as_deref())
             .bind(change.first_base.as_deref());
@@ -229,8 +229,8 @@ impl Workspaces {
     ) -> Result<bool, Unavailable> {
         let row = sqlx::query(SET_STATUS)
             .bind(id.as_str())
-            .bind(from.word())
-            .bind(to.word())
+            .bind(from.as_str())
+            .bind(to.as_str())
             .bind(now.0);
         let work = async { Ok(self.db.changed(row).await?.is_some()) };
         self.db.run("workspace_set_status", work).await
@@ -384,9 +384,9 @@ async fn insert(
         .bind(new.role.as_deref())
         .bind(new.parent_id.as_ref().map(WorkspaceId::as_str))
         .bind(org)
-        .bind(new.status.word())
-        .bind(new.delivery_mode.word())
-        .bind(new.liveness.word())
+        .bind(new.status.as_str())
+        .bind(new.delivery_mode.as_str())
+        .bind(new.liveness.as_str())
         .bind(new.url.as_deref())
         .bind(new.internal_url.as_deref())
         .bind(new.card_url.as_deref())

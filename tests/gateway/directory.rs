@@ -105,7 +105,7 @@ impl Replica {
         match self.resolve(name).await {
             Ok(Destination::Agent(agent)) => agent.endpoint.host.clone(),
             Ok(Destination::Inbox(_)) => "inbox".to_owned(),
-            Err(reason) => reason.word().to_owned(),
+            Err(reason) => reason.as_str().to_owned(),
         }
     }
 
@@ -368,5 +368,5 @@ async fn lines_are_read_alike_on_postgresql() {
     assert_eq!(ids, ["leaf", "mid", "root"]);
     assert!(line.iter().all(|step| step.org.as_deref() == Some("acme")));
     let said = one.hierarchy.check(&id("root"), &id("mid")).await.unwrap();
-    assert_eq!(said.unwrap().word(), "parent");
+    assert_eq!(said.unwrap().as_str(), "parent");
 }

@@ -430,7 +430,7 @@ async fn all(room: &Hierarchy, from: &str, wish: Wish<'_>) -> String {
         seen.extend(
             found
                 .iter()
-                .map(|(id, rule)| format!("{id}:{}", rule.word())),
+                .map(|(id, rule)| format!("{id}:{}", rule.as_str())),
         );
         if !more {
             return seen.join(" ");

@@ -30,7 +30,7 @@ impl Ambiguity {
         word.map(|word| Self::OtherCase(word))
     }
 
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Twice(word) | Self::OtherCase(word) => word,
         }
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_name_is_compared_as_the_laxest_decoder_does() {
         const WORDS: [&str; 2] = ["params", "task_id"];
-        let of = |name: &str| Ambiguity::of_name(name.as_bytes(), &WORDS).map(Ambiguity::word);
+        let of = |name: &str| Ambiguity::of_name(name.as_bytes(), &WORDS).map(Ambiguity::as_str);
         for (name, expected) in [
             ("Params", Some("params")),
             ("PARAMS", Some("params")),

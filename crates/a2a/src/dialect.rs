@@ -181,7 +181,7 @@ fn take_status(
     let status = status.ok_or(NO_STATE)?;
     let state = status.get("state").and_then(Value::as_str);
     let state = state.and_then(TaskState::parse).ok_or(NO_STATE)?;
-    status.insert("state".into(), state.word().into());
+    status.insert("state".into(), state.as_str().into());
     match status.get_mut("message") {
         Some(Value::Null) => {
             status.remove("message");

@@ -40,7 +40,7 @@ impl Step {
     ];
 
     /// Returns the value on the wire.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Envelope => "envelope",
             Self::Method => "method",
@@ -81,9 +81,9 @@ impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut steps = Step::ALL.into_iter().filter(|step| self.has(*step));
         if let Some(first) = steps.next() {
-            f.write_str(first.word())?;
+            f.write_str(first.as_str())?;
         }
-        steps.try_for_each(|step| write!(f, ", {}", step.word()))
+        steps.try_for_each(|step| write!(f, ", {}", step.as_str()))
     }
 }
 

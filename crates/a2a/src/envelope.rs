@@ -194,7 +194,7 @@ pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, F
     let rpc_id = call.id.and_then(|id| rpc_id(id.value, text));
     match draft(&call, text, completion) {
         Err(refusal) => {
-            let ambiguous = call.unclear.is_some_and(|unclear| unclear.word() == "id");
+            let ambiguous = call.unclear.is_some_and(|unclear| unclear.as_str() == "id");
             Err(refusal.with_id(rpc_id.filter(|_| !ambiguous)))
         }
         Ok(draft) => Ok(Completed {

@@ -53,7 +53,7 @@ impl TaskState {
     }
 
     /// Returns the name in 0.3.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.words().0
     }
 
@@ -68,7 +68,7 @@ impl TaskState {
             return Some(Self::Canceled);
         }
         let mut all = Self::ALL.into_iter();
-        all.find(|state| state.word() == word || state.word_of_1_0() == word)
+        all.find(|state| state.as_str() == word || state.word_of_1_0() == word)
     }
 
     /// Finds the state of the task in a response, in an update of it, or in the bare result of one.
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn each_state_is_read_in_the_words_of_both() {
         for state in TaskState::ALL {
-            assert_eq!(TaskState::parse(state.word()), Some(state));
+            assert_eq!(TaskState::parse(state.as_str()), Some(state));
             assert_eq!(TaskState::parse(state.word_of_1_0()), Some(state));
             assert!(state.ends_turn() || !state.is_terminal());
         }

@@ -17,7 +17,7 @@ pub struct Subject<'a> {
 impl Update {
     /// A status update to `state` without a message.
     pub fn state(state: TaskState) -> Self {
-        Self::StatusUpdate(json!({"status": {"state": state.word()}}))
+        Self::StatusUpdate(json!({"status": {"state": state.as_str()}}))
     }
 
     /// Levels of arrays and objects that it nests.

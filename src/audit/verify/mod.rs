@@ -227,7 +227,7 @@ impl<'k> Verifier<'k> {
     /// Returns whether a checkpoint is signed by an available key, or `None` if the record is not a
     /// checkpoint.
     fn checkpoint(&self, record: &Record) -> Result<Option<bool>, String> {
-        if record.event_type != EventType::AuditCheckpoint.word() {
+        if record.event_type != EventType::AuditCheckpoint.as_str() {
             return Ok(None);
         }
         let detail = record.detail.as_deref().map_or("null", |raw| raw.get());

@@ -112,7 +112,7 @@ impl State {
         if first == 1 && record.prev != NO_RECORD {
             return Err("is the first of all, and says that there was one before".to_owned());
         }
-        if first > 1 && record.event_type != EventType::AuditCheckpoint.word() {
+        if first > 1 && record.event_type != EventType::AuditCheckpoint.as_str() {
             return Err("is where retention ended, which is always a checkpoint".to_owned());
         }
         Ok(())

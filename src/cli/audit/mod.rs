@@ -13,7 +13,9 @@ use clap::{Args, Subcommand};
 
 use self::report::{AnchorUse, told};
 use super::{USAGE, block_on, complain, print};
-use crate::audit::{Filter, Line, Records, Report, Scope, Verifier, anchored_statements, words};
+use crate::audit::{
+    Filter, Line, Records, Report, Scope, Verifier, anchored_statements, filter_values,
+};
 use crate::config::load::{Layers, load};
 use crate::config::{AuditAnchor, Config, open_regular};
 use crate::db::Db;
@@ -95,28 +97,28 @@ struct Choice {
     #[arg(long, value_name = "TIME", value_parser = time)]
     until: Option<Timestamp>,
     /// With this workspace as caller or target
-    #[arg(long, value_name = "ID", value_parser = words::plain)]
+    #[arg(long, value_name = "ID", value_parser = filter_values::plain)]
     workspace: Option<String>,
     /// By this caller, as records name callers; `operator` for every operator
-    #[arg(long, value_name = "CALLER", value_parser = words::plain)]
+    #[arg(long, value_name = "CALLER", value_parser = filter_values::plain)]
     caller: Option<String>,
     /// To this workspace
-    #[arg(long, value_name = "ID", value_parser = words::plain)]
+    #[arg(long, value_name = "ID", value_parser = filter_values::plain)]
     target: Option<String>,
     /// That ended so: answered, done, caller_left, or the reason of a refusal
-    #[arg(long, value_name = "WORD", value_parser = words::outcome)]
+    #[arg(long, value_name = "WORD", value_parser = filter_values::outcome)]
     outcome: Option<String>,
     /// By this method: send_message, get_task, …, or a name of it in any version of A2A
-    #[arg(long, value_name = "WORD", value_parser = words::method)]
+    #[arg(long, value_name = "WORD", value_parser = filter_values::method)]
     method: Option<String>,
     /// About this: A2A_CALL, TOKEN_REVOKED, …
-    #[arg(long, value_name = "WORD", value_parser = words::event_type)]
+    #[arg(long, value_name = "WORD", value_parser = filter_values::event_type)]
     event_type: Option<String>,
     /// Of this request
-    #[arg(long, value_name = "ID", value_parser = words::plain)]
+    #[arg(long, value_name = "ID", value_parser = filter_values::plain)]
     request_id: Option<String>,
     /// Of this replica's chain
-    #[arg(long, value_name = "NAME", value_parser = words::plain)]
+    #[arg(long, value_name = "NAME", value_parser = filter_values::plain)]
     replica: Option<String>,
 }
 
@@ -124,7 +126,7 @@ impl Choice {
     fn filter(self) -> Filter {
         Filter {
             workspace: self.workspace,
-            caller: self.caller.as_deref().map(words::caller),
+            caller: self.caller.as_deref().map(filter_values::caller),
             target: self.target,
             outcome: self.outcome,
             event_type: self.event_type,

@@ -174,7 +174,7 @@ impl Feed {
     }
 
     fn end(&mut self, name: &str, reason: Reason, message: &str) {
-        self.rest = named_event(name, reason.word(), message);
+        self.rest = named_event(name, reason.as_str(), message);
         self.over = true;
     }
 }

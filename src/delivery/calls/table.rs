@@ -172,7 +172,7 @@ impl Table {
             .bind(i64::from(answer.status))
             .bind(fields)
             .bind(body)
-            .bind(task_state.map(TaskState::word))
+            .bind(task_state.map(TaskState::as_str))
             .bind(expires_at)
             .bind(owner)
             .bind(length)
@@ -212,7 +212,7 @@ impl Table {
     ) -> Result<bool, Unavailable> {
         let query = sqlx::query(ENDED)
             .bind(run)
-            .bind(task_state.map(TaskState::word));
+            .bind(task_state.map(TaskState::as_str));
         let work = async { Ok(query.execute(self.0.pool()).await?.rows_affected() == 1) };
         self.0.run("call_ended", work).await
     }

@@ -377,7 +377,7 @@ async fn go_on(
     let moved = sqlx::query(CONTINUE).bind(task).bind(workspace);
     let giving_up = state == TaskState::Canceled;
     let updates_max = if giving_up { i64::MAX } else { UPDATES_MAX };
-    let moved = moved.bind(state.word()).bind(at.0).bind(updates_max);
+    let moved = moved.bind(state.as_str()).bind(at.0).bind(updates_max);
     let Some(row) = moved.fetch_optional(&mut *tx).await? else {
         let known = sqlx::query(IS_TASK).bind(task).bind(workspace);
         let known = known.fetch_optional(&mut *tx).await?;
@@ -391,7 +391,7 @@ async fn go_on(
     };
     let update = Update::state(state).about(&subject, &at.to_string());
     insert_update(tx, task, row.try_get("updates")?, &update, at).await?;
-    let others = sqlx::query(SET_CONTINUING).bind(task).bind(state.word());
+    let others = sqlx::query(SET_CONTINUING).bind(task).bind(state.as_str());
     others.execute(&mut *tx).await?;
     Ok(Ok(context))
 }
@@ -408,17 +408,17 @@ async fn insert(tx: &mut Connection, taken: &[(&Entry, &Activity)]) -> Result<()
         for (entry, activity) in chunk {
             let new = &entry.new;
             let status = match (&activity.task_id, &new.continues) {
-                (Some(_), Some(_)) => entry.continues_as.word(),
-                (Some(_), None) => TaskState::Submitted.word(),
+                (Some(_), Some(_)) => entry.continues_as.as_str(),
+                (Some(_), None) => TaskState::Submitted.as_str(),
                 (None, _) => STATUS_OK,
             };
             query = query
                 .bind(&activity.id)
                 .bind(new.workspace.as_str())
                 .bind(activity.seq)
-                .bind(new.kind.word())
+                .bind(new.kind.as_str())
                 .bind(new.source.id())
-                .bind(new.source.kind().word())
+                .bind(new.source.kind().as_str())
                 .bind(new.target.as_ref().map(|id| id.as_str()))
                 .bind(new.method.as_deref())
                 .bind(new.request_body.as_deref())

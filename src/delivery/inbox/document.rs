@@ -35,7 +35,7 @@ pub fn too_deep() -> Rejection {
 /// Returns the task as it was begun.
 pub(super) fn begun(subject: &Subject<'_>, at: Timestamp) -> Value {
     json!({"kind": "task", "id": subject.task, "contextId": subject.context,
-        "status": {"state": TaskState::Submitted.word(), "timestamp": at}})
+        "status": {"state": TaskState::Submitted.as_str(), "timestamp": at}})
 }
 
 /// Applies an update. It was made `about` this task, and checked.
@@ -66,7 +66,7 @@ pub(super) fn apply(task: &mut Value, update: Update, at: Timestamp) {
 
 fn set_status(task: &mut Value, state: TaskState, at: Timestamp, message: Value) {
     keep_said(task);
-    task["status"] = json!({"state": state.word(), "timestamp": at, "message": message});
+    task["status"] = json!({"state": state.as_str(), "timestamp": at, "message": message});
 }
 
 /// Moves the message of the status to the history.

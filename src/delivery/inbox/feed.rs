@@ -122,8 +122,8 @@ impl Inbox {
             sqlx::query(text)
                 .bind(workspace.as_str())
                 .bind(beyond)
-                .bind(filter.kind.map_or("", ActivityType::word))
-                .bind(filter.source.map_or("", SourceKind::word))
+                .bind(filter.kind.map_or("", ActivityType::as_str))
+                .bind(filter.source.map_or("", SourceKind::as_str))
                 .bind(limit)
         };
         let work = async {

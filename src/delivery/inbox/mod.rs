@@ -120,7 +120,7 @@ impl Inbox {
 
 /// Returns the event for a task that changed.
 fn task_changed(workspace: &WorkspaceId, task: &str, state: TaskState) -> Event {
-    let payload = json!({"task_id": task, "state": state.word()});
+    let payload = json!({"task_id": task, "state": state.as_str()});
     Event::new(Kind::TaskUpdated, workspace, payload)
 }
 

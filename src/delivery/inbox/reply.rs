@@ -216,11 +216,11 @@ impl Inbox {
             self.kept.added(added);
             let before = task.state;
             task.state = state.unwrap_or(before);
-            let moved = sqlx::query(MOVE).bind(&task.id).bind(task.state.word());
+            let moved = sqlx::query(MOVE).bind(&task.id).bind(task.state.as_str());
             moved.bind(bytes).execute(&mut *tx).await?;
             if task.state != before {
                 let others = sqlx::query(SET_CONTINUING).bind(&task.id);
-                others.bind(task.state.word()).execute(&mut *tx).await?;
+                others.bind(task.state.as_str()).execute(&mut *tx).await?;
             }
             let answered = sqlx::query(ANSWER).bind(activity).bind(body);
             answered.bind(octets_of(body)).execute(&mut *tx).await?;
@@ -313,9 +313,9 @@ impl Inbox {
             let updates = self.updates_after(&task.id, after).await?;
             let Some(last) = updates.last() else {
                 // The state of an ended task holds even if its last update cannot be read.
-                if task.state.is_terminal() && document["status"]["state"] != task.state.word() {
+                if task.state.is_terminal() && document["status"]["state"] != task.state.as_str() {
                     document["status"] =
-                        json!({"state": task.state.word(), "timestamp": task.updated_at});
+                        json!({"state": task.state.as_str(), "timestamp": task.updated_at});
                 }
                 return Ok((document, after));
             };
@@ -366,7 +366,7 @@ impl Inbox {
             .bind(target.as_str())
             .bind(wanted.owner.unwrap_or_default())
             .bind(wanted.context.unwrap_or_default())
-            .bind(wanted.state.map_or("", TaskState::word))
+            .bind(wanted.state.map_or("", TaskState::as_str))
             .bind(wanted.before.unwrap_or(i64::MAX))
             .bind(i64::from(wanted.limit) + 1);
         let work = async {

@@ -245,7 +245,7 @@ pub(super) fn error(why: &Rejection) -> Value {
     let mut error = json!({
         "code": why.rpc_code.unwrap_or_else(|| why.reason.rpc_code()),
         "message": why.message,
-        "reason": why.reason.word(),
+        "reason": why.reason.as_str(),
     });
     for (name, value) in why.facts() {
         error[name] = value.into();

@@ -184,7 +184,7 @@ impl Jobs {
                 None => Err(self.full(new, unfinished_max).await),
             };
         }
-        self.metrics.jobs.accepted(new.kind().word());
+        self.metrics.jobs.accepted(new.kind().as_str());
         let changed = match new.kind() {
             Kind::Delegation => new.source.as_ref().map(|source| {
                 let payload = json!({"delegation_id": id, "target_id": new.target.as_str()});
@@ -445,7 +445,7 @@ impl Jobs {
                 "job was given up as lost before its answer came"
             ),
             Some(finished) => {
-                let (kind, state) = (finished.kind.word(), finished.state.word());
+                let (kind, state) = (finished.kind.as_str(), finished.state.as_str());
                 self.metrics.jobs.finished(kind, state);
                 self.tell_of(finished);
             }
@@ -460,7 +460,7 @@ impl Jobs {
                 let mut payload = json!({
                     "delegation_id": job.id,
                     "target_id": job.target.as_str(),
-                    "status": job.state.word(),
+                    "status": job.state.as_str(),
                 });
                 let kind = match job.state {
                     State::Completed => events::Kind::DelegationComplete,

@@ -45,7 +45,7 @@ impl<'a> Shown<'a> {
         Self {
             delegation_id: &job.id,
             target_id: job.target.as_str(),
-            status: job.state.word(),
+            status: job.state.as_str(),
             result: job.result.as_deref(),
             error: job.error.as_deref(),
         }
@@ -78,7 +78,7 @@ impl Jobs {
             match self.inbox.put(entry).await {
                 Ok(_) => {}
                 Err(known) if known.reason == Reason::Conflict => {}
-                Err(why) => return self.untold(&job.id, why.reason.word()),
+                Err(why) => return self.untold(&job.id, why.reason.as_str()),
             }
             if let Err(error) = self.table.told(&job.id).await {
                 tracing::debug!(error = %Chain(&error), "failed to record that a delegation result was delivered");
@@ -229,7 +229,7 @@ impl Jobs {
             TaskState::Completed => document,
             state => json!({
                 "code": Reason::AgentProtocolError.rpc_code(),
-                "message": format!("the task ended as {}", state.word()),
+                "message": format!("the task ended as {}", state.as_str()),
                 "data": document,
             }),
         })

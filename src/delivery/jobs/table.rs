@@ -64,7 +64,7 @@ impl Table {
         let client = task.and_then(|task| task.client);
         let query = sqlx::query(INSERT)
             .bind(id)
-            .bind(new.kind().word())
+            .bind(new.kind().as_str())
             .bind(&new.owner)
             .bind(&new.caller)
             .bind(new.source.as_ref().map(WorkspaceId::as_str))
@@ -113,7 +113,7 @@ impl Table {
         key: &str,
     ) -> Result<Option<Job>, Unavailable> {
         let query = sqlx::query(FIND_KEY)
-            .bind(kind.word())
+            .bind(kind.as_str())
             .bind(owner)
             .bind(key);
         self.one("job_find_key", query).await
@@ -263,7 +263,7 @@ impl Table {
         let query = sqlx::query(FINISH)
             .bind(&job.id)
             .bind(job.fence)
-            .bind(state.word())
+            .bind(state.as_str())
             .bind(result)
             .bind(error)
             .bind(now.0)

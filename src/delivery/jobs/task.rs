@@ -83,7 +83,7 @@ fn task(id: &str, state: TaskState, at: Timestamp) -> Value {
         "kind": "task",
         "id": id,
         "contextId": id,
-        "status": {"state": state.word(), "timestamp": at},
+        "status": {"state": state.as_str(), "timestamp": at},
     })
 }
 
@@ -102,14 +102,14 @@ fn state(state: State) -> TaskState {
 pub(super) fn changed(job: &Job) -> Event {
     let shown = match job.state {
         State::Completed => of(job)["status"]["state"].take(),
-        other => state(other).word().into(),
+        other => state(other).as_str().into(),
     };
     told(&job.target, &job.id, &shown)
 }
 
 /// Returns the event for a deferred call that was accepted.
 pub(super) fn accepted(target: &WorkspaceId, id: &str) -> Event {
-    told(target, id, &TaskState::Submitted.word().into())
+    told(target, id, &TaskState::Submitted.as_str().into())
 }
 
 fn told(target: &WorkspaceId, id: &str, state: &Value) -> Event {

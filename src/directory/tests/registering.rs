@@ -64,7 +64,7 @@ async fn registering_again_updates_and_forgets_what_is_not_said_any_more() {
     assert!(!done.created);
     let agent = room.agent("a").await;
     assert_eq!(agent.endpoint.host, "127.0.0.1:9002");
-    assert_eq!(agent.manners.generation, Generation::V0);
+    assert_eq!(agent.options.generation, Generation::V0);
     assert_eq!(room.shared.get("ws:a:internal_url").await.unwrap(), None);
     let permit = Permit::of(Some(id("b")), id("a"));
     let found = room.directory.discover(&permit).await.unwrap();
@@ -347,7 +347,7 @@ async fn an_assumed_workspace_is_online_without_heartbeats() {
     room.directory.create(&outsider).await.unwrap();
     pass(2 * TTL).await;
     let agent = room.agent("x").await;
-    assert_eq!(agent.manners.complete, Complete::Off);
+    assert_eq!(agent.options.complete, Complete::Off);
     let _held = room.directory.slot(&agent, Account::alone(1)).unwrap();
     assert!(room.directory.slot(&agent, Account::alone(2)).is_err());
 }

@@ -9,8 +9,8 @@ async fn a_registered_agent_is_found_with_all_that_a_call_needs() {
     let agent = room.agent("a").await;
     assert_eq!(agent.endpoint.host, "127.0.0.1:9001");
     assert_eq!(agent.endpoint.path_and_query, "/a2a");
-    assert_eq!(agent.manners.generation, Generation::V1);
-    assert_eq!(agent.manners.complete, Complete::Full);
+    assert_eq!(agent.options.generation, Generation::V1);
+    assert_eq!(agent.options.complete, Complete::Full);
     let address = room
         .directory
         .agent_address(
@@ -153,7 +153,7 @@ async fn when_sql_is_away_a_name_goes_on_at_the_addresses_that_were_its_own() {
     }
     let address = async |name: &str| {
         let agent = room.agent(name).await;
-        let asker = LookupFor::calling(1);
+        let asker = LookupFor::calling(Account::alone(1));
         let address = room
             .directory
             .agent_address(&agent.settled, &agent.endpoint, asker)

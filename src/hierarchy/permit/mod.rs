@@ -62,7 +62,7 @@ impl Permit {
         Pair {
             caller,
             target: self.target.as_str(),
-            rule: self.rule.word(),
+            rule: self.rule.as_str(),
             org: self.org.as_deref(),
             generation: self.generation,
         }

@@ -37,7 +37,7 @@ const KEYS_MAX: usize = 512;
 
 /// A message to publish.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Untold {
+pub(super) struct PendingUpdate {
     pub(super) message: String,
     /// The number of requests in it.
     pub(super) count: u64,
@@ -52,7 +52,7 @@ impl Rates {
         if shared.is_embedded() {
             return;
         }
-        self.begin_telling();
+        self.enable_gossip();
         tokio::join!(self.tell(shared, metrics), self.hear(shared, metrics));
     }
 
@@ -64,10 +64,10 @@ impl Rates {
                 () = self.soon.notified() => sleep(TELL_PAUSE).await,
             }
             if began.elapsed() > STALL {
-                self.was_stalled();
+                self.on_clock_jump();
             }
             for _ in 0..MESSAGES_MAX {
-                let Some(Untold {
+                let Some(PendingUpdate {
                     message,
                     count,
                     more,
@@ -101,7 +101,7 @@ impl Rates {
 
     /// The next message: who says it, then `c` (caller), `u` (users of an org), `f` (failures) or `r` (cards read) with a
     /// key, `*` and a count, all in hexadecimal. Keys are of hashes.
-    pub(super) fn untold(&self) -> Option<Untold> {
+    pub(super) fn untold(&self) -> Option<PendingUpdate> {
         let mut message = format!("{:x}", self.replica);
         let (mut sum, mut more) = (0, false);
         for (kind, limit) in [
@@ -119,7 +119,7 @@ impl Rates {
                 let _ = write!(message, " {kind}{key:x}*{count:x}");
             });
         }
-        (sum > 0).then_some(Untold {
+        (sum > 0).then_some(PendingUpdate {
             message,
             count: sum,
             more,
@@ -128,10 +128,10 @@ impl Rates {
 
     /// Ignores gossip for a while after a stall. Messages of the stalled time arrive now, all at once, and
     /// their debt is long paid off: applied now, it would lock out callers that kept to the limit.
-    pub(super) fn was_stalled(&self) {
+    pub(super) fn on_clock_jump(&self) {
         let span = u64::try_from(STALE_FOR.as_nanos()).unwrap_or(0);
         let until = self.now().saturating_add(span);
-        self.deaf_until.store(until, Ordering::Relaxed);
+        self.ignore_gossip_until.store(until, Ordering::Relaxed);
     }
 
     /// Applies a message of another replica. Returns the number of requests in it.
@@ -142,7 +142,7 @@ impl Rates {
             return 0;
         }
         let now = self.now();
-        if now < self.deaf_until.load(Ordering::Relaxed) {
+        if now < self.ignore_gossip_until.load(Ordering::Relaxed) {
             return 0;
         }
         let mut sum = 0;

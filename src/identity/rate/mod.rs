@@ -148,7 +148,7 @@ pub struct Rates {
     /// Notified when a key was used a lot, so that it is published early.
     soon: Notify,
     /// Gossip received before this time is stale and ignored.
-    deaf_until: AtomicU64,
+    ignore_gossip_until: AtomicU64,
 }
 
 impl Rates {
@@ -163,7 +163,7 @@ impl Rates {
             replica: rand::random(),
             telling: AtomicBool::new(false),
             soon: Notify::new(),
-            deaf_until: AtomicU64::new(0),
+            ignore_gossip_until: AtomicU64::new(0),
         };
         rates.set(settings);
         rates
@@ -274,7 +274,7 @@ impl Rates {
         }
     }
 
-    fn begin_telling(&self) {
+    fn enable_gossip(&self) {
         self.telling.store(true, Ordering::Relaxed);
     }
 

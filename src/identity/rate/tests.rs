@@ -143,7 +143,7 @@ fn what_one_let_pass_the_others_owe() {
         one.admit(&proof(7)).unwrap();
     }
     assert_eq!(one.untold(), None, "nobody to tell");
-    one.begin_telling();
+    one.enable_gossip();
     for _ in 0..40 {
         one.admit(&proof(7)).unwrap();
     }
@@ -164,7 +164,7 @@ fn what_one_let_pass_the_others_owe() {
     let said = other.failed(client, refused()).reason;
     assert_eq!(said, Reason::RateLimited);
     // One that stood still hears old news.
-    other.was_stalled();
+    other.on_clock_jump();
     assert_eq!(other.heard(&told.message), 0);
 }
 

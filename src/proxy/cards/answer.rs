@@ -7,9 +7,9 @@ use pingora::protocols::http::ServerSession;
 
 use super::cache::{FRESH, Served};
 use crate::identity::Allowance;
-use crate::proxy::ended::{Ended, internal};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::origin::Origins;
+use crate::proxy::outcome::{Ended, internal};
 use crate::proxy::respond::respond;
 
 /// Says which generations of A2A the agent's card has interfaces of: a client of another one cannot read the card.

@@ -8,7 +8,7 @@ use crate::a2a::card::{Card, Unreadable};
 use crate::config::Config;
 use crate::directory::{AGENT_CARD_BYTES_MAX, CardSource};
 use crate::gateway::Gateway;
-use crate::proxy::ended::too_large;
+use crate::proxy::outcome::too_large;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Whose extended card is asked for, and how it is served.

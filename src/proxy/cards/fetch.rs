@@ -13,7 +13,7 @@ use crate::a2a::card::Card;
 use crate::config::Config;
 use crate::directory::{AGENT_CARD_BYTES_MAX, CardPlace, Directory, LookupFor};
 use crate::ids::RequestId;
-use crate::proxy::question::Question;
+use crate::proxy::fetch::Question;
 use crate::proxy::relay::{Relay, refuse_redirect};
 use crate::proxy::upstream::{Call, peer};
 use crate::rejection::{Reason, Rejection};
@@ -46,7 +46,7 @@ pub(super) async fn fetch(
 ) -> Result<Bytes, Rejection> {
     let fetched = try_fetch(relay, directory, place, asked).await;
     let outcome = fetched.as_ref().err();
-    let outcome = outcome.map_or("fetched", |refusal| refusal.reason.word());
+    let outcome = outcome.map_or("fetched", |refusal| refusal.reason.as_str());
     relay.metrics.card_fetch(outcome);
     fetched
 }

@@ -21,10 +21,10 @@ use self::cache::Kept;
 pub(super) use self::extended::ExtendedCard;
 use self::fetch::Asked;
 use super::admit::{Admitted, Allowed, allow};
-use super::ended::{Ended, left, shutting_down};
 use super::exchange::Exchange;
 use super::listener::BrokenOff;
-use super::references::{is_about_push, require_push};
+use super::outcome::{Ended, client_disconnected, shutting_down};
+use super::ownership::{is_about_push, require_push};
 use super::trace::Came;
 use super::{Proxy, wrong_method};
 use crate::a2a::refs::Refs;
@@ -154,9 +154,9 @@ impl Proxy {
         admitted: &Admitted,
         refs: &Refs,
     ) -> Result<(), Ended> {
-        let manners = admitted.manners();
-        require_push(manners.push_notifications, exchange.method, refs)?;
-        if manners.has_card || !is_about_push(exchange.method, refs) {
+        let options = admitted.options();
+        require_push(options.push_notifications, exchange.method, refs)?;
+        if options.has_card || !is_about_push(exchange.method, refs) {
             return Ok(());
         }
         let source = self.gateway.directory.card_source(&admitted.permit).await?;
@@ -251,7 +251,7 @@ impl Proxy {
             match caller {
                 Some(session) => {
                     if session.is_body_done() {
-                        left(session).await;
+                        client_disconnected(session).await;
                     } else {
                         pending::<()>().await;
                     }
@@ -279,18 +279,18 @@ impl Proxy {
         admitted: &Admitted,
         is_bare: bool,
     ) -> Result<Generation, Ended> {
-        let manners = admitted.manners();
-        if manners.has_card {
-            return Ok(manners.generation);
+        let options = admitted.options();
+        if options.has_card {
+            return Ok(options.generation);
         }
         let Ok(source) = self.gateway.directory.card_source(&admitted.permit).await else {
-            return Ok(manners.generation);
+            return Ok(options.generation);
         };
         if let Some(generation) = self.cards.generation(&source).await {
             return Ok(generation);
         }
-        if !is_bare && !manners.path_in_card {
-            return Ok(manners.generation);
+        if !is_bare && !options.path_in_card {
+            return Ok(options.generation);
         }
         let kept = self
             .kept_card(caller, exchange, admitted.hops, &source)

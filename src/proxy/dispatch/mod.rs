@@ -158,7 +158,7 @@ impl Dispatcher {
                     }
                     Outlook::Later(why, tried) => {
                         let pause = if tried { job.backoff() } else { BUSY_PAUSE };
-                        let reason = why.reason.word();
+                        let reason = why.reason.as_str();
                         tracing::debug!(job = job.id, reason, ?pause, "A call is put off");
                         jobs.put_back(&job, pause, tried).await;
                         jobs.park(attempt, pause).await;

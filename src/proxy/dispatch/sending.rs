@@ -30,10 +30,10 @@ use crate::metrics::InProgress;
 use crate::proxy::Proxy;
 use crate::proxy::admit::Admitted;
 use crate::proxy::body::{self, CallShape};
-use crate::proxy::ended::{Ended, internal, shutting_down};
 use crate::proxy::exchange::Exchange;
+use crate::proxy::fetch::Question;
 use crate::proxy::forward::{Outgoing, callee};
-use crate::proxy::question::Question;
+use crate::proxy::outcome::{Ended, internal, shutting_down};
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::trace::Came;
 use crate::proxy::upstream::{Call, Connection};
@@ -78,7 +78,7 @@ impl Proxy {
                 jobs.put_back_surely(&job, Duration::ZERO, false).await;
             }
             Attempt::Nothing(why) => {
-                let (reason, pause) = (why.reason.word(), job.backoff());
+                let (reason, pause) = (why.reason.as_str(), job.backoff());
                 tracing::debug!(job = job.id, reason, ?pause, "A call was not delivered");
                 jobs.put_back_surely(&job, pause, true).await;
                 jobs.park(one_try, pause).await;
@@ -91,7 +91,7 @@ impl Proxy {
     /// Sends it, and awaits the answer; leaves a record as every exchange does.
     async fn attempt(&self, job: &Job, admitted: &Admitted) -> Attempt {
         let mut exchange = self.exchange_of(job, Some(Arc::clone(&admitted.proof)));
-        exchange.rule = Some(admitted.permit.rule().word());
+        exchange.rule = Some(admitted.permit.rule().as_str());
         exchange.org = admitted.permit.org().map(str::to_owned);
         let attempt = self.exchange_job(job, admitted, &mut exchange);
         // Its type is deeper than the compiler looks into when this one goes into a task.
@@ -172,7 +172,7 @@ impl Proxy {
         let Destination::Agent(agent) = &admitted.destination else {
             return self.put_into_inbox(job, outgoing).await;
         };
-        if agent.manners.path_in_card {
+        if agent.options.path_in_card {
             let method = outgoing.method_name.as_deref();
             let path = self.json_rpc(None, exchange, admitted, method).await;
             outgoing.target = Some(path.map_err(refused)?);
@@ -300,7 +300,7 @@ impl Proxy {
                 let generation = spoken.await.map_err(refused)?;
                 let shape = CallShape {
                     // The gateway's own call needs its envelope.
-                    complete: match admitted.manners().complete {
+                    complete: match admitted.options().complete {
                         Complete::Off => Complete::Bare,
                         complete => complete,
                     },

@@ -19,9 +19,9 @@ use crate::a2a::task::{Binding, TaskScan};
 use crate::delivery::calls::{Answer, Key, Outcome};
 use crate::delivery::inbox::{Activity, Inbox, InboxTask, NewActivity};
 use crate::proxy::Proxy;
-use crate::proxy::ended::{Ended, internal, left};
 use crate::proxy::exchange::Exchange;
-use crate::proxy::keyed::{Own, Told, forgotten};
+use crate::proxy::idempotency::{Execution, KeptResponse, forgotten};
+use crate::proxy::outcome::{Ended, client_disconnected, internal};
 use crate::proxy::prefer;
 use crate::proxy::rewrite::Rewrite;
 use crate::rejection::{Reason, Rejection};
@@ -84,12 +84,12 @@ impl Proxy {
                     let body = words.queued(&name, &task, &activity);
                     Ok((queued(body, is_bare).await?, (activity, task)))
                 };
-                match self.own(session, exchange, key, work).await? {
-                    Own::Now(answer, put) => {
+                match self.execute_own_once(session, exchange, key, work).await? {
+                    Execution::Fresh(answer, put) => {
                         outward.kept = answer.kept;
                         put
                     }
-                    Own::Before(outcome) => {
+                    Execution::Replayed(outcome) => {
                         return self
                             .sent_before(session, exchange, outward, (pair, call), outcome)
                             .await;
@@ -211,13 +211,13 @@ impl Proxy {
             }
         }
         let completed = (!outward.done.is_empty()).then(|| outward.done.to_string());
-        let told = Told {
+        let told = KeptResponse {
             outcome,
             replay: true,
             live: None,
             completed: completed.as_deref(),
         };
-        self.tell(session, exchange, told).await
+        self.respond_kept(session, exchange, told).await
     }
 
     /// The task that an answer is about, if it is one of the inbox.
@@ -284,7 +284,7 @@ impl Proxy {
                 () = watch.changed() => {}
                 () = sleep_until(until) => return Ok(None),
                 () = self.gateway.drain.leaves() => return Ok(None),
-                () = left(session) => return Err(Ended::CallerLeft),
+                () = client_disconnected(session) => return Err(Ended::CallerLeft),
             }
         }
     }

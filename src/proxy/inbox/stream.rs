@@ -14,8 +14,10 @@ use crate::delivery::inbox::{InboxTask, Watch};
 use crate::ids::stream_id;
 use crate::metrics::InProgress;
 use crate::proxy::Proxy;
-use crate::proxy::ended::{Ended, chunk, internal, left, shutting_down, timed_out, within};
 use crate::proxy::exchange::Exchange;
+use crate::proxy::outcome::{
+    Ended, chunk, client_disconnected, internal, shutting_down, timed_out, within,
+};
 use crate::proxy::rewrite::Rewrite;
 use crate::rejection::{Delivery, Rejection, STREAM};
 use crate::standing::{CutOff, Needs, cut_off};
@@ -148,7 +150,7 @@ impl Stream<'_> {
             }),
             why = cut_off(&mut self.cut_off) => Ok(Step::Cut(why)),
             () = drain => Ok(Step::Cut(shutting_down(Delivery::Sent))),
-            () = left(self.session) => Err(Ended::CallerLeft),
+            () = client_disconnected(self.session) => Err(Ended::CallerLeft),
         }
     }
 

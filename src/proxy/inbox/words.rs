@@ -39,7 +39,7 @@ impl Words {
 
     /// That a task is over and cannot be canceled (A2A: TaskNotCancelableError).
     pub(super) fn over(&self, state: TaskState) -> String {
-        let message = format!("the task is {} and cannot be canceled", state.word());
+        let message = format!("the task is {} and cannot be canceled", state.as_str());
         self.error(&json!({"code": -32002, "message": message}))
     }
 

@@ -14,11 +14,11 @@ use self::routes::{Way, no_such_route, polled, refused, translated};
 use super::admit::{Admitted, allow, permit, prove, reach};
 use super::body::{self, CallShape, check_media_type, refusal};
 use super::deferred::JobWords;
-use super::ended::Ended;
 use super::exchange::Exchange;
 use super::forward::Outgoing;
+use super::outcome::Ended;
 use super::rewrite::Rewrite;
-use super::{Proxy, keyed, references};
+use super::{Proxy, idempotency, ownership};
 use crate::a2a::Generation;
 use crate::a2a::done::{Done, Step};
 use crate::a2a::envelope::{Completed, Enveloped};
@@ -75,7 +75,7 @@ impl Proxy {
         let way = self.way(session, exchange, &admitted, &rest).await?;
         let outgoing = match way {
             Way::Raw { interface } => {
-                let key = keyed::key(exchange, session.req_header(), None, &received.0)?;
+                let key = idempotency::key(exchange, session.req_header(), None, &received.0)?;
                 let (body, share) = received;
                 let RestBody {
                     body,
@@ -85,8 +85,8 @@ impl Proxy {
                 refs.tasks.extend(rest.tasks);
                 let asked = self.ask_card_for_push(session, exchange, &admitted, &refs);
                 asked.await?;
-                references::check(&self.gateway, exchange, &admitted, &refs).await?;
-                references::follow(&self.gateway, exchange, &admitted, Binding::Rest);
+                ownership::check(&self.gateway, exchange, &admitted, &refs).await?;
+                ownership::follow(&self.gateway, exchange, &admitted, Binding::Rest);
                 let rewrite = self.rewrite(exchange, &admitted, Binding::Rest).await?;
                 let target = (&*interface, tail);
                 let outgoing = raw(session, exchange, target, (body, share), rewrite);
@@ -198,7 +198,7 @@ impl Proxy {
         let generation = self.spoken(session, exchange, admitted, words);
         let shape = CallShape {
             // The translation needs an envelope, whatever `a2a.complete` is.
-            complete: match admitted.manners().complete {
+            complete: match admitted.options().complete {
                 Complete::Off => Complete::Bare,
                 complete => complete,
             },
@@ -207,12 +207,12 @@ impl Proxy {
         };
         let (body, share) = received;
         let completed = send(exchange, admitted, &shape, body.clone())?;
-        let key = keyed::key(exchange, session.req_header(), Some(&completed), &body)?;
+        let key = idempotency::key(exchange, session.req_header(), Some(&completed), &body)?;
         drop(body);
         let asked = self.ask_card_for_push(session, exchange, admitted, &completed.refs);
         asked.await?;
-        references::check(&self.gateway, exchange, admitted, &completed.refs).await?;
-        references::follow(&self.gateway, exchange, admitted, Binding::Rpc);
+        ownership::check(&self.gateway, exchange, admitted, &completed.refs).await?;
+        ownership::follow(&self.gateway, exchange, admitted, Binding::Rpc);
         let version_1_0 = shape.generation == Generation::V1;
         Ok(Outgoing {
             verb: Verb::POST,
@@ -281,7 +281,7 @@ impl Proxy {
             tasks,
             ..Refs::default()
         };
-        references::check(&self.gateway, exchange, admitted, &refs).await?;
+        ownership::check(&self.gateway, exchange, admitted, &refs).await?;
         let generation = self.spoken(session, exchange, admitted, words).await?;
         Ok(task_call(exchange, generation, &params, share))
     }
@@ -289,7 +289,7 @@ impl Proxy {
 
 /// Returns the body unchanged, or with the caller's identity if `a2a.complete` is `full`.
 fn rest_body(exchange: &Exchange, admitted: &Admitted, body: Bytes) -> Result<RestBody, Rejection> {
-    if admitted.manners().complete != Complete::Full {
+    if admitted.options().complete != Complete::Full {
         let refs = Refs::of_rest(&body, exchange.method).map_err(refusal)?;
         return Ok(RestBody {
             body,

@@ -16,15 +16,15 @@ use serde_json::value::RawValue;
 
 use self::fields::{request_head, response_head};
 use super::admit::{authorization, refuse_declared_oversize, single};
-use super::ended::{Clocks, Ended, internal};
 use super::exchange::Exchange;
 use super::listener::BrokenOff;
 use super::origin::Origins;
+use super::outcome::{Clocks, Ended, internal};
 use super::reject::refuse;
 use super::relay::{Forward, Relay};
 use super::trace::{Callee, Came};
 use super::upstream::{Call, peer};
-use super::{body, hygiene};
+use super::{body, validate};
 use crate::a2a::method;
 use crate::a2a::task::Binding;
 use crate::dialect::Dialect;
@@ -69,7 +69,7 @@ impl Guard {
     /// Serves one request.
     pub(super) async fn serve(&self, session: &mut ServerSession) -> Result<(), BrokenOff> {
         let head = session.req_header();
-        let request_id = hygiene::request_id(&head.headers);
+        let request_id = validate::request_id(&head.headers);
         match head.uri.path() {
             VERIFY => self.verify(session, &request_id).await,
             READY => self.ready(session, &request_id).await,
@@ -137,7 +137,7 @@ impl Guard {
 
     /// Runs the checks of every request that takes a slot.
     fn preliminaries(&self, session: &mut ServerSession) -> Result<super::Slot<'_>, Rejection> {
-        hygiene::require(session)?;
+        validate::require(session)?;
         self.relay.open()?;
         self.relay.place()
     }

@@ -15,7 +15,7 @@ use super::super::origin::NOSNIFF;
 use super::super::reject::answer;
 use super::super::respond::write_response;
 use super::fields::identity;
-use super::{Guard, READY, VERIFY, hygiene, presented};
+use super::{Guard, READY, VERIFY, presented, validate};
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
@@ -38,7 +38,7 @@ impl Guard {
             exchange.id = request_id.as_str(),
             caller = verified.as_ref().ok().map(|claims| claims.sub.as_str()),
             callee = self.sidecar.settings.workspace.as_str(),
-            outcome = verified.as_ref().map_or_else(|r| r.reason.word(), |_| "verified"),
+            outcome = verified.as_ref().map_or_else(|r| r.reason.as_str(), |_| "verified"),
             },
             "A proxy asked who calls"
         );
@@ -53,7 +53,7 @@ impl Guard {
         request_id: &RequestId,
     ) -> Result<(), BrokenOff> {
         let started = Instant::now();
-        let checked = hygiene::require(session).and_then(|()| self.read_only(session));
+        let checked = validate::require(session).and_then(|()| self.read_only(session));
         let ready = checked.and_then(|()| {
             let draining = self.relay.drain.begun();
             let stops = || Rejection::new(Reason::ShuttingDown, "this process is shutting down");

@@ -15,7 +15,7 @@ use crate::dialect::ReplyForm;
 use crate::directory::Slot;
 use crate::drain::Cut;
 use crate::ids::{RequestId, stream_id};
-use crate::proxy::ended::{Clocks, broken_http, shutting_down, silent, timed_out, too_large};
+use crate::proxy::outcome::{Clocks, broken_http, shutting_down, silent, timed_out, too_large};
 use crate::proxy::rewrite::Rewrite;
 use crate::rejection::{Delivery, Rejection};
 use crate::standing::{CutOff, cut_off};

@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep_until};
 pub(super) use self::feed::Feed;
 use self::linger::linger;
 pub(super) use self::pace::Pace;
-use super::ended::{Clocks, Ended, chunk, internal, left, within};
 use super::exchange::Exchange;
+use super::outcome::{Clocks, Ended, chunk, client_disconnected, internal, within};
 use super::relay::Relay;
 use super::rewrite::Rewrite;
 use super::upstream::Home;
@@ -137,7 +137,7 @@ impl Caller<'_> {
                 biased;
                 arrived = feed.wait() => Some(arrived),
                 () = sleep_until(keepalive) => None,
-                () = left(self.session) => return Err(Ended::CallerLeft),
+                () = client_disconnected(self.session) => return Err(Ended::CallerLeft),
             };
             let Some(arrived) = arrived else {
                 let comment = feed.keepalive();

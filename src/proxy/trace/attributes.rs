@@ -25,7 +25,7 @@ pub(super) fn server_status(status: u16) -> Status {
 /// Returns `error.type`: the gateway's reason, or the status if it is `least` or higher.
 pub(super) fn error_of(reason: Option<Reason>, status: u16, least: u16) -> Option<KeyValue> {
     match reason {
-        Some(reason) => Some(KeyValue::new("error.type", reason.word())),
+        Some(reason) => Some(KeyValue::new("error.type", reason.as_str())),
         None if status >= least => Some(text("error.type", &status.to_string())),
         None => None,
     }

@@ -234,7 +234,7 @@ impl Exchange {
         agent(&mut set, method, callee);
         set.extend(error_of(refused, self.status, 500));
         set.push(KeyValue::new("a2a.method", method.label()));
-        set.push(KeyValue::new("a2a.outcome", outcome.word()));
+        set.push(KeyValue::new("a2a.outcome", outcome.as_str()));
         set.push(text("a2a.request_id", self.request_id.as_str()));
         if let Some(caller) = self.caller() {
             set.push(text("a2a.caller", cut(&caller.to_string())));

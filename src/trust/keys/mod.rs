@@ -102,7 +102,7 @@ pub enum Known {
 
 impl Known {
     /// Returns the value used by the console's routes.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Rotation => "rotation",
             Self::File => "file",
@@ -139,7 +139,7 @@ pub enum State {
 
 impl State {
     /// Returns the word used by the API.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
             Self::Next => "next",
@@ -324,7 +324,7 @@ impl Keys {
     /// [`SignError`].
     pub fn sign(&self, typ: &str, claims: &impl Serialize) -> Result<String, SignError> {
         let ring = self.ring.load();
-        let (alg, kid) = (ring.signing.algorithm().word(), ring.signing.kid());
+        let (alg, kid) = (ring.signing.algorithm().as_str(), ring.signing.kid());
         // `typ` is a constant of this crate, and a kid has no character that JSON would escape.
         let head = format!(r#"{{"alg":"{alg}","typ":"{typ}","kid":"{kid}"}}"#);
         let mut token = String::with_capacity(768);
@@ -349,7 +349,7 @@ impl Keys {
         payload: &[u8],
     ) -> Result<(String, String), SignError> {
         let ring = self.ring.load();
-        let (alg, kid) = (ring.signing.algorithm().word(), ring.signing.kid());
+        let (alg, kid) = (ring.signing.algorithm().as_str(), ring.signing.kid());
         let head = json!({"alg": alg, "typ": typ, "kid": kid, "jku": jku});
         let head = URL_SAFE_NO_PAD.encode(head.to_string());
         let mut input = format!("{head}.");

@@ -32,7 +32,7 @@ pub enum SigningAlgorithm {
 
 impl SigningAlgorithm {
     /// Returns the value of `alg`.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::EdDsa => "EdDSA",
             Self::Es256 => "ES256",
@@ -81,7 +81,7 @@ impl SigningKey {
         let mut jwk: Value = serde_json::from_str(&public_members(&self.pair)).unwrap_or_default();
         jwk["kid"] = self.kid.as_str().into();
         jwk["use"] = "sig".into();
-        jwk["alg"] = self.algorithm().word().into();
+        jwk["alg"] = self.algorithm().as_str().into();
         jwk
     }
 

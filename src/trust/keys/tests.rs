@@ -32,7 +32,7 @@ fn check(keys: &Keys, token: &str) -> Result<Value, TokenError> {
 }
 
 fn states(keys: &[KeyInfo]) -> Vec<&'static str> {
-    keys.iter().map(|key| key.state.word()).collect()
+    keys.iter().map(|key| key.state.as_str()).collect()
 }
 
 #[test]

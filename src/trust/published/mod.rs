@@ -163,7 +163,7 @@ impl Published {
     /// Returns the outcome of the last fetch as a word.
     pub fn last_fetch(&self) -> &'static str {
         let outcome = self.fetches.borrow().outcome;
-        outcome.map_or("not_fetched", JwksFetch::word)
+        outcome.map_or("not_fetched", JwksFetch::as_str)
     }
 
     /// Withdraws the keys: from now on their signatures are not valid.
@@ -210,7 +210,7 @@ impl Published {
 
     fn failed(&self, failure: &FetchFailure) {
         let error = Chain(failure.cause.as_ref());
-        let (issuer, reason) = (self.issuer.as_str(), failure.outcome.word());
+        let (issuer, reason) = (self.issuer.as_str(), failure.outcome.as_str());
         if self.fetches.borrow().outcome == Some(failure.outcome) {
             tracing::debug!(issuer, reason, %error, "still failing to fetch the keys of an issuer");
         } else {

@@ -445,7 +445,7 @@ on_both_pairs! {
         crowds(pair, &mut seen).await;
         rates(pair, &mut seen).await;
         the_end(pair, &mut seen).await;
-        let mut expected: BTreeSet<_> = EXPLAINED.iter().map(|reason| reason.word()).collect();
+        let mut expected: BTreeSet<_> = EXPLAINED.iter().map(|reason| reason.as_str()).collect();
         match pair {
             // Neither of these goes away alone.
             Pair::Embedded => _ = expected.remove("store_unavailable"),

@@ -15,7 +15,7 @@ pub(crate) fn assert_refusal(
     let json = answer.json();
     let shown = format!("{what}: {} {json}", answer.status);
     assert_eq!(answer.reason(), reason, "{shown}");
-    let row = Reason::ALL.iter().find(|r| r.word() == reason);
+    let row = Reason::ALL.iter().find(|r| r.as_str() == reason);
     let row = row.unwrap_or_else(|| panic!("{reason} is not documented"));
     let below = path.split_once("/a2a/").map(|(_, tail)| tail);
     let http_json = below.is_some_and(|tail| !tail.is_empty() && !tail.starts_with(".well-known/"));

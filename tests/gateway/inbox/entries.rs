@@ -61,7 +61,7 @@ on_both_pairs! {
         // The first keeps the store busy, so that the others are committed together.
         let puts = [message("dev", "1"), named("2"), named("3"), message("dev", "4")];
         let done = futures_util::future::join_all(puts.map(|new| room.inbox.put(new))).await;
-        let done: Vec<_> = done.into_iter().map(|one| one.map(|one| one.seq).map_err(|why| why.reason.word())).collect();
+        let done: Vec<_> = done.into_iter().map(|one| one.map(|one| one.seq).map_err(|why| why.reason.as_str())).collect();
         assert_eq!(done, [Ok(1), Ok(2), Err("conflict"), Ok(3)]);
     }
 
@@ -111,7 +111,7 @@ on_both_pairs! {
             put.push(room.put("dev", &n.to_string()).await.id);
         }
         let refused = room.inbox.put(message("dev", "4")).await.unwrap_err();
-        assert_eq!((refused.reason.word(), refused.retry_after), ("agent_busy", Some(15)));
+        assert_eq!((refused.reason.as_str(), refused.retry_after), ("agent_busy", Some(15)));
         assert_eq!(refused.facts, [("limit", "3".to_owned())]);
         assert!(refused.message.contains("acknowledge"));
         assert!(room.metric("a2a_gateway_inbox_refused_total{why=\"full\"} 1"));

@@ -161,5 +161,5 @@ fn messages(default: usize) -> usize {
 }
 
 fn reason<T: std::fmt::Debug>(result: Result<T, Rejection>) -> &'static str {
-    result.unwrap_err().reason.word()
+    result.unwrap_err().reason.as_str()
 }

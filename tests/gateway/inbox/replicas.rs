@@ -171,7 +171,7 @@ async fn senders_are_told_whether_a_message_may_be_there() {
         .put(super::message("dev", "2"))
         .await
         .unwrap_err();
-    assert_eq!(refused.reason.word(), "store_unavailable");
+    assert_eq!(refused.reason.as_str(), "store_unavailable");
     assert_eq!(refused.facts, [("delivered", "false".to_owned())]);
     relay.resume();
     let deadline = Instant::now() + SOON;

@@ -193,7 +193,7 @@ on_both_pairs! {
         room.inbox.reply(&dev, &begun.id, large(), "{}").await.unwrap();
         room.inbox.reply(&dev, &begun.id, large(), "{}").await.unwrap();
         let refused = room.inbox.reply(&dev, &begun.id, large(), "{}").await.unwrap_err();
-        assert_eq!((refused.reason.word(), &*refused.facts[0].1), ("body_too_large", "20480"));
+        assert_eq!((refused.reason.as_str(), &*refused.facts[0].1), ("body_too_large", "20480"));
         sqlx::query("UPDATE activity_logs SET updates = 10000").execute(room.db.pool()).await.unwrap();
         assert_eq!(reason(room.inbox.reply(&dev, &begun.id, artifact("x"), "{}").await), "conflict");
         let more = NewActivity { continues: Some(begun.id.clone()), ..message("dev", "more") };

@@ -147,7 +147,7 @@ on_both_pairs! {
         let text = settled(&gateway).await;
         for reason in a2a_gateway::rejection::Reason::ALL {
             for plane in ["a2a", "control"] {
-                let line = format!("a2a_gateway_refusals_total{{plane=\"{plane}\",reason=\"{}\"}} 0", reason.word());
+                let line = format!("a2a_gateway_refusals_total{{plane=\"{plane}\",reason=\"{}\"}} 0", reason.as_str());
                 assert!(text.contains(&line), "{line}");
             }
         }

@@ -99,14 +99,14 @@ impl Directory {
     ) -> Fact {
         let mut value = json!({
             "exists": true,
-            "status": workspace.status.word(),
-            "delivery_mode": workspace.delivery_mode.word(),
+            "status": workspace.status.as_str(),
+            "delivery_mode": workspace.delivery_mode.as_str(),
             "stale": entry.read_at.stale,
         });
         // Where nobody looks any further, what there is to say of its life.
         if ends_here {
             let last_seen = self.last_seen(workspace);
-            value["liveness"] = json!(workspace.liveness.word());
+            value["liveness"] = json!(workspace.liveness.as_str());
             value["last_seen"] = json!(last_seen);
             value["heartbeat_age_ms"] = json!(age_ms(last_seen));
         }
@@ -134,7 +134,7 @@ impl Directory {
                 "unavailable": "no lease can be read: its status counts",
             }),
             Pulse::AsItsStatus => {
-                json!({"liveness": workspace.liveness.word(), "last_seen": last_seen})
+                json!({"liveness": workspace.liveness.as_str(), "last_seen": last_seen})
             }
         };
         match entry.read_at.shared.filter(|_| must_beat(workspace)) {

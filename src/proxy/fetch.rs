@@ -10,7 +10,7 @@ use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::time::{Instant, timeout_at};
 
-use super::ended::{broken_http, too_large};
+use super::outcome::{broken_http, too_large};
 use super::relay::{Relay, content_length, refuse_by_framing};
 use super::upstream::{Call, Connection};
 use crate::rejection::{Delivery, Reason, Rejection};

@@ -82,7 +82,7 @@ impl Directory {
         let id = &workspace.id;
         let seen = beat.seen(id, now);
         let current_task = seen.current_task.clone();
-        if self.news.note(seen, workspace) {
+        if self.heartbeat_buffer.note(seen, workspace) {
             let payload = json!({"current_task": current_task, "active_tasks": beat.active_tasks});
             self.events.tell(Event::new(Kind::TaskUpdated, id, payload));
         }

@@ -14,13 +14,13 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until};
 
-pub(super) use self::answer::{Told, forgotten};
-pub(super) use self::own::Own;
+pub(super) use self::answer::{KeptResponse, forgotten};
+pub(super) use self::own::Execution;
 use self::run::Run;
 use super::Proxy;
 use super::admit::single;
-use super::ended::{Ended, left, shutting_down, timed_out};
 use super::exchange::Exchange;
+use super::outcome::{Ended, client_disconnected, shutting_down, timed_out};
 use super::relay::Forward;
 use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
@@ -95,10 +95,10 @@ fn field(head: &RequestHeader) -> Result<Option<&str>, Rejection> {
     })
 }
 
-/// A key that nobody has yet, or the end of whoever came second.
-pub(super) enum Turn {
-    First(Free),
-    Told(Ended),
+/// The claim of a key: new, or already answered by replay.
+pub(super) enum Claimed {
+    New(Free),
+    Replayed(Ended),
 }
 
 /// What is known of a key whose call does not run.
@@ -109,24 +109,26 @@ enum Found {
 
 impl Proxy {
     /// Answers from what an earlier call with the key brought, or brings until then.
-    pub(super) async fn turn(
+    pub(super) async fn claim_or_replay(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
         key: &Key,
         (until, completed): (Instant, Option<&str>),
-    ) -> Result<Turn, Ended> {
+    ) -> Result<Claimed, Ended> {
         let outcome = match self.found(session, key, until).await? {
-            Found::Free(free) => return Ok(Turn::First(free)),
+            Found::Free(free) => return Ok(Claimed::New(free)),
             Found::Done(outcome) => outcome,
         };
-        let told = Told {
+        let told = KeptResponse {
             outcome,
             replay: true,
             live: None,
             completed,
         };
-        self.tell(session, exchange, told).await.map(Turn::Told)
+        self.respond_kept(session, exchange, told)
+            .await
+            .map(Claimed::Replayed)
     }
 
     /// Looks a key up; waits, until then, for a call that runs.
@@ -161,7 +163,7 @@ impl Proxy {
     }
 
     /// Makes the call, apart from its caller, and answers with what comes of it. Another may be faster.
-    pub(super) async fn once(
+    pub(super) async fn execute_once(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
@@ -174,23 +176,23 @@ impl Proxy {
         let Some((claim, waiting)) = calls.claim(free).await? else {
             // Its place at the target is not ours to hold meanwhile.
             drop(forward);
-            let turn = self.turn(session, exchange, key, (until, completed));
+            let turn = self.claim_or_replay(session, exchange, key, (until, completed));
             return match turn.await? {
-                Turn::Told(ended) => Ok(ended),
-                Turn::First(_) => Err(failed_meanwhile().into()),
+                Claimed::Replayed(ended) => Ok(ended),
+                Claimed::New(_) => Err(failed_meanwhile().into()),
             };
         };
         let live = Run::new(Arc::clone(&self.relay), exchange, forward).start(claim);
         // The call has clocks of its own.
         let outcome = wait(session, waiting, None).await?;
         exchange.head = Some(exchange.started.elapsed());
-        let told = Told {
+        let told = KeptResponse {
             outcome,
             replay: false,
             live: Some(live),
             completed,
         };
-        self.tell(session, exchange, told).await
+        self.respond_kept(session, exchange, told).await
     }
 }
 
@@ -214,7 +216,7 @@ async fn wait(
         biased;
         outcome = waiting.outcome() => Ok(outcome),
         rejection = over => Err(rejection.into()),
-        () = left(session) => Err(Ended::CallerLeft),
+        () = client_disconnected(session) => Err(Ended::CallerLeft),
     }
 }
 

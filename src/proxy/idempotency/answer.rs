@@ -1,4 +1,4 @@
-//! What came of a call with a key, told to one caller.
+//! What came of a call with a key, kept to one caller.
 
 use bytes::Bytes;
 use http::header;
@@ -14,19 +14,19 @@ use crate::drain::Cut;
 use crate::metrics::InProgress;
 use crate::proxy::Proxy;
 use crate::proxy::deferred::PREFERENCE_APPLIED;
-use crate::proxy::ended::{Ended, internal, left, shutting_down, within};
 use crate::proxy::exchange::Exchange;
 use crate::proxy::fields::{KEPT, REPLAY, response_head};
+use crate::proxy::outcome::{Ended, client_disconnected, internal, shutting_down, within};
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::respond::respond;
 use crate::proxy::stream;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::standing::{CutOff, Needs, cut_off};
 
-/// What is told, and how.
-pub(in crate::proxy) struct Told<'a> {
+/// What is kept, and how.
+pub(in crate::proxy) struct KeptResponse<'a> {
     pub(in crate::proxy) outcome: Outcome,
-    /// It was told before, or is at the same time.
+    /// It was kept before, or is at the same time.
     pub(in crate::proxy) replay: bool,
     /// The pieces of a stream as they come, for whoever made the call: it misses none.
     pub(in crate::proxy) live: Option<mpsc::Receiver<Bytes>>,
@@ -35,17 +35,17 @@ pub(in crate::proxy) struct Told<'a> {
 }
 
 impl Proxy {
-    pub(in crate::proxy) async fn tell(
+    pub(in crate::proxy) async fn respond_kept(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        mut told: Told<'_>,
+        mut kept: KeptResponse<'_>,
     ) -> Result<Ended, Ended> {
-        match &told.outcome {
+        match &kept.outcome {
             Outcome::Refused(rejection) => Err(rejection.clone().into()),
             Outcome::Nothing => Err(super::failed_meanwhile().into()),
             Outcome::Whole(answer) => {
-                let mut head = self.head(session, exchange, answer, &told)?;
+                let mut head = self.head(session, exchange, answer, &kept)?;
                 let body = answer.body.clone();
                 head.insert_header(header::CONTENT_LENGTH, body.len())
                     .map_err(internal)?;
@@ -53,11 +53,11 @@ impl Proxy {
                 respond(session, exchange, head, body).await
             }
             Outcome::Stream(answer, name) => {
-                let events = match told.live.take() {
+                let events = match kept.live.take() {
                     Some(live) => Events::Live(live),
                     None => Events::Kept(Box::new(self.reader(exchange, name).await?)),
                 };
-                let head = self.head(session, exchange, answer, &told)?;
+                let head = self.head(session, exchange, answer, &kept)?;
                 exchange.status = answer.status;
                 exchange.streams();
                 stream::begin(session, exchange, head, name).await?;
@@ -78,7 +78,7 @@ impl Proxy {
         session: &ServerSession,
         exchange: &Exchange,
         answer: &Answer,
-        told: &Told<'_>,
+        kept: &KeptResponse<'_>,
     ) -> Result<ResponseHeader, Rejection> {
         let mut upstream =
             ResponseHeader::build(answer.status, Some(answer.fields.len())).map_err(internal)?;
@@ -87,7 +87,7 @@ impl Proxy {
         }
         refuse_redirect(&upstream)?;
         let request = &session.req_header().headers;
-        let completed = told.completed.map(str::to_owned);
+        let completed = kept.completed.map(str::to_owned);
         let passed = self.relay.response_fields.get().passed(&upstream);
         let mut passed = passed.map_err(internal)?;
         // The gateway's own word: none of an agent's is kept.
@@ -98,7 +98,7 @@ impl Proxy {
         }
         let head = response_head(passed, request, &self.origins.get(), exchange, completed);
         let mut head = head.map_err(internal)?;
-        if told.replay {
+        if kept.replay {
             head.insert_header(REPLAY, "true").map_err(internal)?;
         }
         if !answer.kept {
@@ -178,7 +178,7 @@ async fn follow(
                 (Some(last_event(exchange, name, &shutting_down(Delivery::Sent))), true)
             }
             () = sleep_until(quiet) => (Some(Framing::Lf.keepalive(true).into()), false),
-            () = left(session) => return Err(Ended::CallerLeft),
+            () = client_disconnected(session) => return Err(Ended::CallerLeft),
         };
         let last = piece.is_none() || parts;
         let piece: Bytes = piece.unwrap_or_default();

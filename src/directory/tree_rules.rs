@@ -1,7 +1,7 @@
 //! Where in the hierarchy a workspace may be put: the rules, pure. What they are asked about is read,
 //! and held, by [`Workspaces::change`](crate::workspace::Workspaces::change).
 
-use super::intake::{conflict, not_permitted};
+use super::validate::{conflict, not_permitted};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{LINE_MAX, Move, Settings, Step, Surroundings, Workspace};

@@ -37,8 +37,12 @@ pub fn caller(text: &str) -> String {
 /// # Errors
 /// The valid outcomes.
 pub fn outcome(text: &str) -> Result<String, String> {
-    let own = [DONE, Outcome::Answered.word(), Outcome::CallerLeft.word()];
-    let words = own.into_iter().chain(Reason::ALL.map(Reason::word));
+    let own = [
+        DONE,
+        Outcome::Answered.as_str(),
+        Outcome::CallerLeft.as_str(),
+    ];
+    let words = own.into_iter().chain(Reason::ALL.map(Reason::as_str));
     let is_reason = |word: &str| !own.contains(&word);
     one_of(words, |word| {
         word == text || (is_reason(word) && word.to_ascii_uppercase() == text)
@@ -64,7 +68,7 @@ pub fn method(text: &str) -> Result<String, String> {
 /// # Errors
 /// The valid event types.
 pub fn event_type(text: &str) -> Result<String, String> {
-    let words = EventType::ALL.iter().map(|event| event.word());
+    let words = EventType::ALL.iter().map(|event| event.as_str());
     one_of(words, |word| word == text)
 }
 

@@ -9,10 +9,10 @@ use tokio::time::sleep;
 
 use super::chain::{Chained, Statement};
 use super::month::Month;
+use super::queue::{front, lock, on_disk};
 use super::record::EventType;
 use super::spool::Spool;
 use super::table::ChainRow;
-use super::waiting::{front, lock, on_disk};
 use super::writer::{CHECKPOINT_EVERY, TICK, Writer};
 use crate::workspace::Timestamp;
 
@@ -120,7 +120,7 @@ impl Writer<'_> {
                 };
                 // The last record may be a checkpoint that still has to be signed.
                 let goes_on = |one: &Chained| {
-                    let checkpoint = one.record.event_type == EventType::AuditCheckpoint.word();
+                    let checkpoint = one.record.event_type == EventType::AuditCheckpoint.as_str();
                     one.record.seq > stated.last && !checkpoint
                 };
                 if stated.over && front.records.iter().any(goes_on) {

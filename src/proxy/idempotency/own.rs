@@ -5,33 +5,33 @@ use pingora::protocols::http::ServerSession;
 use super::Found;
 use crate::delivery::calls::{Answer, Key, Outcome};
 use crate::proxy::Proxy;
-use crate::proxy::ended::Ended;
 use crate::proxy::exchange::Exchange;
+use crate::proxy::outcome::Ended;
 use crate::rejection::{Reason, Rejection};
 
 /// What came of it.
-pub(in crate::proxy) enum Own<T> {
+pub(in crate::proxy) enum Execution<T> {
     /// It was done now.
-    Now(Answer, T),
+    Fresh(Answer, T),
     /// It was done before, or at the same moment for somebody else.
-    Before(Outcome),
+    Replayed(Outcome),
 }
 
 impl Proxy {
     /// Does `work` unless it was done for the key already, to its end whoever waits for it, and keeps its
     /// answer.
-    pub(in crate::proxy) async fn own<T: Send + 'static>(
+    pub(in crate::proxy) async fn execute_own_once<T: Send + 'static>(
         &self,
         session: &mut ServerSession,
         exchange: &Exchange,
         key: &Key,
         work: impl Future<Output = Result<(Answer, T), Rejection>> + Send + 'static,
-    ) -> Result<Own<T>, Ended> {
+    ) -> Result<Execution<T>, Ended> {
         let until = exchange.started + exchange.config.timeouts.total;
         let claim = loop {
             let free = match self.found(session, key, until).await? {
                 Found::Free(free) => free,
-                Found::Done(outcome) => return Ok(Own::Before(outcome)),
+                Found::Done(outcome) => return Ok(Execution::Replayed(outcome)),
             };
             // Where another replica is faster, there is something to wait for.
             if let Some((claim, _)) = self.gateway.delivery.calls.claim(free).await? {
@@ -52,13 +52,13 @@ impl Proxy {
                 }
             }
         });
-        let done = done.await.map_err(|_| forsaken())?;
+        let done = done.await.map_err(|_| abandoned())?;
         let (answer, what) = done?;
-        Ok(Own::Now(answer, what))
+        Ok(Execution::Fresh(answer, what))
     }
 }
 
 /// What was done for the call broke off: a bug.
-fn forsaken() -> Rejection {
+fn abandoned() -> Rejection {
     Rejection::new(Reason::Internal, "the call could not be answered")
 }

@@ -17,8 +17,8 @@ use crate::dialect::ReplyForm;
 use crate::drain::Cut;
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
-use crate::proxy::ended::{Ended, broken_http, internal, shutting_down, timed_out, too_large};
 use crate::proxy::exchange::{Exchange, look_at};
+use crate::proxy::outcome::{Ended, broken_http, internal, shutting_down, timed_out, too_large};
 use crate::proxy::relay::{Forward, Relay, await_head, is_event_stream, refuse_answer};
 use crate::proxy::rewrite::Rewrite;
 use crate::proxy::stream::{Begun, Feed, Pace};
@@ -264,7 +264,7 @@ impl Body<'_> {
     async fn read(
         mut self,
         home: Home<'_>,
-        clocks: &crate::proxy::ended::Clocks,
+        clocks: &crate::proxy::outcome::Clocks,
         cut: &mut Cut,
     ) -> Result<Bytes, Rejection> {
         let mut body = BytesMut::new();

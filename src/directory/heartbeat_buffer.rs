@@ -16,14 +16,14 @@ use crate::workspace::{Seen, Timestamp, Workspace, Workspaces};
 const BATCH_MAX: usize = 500;
 
 /// The newest word of each workspace that was heard here.
-pub(super) struct News {
-    words: DashMap<WorkspaceId, Word>,
-    /// Those to be written at the next flush; each is marked [`Word::due`].
+pub(super) struct HeartbeatBuffer {
+    words: DashMap<WorkspaceId, LastSeen>,
+    /// Those to be written at the next flush; each is marked [`LastSeen::due`].
     due: Mutex<Vec<WorkspaceId>>,
     config: Live,
 }
 
-struct Word {
+struct LastSeen {
     last_seen: Timestamp,
     active_tasks: u32,
     current_task: Option<String>,
@@ -32,7 +32,7 @@ struct Word {
     due: bool,
 }
 
-impl Word {
+impl LastSeen {
     fn says(&self, seen: &Seen) -> bool {
         self.active_tasks == seen.active_tasks && self.current_task == seen.current_task
     }
@@ -51,7 +51,7 @@ impl Word {
     }
 }
 
-impl News {
+impl HeartbeatBuffer {
     pub(super) fn new(config: Live) -> Self {
         Self {
             words: DashMap::new(),
@@ -64,7 +64,7 @@ impl News {
     pub(super) fn note(&self, seen: Seen, row: &Workspace) -> bool {
         let mut word = match self.words.get_mut(&seen.id) {
             Some(word) => word,
-            None => self.words.entry(seen.id.clone()).or_insert(Word {
+            None => self.words.entry(seen.id.clone()).or_insert(LastSeen {
                 last_seen: seen.last_seen,
                 active_tasks: row.active_tasks,
                 current_task: row.current_task.clone(),
@@ -146,7 +146,7 @@ impl News {
         }
     }
 
-    fn enqueue(&self, id: &WorkspaceId, word: &mut Word) {
+    fn enqueue(&self, id: &WorkspaceId, word: &mut LastSeen) {
         if !word.due {
             word.due = true;
             self.due().push(id.clone());
@@ -206,14 +206,14 @@ mod tests {
         }
     }
 
-    fn due(news: &News) -> usize {
-        news.due().len()
+    fn due(buffer: &HeartbeatBuffer) -> usize {
+        buffer.due().len()
     }
 
     /// As if it had been flushed.
-    fn write(news: &News) {
-        for id in std::mem::take(&mut *news.due()) {
-            news.wrote(&news.of(&id).unwrap());
+    fn write(buffer: &HeartbeatBuffer) {
+        for id in std::mem::take(&mut *buffer.due()) {
+            buffer.wrote(&buffer.of(&id).unwrap());
         }
     }
 
@@ -221,37 +221,37 @@ mod tests {
     fn only_what_changed_or_what_sql_has_not_heard_for_long_is_due() {
         let mut config: Config = toml::from_str(crate::config::load::DEFAULT).unwrap();
         config.registry.heartbeat_ttl = Duration::from_millis(90);
-        let news = News::new(config.into());
+        let buffer = HeartbeatBuffer::new(config.into());
         let row = row(Timestamp(100));
-        assert!(!news.note(seen(130, 0), &row));
-        assert_eq!(due(&news), 0, "30 ms behind");
-        assert!(!news.note(seen(160, 0), &row));
-        assert_eq!(due(&news), 1, "60 ms behind");
-        assert!(news.note(seen(161, 2), &row));
-        assert_eq!(due(&news), 1, "once");
-        write(&news);
-        assert!(!news.note(seen(190, 2), &row));
-        assert_eq!(due(&news), 0);
-        assert!(news.note(seen(191, 3), &row), "another count");
-        assert_eq!(due(&news), 1);
+        assert!(!buffer.note(seen(130, 0), &row));
+        assert_eq!(due(&buffer), 0, "30 ms behind");
+        assert!(!buffer.note(seen(160, 0), &row));
+        assert_eq!(due(&buffer), 1, "60 ms behind");
+        assert!(buffer.note(seen(161, 2), &row));
+        assert_eq!(due(&buffer), 1, "once");
+        write(&buffer);
+        assert!(!buffer.note(seen(190, 2), &row));
+        assert_eq!(due(&buffer), 0);
+        assert!(buffer.note(seen(191, 3), &row), "another count");
+        assert_eq!(due(&buffer), 1);
         let id = seen(0, 0).id;
-        let older = news.of(&id).unwrap();
-        assert!(news.note(seen(192, 4), &row));
-        std::mem::take(&mut *news.due());
-        news.wrote(&older);
-        assert_eq!(due(&news), 1, "what came while it was written waits");
-        write(&news);
-        news.hasten(&id);
-        assert_eq!(due(&news), 0, "all is written");
-        assert!(!news.note(seen(200, 4), &row));
-        news.hasten_all();
-        assert_eq!(due(&news), 1);
-        news.forget(Timestamp(300));
-        assert!(news.of(&id).is_some(), "what is due is kept");
-        write(&news);
-        news.forget(Timestamp(200));
-        assert!(news.of(&id).is_some());
-        news.forget(Timestamp(201));
-        assert!(news.of(&id).is_none());
+        let older = buffer.of(&id).unwrap();
+        assert!(buffer.note(seen(192, 4), &row));
+        std::mem::take(&mut *buffer.due());
+        buffer.wrote(&older);
+        assert_eq!(due(&buffer), 1, "what came while it was written waits");
+        write(&buffer);
+        buffer.hasten(&id);
+        assert_eq!(due(&buffer), 0, "all is written");
+        assert!(!buffer.note(seen(200, 4), &row));
+        buffer.hasten_all();
+        assert_eq!(due(&buffer), 1);
+        buffer.forget(Timestamp(300));
+        assert!(buffer.of(&id).is_some(), "what is due is kept");
+        write(&buffer);
+        buffer.forget(Timestamp(200));
+        assert!(buffer.of(&id).is_some());
+        buffer.forget(Timestamp(201));
+        assert!(buffer.of(&id).is_none());
     }
 }

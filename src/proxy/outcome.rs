@@ -72,7 +72,7 @@ impl Clocks {
 }
 
 /// Waits until the caller is gone. Bytes of a pipelined next request do not count.
-pub(super) async fn left(session: &mut ServerSession) {
+pub(super) async fn client_disconnected(session: &mut ServerSession) {
     if let Ok(Some(_)) = session.read_body_or_idle(true).await {
         pending::<()>().await;
     }
@@ -81,7 +81,7 @@ pub(super) async fn left(session: &mut ServerSession) {
 /// Waits until the caller is gone; forever if there is no caller.
 pub(super) async fn gone(session: &mut Option<&mut ServerSession>) {
     match session {
-        Some(session) => left(session).await,
+        Some(session) => client_disconnected(session).await,
         None => pending().await,
     }
 }
@@ -111,7 +111,7 @@ pub(super) async fn within<T>(
 ///
 /// # Errors
 /// The caller left, or does not read.
-pub(super) async fn patiently<T>(
+pub(super) async fn write_with_timeout<T>(
     limit: Option<Duration>,
     write: impl Future<Output = pingora::Result<T>>,
 ) -> pingora::Result<T> {

@@ -24,7 +24,7 @@ pub(super) async fn check(
     if exchange.task.is_none() {
         exchange.task = refs.tasks.first().cloned();
     }
-    let push = admitted.manners().push_notifications;
+    let push = admitted.options().push_notifications;
     let (proof, target) = (&admitted.proof, admitted.permit.target());
     check_for(gateway, exchange.method, push, (proof, target), refs).await
 }
