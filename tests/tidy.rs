@@ -460,7 +460,7 @@ fn every_alert_has_a_runbook_and_a_test_of_firing_and_of_not() {
         for part in ["severity: ", "summary: ", "description: "] {
             assert!(alert.contains(part), "{name} lacks {part}");
         }
-        let heading = format!("\n## {name}\n");
+        let heading = format!("\n### {name}\n");
         assert!(runbooks.contains(&heading), "no section {name}");
         for what in ["fires", "does not fire"] {
             let case = format!("- name: {name} {what}\n");
