@@ -10,7 +10,7 @@ use super::admit::too_large;
 use super::chunks;
 use super::exchange::Exchange;
 use super::origin::browser_made;
-use super::outcome::write_with_timeout;
+use super::outcome::{NoBody, write_with_timeout};
 use super::relay::Relay;
 use crate::a2a::Generation;
 use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
@@ -18,20 +18,6 @@ use crate::config::{Complete, Config, Timeouts};
 use crate::hierarchy::Permit;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Account, Share};
-
-/// Reasons for having no body.
-pub(super) enum NoBody {
-    /// The request is rejected, and the caller gets an answer.
-    Refused(Rejection),
-    /// The caller left, so there is no answer.
-    CallerLeft,
-}
-
-impl From<Rejection> for NoBody {
-    fn from(rejection: Rejection) -> Self {
-        Self::Refused(rejection)
-    }
-}
 
 /// Reads the whole body of a request of `account`. Sends `100 Continue` first if the caller waits for it.
 ///

@@ -12,7 +12,7 @@ use super::deferred::{JobWords, asked_job};
 use super::exchange::Exchange;
 use super::forward::Outgoing;
 use super::outcome::Ended;
-use super::{Proxy, idempotency, ownership, wrong_method};
+use super::{Proxy, idempotency, wrong_method};
 use crate::a2a::accept::prefers_stream;
 use crate::a2a::task::Binding;
 use crate::a2a::{Generation, envelope};
@@ -80,10 +80,9 @@ impl Proxy {
         }
         let key = idempotency::key(exchange, session.req_header(), Some(&completed), &received)?;
         drop(received);
-        let asked = self.ask_card_for_push(session, exchange, &admitted, &completed.refs);
-        asked.await?;
-        ownership::check(&self.gateway, exchange, &admitted, &completed.refs).await?;
-        ownership::follow(&self.gateway, exchange, &admitted, Binding::Rpc);
+        let (refs, binding) = (&completed.refs, Binding::Rpc);
+        self.authorize_references(session, exchange, &admitted, refs, binding)
+            .await?;
         let outgoing = Outgoing {
             verb: Method::POST,
             target: None,

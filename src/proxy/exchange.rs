@@ -12,14 +12,12 @@ use opentelemetry::TraceId;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::listener::BrokenOff;
-use super::outcome::Ended;
-use super::relay::Relay;
+use super::outcome::{BrokenOff, Ended};
 use super::trace::Trace;
 use crate::a2a::method::Method;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::audit::{Audit, Draft, EventType};
-use crate::config::Config;
+use crate::config::{Config, Live};
 use crate::console::{Console, Ends, OpenStream, Passed};
 use crate::dialect::{Dialect, ReplyForm};
 use crate::events::{Event, Events, Kind};
@@ -96,15 +94,16 @@ pub(super) struct Exchange {
 impl Exchange {
     /// Begins the record. From here on the exchange counts as open.
     pub(super) fn begin(
-        relay: &Relay,
+        metrics: &Arc<Metrics>,
+        config: &Live,
         watchers: Option<&Arc<Events>>,
         request_id: RequestId,
     ) -> Self {
-        relay.metrics.open_exchanges.inc();
+        metrics.open_exchanges.inc();
         Self {
-            metrics: Arc::clone(&relay.metrics),
+            metrics: Arc::clone(metrics),
             watchers: watchers.map(Arc::clone),
-            config: relay.config.hold(),
+            config: config.hold(),
             started: Instant::now(),
             request_id,
             method: Method::Unread,

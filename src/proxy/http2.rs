@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Listener;
-use super::listener::BrokenOff;
+use super::outcome::BrokenOff;
 use crate::metrics::Cut;
 
 /// Maximum concurrent streams of one connection.

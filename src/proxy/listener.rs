@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::dispatch::Dispatcher;
 use super::exchange::Exchange;
 use super::explain::Explainer;
-use super::outcome::write_with_timeout;
+use super::outcome::{BrokenOff, write_with_timeout};
 use super::relay::Relay;
 use super::route::Route;
 use super::sidecar::Guard;
@@ -94,7 +94,9 @@ impl Listener {
         let mut exchange = match (&self.behind, route) {
             (Behind::Gateway(_), Route::Control) => return,
             (Behind::Gateway(proxy), _) => proxy.begin(request_id, false),
-            (Behind::Sidecar(_), _) => Exchange::begin(&self.relay, None, request_id),
+            (Behind::Sidecar(_), _) => {
+                Exchange::begin(&self.relay.metrics, &self.relay.config, None, request_id)
+            }
         };
         // No field of an unreadable head is trusted, so the client is the peer, even if that is a proxy.
         if let Some(peer) = peer {
@@ -124,22 +126,6 @@ impl Listener {
             Behind::Gateway(proxy) => proxy.serve(session).await,
             Behind::Sidecar(guard) => guard.serve(session).await,
         }
-    }
-}
-
-/// The connection (of HTTP/2, the stream) had to be aborted.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum BrokenOff {
-    /// The caller left, or does not read.
-    CallerLeft,
-    /// The gateway aborted it: the agent broke off, or timed out, after part of its answer was sent.
-    Ours,
-}
-
-impl BrokenOff {
-    /// Returns the outcome of sending the gateway's own answer: it fails only because of the caller.
-    pub(super) fn unless<E>(answered: Result<(), E>) -> Result<(), Self> {
-        answered.map_err(|_| Self::CallerLeft)
     }
 }
 

@@ -65,9 +65,9 @@ use self::exchange::Exchange;
 pub use self::explain::Explainer;
 pub use self::fields::extra_fields;
 pub use self::head::{Scan, Whole, Why};
-use self::listener::BrokenOff;
 pub use self::listener::Listener;
 use self::origin::{Origins, client_address};
+use self::outcome::BrokenOff;
 use self::relay::Relay;
 use self::respond::write_response;
 pub use self::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
@@ -169,7 +169,7 @@ impl Proxy {
         let _running = self.gateway.drain.enter();
         let exchange = self.begin(request_id, true);
         let mut exchange = exchange.by_client(self.client(session));
-        exchange.trace(&self.relay, session.req_header(), asked.came());
+        exchange.trace(&self.relay.traces, session.req_header(), asked.came());
         exchange.dialect = asked.dialect();
         let ended = match asked {
             Asked::Call(target) => self.call(session, &mut exchange, target).await,
@@ -188,9 +188,14 @@ impl Proxy {
     /// Begins the record of an exchange. `heard`: it is announced to subscribers of its target.
     fn begin(&self, request_id: RequestId, heard: bool) -> Exchange {
         let watchers = heard.then_some(&self.gateway.events);
-        Exchange::begin(&self.relay, watchers, request_id)
-            .audited(&self.gateway.audit)
-            .shown(&self.gateway.console)
+        Exchange::begin(
+            &self.relay.metrics,
+            &self.relay.config,
+            watchers,
+            request_id,
+        )
+        .audited(&self.gateway.audit)
+        .shown(&self.gateway.console)
     }
 
     /// Sends a rejection to the caller, with the remaining rate.

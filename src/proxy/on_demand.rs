@@ -10,8 +10,8 @@ use pingora::protocols::http::ServerSession;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::body::{NoBody, bid_continue, next_piece};
-use super::outcome::client_disconnected;
+use super::body::{bid_continue, next_piece};
+use super::outcome::{NoBody, client_disconnected};
 use super::{Proxy, Slot};
 use crate::rejection::{Reason, Refused, Rejection};
 

@@ -8,7 +8,6 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::body::NoBody;
 use super::upstream::Failure;
 use crate::config::Timeouts;
 use crate::rejection::{Delivery, Reason, Rejection};
@@ -32,12 +31,42 @@ impl From<Rejection> for Ended {
     }
 }
 
+/// Reasons for having no body.
+pub(super) enum NoBody {
+    /// The request is rejected, and the caller gets an answer.
+    Refused(Rejection),
+    /// The caller left, so there is no answer.
+    CallerLeft,
+}
+
+impl From<Rejection> for NoBody {
+    fn from(rejection: Rejection) -> Self {
+        Self::Refused(rejection)
+    }
+}
+
 impl From<NoBody> for Ended {
     fn from(none: NoBody) -> Self {
         match none {
             NoBody::Refused(rejection) => Self::Refused(rejection),
             NoBody::CallerLeft => Self::CallerLeft,
         }
+    }
+}
+
+/// The connection (of HTTP/2, the stream) had to be aborted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BrokenOff {
+    /// The caller left, or does not read.
+    CallerLeft,
+    /// The gateway aborted it: the agent broke off, or timed out, after part of its answer was sent.
+    Ours,
+}
+
+impl BrokenOff {
+    /// Returns the outcome of sending the gateway's own answer: it fails only because of the caller.
+    pub(super) fn unless<E>(answered: Result<(), E>) -> Result<(), Self> {
+        answered.map_err(|_| Self::CallerLeft)
     }
 }
 

@@ -1,8 +1,12 @@
 //! Checks the references of a call before it is forwarded: the caller may ask for these tasks, and the agent may be
 //! asked to call these URLs. Also records the owner of the task in the answer.
 
+use pingora::protocols::http::ServerSession;
+
+use super::Proxy;
 use super::admit::Admitted;
 use super::exchange::Exchange;
+use super::outcome::Ended;
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::a2a::task::Binding;
@@ -10,6 +14,27 @@ use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+
+impl Proxy {
+    /// Checks the tasks and URLs that a call refers to, and has the answer searched for its task.
+    ///
+    /// # Errors
+    /// As [`check`]; or the caller left.
+    pub(super) async fn authorize_references(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        admitted: &Admitted,
+        refs: &Refs,
+        binding: Binding,
+    ) -> Result<(), Ended> {
+        let asked = self.ask_card_for_push(session, exchange, admitted, refs);
+        asked.await?;
+        check(&self.gateway, exchange, admitted, refs).await?;
+        follow(&self.gateway, exchange, admitted, binding);
+        Ok(())
+    }
+}
 
 /// Checks the references of a call. A call without references causes no lookup.
 ///
@@ -56,12 +81,7 @@ pub(super) async fn check_for(
 }
 
 /// Starts to search the answer to a message for its task, and the answer to a task request for the task's state.
-pub(super) fn follow(
-    gateway: &Gateway,
-    exchange: &mut Exchange,
-    admitted: &Admitted,
-    binding: Binding,
-) {
+fn follow(gateway: &Gateway, exchange: &mut Exchange, admitted: &Admitted, binding: Binding) {
     if exchange.method.sends() {
         let target = admitted.permit.target();
         let learner = gateway.tasks.learner(&admitted.proof, target, binding);

@@ -22,8 +22,7 @@ pub(super) use self::extended::ExtendedCard;
 use self::fetch::Asked;
 use super::admit::{Admitted, Allowed, allow};
 use super::exchange::Exchange;
-use super::listener::BrokenOff;
-use super::outcome::{Ended, client_disconnected, shutting_down};
+use super::outcome::{BrokenOff, Ended, client_disconnected, shutting_down};
 use super::ownership::{is_about_push, require_push};
 use super::trace::Came;
 use super::{Proxy, wrong_method};
@@ -79,7 +78,11 @@ impl Proxy {
         let mut exchange = exchange.by_client(self.client(session));
         exchange.method = method::Method::AgentCard;
         exchange.dialect = dialect;
-        exchange.trace(&self.relay, session.req_header(), whose.came(dialect));
+        exchange.trace(
+            &self.relay.traces,
+            session.req_header(),
+            whose.came(dialect),
+        );
         let ended = self.card_exchange(session, &mut exchange, whose).await;
         match exchange.ended(ended) {
             Ok(ended) => ended,

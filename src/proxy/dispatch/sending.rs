@@ -168,7 +168,7 @@ impl Proxy {
             .await
             .map_err(not_sent)?;
         exchange.request_bytes = outgoing.body.len() as u64;
-        exchange.trace(&self.relay, &head.head, Came::LATER);
+        exchange.trace(&self.relay.traces, &head.head, Came::LATER);
         let Destination::Agent(agent) = &admitted.destination else {
             return self.put_into_inbox(job, outgoing).await;
         };

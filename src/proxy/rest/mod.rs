@@ -83,10 +83,8 @@ impl Proxy {
                     mut refs,
                 } = rest_body(exchange, &admitted, body)?;
                 refs.tasks.extend(rest.tasks);
-                let asked = self.ask_card_for_push(session, exchange, &admitted, &refs);
-                asked.await?;
-                ownership::check(&self.gateway, exchange, &admitted, &refs).await?;
-                ownership::follow(&self.gateway, exchange, &admitted, Binding::Rest);
+                self.authorize_references(session, exchange, &admitted, &refs, Binding::Rest)
+                    .await?;
                 let rewrite = self.rewrite(exchange, &admitted, Binding::Rest).await?;
                 let target = (&*interface, tail);
                 let outgoing = raw(session, exchange, target, (body, share), rewrite);
@@ -209,10 +207,9 @@ impl Proxy {
         let completed = send(exchange, admitted, &shape, body.clone())?;
         let key = idempotency::key(exchange, session.req_header(), Some(&completed), &body)?;
         drop(body);
-        let asked = self.ask_card_for_push(session, exchange, admitted, &completed.refs);
-        asked.await?;
-        ownership::check(&self.gateway, exchange, admitted, &completed.refs).await?;
-        ownership::follow(&self.gateway, exchange, admitted, Binding::Rpc);
+        let (refs, binding) = (&completed.refs, Binding::Rpc);
+        self.authorize_references(session, exchange, admitted, refs, binding)
+            .await?;
         let version_1_0 = shape.generation == Generation::V1;
         Ok(Outgoing {
             verb: Verb::POST,

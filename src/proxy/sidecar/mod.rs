@@ -17,9 +17,8 @@ use serde_json::value::RawValue;
 use self::fields::{request_head, response_head};
 use super::admit::{authorization, refuse_declared_oversize, single};
 use super::exchange::Exchange;
-use super::listener::BrokenOff;
 use super::origin::Origins;
-use super::outcome::{Clocks, Ended, internal};
+use super::outcome::{BrokenOff, Clocks, Ended, internal};
 use super::reject::refuse;
 use super::relay::{Forward, Relay};
 use super::trace::{Callee, Came};
@@ -84,12 +83,13 @@ impl Guard {
         request_id: RequestId,
     ) -> Result<(), BrokenOff> {
         let _running = self.relay.drain.enter();
-        let mut exchange = Exchange::begin(&self.relay, None, request_id);
+        let mut exchange =
+            Exchange::begin(&self.relay.metrics, &self.relay.config, None, request_id);
         if let Some(peer) = session.client_addr().and_then(|peer| peer.as_inet()) {
             exchange = exchange.by_client(peer.ip().to_canonical());
         }
         let head = session.req_header();
-        exchange.trace(&self.relay, head, Came::past_sidecar(head));
+        exchange.trace(&self.relay.traces, head, Came::past_sidecar(head));
         let ended = self.exchange(session, &mut exchange).await;
         match exchange.ended(ended) {
             Ok(ended) => ended,

@@ -10,8 +10,8 @@ use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
 use super::super::exchange::log_cause;
-use super::super::listener::BrokenOff;
 use super::super::origin::NOSNIFF;
+use super::super::outcome::BrokenOff;
 use super::super::reject::answer;
 use super::super::respond::write_response;
 use super::fields::identity;

@@ -18,11 +18,12 @@ pub(super) use self::call::{CallSpan, Callee};
 pub(super) use self::control::ControlSpan;
 use super::exchange::Exchange;
 use super::fields::named_by_connection;
-use super::relay::Relay;
 use crate::a2a::method::Method;
 use crate::metrics::{Outcome, Shape};
 use crate::rejection::Rejection;
-use crate::telemetry::traces::{KeyValue, Parent, Span, SpanContext, SpanKind, TraceId, context};
+use crate::telemetry::traces::{
+    KeyValue, Parent, Span, SpanContext, SpanKind, TraceId, Traces, context,
+};
 
 /// The origin of an exchange.
 #[derive(Clone, Copy)]
@@ -102,16 +103,14 @@ pub(super) fn context_fields(context: &SpanContext) -> impl Iterator<Item = (Hea
 
 impl Exchange {
     /// Begins the span, as a child of the context in `head`. Does nothing while tracing is off.
-    pub(super) fn trace(&mut self, relay: &Relay, head: &RequestHeader, came: Came) {
+    pub(super) fn trace(&mut self, traces: &Traces, head: &RequestHeader, came: Came) {
         let whose = if came.later {
             Parent::Ours
         } else {
             Parent::Callers
         };
         let settings = &self.config.telemetry;
-        let span = relay
-            .traces
-            .begin(settings, whose, || parent(&head.headers));
+        let span = traces.begin(settings, whose, || parent(&head.headers));
         self.trace = span.map(|span| {
             Box::new(Trace {
                 span,
