@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -192,24 +191,18 @@ fn write(path: &Path, end: &End) -> io::Result<()> {
     lines.drain(..surplus);
     let own = serde_json::to_string(end)?;
     lines.push(&own);
-    let beside = beside(path);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&beside)?;
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    // A new file of mode 0600: an existing one, or a link, is never opened.
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
     for line in lines {
         writeln!(file, "{line}")?;
     }
-    file.sync_all()?;
-    fs::rename(&beside, path)
-}
-
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    PathBuf::from(name)
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    fs::File::open(folder)?.sync_all()
 }
 
 async fn send(url: &Url, end: &End) -> Result<(), AnchorError> {

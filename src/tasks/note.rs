@@ -179,7 +179,9 @@ impl Tasks {
             };
             for owner in &started {
                 if let Err(error) = table.keep_newest(owner, max).await {
-                    tracing::debug!(error = %Chain(&error), "failed to bound the tasks of a caller; retrying when it starts another");
+                    tracing::debug!(error = %Chain(&error), "failed to bound the tasks of a caller; will retry");
+                    let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+                    started.insert(Arc::clone(owner));
                 }
             }
             if purged.is_none_or(|at| at.elapsed() >= PURGE_EVERY) {

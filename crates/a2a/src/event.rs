@@ -398,19 +398,8 @@ impl Update {
     }
 }
 
-/// Returns true for terminal task states: those of 0.x, then those of 1.0, including the
-/// `CANCELLED` of 0.3 drafts.
+/// Returns true for terminal task states, in the words of 0.3 and of 1.0.
 fn is_terminal(state: &[u8]) -> bool {
-    matches!(
-        state,
-        b"completed"
-            | b"canceled"
-            | b"failed"
-            | b"rejected"
-            | b"TASK_STATE_COMPLETED"
-            | b"TASK_STATE_CANCELED"
-            | b"TASK_STATE_CANCELLED"
-            | b"TASK_STATE_FAILED"
-            | b"TASK_STATE_REJECTED"
-    )
+    let state = std::str::from_utf8(state).ok().and_then(TaskState::parse);
+    state.is_some_and(TaskState::is_terminal)
 }

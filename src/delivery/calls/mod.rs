@@ -302,7 +302,16 @@ impl Calls {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            while let Ok(true) = self.table.purge(now_ms()).await {}
+            loop {
+                match self.table.purge(now_ms()).await {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        tracing::debug!(error = %Chain(&error), "failed to delete lapsed idempotent calls; will retry");
+                        break;
+                    }
+                }
+            }
         }
     }
 

@@ -105,9 +105,10 @@ impl Jwk {
     }
 }
 
-/// Returns the number of bytes of a value in base64url, including leading zeros.
+/// Returns the number of bytes of a number in base64url, without leading zeros.
 fn size(text: &str) -> Option<usize> {
-    URL_SAFE_NO_PAD.decode(text).ok().map(|bytes| bytes.len())
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    Some(bytes.iter().skip_while(|byte| **byte == 0).count())
 }
 
 /// One key for verification.

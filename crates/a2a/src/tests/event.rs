@@ -131,6 +131,7 @@ fn the_last_event_says_so() {
         r#"{"kind":"task","id":"t","status":{"state":"canceled","timestamp":"x"},"history":[{"kind":"message"}]}"#,
         r#"{"k\u0069nd":"task","status":{"state":"reject\u0065d"}}"#,
         r#"{"id":"t","status":{"state":"failed"}}"#,
+        r#"{"id":"t","status":{"state":"cancelled"}}"#,
         r#"{"final":true}"#,
         r#"{"statusUpdate":{"taskId":"t","status":{"state":"TASK_STATE_COMPLETED"}}}"#,
         r#"{"task":{"id":"t","status":{"state":"TASK_STATE_CANCELLED"},"artifacts":[]}}"#,
